@@ -1,0 +1,15 @@
+"""The errors nanlab raises, each also the built-in type that fits."""
+
+from __future__ import annotations
+
+
+class NanlabError(Exception):
+    """Base of every error that nanlab raises; the message says what was wrong, what was seen, and what to do."""
+
+
+class UsageError(NanlabError, ValueError):
+    """An argument has the right type and a wrong value, or a call came at the wrong time."""
+
+
+class TypeMismatchError(NanlabError, TypeError):
+    """An argument has the wrong type: a dtype that is not floating point, a model that is no ``nn.Module``."""
