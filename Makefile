@@ -1,0 +1,68 @@
+# What one types in this repository. Every command makes the environment in .venv first where it is missing or outdated.
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := $(VENV)/.torch
+READY := $(VENV)/.ready
+FIRST := notebooks/01-first-nan.ipynb
+NOTEBOOKS = $(wildcard notebooks/*.ipynb)
+
+LAB := --LabApp.default_url=/lab/tree/$(FIRST)
+ifeq ($(BROWSER),none)
+LAB += --no-browser
+endif
+ifeq ($(shell id -u),0)
+LAB += --allow-root
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help env lab test lint format conformance bench notebooks docs clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+env: $(READY)  ## make the environment in .venv
+
+lab: $(READY)  ## open JupyterLab on the first notebook (BROWSER=none: print the address only)
+	$(BIN)/jupyter lab $(LAB)
+
+test: $(READY)  ## run the tests, those in the browser last
+	$(BIN)/python -m pytest -q
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)  ## let ruff mend and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+conformance: $(READY)  ## the whole of the conformance tests, the slow ones too
+	$(BIN)/python -m pytest -q -m conformance
+
+bench: $(READY)  ## measure what a watch costs
+	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+notebooks: $(READY)  ## run the notebooks and keep their outputs in them
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False \
+		--ExecutePreprocessor.record_timing=False $(NOTEBOOKS)
+
+docs: $(READY)  ## the notebooks as web pages in build/docs
+	$(BIN)/jupyter nbconvert --to html --output-dir build/docs $(NOTEBOOKS)
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find nanlab tests benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# torch comes first and alone: pip's own configuration may choose its build (CPU or CUDA), and what follows keeps it.
+$(TORCH): constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nanlab needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	@touch $@
+
+$(READY): $(TORCH) pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,dev]'
+	@touch $@

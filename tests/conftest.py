@@ -1,0 +1,35 @@
+"""What every test starts from: one thread and fixed seeds, which make the CPU deterministic; the browser comes last.
+
+`torch.use_deterministic_algorithms` stays off: it fills uninitialised memory with NaN and picks other kernels than users run.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests last: Playwright keeps an event loop running, and no `await` of another test may meet it."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def reproducible() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # libraries under test use numpy's global state
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def needs_cuda(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")

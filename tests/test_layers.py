@@ -1,0 +1,95 @@
+"""Imports between nanlab's modules point down the list of layers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "nanlab"
+LAYERS = [  # from the top; those in one line may not import each other
+    {"magics", "_completion"},
+    {"views"},
+    {"rules"},
+    {"analysis"},
+    {"capture"},
+    {"history", "capsule"},
+    {"trace"},
+    {"stats"},
+    {"safe"},
+    {"formats"},
+    {"errors"},
+]
+DOORS = {"trace.py", "analysis/epsilon.py"}  # may import upwards, inside a function
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def rank(layer: str) -> int:
+    found = [i for i, names in enumerate(LAYERS) if layer in names]
+    assert found, f"{layer!r} belongs to no layer; give it a place in LAYERS"
+    return found[0]
+
+
+def imported_layers(path: Path, tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
+    """Layer, line, and whether it stands inside a function, of each import of nanlab's own."""
+    inside = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        for name in absolute_names(path, node):
+            parts = name.split(".")
+            if parts[0] == "nanlab":
+                yield parts[1] if len(parts) > 1 else "", node.lineno, id(node) in inside
+
+
+def absolute_names(path: Path, node: ast.AST) -> list[str]:
+    """The dotted modules an import statement names; `from nanlab import views` names nanlab.views."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = list(path.relative_to(PACKAGE.parent).parent.parts)
+    start = ".".join(base[: len(base) - node.level + 1]) if node.level else ""
+    module = ".".join(part for part in (start, node.module) if part)
+    return [f"nanlab.{alias.name}" for alias in node.names] if module == "nanlab" else [module]
+
+
+def is_type_checking_only(tree: ast.AST) -> set[int]:
+    """Lines of imports that only the type checker reads."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
+    return {node.lineno for block in blocks for node in ast.walk(block) if isinstance(node, ast.stmt)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down_only(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    relative = path.relative_to(PACKAGE)
+    own = relative.parts[0].removesuffix(".py")
+    typing_only = is_type_checking_only(tree)
+    wrong = []
+    for layer, line, in_function in imported_layers(path, tree):
+        down = layer != "" and (layer == own or rank(layer) > rank(own))
+        door = str(relative) in DOORS and (in_function or line in typing_only)
+        if not down and not door:
+            wrong.append(f"{relative}:{line} imports {layer or 'the package itself'}")
+    assert wrong == []
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    assert FILES
+    for path in FILES:
+        rank(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+
+
+def test_an_upward_import_is_seen() -> None:
+    tree = ast.parse("from nanlab import views\ndef f():\n    from .rules.domain import x\n")
+    seen = list(imported_layers(PACKAGE / "stats" / "row.py", tree))
+    assert ("views", 1, False) in seen
+    assert ("stats", 3, True) in seen  # one dot is the own package
+    two_dots = ast.parse("def f():\n    from ..rules.domain import x\n")
+    assert list(imported_layers(PACKAGE / "stats" / "row.py", two_dots)) == [("rules", 2, True)]

@@ -1,0 +1,62 @@
+"""The project's files agree with each other."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+REQUIREMENT = re.compile(r"^([A-Za-z0-9_.-]+)\s*(>=|==)\s*([0-9.]+)$")
+CONDA_NAMES = {"pytorch": "torch"}
+
+
+def declared() -> dict[str, tuple[str, str]]:
+    """Name -> (sign, version) of every dependency in pyproject.toml, extras included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    return parsed(lines)
+
+
+def parsed(lines: list[str]) -> dict[str, tuple[str, str]]:
+    found = {}
+    for line in lines:
+        match = REQUIREMENT.match(line)
+        assert match, f"expected name>=version, got {line!r}"
+        found[match[1]] = (match[2], match[3])
+    return found
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    assert {sign for sign, _ in declared().values()} == {">="}
+
+
+def test_conda_environment_names_the_same_dependencies() -> None:
+    lines = [line.strip("- ").strip() for line in (ROOT / "environment.yml").read_text().splitlines()]
+    conda = parsed([line for line in lines if REQUIREMENT.match(line)])
+    conda.pop("python")
+    assert {CONDA_NAMES.get(name, name): bound for name, bound in conda.items()} == declared()
+
+
+def test_constraints_pin_every_dependency_at_or_above_its_bound() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = parsed(lines)
+    assert {sign for sign, _ in pins.values()} == {"=="}
+    for name, (_, bound) in declared().items():
+        assert name in pins, f"constraints.txt does not pin {name}"
+        pinned = pins[name][1]
+        assert [int(n) for n in pinned.split(".")] >= [int(n) for n in bound.split(".")], name
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"])
+def test_first_things_a_reader_looks_for_are_there(name: str) -> None:
+    assert (ROOT / name).read_text().strip()
+
+
+def test_every_make_command_of_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    mentioned = set(re.findall(r"`make ([a-z]+)", (ROOT / "README.md").read_text()))
+    assert mentioned
+    assert mentioned <= targets
