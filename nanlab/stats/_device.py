@@ -1,0 +1,74 @@
+"""Rows computed on a device: their form there, and their way into the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nanlab.stats import _layout as L
+
+HEAD = L.RMS + 1  # words before the bins: the counts, then the values as float64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A row that was computed by operations of torch or by a kernel, and may not have been computed yet."""
+
+    words: torch.Tensor  # int64 [HEAD + 2 * span]: counts, float bits, bins of positive, then of negative exponents
+    lowest_exponent: int  # of the first bin
+    times: int = 1  # how often each element occurs
+    implicit_zeros: int = 0  # of a sparse tensor
+    float32_values: bool = False  # the device has no float64: the values are float32 bits
+
+
+def fetch(rows: list[DeviceRow]) -> list[np.ndarray]:
+    """The words of all ``rows`` on the host, in one transfer per device."""
+    by_device: dict[torch.device, list[int]] = {}
+    for place, row in enumerate(rows):
+        by_device.setdefault(row.words.device, []).append(place)
+    words: list[np.ndarray] = [np.empty(0, np.int64)] * len(rows)
+    for places in by_device.values():
+        joined = torch.cat([rows[place].words for place in places]).cpu().numpy()
+        ends = np.cumsum([rows[place].words.numel() for place in places])
+        for place, part in zip(places, np.split(joined, ends[:-1]), strict=True):
+            words[place] = part
+    return words
+
+
+def head_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
+    """The counts and values of a fetched row as they stand in the table."""
+    head = words[:HEAD].copy()
+    head[: L.MIN] *= row.times
+    head[[L.NUMEL, L.ZERO]] += row.implicit_zeros
+    values = head[L.MIN :]
+    if row.float32_values:
+        values[:] = values.astype(np.int32).view(np.float32).astype(np.float64).view(np.int64)
+    if row.implicit_zeros:
+        include_zeros(head, row.implicit_zeros)
+    return head
+
+
+def include_zeros(row: np.ndarray, zeros: int) -> None:
+    """Let ``zeros`` elements more, already counted in ``row``, take part in min, max, mean and rms."""
+    values = row.view(np.float64)
+    finite = int(row[L.NUMEL] - row[L.NAN] - row[L.POSINF] - row[L.NEGINF])
+    share = (finite - zeros) / finite
+    if share == 0.0:
+        values[[L.MIN, L.MAX, L.MEAN, L.RMS]] = 0.0
+        return
+    values[L.MIN] = min(values[L.MIN], 0.0)
+    values[L.MAX] = max(values[L.MAX], 0.0)
+    values[L.MEAN] *= share
+    values[L.RMS] *= share**0.5
+
+
+def bins_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
+    """The bins of a fetched row as they stand in the arena."""
+    counts = words[HEAD:]
+    places = np.flatnonzero(counts)
+    span = len(counts) // 2
+    negative = places >= span
+    exponents = places - span * negative + row.lowest_exponent
+    return counts[places] * row.times << L.CODE_BITS | (exponents + L.EXPONENT_OFFSET) << 1 | negative

@@ -1,0 +1,60 @@
+"""Compiling a numba kernel once, and reaching memory by its address from inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
+from numba.extending import intrinsic
+
+SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
+
+helper = njit  # inlined into the kernels, and cached with them
+fast_helper = njit(fastmath=True)  # only for sums, whose order LLVM may then choose
+
+
+def kernel(function: Callable[..., int]) -> Callable[[int, int, int, int], int]:
+    """Compile ``function`` now, or load it from numba's cache; without a writable cache, compile it every time."""
+    try:
+        return njit(SIGNATURE, cache=True)(function)
+    except (RuntimeError, OSError):  # numba finds no directory to write to, or the disk is full
+        return njit(SIGNATURE)(function)
+
+
+def _pointer_to(element: types.Type) -> Any:
+    """A function for use inside kernels: address -> pointer that can be indexed like an array."""
+
+    @intrinsic
+    def pointer(typing_context: Any, address: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+        def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(types.int64), generate
+
+    return pointer
+
+
+pointer_int8 = _pointer_to(types.int8)
+pointer_int16 = _pointer_to(types.int16)
+pointer_int32 = _pointer_to(types.int32)
+pointer_int64 = _pointer_to(types.int64)
+pointer_uint8 = _pointer_to(types.uint8)
+pointer_uint16 = _pointer_to(types.uint16)
+pointer_uint32 = _pointer_to(types.uint32)
+pointer_uint64 = _pointer_to(types.uint64)
+pointer_float32 = _pointer_to(types.float32)
+pointer_float64 = _pointer_to(types.float64)
+
+
+@intrinsic
+def float32_bits(typing_context: Any, value: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+    """The bits of a float32 as uint32, inside kernels."""
+
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate

@@ -1,0 +1,59 @@
+"""Which kernel reads which dtype; numba is imported, and its kernels compiled, at the first call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+
+from nanlab.stats import _layout as L
+
+Kernel = Callable[[int, int, int, int], int]  # address, elements, kind, address of the state -> NaN and inf
+FLOAT8 = [
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+    if hasattr(torch, name)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The compiled kernels."""
+
+    by_dtype: dict[torch.dtype, tuple[Kernel, int]]  # kernel, and which kind of element it shall read
+    float8: np.ndarray  # float32 bits of the 256 values of each float8 dtype, then their smallest normals; uint32
+
+
+@cache
+def load_kernels() -> Kernels | None:
+    """The kernels for CPU memory, or None, with one warning, where numba cannot be had."""
+    try:
+        from nanlab.stats import _cpu32, _cpu64
+    except Exception as error:  # noqa: BLE001 - numba and LLVM fail in many ways, and none may stop the program
+        warnings.warn(f"numba failed ({error!r}): tensors are summarised more slowly, by torch", stacklevel=3)
+        return None
+    by_dtype: dict[torch.dtype, tuple[Kernel, int]] = {
+        torch.float32: (_cpu32.summarise32, _cpu32.FLOAT32),
+        torch.bfloat16: (_cpu32.summarise32, _cpu32.BFLOAT16),
+        torch.float16: (_cpu32.summarise32, _cpu32.FLOAT16),
+        torch.float64: (_cpu64.summarise64, _cpu64.FLOAT64),
+        torch.bool: (_cpu64.summarise64, _cpu64.UINT8),
+    }
+    by_dtype |= {dtype: (_cpu32.summarise32, _cpu32.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
+    for name in ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"):
+        by_dtype[getattr(torch, name)] = (_cpu64.summarise64, getattr(_cpu64, name.upper()))
+    return Kernels(by_dtype, float8_values())
+
+
+def float8_values() -> np.ndarray:
+    """float32 bits of every float8 value, a row of 256 per dtype, then the smallest normal of each."""
+    bytes_ = torch.arange(256, dtype=torch.uint8)
+    tables = np.zeros(L.FLOAT8_TABLES * 257, np.uint32)
+    for place, dtype in enumerate(FLOAT8):
+        tables[256 * place : 256 * (place + 1)] = bytes_.view(dtype).float().numpy().view(np.uint32)
+        tables[256 * L.FLOAT8_TABLES + place] = np.float32(torch.finfo(dtype).smallest_normal).view(np.uint32)
+    return tables

@@ -1,0 +1,40 @@
+"""The numbers of one row, their order in memory, and the code of a histogram bin."""
+
+from __future__ import annotations
+
+# A row is WIDTH int64 words; the words from MIN to RMS hold float64 bits, NaN where there is no such element.
+COUNTS = ("numel", "nan", "posinf", "neginf", "zero", "subnormal", "fp16_zero", "fp16_subnormal", "fp16_inf")
+VALUES = ("min", "max", "absmin", "mean", "rms")
+NUMEL, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, FP16_ZERO, FP16_SUBNORMAL, FP16_INF = range(9)
+MIN, MAX, ABSMIN, MEAN, RMS = range(9, 14)
+FIRST_BIN = 14  # where the row's bins begin in the arena
+BINS = 15  # how many bins it has; UNKNOWN or PENDING where there are no numbers
+WIDTH = 16
+
+UNKNOWN = -1  # a tensor without readable data: meta, fake, wrapper
+PENDING = -2  # still on its device
+
+# A bin of the arena: count << CODE_BITS | (exponent + EXPONENT_OFFSET) << 1 | (1 if negative)
+CODE_BITS = 13
+EXPONENT_OFFSET = 2048
+
+# Words of the state that a kernel reads and moves on.
+(
+    ROWS_ADDRESS,
+    NEXT_ROW,
+    ROW_CAPACITY,
+    ARENA_ADDRESS,
+    ARENA_NEXT,
+    ARENA_CAPACITY,
+    SCRATCH_ADDRESS,
+    BLOCK_ADDRESS,
+    FLOAT8_ADDRESS,
+    TIMES,
+) = range(10)
+STATE_WIDTH = 10
+
+BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
+MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs
+SCRATCH_WORDS = 2 * 4096 + 2 * 64  # two float64 histograms (or four float32 ones), and the subnormal exponents
+FULL = -1  # what a kernel returns when rows or arena must grow first
+FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smallest normals

@@ -1,0 +1,82 @@
+"""From a tensor of any layout to strided elements that can be read, each counted as often as it occurs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types whose memory may be read without asking anybody
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Run torch operations that no dispatch mode, function mode, tensor subclass or autograd graph sees.
+
+    Uses ``torch._C._DisableTorchDispatch`` and ``torch._C.DisableTorchFunction``; tried with torch 2.13.
+    """
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
+def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements fill a stretch of memory without gap or overlap, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def readable(t: torch.Tensor) -> tuple[torch.Tensor, int, int] | None:
+    """Dense real elements of ``t``, how many times each occurs, and how many zeros come on top; None if unreadable.
+
+    Sparse layouts give their values (summed where an index occurs twice), complex ones their real and imaginary
+    parts. Expanded dimensions are never copied out. To be called within ``unobserved()``.
+    """
+    if is_wrapper(t) or t.is_meta or t.is_quantized:
+        return None
+    if t._is_zerotensor():
+        return torch.zeros(1, dtype=t.dtype, device=t.device), t.numel(), 0
+    numel = t.numel() * (2 if t.is_complex() else 1)
+    sparse = t.layout is not torch.strided
+    if sparse:
+        t = sparse_values(t)
+    t = t.detach().resolve_conj().resolve_neg()
+    if t.is_complex():
+        t = torch.view_as_real(t)
+    if sparse:
+        return t.contiguous(), 1, numel - t.numel()
+    t = unexpanded(t)
+    times = numel // t.numel() if numel else 1
+    return t if is_dense(t.shape, t.stride()) else t.contiguous(), times, 0
+
+
+def sparse_values(t: torch.Tensor) -> torch.Tensor:
+    """The stored values of a tensor that is not strided."""
+    if t.layout is torch.sparse_coo:
+        return t.coalesce()._values()
+    if t.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+        return t.values()
+    return t.to_dense()
+
+
+def unexpanded(t: torch.Tensor) -> torch.Tensor:
+    """``t`` without its dimensions of stride 0: each element once."""
+    for dimension in reversed(range(t.dim())):
+        if t.stride(dimension) == 0 and t.size(dimension) > 1:
+            t = t.select(dimension, 0)
+    return t
+
+
+def is_wrapper(t: torch.Tensor) -> bool:
+    """Whether ``t`` is of a subclass that gives its own meaning to operations: fake, distributed, functional, ..."""
+    return (
+        type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        or torch._is_functional_tensor(t)
+        or torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
