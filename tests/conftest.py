@@ -1,20 +1,27 @@
 """What every test starts from: one thread and fixed seeds, which make the CPU deterministic; the browser comes last.
 
-`torch.use_deterministic_algorithms` stays off: it fills uninitialised memory with NaN and picks other kernels than users run.
+`torch.use_deterministic_algorithms` stays off: it fills uninitialised memory with NaN and picks other kernels than
+users run.
 """
 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+BROWSER = Path(__file__).parent / "browser"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browser tests last: Playwright keeps an event loop running, and no `await` of another test may meet it."""
-    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+    for item in items:
+        if item.path.is_relative_to(BROWSER):
+            item.add_marker(pytest.mark.browser)
+    items.sort(key=lambda item: item.path.is_relative_to(BROWSER))
 
 
 @pytest.fixture(autouse=True, scope="session")

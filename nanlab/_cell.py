@@ -1,0 +1,93 @@
+"""How a watched cell runs as it would unwatched: the first line is rewritten, and its end is an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MethodType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+CELL_MAGIC = "%%nanwatch"
+LINE_FOR_CELL = "%_nanwatch_cell"  # the line magic that watches until its own cell ends
+
+
+def cell_as_line(lines: list[str]) -> list[str]:
+    """Rewrite a leading ``%%nanwatch`` as a line magic, so that line numbers, ``await`` and the last value stay right.
+
+    A cell magic below it (``%%time``) goes first. Runs on Tab and on incomplete input too: no side effects.
+    """
+    out = list(lines)
+    filled = [i for i, line in enumerate(out) if line.strip()]
+    for i, following in zip(filled, [*filled[1:], None], strict=True):
+        words = out[i].split(None, 1)
+        if words[0] != CELL_MAGIC:
+            break
+        out[i] = " ".join([LINE_FOR_CELL, *words[1:]]).rstrip("\n") + "\n"
+        if following is not None and out[following].startswith("%%") and out[following].split()[0] != CELL_MAGIC:
+            out[i], out[following] = out[following], out[i]
+            break
+    return out
+
+
+class UntilCellEnds:
+    """Calls ``done(result)`` once when the running cell ends, in whatever way; cells run inside it do not count."""
+
+    def __init__(self, shell: InteractiveShell, done: Callable[[ExecutionResult | None], None]) -> None:
+        self.shell = shell
+        self.done = done
+        self.depth = 0
+        shell.events.register("pre_run_cell", self.enter)
+        shell.events.register("post_run_cell", self.leave)
+
+    def enter(self, info: ExecutionInfo) -> None:
+        """Note that a cell began inside the running one."""
+        self.depth += 1
+
+    def leave(self, result: ExecutionResult | None) -> None:
+        """Note that a cell ended; ``result`` is None where an interrupt left none."""
+        if self.depth:
+            self.depth -= 1
+            return
+        self.cancel()
+        self.done(result)
+
+    def cancel(self) -> None:
+        """Forget the cell: ``done`` will not be called."""
+        self.shell.events.unregister("pre_run_cell", self.enter)
+        self.shell.events.unregister("post_run_cell", self.leave)
+
+
+class Silenced:
+    """While in the ``with`` block, a cell that ends by ``signal`` shows no traceback; other handlers stay as they were.
+
+    IPython knows one table of custom handlers, so the one that was there is called for its own exceptions.
+    """
+
+    def __init__(self, shell: InteractiveShell, signal: type[BaseException]) -> None:
+        self.shell = shell
+        self.signal = signal
+
+    def __enter__(self) -> None:
+        self.exceptions = self.shell.custom_exceptions
+        self.handler = self.shell.CustomTB
+        self.shell.custom_exceptions = (self.signal, *self.exceptions)
+        self.shell.CustomTB = MethodType(self.handle, self.shell)
+
+    def handle(
+        self,
+        shell: InteractiveShell,
+        kind: type[BaseException],
+        value: BaseException,
+        traceback: TracebackType | None,
+        tb_offset: int | None = None,
+    ) -> Any:
+        """Show nothing for our signal, and what would have been shown for the rest."""
+        if issubclass(kind, self.signal):
+            return []
+        return self.handler(kind, value, traceback, tb_offset)
+
+    def __exit__(self, *exc: object) -> None:
+        self.shell.custom_exceptions = self.exceptions
+        self.shell.CustomTB = self.handler

@@ -1,0 +1,310 @@
+"""The notebook front end: %nanwatch, %%nanwatch, and what %load_ext nanlab sets up."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+from torch import nn
+
+from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Silenced, UntilCellEnds, cell_as_line
+from nanlab._completion import nanwatch_matcher
+from nanlab.capture import StepsDone, watch
+from nanlab.errors import NanlabError
+from nanlab.rules.errors import explain
+from nanlab.trace import Trace
+from nanlab.views import register_formatters
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+COMMENT = re.compile(r"(^|\s)#.*")
+PLAIN = (ast.Expression, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.UnaryOp, ast.USub, ast.Load)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on; argparse reports anything else."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+def variable(text: str) -> str:
+    """A name that the notebook can bind; argparse reports anything else."""
+    if not text.isidentifier():
+        raise ArgumentTypeError(f"expected a variable name such as trace, got {text!r}")
+    return text
+
+
+@dataclass
+class Run:
+    """One watched cell, from its first line to its end."""
+
+    watching: Any  # the context manager of watch(), entered
+    trace: Trace
+    options: Namespace
+    silenced: Silenced
+    end: UntilCellEnds
+
+
+@magics_class
+class NanMagics(Magics):
+    """The magics of nanlab, and what they know: the options armed, the cell being watched, the last trace."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.armed: Namespace | None = None
+        self.running: Run | None = None
+        self.last: Trace | None = None
+        shell.events.register("pre_run_cell", self.before_cell)
+
+    @no_var_expand
+    @magic_arguments("nanwatch")
+    @argument(
+        "model",
+        nargs="?",
+        help="the model, as a variable or an attribute such as trainer.model; without it, module names are found as "
+        "they run. On a line of its own: `off` stops watching, `on` watches every following cell without a model",
+    )
+    @argument("--steps", type=positive, metavar="N", help="stop the cell after N training steps")
+    @argument(
+        "--keep",
+        type=positive,
+        metavar="N",
+        default=2,
+        help="keep the full op table of the last N steps, one summary row for each earlier step (default: 2)",
+    )
+    @argument(
+        "--on-fault",
+        choices=["stop", "record"],
+        default="stop",
+        help="at the first harmful fault end the cell with all state kept, or record and go on (default: stop)",
+    )
+    @argument("--shadow", choices=["float32"], help="also recompute each half-precision op in float32, to compare")
+    @argument("-o", "--output", dest="name", type=variable, metavar="NAME", help="bind the trace to the variable NAME")
+    @argument("-q", "--quiet", action="store_true", help="show nothing when the cell has ended")
+    @line_cell_magic
+    def nanwatch(self, line: str, cell: str | None = None) -> None:
+        """Watch training for NaN and inf: every op, forward, backward, mixed precision and optimizer.
+
+        %%nanwatch model      watch this cell
+        %nanwatch model       watch every following cell, until
+        %nanwatch off         no longer
+        %nanwatch             what is watched now, and the last run's report again
+
+        The cell runs as it would unwatched: its value, its output and its errors stay what they are.
+        """
+        if cell is not None:  # only reached through run_cell_magic(): a typed cell is rewritten before it runs
+            self.start(self.parse(line))
+            self.shell.run_cell(cell, store_history=False).raise_error()
+            return
+        words = COMMENT.sub("", line).split()
+        if not words:
+            self.status()
+        elif words == ["off"]:
+            self.disarm()
+        else:
+            self.arm(self.parse(line))
+
+    @no_var_expand
+    @line_magic
+    def _nanwatch_cell(self, line: str) -> None:
+        """Watch the cell this line stands in; what %%nanwatch becomes."""
+        self.start(self.parse(line))
+
+    def parse(self, line: str) -> Namespace:
+        """The options of a magic line, comments left out; a UsageError is one line that says what to type."""
+        try:
+            options = parse_argstring(self.nanwatch, COMMENT.sub("", line))
+        except (UsageError, ValueError) as error:
+            text = str(error).replace("unrecognized arguments:", "unknown:")
+            raise UsageError(f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option") from None
+        assert isinstance(options, Namespace)
+        return options
+
+    def model(self, text: str | None) -> nn.Module | None:
+        """The module a name, an attribute path or an index such as ``models[0]`` stands for."""
+        if text is None:
+            return None
+        wanted = f"expected a variable such as model or trainer.model, got {text!r}"
+        try:
+            tree = ast.parse(text, mode="eval")
+        except SyntaxError:
+            raise UsageError(f"{wanted}; {self.suggestion(text)}") from None
+        if not all(isinstance(node, PLAIN) for node in ast.walk(tree)):
+            raise UsageError(f"{wanted}; give it a name in a line before, and watch that")
+        try:
+            value = eval(compile(tree, "<nanwatch>", "eval"), self.shell.user_global_ns, self.shell.user_ns)
+        except Exception as error:
+            seen = f"{type(error).__name__}: {error}"
+            raise UsageError(f"found no model {text} ({seen}); {self.suggestion(text)}") from None
+        if not isinstance(value, nn.Module):
+            kind = type(value).__name__
+            raise UsageError(f"expected a torch.nn.Module, got {text} of type {kind}; {self.suggestion(text)}")
+        return value
+
+    def suggestion(self, text: str) -> str:
+        """What to type instead: the model of the notebook with the most similar name, or none."""
+        found = [n for n, v in self.shell.user_ns.items() if isinstance(v, nn.Module) and not n.startswith("_")]
+        if not found:
+            return f"run the cell that makes the model first, or leave it out: {CELL_MAGIC}"
+        return f"try: {CELL_MAGIC} {(get_close_matches(text, found, n=1, cutoff=0.0) or found)[0]}"
+
+    def start(self, options: Namespace) -> None:
+        """Watch the running cell until it ends; a watch that already covers it is replaced."""
+        model = self.model(options.model)
+        if self.running is not None:
+            note("this cell was watched already; the options given last hold")
+            self.abandon()
+        try:
+            watching = watch(
+                model, steps=options.steps, keep=options.keep, on_fault=options.on_fault, shadow=options.shadow
+            )
+            trace = watching.__enter__()
+        except NanlabError as error:
+            raise UsageError(str(error)) from None
+        silenced = Silenced(self.shell, StepsDone)
+        silenced.__enter__()
+        self.running = Run(watching, trace, options, silenced, UntilCellEnds(self.shell, self.finish))
+
+    def abandon(self) -> None:
+        """End the watch of the running cell without a report."""
+        if self.running is not None:
+            run, self.running = self.running, None
+            run.watching.__exit__(None, None, None)
+            run.silenced.__exit__()
+            run.end.cancel()
+
+    def finish(self, result: ExecutionResult | None) -> None:
+        """End the watch with its cell, and show what it found."""
+        run, self.running = self.running, None
+        if run is None:
+            return
+        run.silenced.__exit__()
+        error = result.error_in_exec if result is not None else None
+        run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        if result is not None and isinstance(error, StepsDone):
+            result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
+        if not run.trace.n_ops and self.armed is not None:
+            return  # an armed watch says nothing of a cell without torch
+        self.last = run.trace
+        if run.options.name:
+            self.shell.user_ns[run.options.name] = run.trace
+        if not run.options.quiet:
+            self.shown(run.trace.report)
+            if isinstance(error, Exception) and not isinstance(error, UsageError):
+                self.shown(lambda: explain(error))
+
+    def shown(self, make: Callable[[], Any]) -> None:
+        """Display what ``make()`` returns, if anything; where that fails, a note, and the user's cell stands."""
+        failures: list[BaseException] = []
+        self.shell.showtraceback = lambda exc_tuple=None, **_: failures.append((exc_tuple or sys.exc_info())[1])
+        try:
+            value = make()
+            if value is not None:
+                display(value)
+        except Exception as error:
+            failures.append(error)
+        finally:
+            del self.shell.showtraceback
+        for failure in failures[:1]:
+            note(f"the report failed ({type(failure).__name__}: {failure}); the cell is as it ran")
+
+    def arm(self, options: Namespace) -> None:
+        """Watch every following cell."""
+        if options.model == "on":
+            options.model = None
+        self.model(options.model)
+        self.armed = options
+        print(f"watching every following cell{described(options)}; %nanwatch off ends it")
+
+    def disarm(self) -> None:
+        """Watch no more; in an armed cell the watch ends here."""
+        was, self.armed = self.armed, None
+        if was is None and self.running is not None:
+            note(f"{CELL_MAGIC} ends with its cell; nothing to switch off")
+            return
+        self.abandon()
+        hint = (
+            "; your model of that name: %nanwatch (off)" if isinstance(self.shell.user_ns.get("off"), nn.Module) else ""
+        )
+        print(("no longer watching" if was else "nothing was being watched") + hint)
+
+    def status(self) -> None:
+        """Say what is watched, and show the last report again; making it is not to be recorded."""
+        if self.armed is not None:
+            self.abandon()
+            print(f"watching every following cell{described(self.armed)}; %nanwatch off ends it")
+        if self.last is not None:
+            self.shown(self.last.report)
+        elif self.armed is None:
+            print(f"nothing watched yet; try: {CELL_MAGIC} -o trace")
+
+    def before_cell(self, info: ExecutionInfo) -> None:
+        """Start the armed watch of a cell that begins."""
+        if self.armed is None or self.running is not None:
+            return
+        try:
+            self.start(self.armed)
+        except UsageError as error:
+            self.armed = None
+            note(f"{error} (no longer watching)")
+
+    def forget(self) -> None:
+        """Take back everything registered with the shell."""
+        self.armed = None
+        self.abandon()
+        self.shell.events.unregister("pre_run_cell", self.before_cell)
+
+
+def note(text: str) -> None:
+    """One line to the user, beside what the cell prints."""
+    print(f"nanwatch: {text}", file=sys.stderr)
+
+
+def described(options: Namespace) -> str:
+    """The options that were chosen, as they are typed."""
+    words = [
+        options.model and f"model {options.model}",
+        options.steps and f"--steps {options.steps}",
+        f"--keep {options.keep}",
+        f"--on-fault {options.on_fault}",
+        options.shadow and f"--shadow {options.shadow}",
+        options.name and f"-o {options.name}",
+        options.quiet and "-q",
+    ]
+    return f" ({', '.join(word for word in words if word)})"
+
+
+def load_ipython_extension(ip: InteractiveShell) -> None:
+    """What ``%load_ext nanlab`` does: the magics, their completion, and how the notebook shows nanlab's objects.
+
+    Loading again replaces what an earlier load registered.
+    """
+    unload_ipython_extension(ip)
+    ip.register_magics(NanMagics(ip))
+    ip.input_transformers_cleanup.append(cell_as_line)
+    ip.Completer.custom_matchers.append(nanwatch_matcher)
+    register_formatters(ip)
+
+
+def unload_ipython_extension(ip: InteractiveShell) -> None:
+    """Take back what :func:`load_ipython_extension` registered; formatters stay, so that old traces still show."""
+    magics = ip.magics_manager.registry.pop("NanMagics", None)
+    if magics is not None:
+        magics.forget()
+    for registered in (ip.input_transformers_cleanup, ip.Completer.custom_matchers):
+        registered[:] = [f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")]
+    for kind in ("line", "cell"):
+        for name in ("nanwatch", LINE_FOR_CELL[1:]):
+            ip.magics_manager.magics[kind].pop(name, None)
