@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,13 @@ def cell_as_line(lines: list[str]) -> list[str]:
     """
     out = list(lines)
     filled = [i for i, line in enumerate(out) if line.strip()]
-    for i, following in zip(filled, [*filled[1:], None], strict=True):
-        words = out[i].split(None, 1)
-        if words[0] != CELL_MAGIC:
-            break
-        out[i] = " ".join([LINE_FOR_CELL, *words[1:]]).rstrip("\n") + "\n"
-        if following is not None and out[following].startswith("%%") and out[following].split()[0] != CELL_MAGIC:
-            out[i], out[following] = out[following], out[i]
-            break
+    ours = list(takewhile(lambda i: out[i].split()[0] == CELL_MAGIC, filled))
+    for i in ours:
+        out[i] = LINE_FOR_CELL + out[i].lstrip().removeprefix(CELL_MAGIC)
+    below = filled[len(ours) :][:1]
+    if ours and below and out[below[0]].startswith("%%"):
+        first = out.pop(below[0])
+        out.insert(ours[0], first)
     return out
 
 

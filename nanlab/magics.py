@@ -195,7 +195,7 @@ class NanMagics(Magics):
         run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
-        if not run.trace.n_ops and self.armed is not None:
+        if not run.trace.recording.end and self.armed is not None:
             return  # an armed watch says nothing of a cell without torch
         self.last = run.trace
         if run.options.name:

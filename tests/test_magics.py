@@ -1,0 +1,386 @@
+"""%nanwatch and %%nanwatch in a real InteractiveShell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+import nanlab
+from nanlab import magics
+from nanlab._cell import cell_as_line
+
+SETUP = """\
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(4, 2)
+def train(n, loss_of):
+    for i in range(n):
+        optimizer.zero_grad()
+        loss = loss_of(model(x), i)
+        loss.backward()
+        optimizer.step()
+    return n
+def healthy(y, i):
+    return (y ** 2).mean()
+def faulty(y, i):
+    return (y * 0).sqrt().sum()
+"""
+
+
+@dataclass
+class Ran:
+    """What one cell left."""
+
+    value: Any
+    error: BaseException | None
+    success: bool
+    out: str
+    err: str
+    shown: list[str]  # plain text of what was displayed
+
+    @property
+    def text(self) -> str:
+        return "\n".join([self.out, self.err, *self.shown])
+
+
+Cell = Callable[[str], Ran]
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    made = InteractiveShell.instance()
+    made.colors = "nocolor"
+    made.history_manager.enabled = False
+    yield made
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def cell(shell: InteractiveShell) -> Iterator[Cell]:
+    """Run a cell in a fresh namespace with nanlab loaded."""
+    shell.reset(new_session=True)
+    magics.load_ipython_extension(shell)
+
+    def run(code: str) -> Ran:
+        with capture_output() as captured:
+            result = shell.run_cell(code, store_history=True)
+        shown = [output.data.get("text/plain", "") for output in captured.outputs]
+        error = result.error_before_exec or result.error_in_exec
+        return Ran(result.result, error, result.success, captured.stdout, captured.stderr, shown)
+
+    assert run(SETUP).success
+    yield run
+    magics.unload_ipython_extension(shell)
+
+
+def test_watched_cell_keeps_its_value_its_output_and_its_place_in_history(cell: Cell, shell: InteractiveShell) -> None:
+    ran = cell("%%nanwatch model\nprint('hello')\ntrain(2, healthy) + 5")
+    assert ran.value == 7
+    assert "hello\n" in ran.out
+    assert shell.user_ns["_"] == 7
+    assert shell.user_ns["In"][-1].endswith("train(2, healthy) + 5")
+
+
+def test_semicolon_silences_the_value_as_without_a_watch(cell: Cell) -> None:
+    assert "Out[" in cell("%%nanwatch model\ntrain(2, healthy)").out
+    assert "Out[" not in cell("%%nanwatch model\ntrain(2, healthy);").out
+
+
+def test_healthy_run_says_so_in_one_line(cell: Cell) -> None:
+    ran = cell("%%nanwatch model\ntrain(3, healthy);")
+    assert ran.success
+    assert ran.err == ""
+    assert len(ran.text.strip().splitlines()) == 1, ran.text
+
+
+def test_first_harmful_fault_ends_the_cell_with_the_report_in_place_of_a_traceback(cell: Cell) -> None:
+    ran = cell("done = []\n")
+    ran = cell("%%nanwatch model -o trace\ntrain(2, faulty)\ndone.append(1)")
+    assert not ran.success
+    assert "Traceback" not in ran.text
+    assert "sqrt" in ran.text
+    assert cell("done").value == []
+    assert cell("trace.culprit.cause").value == "sqrt-at-zero"
+    assert cell("trace.culprit.source").value == "return (y * 0).sqrt().sum()"
+
+
+def test_recording_lets_the_cell_run_to_its_end_and_then_reports(cell: Cell) -> None:
+    ran = cell("%%nanwatch model --on-fault record -o trace\ntrain(2, faulty)")
+    assert ran.success
+    assert ran.value == 2
+    assert "sqrt" in ran.text
+    assert cell("trace.culprit.cause").value == "sqrt-at-zero"
+
+
+def test_steps_end_the_cell_without_an_error(cell: Cell) -> None:
+    ran = cell("seen = []\nNone")
+    ran = cell(
+        "%%nanwatch model --steps 3 -o trace\ntrain(100, lambda y, i: seen.append(i) or healthy(y, i))\nseen = 0"
+    )
+    assert ran.success
+    assert ran.error is None
+    assert "Traceback" not in ran.text
+    assert "StepsDone" not in ran.text
+    assert cell("len(seen)").value == 3
+    assert cell("len(trace.steps)").value == 3
+
+
+def test_handlers_of_the_users_own_survive_a_watch(cell: Cell, shell: InteractiveShell) -> None:
+    met = []
+    shell.set_custom_exc((LookupError,), lambda shell, kind, value, tb, tb_offset=None: met.append(kind))
+    try:
+        cell("%%nanwatch model --steps 1\n{}['x']")
+        cell("%%nanwatch model --steps 1\ntrain(9, healthy)")
+        cell("{}['y']")
+    finally:
+        shell.set_custom_exc((), None)
+    assert met == [KeyError, KeyError]
+
+
+def test_exception_of_the_users_own_keeps_its_traceback_and_line_number(cell: Cell) -> None:
+    ran = cell("%%nanwatch model\ntrain(1, healthy)\n1 / 0")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "line 3" in ran.out
+    assert ran.out.count("Traceback (most recent call last)") == 1
+
+
+def test_await_works_in_a_watched_cell(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o trace\nimport asyncio\nawait asyncio.sleep(0)\ntrain(2, healthy)")
+    assert ran.value == 2
+    assert cell("len(trace.steps)").value == 2
+
+
+def test_interrupt_ends_the_cell_and_reports_what_was_recorded(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o trace\ntrain(2, healthy)\nraise KeyboardInterrupt")
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert cell("len(trace.steps)").value == 2
+
+
+def test_results_are_bit_identical_with_and_without_a_watch(cell: Cell) -> None:
+    cell(SETUP + "train(5, healthy)")
+    plain = cell("model.weight.detach().clone()").value
+    cell(SETUP)
+    cell("%%nanwatch model\ntrain(5, healthy)")
+    assert torch.equal(plain, cell("model.weight.detach()").value)
+
+
+def test_armed_watch_covers_every_following_cell_until_off(cell: Cell) -> None:
+    assert "%nanwatch off" in cell("%nanwatch model -o trace").out
+    assert cell("train(1, healthy)").shown
+    first = cell("trace").value
+    assert cell("train(2, healthy)").value == 2
+    second = cell("trace").value
+    assert first is not second
+    cell("%nanwatch off")
+    cell("train(1, healthy)")
+    assert cell("trace").value is second
+
+
+def test_armed_watch_says_nothing_of_a_cell_without_torch(cell: Cell) -> None:
+    cell("%nanwatch model")
+    ran = cell("1 + 1")
+    assert ran.value == 2
+    assert ran.shown == []
+    assert ran.err == ""
+
+
+def test_armed_watch_stops_a_following_cell_at_its_fault(cell: Cell) -> None:
+    cell("%nanwatch model")
+    ran = cell("train(1, faulty)")
+    assert not ran.success
+    assert "sqrt" in ran.text
+
+
+def test_armed_watch_ends_with_one_line_when_its_model_is_gone(cell: Cell) -> None:
+    cell("%nanwatch model")
+    ran = cell("del model")
+    ran = cell("3")
+    assert ran.value == 3
+    assert len(ran.err.strip().splitlines()) == 1
+    assert "model" in ran.err
+    assert cell("4").err == ""
+
+
+def test_nanwatch_alone_shows_the_last_report_again(cell: Cell) -> None:
+    report = cell("%%nanwatch model --on-fault record\ntrain(2, faulty);").shown
+    assert cell("%nanwatch").shown == report
+
+
+def test_nanwatch_alone_before_anything_says_what_to_type(cell: Cell) -> None:
+    ran = cell("%nanwatch")
+    assert ran.success
+    assert ran.out == "nothing watched yet; try: %%nanwatch -o trace\n"
+
+
+def test_off_is_a_word_and_a_model_of_that_name_can_be_watched_in_parentheses(cell: Cell) -> None:
+    cell("off = model")
+    assert "(off)" in cell("%nanwatch off").out
+    assert cell("%nanwatch (off)").out.startswith("watching every following cell")
+    assert cell("%nanwatch off").out.startswith("no longer watching")
+
+
+def test_off_when_nothing_is_armed_is_no_error(cell: Cell) -> None:
+    ran = cell("%nanwatch off")
+    assert ran.success
+    assert ran.out == "nothing was being watched\n"
+
+
+def test_quiet_shows_nothing_and_binds_the_trace(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -q -o trace\ntrain(1, healthy);")
+    assert ran.text.strip() == ""
+    assert cell("len(trace.steps)").value == 1
+
+
+@pytest.mark.parametrize("expression", ["holder.net", "nets[0]", "nets[-1]"])
+def test_model_may_be_an_attribute_or_an_index(cell: Cell, expression: str) -> None:
+    cell("import types\nholder = types.SimpleNamespace(net=model)\nnets = [model]")
+    ran = cell(f"%%nanwatch {expression}  # the model\ntrain(1, healthy)")
+    assert ran.success
+    assert ran.value == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%%nanwatch modle", ["modle", "not defined", "%%nanwatch model"]),
+        ("%%nanwatch x", ["torch.nn.Module", "Tensor", "%%nanwatch model"]),
+        ("%%nanwatch model.nothing", ["model.nothing", "no attribute", "%%nanwatch model"]),
+        ("%%nanwatch print(1)", ["print(1)", "expected a variable"]),
+        ("%%nanwatch model --stepz 3", ["--stepz", "%nanwatch?"]),
+        ("%%nanwatch model --steps many", ["--steps", "'many'", "whole number"]),
+        ("%%nanwatch model --steps 0", ["--steps", "'0'", "from 1 on"]),
+        ("%%nanwatch model --keep -1", ["--keep", "'-1'"]),
+        ("%%nanwatch model --on-fault explode", ["--on-fault", "explode", "stop", "record"]),
+        ("%%nanwatch model --shadow float16", ["--shadow", "float16", "float32"]),
+        ("%%nanwatch model -o 3x", ["-o", "'3x'", "variable name"]),
+        ("%%nanwatch model 'open", ["quotation"]),
+    ],
+)
+def test_misuse_is_one_line_that_says_what_to_type(cell: Cell, line: str, words: list[str]) -> None:
+    ran = cell(f"{line}\nran = True")
+    assert not ran.success
+    assert ran.out == ""
+    assert len(ran.err.strip().splitlines()) == 1, ran.err
+    for word in words:
+        assert word in ran.err
+    assert not cell("'ran' in globals()").value, "a cell that cannot be watched does not run"
+
+
+def test_doubled_watch_is_one_line_and_the_last_options_hold(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o first\n%%nanwatch model -o second\ntrain(1, healthy)")
+    assert ran.value == 1
+    assert ran.err == "nanwatch: this cell was watched already; the options given last hold\n"
+    assert cell("'first' in globals(), len(second.steps)").value == (False, 1)
+
+
+def test_watch_inside_a_watched_cell_is_one_clear_line_and_not_a_second_report(cell: Cell) -> None:
+    ran = cell("%%nanwatch model\nimport nanlab\nwith nanlab.watch(model) as inner:\n    train(1, healthy)")
+    assert isinstance(ran.error, nanlab.NanlabError)
+    assert "\n" not in str(ran.error)
+
+
+@pytest.mark.parametrize("top", ["%%time\n%%nanwatch model -o trace", "%%nanwatch model -o trace\n%%time"])
+def test_time_works_above_and_below(cell: Cell, top: str) -> None:
+    ran = cell(f"{top}\ntrain(2, healthy)")
+    assert ran.success
+    assert "Wall time" in ran.out
+    assert cell("len(trace.steps)").value == 2
+
+
+def test_cells_run_inside_a_watched_cell_belong_to_it(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o trace\nget_ipython().run_cell('x.sqrt();')\nx.exp();")
+    assert len(ran.shown) == 1, "one report, for the outer cell"
+    assert cell("sorted({'sqrt', 'exp'} & set(trace.ops.op))").value == ["exp", "sqrt"]
+
+
+def test_report_that_fails_is_a_note_and_the_value_stands(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object) -> None:
+        raise KeyError("missing")
+
+    monkeypatch.setattr(magics.Trace, "report", broken)
+    ran = cell("%%nanwatch model\ntrain(2, healthy)")
+    assert ran.success
+    assert ran.value == 2
+    assert "the report failed (KeyError: 'missing')" in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_report_whose_repr_fails_is_a_note_and_no_traceback(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise KeyError("missing")
+
+    monkeypatch.setattr(magics.Trace, "report", lambda self: Broken())
+    ran = cell("%%nanwatch model\ntrain(2, healthy)")
+    assert ran.value == 2
+    assert "the report failed (KeyError: 'missing')" in ran.err
+    assert "Traceback" not in ran.text
+
+
+def test_error_of_the_user_is_explained_below_its_traceback(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(magics, "explain", lambda error: f"meaning of {error}")
+    ran = cell("%%nanwatch model\nraise RuntimeError('backward twice')")
+    assert ran.shown[-1] == "'meaning of backward twice'"
+
+
+def test_loading_twice_replaces(cell: Cell, shell: InteractiveShell) -> None:
+    magics.load_ipython_extension(shell)
+    assert shell.input_transformers_cleanup.count(cell_as_line) == 1
+    assert len([m for m in shell.Completer.custom_matchers if m.__module__.startswith("nanlab")]) == 1
+    ran = cell("%%nanwatch model\ntrain(1, healthy)")
+    assert ran.value == 1
+    assert ran.err == ""
+
+
+def test_unloading_leaves_the_shell_as_it_was(cell: Cell, shell: InteractiveShell) -> None:
+    cell("%nanwatch model")
+    magics.unload_ipython_extension(shell)
+    assert shell.find_line_magic("nanwatch") is None
+    assert all(not f.__module__.startswith("nanlab") for f in shell.input_transformers_cleanup)
+    assert all(
+        not getattr(f, "__module__", "").startswith("nanlab") for fs in shell.events.callbacks.values() for f in fs
+    )
+    assert cell("train(1, healthy)").shown == []
+
+
+def test_question_mark_explains_each_option(cell: Cell) -> None:
+    text = cell("%nanwatch?").out
+    for option in ("model", "--steps N", "--keep N", "--on-fault", "--shadow", "-o NAME", "-q", "off"):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "kept_back"),
+    [
+        ("%%nanwatch ", {"model", "--steps", "--on-fault"}, {"x"}),
+        ("%%nanwatch mo", {"model"}, {"--steps"}),
+        ("%nanwatch o", {"off", "on"}, {"model"}),
+        ("%%nanwatch model --", {"--steps", "--keep", "--on-fault", "--shadow"}, {"model"}),
+        ("%%nanwatch model --on-fault ", {"stop", "record"}, {"--steps", "model"}),
+        ("%%nanwatch model --steps 3 --on", {"--on-fault"}, {"--steps"}),
+        ("%%nanwatch holder.", {"holder.net"}, {"holder.number"}),
+        ("print(mo", set(), {"--steps"}),
+    ],
+)
+def test_tab_offers_options_their_values_and_models(
+    cell: Cell, shell: InteractiveShell, typed: str, offered: set[str], kept_back: set[str]
+) -> None:
+    cell("import types\nholder = types.SimpleNamespace(net=model, number=3)")
+    with provisionalcompleter():
+        found = {completion.text for completion in shell.Completer.completions(typed, len(typed))}
+    assert offered <= found
+    assert not kept_back & found
+
+
+def test_cell_transformer_leaves_other_cells_alone() -> None:
+    for lines in ([], ["\n"], ["x = 1\n"], ["%%time\n", "%%nanwatch\n"], ["%%nanwatcher\n"], ["%%nanwatch?\n"]):
+        assert cell_as_line(lines) == lines
