@@ -11,6 +11,7 @@ from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_s
 from nanlab.stats._jit import (
     fast_helper,
     float32_bits,
+    float32_from,
     helper,
     kernel,
     pointer_float32,
@@ -19,6 +20,8 @@ from nanlab.stats._jit import (
     pointer_uint8,
     pointer_uint16,
     pointer_uint32,
+    pointer_uint64,
+    prefetch,
 )
 
 FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = 0, 1, 2, 3  # kinds; FLOAT8 + i reads the i-th table of 256 values
@@ -34,7 +37,9 @@ HALF_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2^-14
 # order keys of the same, and the neutral elements of the reductions
 KEY_INF, KEY_NEGINF = np.int32(0x7F800000), np.int32(-0x7F800001)
 NO_LOWEST, NO_HIGHEST, NO_SMALLEST = np.int32(0x7FFFFFFF), np.int32(-0x80000000), np.uint32(0xFFFFFFFF)
-LANE = 512  # bins of one histogram: sign and exponent; four of them take turns
+LANE = 512  # bins of one uint32 histogram: sign and exponent
+FEW = 256  # elements up to which one histogram is faster than eight
+ONE = np.uint32(1)
 
 
 @helper
@@ -78,16 +83,25 @@ def load_block(address, first, size, kind, state):
 
 
 @helper
-def count_exponents(bits, size, scratch):
-    """Histogram of sign and exponent; neighbours go to different copies, so that no addition waits for the last."""
-    even = size & ~3
-    for i in range(0, even, 4):
-        scratch[bits[i] >> np.uint32(23)] += 1
-        scratch[LANE + (bits[i + 1] >> np.uint32(23))] += 1
-        scratch[2 * LANE + (bits[i + 2] >> np.uint32(23))] += 1
-        scratch[3 * LANE + (bits[i + 3] >> np.uint32(23))] += 1
-    for i in range(even, size):
-        scratch[bits[i] >> np.uint32(23)] += 1
+def count_exponents(block, size, bins):
+    """Histogram of sign and exponent; eight copies take turns, so that no addition waits for the one before."""
+    words = pointer_uint64(block)
+    shift, upper, mask = np.uint64(23), np.uint64(55), np.uint64(511)
+    whole = size >> 3 if size >= FEW else 0
+    for i in range(0, 4 * whole, 4):
+        prefetch(block + 8 * i + 4 * L.BLOCK)
+        first, second, third, fourth = words[i], words[i + 1], words[i + 2], words[i + 3]
+        bins[np.int64(first >> upper)] += ONE
+        bins[LANE + np.int64((first >> shift) & mask)] += ONE
+        bins[2 * LANE + np.int64(second >> upper)] += ONE
+        bins[3 * LANE + np.int64((second >> shift) & mask)] += ONE
+        bins[4 * LANE + np.int64(third >> upper)] += ONE
+        bins[5 * LANE + np.int64((third >> shift) & mask)] += ONE
+        bins[6 * LANE + np.int64(fourth >> upper)] += ONE
+        bins[7 * LANE + np.int64((fourth >> shift) & mask)] += ONE
+    bits = pointer_uint32(block)
+    for i in range(8 * whole, size):
+        bins[bits[i] >> np.uint32(23)] += ONE
 
 
 @helper
@@ -99,7 +113,7 @@ def extent(bits, size):
         key = order_key(bits[i])
         lowest = min(lowest, key)
         highest = max(highest, key)
-        smallest = min(smallest, np.uint32(magnitude - np.uint32(1)))
+        smallest = min(smallest, np.uint32(magnitude - ONE))
         zeros = np.uint32(zeros + np.uint32(magnitude == np.uint32(0)))
     return lowest, highest, smallest, zeros
 
@@ -107,17 +121,18 @@ def extent(bits, size):
 @helper
 def finite_extent(bits, size):
     """As ``extent``, over the finite elements; then the counts of NaN, inf and -inf."""
-    lowest, highest, smallest, nan, posinf, neginf = NO_LOWEST, NO_HIGHEST, NO_SMALLEST, 0, 0, 0
+    lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
+    nan, posinf, neginf = np.uint32(0), np.uint32(0), np.uint32(0)
     for i in range(size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
         key = order_key(bits[i])
         finite = magnitude < INF
         lowest = min(lowest, key if finite else NO_LOWEST)
         highest = max(highest, key if finite else NO_HIGHEST)
-        smallest = min(smallest, np.uint32(magnitude - np.uint32(1)) if finite else NO_SMALLEST)
-        nan += magnitude > INF
-        posinf += key == KEY_INF
-        neginf += key == KEY_NEGINF
+        smallest = min(smallest, np.uint32(magnitude - ONE) if finite else NO_SMALLEST)
+        nan = np.uint32(nan + np.uint32(magnitude > INF))
+        posinf = np.uint32(posinf + np.uint32(key == KEY_INF))
+        neginf = np.uint32(neginf + np.uint32(key == KEY_NEGINF))
     return lowest, highest, smallest, nan, posinf, neginf
 
 
@@ -132,12 +147,13 @@ def moments(values, size):
     return total, squares
 
 
-@helper
-def finite_moments(values, bits, size):
+@fast_helper
+def finite_moments(bits, size):
     """Sum and sum of squares in float64 over the finite elements."""
     total, squares = 0.0, 0.0
     for i in range(size):
-        value = np.float64(values[i]) if np.uint32(bits[i] & MAGNITUDE) < INF else 0.0
+        finite = np.uint32(bits[i] & MAGNITUDE) < INF
+        value = np.float64(float32_from(bits[i] if finite else np.uint32(0)))
         total += value
         squares += value * value
     return total, squares
@@ -166,15 +182,15 @@ def count_subnormals(bits, size, scratch):
 
 
 @helper
-def append_normals(state, scratch, first, last):
+def append_normals(state, bins, first, last, lanes):
     """Move the bins of the biased exponents ``first`` to ``last`` from the scratch to the arena."""
     for negative in range(2):
         for exponent in range(first, last + 1):
-            count = 0
-            for lane in range(4):
+            count = np.int64(0)
+            for lane in range(lanes):
                 place = lane * LANE + negative * 256 + exponent
-                count += scratch[place]
-                scratch[place] = 0
+                count += np.int64(bins[place])
+                bins[place] = np.uint32(0)
             if 0 < exponent < 255:
                 append_bin(state, exponent - 127, negative, count)
 
@@ -207,7 +223,7 @@ def write_values(row, state, finite, lowest, highest, smallest, total, squares):
         edge_bits = pointer_uint32(state[L.BLOCK_ADDRESS])
         edge_bits[0] = np.uint32(order_key(np.uint32(lowest)))
         edge_bits[1] = np.uint32(order_key(np.uint32(highest)))
-        edge_bits[2] = np.uint32(smallest + np.uint32(1))
+        edge_bits[2] = np.uint32(smallest + ONE)
         values[L.MIN] = np.float64(edge[0]) + 0.0  # -0.0 becomes 0.0
         values[L.MAX] = np.float64(edge[1]) + 0.0
         if smallest != NO_SMALLEST:
@@ -223,6 +239,7 @@ def summarise32(address, size, kind, state_address):
     if is_full(state):
         return L.FULL
     scratch = pointer_int64(state[L.SCRATCH_ADDRESS])
+    bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
     own_normal = own_smallest_normal(kind, state)
     lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     zero = nan = posinf = neginf = flushed = below = above = subnormal = 0
@@ -231,14 +248,14 @@ def summarise32(address, size, kind, state_address):
         count = min(L.BLOCK, size - first)
         block = load_block(address, first, count, kind, state)
         bits, values = pointer_uint32(block), pointer_float32(block)
-        count_exponents(bits, count, scratch)
+        count_exponents(block, count, bins)
         low, high, small, zeros = extent(bits, count)
         nonfinite = 0
         if low <= KEY_NEGINF or high >= KEY_INF:
             low, high, small, nans, posinfs, neginfs = finite_extent(bits, count)
             nan, posinf, neginf = nan + nans, posinf + posinfs, neginf + neginfs
             nonfinite = nans + posinfs + neginfs
-            block_total, block_squares = finite_moments(values, bits, count)
+            block_total, block_squares = finite_moments(bits, count)
         else:
             block_total, block_squares = moments(values, count)
         total += block_total
@@ -251,7 +268,7 @@ def summarise32(address, size, kind, state_address):
             below += counts[1] - counts[0]
             above += counts[2] - nonfinite
             subnormal += counts[3] - zeros
-            if small < SMALLEST_NORMAL - np.uint32(1):
+            if small < SMALLEST_NORMAL - ONE:
                 count_subnormals(bits, count, scratch)
     row = begin_row(state, size)
     times = state[L.TIMES]
@@ -260,11 +277,12 @@ def summarise32(address, size, kind, state_address):
     row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
     finite = size - nan - posinf - neginf
     write_values(row, state, finite, lowest, highest, smallest, total, squares)
-    append_normals(state, scratch, 0, 0)
-    append_normals(state, scratch, 255, 255)
+    lanes = 1 if size < FEW else 8
+    append_normals(state, bins, 0, 0, lanes)
+    append_normals(state, bins, 255, 255, lanes)
     if smallest != NO_SMALLEST:
-        if smallest < SMALLEST_NORMAL - np.uint32(1):
+        if smallest < SMALLEST_NORMAL - ONE:
             append_subnormals(state, scratch, -149)
-        first_exponent = max(np.int64(1), np.int64(np.uint32(smallest + np.uint32(1)) >> np.uint32(23)))
-        append_normals(state, scratch, first_exponent, np.int64(magnitude_of(lowest, highest) >> np.uint32(23)))
+        first_exponent = max(np.int64(1), np.int64(np.uint32(smallest + ONE) >> np.uint32(23)))
+        append_normals(state, bins, first_exponent, np.int64(magnitude_of(lowest, highest) >> np.uint32(23)), lanes)
     return end_row(state, row)

@@ -10,35 +10,39 @@ from nanlab.stats import _layout as L
 from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full
 from nanlab.stats._jit import (
     fast_helper,
+    float64_from,
     helper,
     kernel,
     pointer_float64,
-    pointer_int8,
-    pointer_int16,
-    pointer_int32,
     pointer_int64,
     pointer_uint8,
-    pointer_uint16,
     pointer_uint32,
     pointer_uint64,
+    prefetch,
 )
 
-FLOAT64, UINT8, INT8, INT16, INT32, INT64, UINT16, UINT32, UINT64 = range(9)  # kinds; bool is read as UINT8
+FLOAT64, UINT8, INT64 = range(3)  # kinds; bool is read as UINT8, other integers are widened before
 
-LANE = 4096  # bins of one histogram: sign and exponent; two of them take turns
-# Limits of the cast to float16. It goes by way of float32, so each lies half a float32 ulp before that of float32.
-HALF_ZERO = 2.0**-25 + 2.0**-49
-HALF_NORMAL = 2.0**-14 - 2.0**-25 - 2.0**-39
-HALF_INF = 65520.0 - 2.0**-9
-SMALLEST_NORMAL = 2.0**-1022
+# float64 bits without the sign, which sort like magnitudes
+MAGNITUDE = np.uint64(0x7FFFFFFFFFFFFFFF)
+INF = np.uint64(0x7FF0000000000000)
+SMALLEST_NORMAL = np.uint64(1 << 52)
+# Limits of the cast to float16. It goes by way of float32, so each lies half a float32 ulp from that of float32.
+HALF_ZERO = np.float64(2.0**-25 + 2.0**-49).view(np.uint64)
+HALF_NORMAL = np.float64(2.0**-14 - 2.0**-25 - 2.0**-39).view(np.uint64)
+HALF_INF = np.float64(65520.0 - 2.0**-9).view(np.uint64)
+NO_LOWEST, NO_HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x8000000000000000)
+NO_SMALLEST = np.uint64(0xFFFFFFFFFFFFFFFF)
+LANE = 4096  # bins of one uint32 histogram: sign and exponent; four of them take turns
+ONE = np.uint32(1)
 SAFE_SQUARE = 2.0**400  # magnitudes up to here, and down to its inverse, may be squared and summed as they are
 
 
 @helper
-def copy_block(source, size, block):
-    """Widen ``size`` integers to float64."""
-    for i in range(size):
-        block[i] = np.float64(source[i])
+def order_key(bits):
+    """An int64 that sorts like the float64 with these bits; its own inverse."""
+    signed = np.int64(bits)
+    return signed ^ ((signed >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
 
 
 @helper
@@ -48,77 +52,88 @@ def load_block(address, first, size, kind, state):
         return address + 8 * first
     block = pointer_float64(state[L.BLOCK_ADDRESS])
     if kind == UINT8:
-        copy_block(pointer_uint8(address + first), size, block)
-    elif kind == INT8:
-        copy_block(pointer_int8(address + first), size, block)
-    elif kind == INT16:
-        copy_block(pointer_int16(address + 2 * first), size, block)
-    elif kind == INT32:
-        copy_block(pointer_int32(address + 4 * first), size, block)
-    elif kind == INT64:
-        copy_block(pointer_int64(address + 8 * first), size, block)
-    elif kind == UINT16:
-        copy_block(pointer_uint16(address + 2 * first), size, block)
-    elif kind == UINT32:
-        copy_block(pointer_uint32(address + 4 * first), size, block)
+        small = pointer_uint8(address + first)
+        for i in range(size):
+            block[i] = np.float64(small[i])
     else:
-        copy_block(pointer_uint64(address + 8 * first), size, block)
+        large = pointer_int64(address + 8 * first)
+        for i in range(size):
+            block[i] = np.float64(large[i])
     return state[L.BLOCK_ADDRESS]
 
 
 @helper
-def count_exponents(bits, size, scratch):
-    """Histogram of sign and exponent; subnormals at their true exponents; elements below float64's normal range."""
-    subnormals = 0
-    for i in range(size):
-        word = bits[i]
-        place = np.int64(word >> np.uint64(52))
-        scratch[LANE * (i & 1) + place] += 1
-        if place & 2047 == 0:
-            mantissa = np.int64(word & np.uint64(0xFFFFFFFFFFFFF))
-            if mantissa != 0:
-                subnormals += 1
-                count_subnormal(mantissa, place >> 11, scratch)
-    return subnormals
+def count_exponents(block, size, bins):
+    """Histogram of sign and exponent; four copies take turns, so that no addition waits for the one before."""
+    words = pointer_uint64(block)
+    shift = np.uint64(52)
+    whole = size & ~3
+    for i in range(0, whole, 4):
+        prefetch(block + 8 * (i + L.BLOCK))
+        bins[np.int64(words[i] >> shift)] += ONE
+        bins[LANE + np.int64(words[i + 1] >> shift)] += ONE
+        bins[2 * LANE + np.int64(words[i + 2] >> shift)] += ONE
+        bins[3 * LANE + np.int64(words[i + 3] >> shift)] += ONE
+    for i in range(whole, size):
+        bins[np.int64(words[i] >> shift)] += ONE
 
 
 @helper
-def extent(values, size):
-    """Least and greatest finite value, least non-zero magnitude, and counts: zero, NaN, inf, -inf."""
-    lowest, highest, smallest = math.inf, -math.inf, math.inf
-    zero = nan = posinf = neginf = 0
+def finite_extent(bits, size):
+    """Over the finite elements: least and greatest order key, least magnitude minus 1 (zero wraps round to the
+    greatest); then the counts of zeros, and of NaN and infinities."""
+    lowest, highest, smallest, zeros, nonfinite = NO_LOWEST, NO_HIGHEST, NO_SMALLEST, 0, 0
     for i in range(size):
-        value = values[i]
-        magnitude = abs(value)
-        finite = magnitude < math.inf
-        lowest = min(lowest, value if finite else math.inf)
-        highest = max(highest, value if finite else -math.inf)
-        smallest = min(smallest, magnitude if finite and value != 0.0 else math.inf)
-        zero += value == 0.0
-        nan += value != value
-        posinf += value == math.inf
-        neginf += value == -math.inf
-    return lowest, highest, smallest, zero, nan, posinf, neginf
+        magnitude = bits[i] & MAGNITUDE
+        key = order_key(bits[i])
+        finite = magnitude < INF
+        lowest = min(lowest, key if finite else NO_LOWEST)
+        highest = max(highest, key if finite else NO_HIGHEST)
+        smallest = min(smallest, magnitude - np.uint64(1) if finite else NO_SMALLEST)
+        zeros += np.int64(magnitude == np.uint64(0))
+        nonfinite += np.int64(magnitude >= INF)
+    return lowest, highest, smallest, zeros, nonfinite
 
 
 @helper
-def half_counts(values, size):
-    """How many elements float16 flushes to zero (zeros too), holds below its normal range (those too), overflows."""
-    flushed = below = above = 0
+def count_infinities(values, size):
+    """How many elements are inf, and how many -inf."""
+    posinf = neginf = 0
     for i in range(size):
-        magnitude = abs(values[i])
-        flushed += magnitude <= HALF_ZERO
-        below += magnitude < HALF_NORMAL
-        above += magnitude >= HALF_INF
-    return flushed, below, above
+        posinf += np.int64(values[i] == math.inf)
+        neginf += np.int64(values[i] == -math.inf)
+    return posinf, neginf
 
 
 @helper
-def moments(values, size, scale):
+def half_counts(bits, size):
+    """How many magnitudes float16 flushes to zero, holds below its normal range, overflows; how many are subnormal."""
+    flushed = below = above = subnormal = 0
+    for i in range(size):
+        magnitude = bits[i] & MAGNITUDE
+        flushed += np.int64(magnitude <= HALF_ZERO)
+        below += np.int64(magnitude < HALF_NORMAL)
+        above += np.int64(magnitude >= HALF_INF)
+        subnormal += np.int64(magnitude < SMALLEST_NORMAL)
+    return flushed, below, above, subnormal
+
+
+@helper
+def count_subnormals(bits, size, scratch):
+    """Bin float64 subnormals at their true exponents."""
+    for i in range(size):
+        magnitude = bits[i] & MAGNITUDE
+        if np.uint64(0) < magnitude < SMALLEST_NORMAL:
+            count_subnormal(np.int64(magnitude), np.int64(bits[i] >> np.uint64(63)), scratch)
+
+
+@fast_helper
+def finite_moments(bits, size, scale):
     """Sum and sum of squares of the finite elements times ``scale``."""
-    total = squares = 0.0
+    total, squares = 0.0, 0.0
     for i in range(size):
-        value = values[i] * scale if abs(values[i]) < math.inf else 0.0
+        finite = bits[i] & MAGNITUDE < INF
+        value = float64_from(bits[i] if finite else np.uint64(0)) * scale
         total += value
         squares += value * value
     return total, squares
@@ -129,43 +144,56 @@ def scaled_moments(address, size, greatest):
     """Power of two that brings ``greatest`` near 1, and the moments of all elements times it."""
     exponent = math.frexp(greatest)[1]
     scale = math.ldexp(1.0, max(-1022, min(1022, -exponent)))
-    total, squares = moments(pointer_float64(address), size, scale)
+    total, squares = finite_moments(pointer_uint64(address), size, scale)
     return scale, total, squares
+
+
+@helper
+def magnitude_of(lowest, highest):
+    """Bits of the greatest magnitude between two order keys."""
+    return max(np.uint64(order_key(lowest)) & MAGNITUDE, np.uint64(order_key(highest)) & MAGNITUDE)
 
 
 @helper
 def write_values(state, finite, lowest, highest, smallest, mean, rms):
     """The five numbers over the finite elements; NaN where there is no such element."""
     values = pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH))
-    values[L.MIN] = lowest + 0.0 if finite > 0 else math.nan  # -0.0 becomes 0.0
-    values[L.MAX] = highest + 0.0 if finite > 0 else math.nan
-    values[L.ABSMIN] = smallest if smallest < math.inf else math.nan
-    values[L.MEAN] = mean if finite > 0 else math.nan
-    values[L.RMS] = rms if finite > 0 else math.nan
+    for word in range(L.MIN, L.RMS + 1):
+        values[word] = math.nan
+    if finite > 0:
+        values[L.MIN] = float64_from(np.uint64(order_key(lowest))) + 0.0  # -0.0 becomes 0.0
+        values[L.MAX] = float64_from(np.uint64(order_key(highest))) + 0.0
+        values[L.MEAN] = mean
+        values[L.RMS] = rms
+    if smallest != NO_SMALLEST:
+        values[L.ABSMIN] = float64_from(smallest + np.uint64(1))
 
 
 @helper
-def append_normals(state, scratch, first, last):
+def append_normals(state, bins, first, last):
     """Move the bins of the biased exponents ``first`` to ``last`` from the scratch to the arena."""
     for negative in range(2):
         for exponent in range(first, last + 1):
-            place = negative * 2048 + exponent
+            count = np.int64(0)
+            for lane in range(4):
+                place = lane * LANE + negative * 2048 + exponent
+                count += np.int64(bins[place])
+                bins[place] = np.uint32(0)
             if 0 < exponent < 2047:
-                append_bin(state, exponent - 1023, negative, scratch[place] + scratch[LANE + place])
-            scratch[place] = 0
-            scratch[LANE + place] = 0
+                append_bin(state, exponent - 1023, negative, count)
 
 
 @helper
-def append_bins(state, scratch, smallest, greatest, subnormal):
+def append_bins(state, smallest, greatest):
     """Move every bin of a float64 tensor from the scratch to the arena."""
-    append_normals(state, scratch, 0, 0)
-    append_normals(state, scratch, 2047, 2047)
-    if subnormal > 0:
-        append_subnormals(state, scratch, -1074)
-    if greatest >= SMALLEST_NORMAL:
-        first = max(1, math.frexp(smallest)[1] + 1022)
-        append_normals(state, scratch, first, math.frexp(greatest)[1] + 1022)
+    bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
+    append_normals(state, bins, 0, 0)
+    append_normals(state, bins, 2047, 2047)
+    if smallest != NO_SMALLEST:
+        if smallest < SMALLEST_NORMAL - np.uint64(1):
+            append_subnormals(state, pointer_int64(state[L.SCRATCH_ADDRESS]), -1074)
+        first = max(1, np.int64((smallest + np.uint64(1)) >> np.uint64(52)))
+        append_normals(state, bins, first, np.int64(greatest >> np.uint64(52)))
 
 
 @kernel
@@ -174,39 +202,49 @@ def summarise64(address, size, kind, state_address):
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
-    scratch = pointer_int64(state[L.SCRATCH_ADDRESS])
-    lowest, highest, smallest = math.inf, -math.inf, math.inf
+    lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     zero = nan = posinf = neginf = flushed = below = above = subnormal = 0
     total = squares = 0.0
     for first in range(0, size, L.BLOCK):
         count = min(L.BLOCK, size - first)
         block = load_block(address, first, count, kind, state)
-        values = pointer_float64(block)
-        low, high, small, zeros, nans, posinfs, neginfs = extent(values, count)
-        lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
-        zero, nan, posinf, neginf = zero + zeros, nan + nans, posinf + posinfs, neginf + neginfs
-        block_total, block_squares = moments(values, count, 1.0)
-        total += block_total
-        squares += block_squares
+        bits = pointer_uint64(block)
         if kind == FLOAT64:
-            subnormal += count_exponents(pointer_uint64(block), count, scratch)
-            counts = half_counts(values, count)
+            count_exponents(block, count, pointer_uint32(state[L.SCRATCH_ADDRESS]))
+        low, high, small, zeros, nonfinite = finite_extent(bits, count)
+        if nonfinite > 0:
+            infinities = count_infinities(pointer_float64(block), count)
+            posinf += infinities[0]
+            neginf += infinities[1]
+            nan += nonfinite - infinities[0] - infinities[1]
+        moments = finite_moments(bits, count, 1.0)
+        total += moments[0]
+        squares += moments[1]
+        lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
+        zero += zeros
+        if kind == FLOAT64 and zeros + nonfinite < count and (
+            small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF
+        ):
+            counts = half_counts(bits, count)
             flushed += counts[0] - zeros
             below += counts[1] - counts[0]
-            above += counts[2] - posinfs - neginfs
+            above += counts[2] - nonfinite
+            subnormal += counts[3] - zeros
+            if small < SMALLEST_NORMAL - np.uint64(1):
+                count_subnormals(bits, count, pointer_int64(state[L.SCRATCH_ADDRESS]))
     finite = size - nan - posinf - neginf
-    greatest = max(abs(lowest), abs(highest)) if finite > 0 else 0.0
-    scale = 1.0
-    if kind == FLOAT64 and greatest > 0.0 and not 1.0 / SAFE_SQUARE < greatest < SAFE_SQUARE:
-        scale, total, squares = scaled_moments(address, size, greatest)
+    greatest = magnitude_of(lowest, highest) if finite > 0 else np.uint64(0)
+    scale, size_of_greatest = 1.0, float64_from(greatest)
+    if kind == FLOAT64 and greatest > np.uint64(0) and not 1.0 / SAFE_SQUARE < size_of_greatest < SAFE_SQUARE:
+        scale, total, squares = scaled_moments(address, size, size_of_greatest)
     row = begin_row(state, size)
     times = state[L.TIMES]
     row[L.NAN], row[L.POSINF], row[L.NEGINF], row[L.ZERO] = nan * times, posinf * times, neginf * times, zero * times
     row[L.SUBNORMAL], row[L.FP16_ZERO] = subnormal * times, flushed * times
     row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
     divisor = max(finite, 1)
-    write_values(state, finite, lowest, highest, smallest, total / divisor / scale,
-                 math.sqrt(squares / divisor) / scale)
+    rms = math.sqrt(squares / divisor) / scale
+    write_values(state, finite, lowest, highest, smallest, total / divisor / scale, rms)
     if kind == FLOAT64:
-        append_bins(state, scratch, smallest, greatest, subnormal)
+        append_bins(state, smallest, greatest)
     return end_row(state, row)

@@ -7,22 +7,25 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
 SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
 
-helper = njit  # inlined into the kernels, and cached with them
-fast_helper = njit(fastmath=True)  # only for sums, whose order LLVM may then choose
+# Helpers are inlined into the kernels, and cached with them: nobody calls them from Python or C.
+helper = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# For sums only, whose order LLVM may then choose.
+fast_helper = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, fastmath={"reassoc", "contract"})
 
 
 def kernel(function: Callable[..., int]) -> Callable[[int, int, int, int], int]:
     """Compile ``function`` now, or load it from numba's cache; without a writable cache, compile it every time."""
     try:
-        return njit(SIGNATURE, cache=True)(function)
+        return njit(SIGNATURE, cache=True, _nrt=False, error_model="numpy", no_cfunc_wrapper=True)(function)
     except (RuntimeError, OSError):  # numba finds no directory to write to, or the disk is full
-        return njit(SIGNATURE)(function)
+        return njit(SIGNATURE, _nrt=False, error_model="numpy", no_cfunc_wrapper=True)(function)
 
 
 def _pointer_to(element: types.Type) -> Any:
@@ -38,9 +41,6 @@ def _pointer_to(element: types.Type) -> Any:
     return pointer
 
 
-pointer_int8 = _pointer_to(types.int8)
-pointer_int16 = _pointer_to(types.int16)
-pointer_int32 = _pointer_to(types.int32)
 pointer_int64 = _pointer_to(types.int64)
 pointer_uint8 = _pointer_to(types.uint8)
 pointer_uint16 = _pointer_to(types.uint16)
@@ -58,3 +58,39 @@ def float32_bits(typing_context: Any, value: types.Type) -> tuple[Signature, Cal
         return builder.bitcast(arguments[0], ir.IntType(32))
 
     return types.uint32(types.float32), generate
+
+
+@intrinsic
+def float32_from(typing_context: Any, bits: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+    """The float32 of these bits, inside kernels."""
+
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def float64_from(typing_context: Any, bits: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+    """The float64 of these bits, inside kernels."""
+
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+        return builder.bitcast(arguments[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, address: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+    """Ask for the cache line at ``address``, which need not be valid, inside kernels."""
+
+    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        called = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
+        )
+        line = builder.inttoptr(arguments[0], byte)
+        builder.call(called, [line, word(0), word(3), word(1)])  # to read, into the first-level cache, data
+        return context.get_dummy_value()
+
+    return types.none(types.int64), generate

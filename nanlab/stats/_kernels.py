@@ -42,10 +42,10 @@ def load_kernels() -> Kernels | None:
         torch.float16: (_cpu32.summarise32, _cpu32.FLOAT16),
         torch.float64: (_cpu64.summarise64, _cpu64.FLOAT64),
         torch.bool: (_cpu64.summarise64, _cpu64.UINT8),
+        torch.uint8: (_cpu64.summarise64, _cpu64.UINT8),
+        torch.int64: (_cpu64.summarise64, _cpu64.INT64),
     }
     by_dtype |= {dtype: (_cpu32.summarise32, _cpu32.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
-    for name in ("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"):
-        by_dtype[getattr(torch, name)] = (_cpu64.summarise64, getattr(_cpu64, name.upper()))
     return Kernels(by_dtype, float8_values())
 
 
