@@ -1,8 +1,9 @@
-"""How a watched cell runs as it would unwatched: the first line is rewritten, and its end is an event."""
+"""IPython's side of a watched cell: its first line is rewritten, its end is an event, and what is not shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -91,3 +92,17 @@ class Silenced:
     def __exit__(self, *exc: object) -> None:
         self.shell.custom_exceptions = self.exceptions
         self.shell.CustomTB = self.handler
+
+
+@contextmanager
+def failing_formatters(shell: InteractiveShell, failures: list[BaseException]) -> Iterator[None]:
+    """Collect what IPython's formatters would print as a traceback when a ``_repr_*_`` raises."""
+
+    def collect(exc_tuple: tuple[type[BaseException], BaseException, Any], *_: object, **__: object) -> None:
+        failures.append(exc_tuple[1])
+
+    vars(shell)["showtraceback"] = collect
+    try:
+        yield
+    finally:
+        del vars(shell)["showtraceback"]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.getipython import get_ipython
-from torch import nn
+
+from nanlab._models import models
 
 if TYPE_CHECKING:
     from IPython.core.completer import CompletionContext, SimpleMatcherResult
@@ -31,24 +32,6 @@ def candidates(words: list[str], fragment: str, parser: Any, namespace: dict[str
     if not model_given:
         yield from models(fragment, namespace)
     yield from (option for option in options if option not in words)
-
-
-def models(fragment: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """Variables that are modules, and after a dot the attributes that are."""
-    owner, dot, _ = fragment.rpartition(".")
-    if not dot:
-        yield from (name for name, value in namespace.items() if is_model(name, value))
-        return
-    value = namespace.get(owner.split(".")[0])
-    for name in owner.split(".")[1:]:
-        value = vars(value).get(name) if hasattr(value, "__dict__") else None
-    inside = dict(value.named_children()) if isinstance(value, nn.Module) else getattr(value, "__dict__", {})
-    yield from (f"{owner}.{name}" for name, part in inside.items() if is_model(name, part))
-
-
-def is_model(name: str, value: object) -> bool:
-    """Whether a variable is worth offering: a module under a name of the user's own."""
-    return isinstance(value, nn.Module) and not name.startswith("_")
 
 
 @context_matcher(identifier="nanlab.nanwatch", priority=100)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -17,8 +15,9 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 from torch import nn
 
-from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Silenced, UntilCellEnds, cell_as_line
+from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Silenced, UntilCellEnds, cell_as_line, failing_formatters
 from nanlab._completion import nanwatch_matcher
+from nanlab._models import find_model
 from nanlab.capture import StepsDone, watch
 from nanlab.errors import NanlabError
 from nanlab.rules.errors import explain
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 COMMENT = re.compile(r"(^|\s)#.*")
-PLAIN = (ast.Expression, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.UnaryOp, ast.USub, ast.Load)
 
 
 def positive(text: str) -> int:
@@ -60,6 +58,8 @@ class Run:
 @magics_class
 class NanMagics(Magics):
     """The magics of nanlab, and what they know: the options armed, the cell being watched, the last trace."""
+
+    shell: InteractiveShell
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
@@ -132,37 +132,18 @@ class NanMagics(Magics):
         assert isinstance(options, Namespace)
         return options
 
-    def model(self, text: str | None) -> nn.Module | None:
-        """The module a name, an attribute path or an index such as ``models[0]`` stands for."""
-        if text is None:
+    def model(self, options: Namespace) -> nn.Module | None:
+        """The model chosen, if any."""
+        if options.model is None:
             return None
-        wanted = f"expected a variable such as model or trainer.model, got {text!r}"
         try:
-            tree = ast.parse(text, mode="eval")
-        except SyntaxError:
-            raise UsageError(f"{wanted}; {self.suggestion(text)}") from None
-        if not all(isinstance(node, PLAIN) for node in ast.walk(tree)):
-            raise UsageError(f"{wanted}; give it a name in a line before, and watch that")
-        try:
-            value = eval(compile(tree, "<nanwatch>", "eval"), self.shell.user_global_ns, self.shell.user_ns)
-        except Exception as error:
-            seen = f"{type(error).__name__}: {error}"
-            raise UsageError(f"found no model {text} ({seen}); {self.suggestion(text)}") from None
-        if not isinstance(value, nn.Module):
-            kind = type(value).__name__
-            raise UsageError(f"expected a torch.nn.Module, got {text} of type {kind}; {self.suggestion(text)}")
-        return value
-
-    def suggestion(self, text: str) -> str:
-        """What to type instead: the model of the notebook with the most similar name, or none."""
-        found = [n for n, v in self.shell.user_ns.items() if isinstance(v, nn.Module) and not n.startswith("_")]
-        if not found:
-            return f"run the cell that makes the model first, or leave it out: {CELL_MAGIC}"
-        return f"try: {CELL_MAGIC} {(get_close_matches(text, found, n=1, cutoff=0.0) or found)[0]}"
+            return find_model(options.model, self.shell.user_ns)
+        except NanlabError as error:
+            raise UsageError(str(error)) from None
 
     def start(self, options: Namespace) -> None:
         """Watch the running cell until it ends; a watch that already covers it is replaced."""
-        model = self.model(options.model)
+        model = self.model(options)
         if self.running is not None:
             note("this cell was watched already; the options given last hold")
             self.abandon()
@@ -208,15 +189,13 @@ class NanMagics(Magics):
     def shown(self, make: Callable[[], Any]) -> None:
         """Display what ``make()`` returns, if anything; where that fails, a note, and the user's cell stands."""
         failures: list[BaseException] = []
-        self.shell.showtraceback = lambda exc_tuple=None, **_: failures.append((exc_tuple or sys.exc_info())[1])
-        try:
-            value = make()
-            if value is not None:
-                display(value)
-        except Exception as error:
-            failures.append(error)
-        finally:
-            del self.shell.showtraceback
+        with failing_formatters(self.shell, failures):
+            try:
+                value = make()
+                if value is not None:
+                    display(value)
+            except Exception as error:
+                failures.append(error)
         for failure in failures[:1]:
             note(f"the report failed ({type(failure).__name__}: {failure}); the cell is as it ran")
 
@@ -224,7 +203,7 @@ class NanMagics(Magics):
         """Watch every following cell."""
         if options.model == "on":
             options.model = None
-        self.model(options.model)
+        self.model(options)
         self.armed = options
         print(f"watching every following cell{described(options)}; %nanwatch off ends it")
 
