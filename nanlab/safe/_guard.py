@@ -99,7 +99,8 @@ def _ask(fn: Callable[..., Tensor], operands: list[Tensor]) -> tuple[Tensor, tup
     """
     watched = not torch.compiler.is_compiling() and torch.is_anomaly_enabled()
     with torch.autograd.set_detect_anomaly(False) if watched else nullcontext():
-        value, pull_back = torch.func.vjp(fn, *operands)
+        answer = torch.func.vjp(fn, *operands)
+        value, pull_back = answer[0], answer[1]
         return value, pull_back(torch.ones_like(value))
 
 
@@ -162,7 +163,8 @@ def as_tensor(x: Any, name: str) -> Tensor:
 def broadcast(a: Tensor, b: Tensor) -> list[Tensor]:
     """Both tensors in the dtype that torch would compute in (``torch.result_type``), and in one shape."""
     dtype = _promoted([t for t in (a, b) if t.is_floating_point()])
-    return list(torch.broadcast_tensors(a.to(dtype), b.to(dtype)))
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    return [a.to(dtype).expand(shape), b.to(dtype).expand(shape)]
 
 
 def _promoted(floating: list[Tensor]) -> torch.dtype:

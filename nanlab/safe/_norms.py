@@ -62,13 +62,11 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """
     operands = broadcast(as_tensor(x1, "x1"), as_tensor(x2, "x2"))
     floor = max(eps, smallest(operands[0].dtype))
-    return guard(
-        lambda a, b: (_unit(a, dim, floor) * _unit(b, dim, floor)).sum(dim, keepdim=True),
-        operands,
-        1.0,
-        dim=dim,
-        reduces=True,
-    ).squeeze(dim)
+
+    def cosines(a: Tensor, b: Tensor) -> Tensor:
+        return (_unit(a, dim, floor) * _unit(b, dim, floor)).sum(dim, keepdim=True)
+
+    return guard(cosines, operands, 1.0, dim=dim, reduces=True).squeeze(dim)
 
 
 def _order(p: float | str | None) -> float:

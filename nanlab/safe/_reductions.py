@@ -33,7 +33,9 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
     infinity that is selected gives the dtype's largest magnitude.
     Derivative: 1 / count where selected, 0 elsewhere, in an empty row, and where the sum overflows.
     """
-    x, chosen = torch.broadcast_tensors(as_float(input, "input"), mask != 0)
+    x, chosen = as_float(input, "input"), mask != 0
+    shape = torch.broadcast_shapes(x.shape, chosen.shape)
+    x, chosen = x.expand(shape), chosen.expand(shape)
     dims = tuple(range(x.ndim)) if dim is None else dim
     count = chosen.sum(dims, keepdim=True).clamp_min(1)
     wide = torch.promote_types(x.dtype, torch.float32)

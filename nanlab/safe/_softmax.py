@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import Dims, as_float, drop, guard
+from nanlab.safe._guard import as_float, drop, guard
 
 
 def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -44,7 +44,7 @@ def log_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
     return torch.where(torch.isneginf(rows), torch.finfo(rows.dtype).min, rows)
 
 
-def logsumexp(input: Tensor, dim: Dims, keepdim: bool = False) -> Tensor:
+def logsumexp(input: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> Tensor:
     """``torch.logsumexp``; the dtype's lowest number, with derivative 0, for a row that is -inf throughout or empty.
 
     A row with +inf counts it as the dtype's maximum, with derivative 0.

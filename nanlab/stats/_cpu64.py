@@ -21,8 +21,6 @@ from nanlab.stats._jit import (
     prefetch,
 )
 
-FLOAT64, UINT8, INT64 = range(3)  # kinds; bool is read as UINT8, other integers are widened before
-
 # float64 bits without the sign, which sort like magnitudes
 MAGNITUDE = np.uint64(0x7FFFFFFFFFFFFFFF)
 INF = np.uint64(0x7FF0000000000000)
@@ -48,10 +46,10 @@ def order_key(bits):
 @helper
 def load_block(address, first, size, kind, state):
     """Address of ``size`` float64 elements from ``first`` on, widened where they are integers."""
-    if kind == FLOAT64:
+    if kind == L.WIDE_FLOAT64:
         return address + 8 * first
     block = pointer_float64(state[L.BLOCK_ADDRESS])
-    if kind == UINT8:
+    if kind == L.WIDE_UINT8:
         small = pointer_uint8(address + first)
         for i in range(size):
             block[i] = np.float64(small[i])
@@ -209,7 +207,7 @@ def summarise64(address, size, kind, state_address):
         count = min(L.BLOCK, size - first)
         block = load_block(address, first, count, kind, state)
         bits = pointer_uint64(block)
-        if kind == FLOAT64:
+        if kind == L.WIDE_FLOAT64:
             count_exponents(block, count, pointer_uint32(state[L.SCRATCH_ADDRESS]))
         low, high, small, zeros, nonfinite = finite_extent(bits, count)
         if nonfinite > 0:
@@ -222,7 +220,7 @@ def summarise64(address, size, kind, state_address):
         squares += moments[1]
         lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
         zero += zeros
-        if kind == FLOAT64 and zeros + nonfinite < count and (
+        if kind == L.WIDE_FLOAT64 and zeros + nonfinite < count and (
             small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF
         ):
             counts = half_counts(bits, count)
@@ -235,7 +233,7 @@ def summarise64(address, size, kind, state_address):
     finite = size - nan - posinf - neginf
     greatest = magnitude_of(lowest, highest) if finite > 0 else np.uint64(0)
     scale, size_of_greatest = 1.0, float64_from(greatest)
-    if kind == FLOAT64 and greatest > np.uint64(0) and not 1.0 / SAFE_SQUARE < size_of_greatest < SAFE_SQUARE:
+    if kind == L.WIDE_FLOAT64 and greatest > np.uint64(0) and not 1.0 / SAFE_SQUARE < size_of_greatest < SAFE_SQUARE:
         scale, total, squares = scaled_moments(address, size, size_of_greatest)
     row = begin_row(state, size)
     times = state[L.TIMES]
@@ -245,6 +243,6 @@ def summarise64(address, size, kind, state_address):
     divisor = max(finite, 1)
     rms = math.sqrt(squares / divisor) / scale
     write_values(state, finite, lowest, highest, smallest, total / divisor / scale, rms)
-    if kind == FLOAT64:
+    if kind == L.WIDE_FLOAT64:
         append_bins(state, smallest, greatest)
     return end_row(state, row)

@@ -18,6 +18,7 @@ FLOAT8 = [
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
     if hasattr(torch, name)
 ]
+WIDE = {torch.float64: L.WIDE_FLOAT64, torch.bool: L.WIDE_UINT8, torch.uint8: L.WIDE_UINT8, torch.int64: L.WIDE_INT64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +31,41 @@ class Kernels:
 
 @cache
 def load_kernels() -> Kernels | None:
-    """The kernels for CPU memory, or None, with one warning, where numba cannot be had."""
+    """The kernels for CPU memory, or None, with one warning, where numba cannot be had.
+
+    The kernel for float64 and integers is loaded when the first of these comes.
+    """
     try:
-        from nanlab.stats import _cpu32, _cpu64
-    except Exception as error:  # noqa: BLE001 - numba and LLVM fail in many ways, and none may stop the program
-        warnings.warn(f"numba failed ({error!r}): tensors are summarised more slowly, by torch", stacklevel=3)
+        from nanlab.stats import _cpu32
+    except Exception as error:  # numba and LLVM fail in many ways, and none may stop the program
+        warn_of(error)
         return None
     by_dtype: dict[torch.dtype, tuple[Kernel, int]] = {
         torch.float32: (_cpu32.summarise32, _cpu32.FLOAT32),
         torch.bfloat16: (_cpu32.summarise32, _cpu32.BFLOAT16),
         torch.float16: (_cpu32.summarise32, _cpu32.FLOAT16),
-        torch.float64: (_cpu64.summarise64, _cpu64.FLOAT64),
-        torch.bool: (_cpu64.summarise64, _cpu64.UINT8),
-        torch.uint8: (_cpu64.summarise64, _cpu64.UINT8),
-        torch.int64: (_cpu64.summarise64, _cpu64.INT64),
     }
     by_dtype |= {dtype: (_cpu32.summarise32, _cpu32.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
+
+    def first_wide(address: int, numel: int, kind: int, state: int) -> int:
+        """Stand in for the kernel of float64 and integers until it is loaded; KeyError if that fails."""
+        try:
+            from nanlab.stats import _cpu64
+        except Exception as error:
+            warn_of(error)
+            for dtype in WIDE:
+                del by_dtype[dtype]
+            raise KeyError("float64") from error
+        by_dtype.update({dtype: (_cpu64.summarise64, kind) for dtype, kind in WIDE.items()})
+        return _cpu64.summarise64(address, numel, kind, state)
+
+    by_dtype.update({dtype: (first_wide, kind) for dtype, kind in WIDE.items()})
     return Kernels(by_dtype, float8_values())
+
+
+def warn_of(error: Exception) -> None:
+    """Say that the kernels are missing."""
+    warnings.warn(f"numba failed ({error!r}): tensors are summarised more slowly, by torch", stacklevel=2)
 
 
 def float8_values() -> np.ndarray:

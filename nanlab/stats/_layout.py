@@ -38,3 +38,5 @@ MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, bot
 SCRATCH_WORDS = 2 * 4096 + 2 * 64  # two float64 histograms (or four float32 ones), and the subnormal exponents
 FULL = -1  # what a kernel returns when rows or arena must grow first
 FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smallest normals
+
+WIDE_FLOAT64, WIDE_UINT8, WIDE_INT64 = range(3)  # kinds of element of the float64 kernel; bool is read as uint8

@@ -162,7 +162,7 @@ class StatsTable:
                 found = readable(t)
                 if found is not None:
                     return self._add_elements(*found)
-        except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError, KeyError):
             pass  # a tensor that has no memory to read, and says so in its own way
         return self._add_unknown(t)
 

@@ -1,0 +1,30 @@
+"""nanlab: an interactive debugger for numerical faults in PyTorch training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nanlab import safe
+from nanlab.capture import watch
+from nanlab.errors import NanlabError
+from nanlab.trace import Trace
+
+last: Trace | None = None  # the most recent trace
+__version__ = "0.1.0"
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext nanlab``"""
+    from nanlab import magics
+
+    magics.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext nanlab``"""
+    from nanlab import magics
+
+    magics.unload_ipython_extension(shell)
+
+
+__all__ = ["NanlabError", "Trace", "last", "safe", "watch"]

@@ -1,0 +1,1 @@
+"""Questions across many operations."""

@@ -1,0 +1,289 @@
+"""Which epsilon? A sweep over powers of two, each judged in the dtype at hand against float64."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from nanlab.analysis._epsilon_partners import partners
+from nanlab.errors import TypeMismatchError, UsageError
+from nanlab.formats import FloatFormat, format_of
+
+HEADROOM = 16.0  # the largest gradient stays this factor below the dtype's maximum: room for sums and loss scales
+ULPS = 4.0  # distortion that the rounding of a few operations costs anyhow
+LEAST_TOLERANCE = 2.0**-13  # 1.2e-4: a relative change below the noise of any mini-batch
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_CURE = "compute this operation in a wider dtype, or use nanlab.safe without an epsilon"
+_DECADE = 4  # powers of two beyond the smallest number, a little over a factor of ten
+
+COLUMNS = {
+    "eps": "Float64",  # a power of two
+    "in_dtype": "Float64",  # what the dtype makes of it
+    "representable": "boolean",  # whether that is not 0
+    "vanishes": "boolean",  # at most half an ulp of what it is added to, typically; <NA>: no addition was seen
+    "value_finite": "boolean",
+    "gradient_finite": "boolean",  # <NA>: the result is not differentiable
+    "value_distortion": "Float64",  # largest change of a healthy element against float64 without eps, see _distortion
+    "gradient_distortion": "Float64",
+    "gradient_max": "Float64",  # largest finite magnitude
+    "usable": "boolean",  # representable, all finite, largest gradient with headroom
+}
+
+
+@dataclass(frozen=True)
+class EpsilonAdvice:
+    """What each epsilon costs and gives, and the one to take."""
+
+    recommended: float | None  # None: no epsilon makes the function finite in this dtype
+    reason: str
+    table: pd.DataFrame  # a row per epsilon, smallest first, columns as in COLUMNS
+    dtype: torch.dtype
+    tolerance: float  # distortion that was held to be harmless
+
+    def __repr__(self) -> str:
+        value = "none" if self.recommended is None else f"{self.recommended:.2g}"
+        return f"EpsilonAdvice({value} in {format_of(self.dtype).name}: {self.reason})"
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw distortion and largest gradient over eps on the matplotlib axes ``ax``; returns the axes."""
+        from nanlab.views.plots import plot_epsilon
+
+        return plot_epsilon(self, ax)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Value and gradient of the user's function at one epsilon, flat, in float64."""
+
+    value: Tensor
+    gradient: Tensor | None  # of value.sum() in all operands, one after the other; None: not differentiable
+
+
+def advise_eps(
+    fn: Callable[..., Tensor],
+    x: Tensor | Sequence[Tensor],
+    dtype: torch.dtype | None = None,
+    *,
+    tolerance: float | None = None,
+) -> EpsilonAdvice:
+    """The epsilon to use in ``fn(x, eps)`` for data like ``x`` in ``dtype``.
+
+    fn: returns a tensor of any shape; its gradient is that of the sum. Of several tensors it takes each as an argument,
+        ``fn(a, b, eps)``, or all as one. Called once per power of two, on copies, with the same random seed.
+    x: floating-point tensor, or several, all finite; holding elements that need the epsilon (zeros) and ones that do
+        not.
+    dtype: float16, bfloat16, float32 or float64, by default that of ``x``.
+    tolerance: distortion held to be harmless; by default 4 ulp of the dtype, and at least 2**-13.
+
+    The healthy elements are those of value and gradient that are finite in float64 with eps = 0; distortion is the
+    largest change that eps and dtype together make to one of them, relative to its magnitude or to the median
+    magnitude, whichever is larger. The choice is the *largest* eps that
+
+    1. the dtype does not round to 0,
+    2. makes every value and gradient finite, with the largest gradient a factor 16 below the dtype's maximum,
+    3. distorts by no more than ``tolerance``, or twice what the dtype's rounding costs with eps = 0,
+    4. is below that share of the median magnitude of what it is added to, or is the floor of, where that is seen.
+
+    Largest, because up to there it costs nothing and tames the gradient most. Where none passes 3 and 4, the one that
+    distorts least is taken, and the reason says so. Where none passes 2, or each changes some healthy element by more
+    than its size, ``recommended`` is None.
+
+    Raises TypeMismatchError (a TypeError) where ``fn`` cannot be called or returns no tensor, for integer and complex
+    tensors and other dtypes; UsageError (a ValueError) where ``fn`` does not take an eps, ``x`` is empty or already
+    holds NaN or inf.
+    """
+    operands = _checked_operands(x)
+    dtype = operands[0].dtype if dtype is None else dtype
+    if dtype not in _DTYPES:
+        raise TypeMismatchError(f"expected dtype float16, bfloat16, float32 or float64, got {dtype}")
+    call = _caller(fn, operands)
+    exact = [t.detach().to(dtype).double() for t in operands]
+    if not all(torch.isfinite(t).all() for t in exact):
+        raise UsageError(f"x holds values beyond the range of {dtype}; scale it, or ask for a wider dtype")
+    limits = format_of(dtype)
+    tolerance = max(ULPS * limits.ulp, LEAST_TOLERANCE) if tolerance is None else tolerance
+    reference = _evaluate(call, exact, torch.float64, 0.0)
+    met = partners(call, exact)
+    rows = [_judge(eps, call, exact, limits, reference, met.addend) for eps in _sweep(limits, met.typical)]
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
+    plain = _evaluate(call, exact, dtype, 0.0)
+    rounding = max(_distortion(plain.value, reference.value) or 0.0, _gradient_distortion(plain, reference) or 0.0)
+    recommended, reason = _choose(table, max(tolerance, 2 * rounding), met.typical, limits)
+    return EpsilonAdvice(recommended, reason, table, dtype, tolerance)
+
+
+def _checked_operands(x: Any) -> list[Tensor]:
+    operands = list(x) if isinstance(x, tuple | list) else [x]
+    for t in operands:
+        if not isinstance(t, Tensor):
+            raise TypeMismatchError(f"expected x to be a tensor or several, got {type(t).__name__}")
+        if not t.is_floating_point():
+            raise TypeMismatchError(f"expected x in floating point, got {t.dtype}; pass x.float()")
+        bad = int((~torch.isfinite(t)).sum())
+        if bad:
+            raise UsageError(f"{bad} of {t.numel()} elements of x are NaN or inf already; no epsilon cures these")
+    if not sum(t.numel() for t in operands):
+        raise UsageError("x holds no elements; pass the data that the function meets in training")
+    return operands
+
+
+def _caller(fn: Callable[..., Any], operands: list[Tensor]) -> Callable[[list[Tensor], float], Tensor]:
+    """A function of (operands, eps) that calls ``fn`` in the way its signature allows."""
+    if not callable(fn):
+        raise TypeMismatchError(f"expected a function fn(x, eps), got {type(fn).__name__}")
+    spread, by_name = _call_style(fn, operands)
+
+    def call(tensors: list[Tensor], eps: float) -> Tensor:
+        args = tensors if spread else [tuple(tensors)]
+        result = fn(*args, eps=eps) if by_name else fn(*args, eps)
+        if not isinstance(result, Tensor) or result.is_complex():
+            kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
+            raise TypeMismatchError(f"expected fn(x, eps) to return a real tensor, got {kind}")
+        return result
+
+    return call
+
+
+def _call_style(fn: Callable[..., Any], operands: list[Tensor]) -> tuple[bool, bool]:
+    """Whether ``fn`` takes the operands one by one (or as one tuple), and whether eps goes by its name."""
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:  # functions of C have none: taken as fn(x, eps)
+        return True, False
+    for spread, by_name in itertools.product((True, False), (True, False)):
+        args = operands if spread else [tuple(operands)]
+        if (spread or len(operands) > 1) and _binds(signature, args, by_name):
+            return spread, by_name
+    count = "x" if len(operands) == 1 else f"{len(operands)} tensors"
+    raise UsageError(f"expected a function of {count} and eps, got fn{signature}; write e.g. lambda x, eps: ...")
+
+
+def _binds(signature: inspect.Signature, args: Sequence[Any], by_name: bool) -> bool:
+    try:
+        _ = signature.bind(*args, eps=0.0) if by_name else signature.bind(*args, 0.0)
+    except TypeError:
+        return False
+    return True
+
+
+def _evaluate(
+    call: Callable[[list[Tensor], float], Tensor], exact: list[Tensor], dtype: torch.dtype, eps: float
+) -> _Outcome:
+    """Value and gradient computed in ``dtype``, returned in float64."""
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        leaves = [t.to(dtype, copy=True).requires_grad_() for t in exact]
+        result = call([t.view_as(t) for t in leaves], eps)  # views: fn may write into its argument
+        value = result.detach().double().flatten()
+        if not result.requires_grad:
+            return _Outcome(value, None)
+        found = torch.autograd.grad(result.sum(), leaves, allow_unused=True, materialize_grads=True)
+    return _Outcome(value, torch.cat([g.double().flatten() for g in found]))
+
+
+def _sweep(limits: FloatFormat, typical: float | None) -> Iterator[float]:
+    """Powers of two from a decade below the dtype's smallest number up to 1, or a decade above the typical addend."""
+    lowest = round(math.log2(limits.smallest_subnormal)) - _DECADE
+    above = math.ceil(math.log2(typical)) + _DECADE if typical else 0
+    highest = min(max(0, above), limits.largest_exponent)
+    return (math.ldexp(1.0, k) for k in range(max(lowest, -1074), highest + 1))
+
+
+def _judge(
+    eps: float,
+    call: Callable[[list[Tensor], float], Tensor],
+    exact: list[Tensor],
+    limits: FloatFormat,
+    reference: _Outcome,
+    typical: float | None,
+) -> dict[str, Any]:
+    """One row of the table."""
+    held = float(torch.tensor(eps, dtype=torch.float64).to(limits.dtype).double())
+    seen = _evaluate(call, exact, limits.dtype, eps)
+    gradient_max = None if seen.gradient is None else _largest_finite(seen.gradient)
+    value_finite = bool(torch.isfinite(seen.value).all())
+    gradient_finite = None if seen.gradient is None else bool(torch.isfinite(seen.gradient).all())
+    fits = gradient_max is None or gradient_max * HEADROOM <= limits.max
+    return {
+        "eps": eps,
+        "in_dtype": held,
+        "representable": held != 0,
+        "vanishes": None if typical is None else held <= _half_ulp(typical, limits),
+        "value_finite": value_finite,
+        "gradient_finite": gradient_finite,
+        "value_distortion": _distortion(seen.value, reference.value),
+        "gradient_distortion": _gradient_distortion(seen, reference),
+        "gradient_max": gradient_max,
+        "usable": held != 0 and value_finite and gradient_finite is not False and fits,
+    }
+
+
+def _distortion(value: Tensor, reference: Tensor) -> float | None:
+    """Largest change of an element, among those finite in both; None where there is no such element.
+
+    Relative to the reference, or to its median magnitude where that is larger: a gradient that is almost 0 by
+    cancellation has no digits to lose. Near a singularity, where eps acts, gradients are large.
+    """
+    both = torch.isfinite(value) & torch.isfinite(reference)
+    value, reference = value[both], reference[both]
+    if not value.numel():
+        return None
+    size = reference.abs()
+    median = float(size[size > 0].median()) if (size > 0).any() else 1.0
+    return float(((value - reference).abs() / size.clamp_min(median)).max())
+
+
+def _gradient_distortion(seen: _Outcome, reference: _Outcome) -> float | None:
+    if seen.gradient is None or reference.gradient is None:
+        return None
+    return _distortion(seen.gradient, reference.gradient)
+
+
+def _largest_finite(x: Tensor) -> float:
+    return float(torch.where(torch.isfinite(x), x.abs(), 0.0).max())
+
+
+def _half_ulp(magnitude: float, limits: FloatFormat) -> float:
+    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes nothing."""
+    exponent = max(math.frexp(magnitude)[1] - 1, limits.smallest_exponent)
+    return math.ldexp(limits.ulp, exponent - 1)
+
+
+def _choose(table: pd.DataFrame, limit: float, typical: float | None, limits: FloatFormat) -> tuple[float | None, str]:
+    """The recommended eps and why."""
+    usable = table[table["usable"]]
+    distortion = usable[["value_distortion", "gradient_distortion"]].max(axis=1).fillna(0.0)
+    if usable.empty or distortion.min() > 1:
+        return None, _why_none(table, limits)
+    harmless = usable[(distortion <= limit) & (usable["eps"] <= limit * (typical or math.inf))]
+    best = int(distortion.argmin()) if harmless.empty else int(usable["eps"].searchsorted(harmless["eps"].max()))
+    eps, gradient_max = float(usable["eps"].iloc[best]), usable["gradient_max"].iloc[best]
+    cost = f"it changes healthy elements by at most {float(distortion.iloc[best]):.1e}"
+    if pd.notna(gradient_max):
+        cost += f", and the largest gradient is {float(gradient_max):.1e}"
+    if not harmless.empty:
+        return eps, f"{eps:.2g} is the largest that is harmless (limit {limit:.1e}): {cost}"
+    return eps, (
+        f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.1e}; {eps:.2g} distorts "
+        f"least: {cost}; {_CURE}"
+    )
+
+
+def _why_none(table: pd.DataFrame, limits: FloatFormat) -> str:
+    """What fails at every epsilon."""
+    held = table[table["representable"]]
+    if held["usable"].any():
+        return f"each epsilon that is finite in {limits.name} changes a healthy element by more than its size; {_CURE}"
+    for part in ("value", "gradient"):
+        if not held[f"{part}_finite"].fillna(True).any():
+            return f"the {part} is not finite in {limits.name} at any epsilon: what fails is not at 0; {_CURE}"
+    ceiling = limits.max / HEADROOM
+    return f"no epsilon in {limits.name} keeps all finite and the largest gradient below {ceiling:.1e}; {_CURE}"

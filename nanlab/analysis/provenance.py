@@ -1,0 +1,245 @@
+"""From where a bad value was seen back to where it was born."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from nanlab.trace.recording import (
+    BACKWARD,
+    BORN,
+    CALL,
+    DTYPE,
+    FLAGS,
+    INTENDED,
+    LITERAL,
+    MODULE,
+    MOST_SINKS,
+    NODE,
+    OP,
+    OPTIMIZER,
+    PASS,
+    PHASE,
+    TURNED,
+    UNINIT,
+    Recording,
+    Sink,
+)
+
+Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
+# Operations that move values without computing with them.
+MOVES = frozenset(
+    "copy_ clone detach alias lift_fresh _to_copy to index index_select select slice narrow view _unsafe_view t transpose permute unsqueeze squeeze "
+    "expand expand_as reshape cat stack split split_with_sizes unbind chunk gather index_put_ index_put scatter scatter_ slice_scatter "
+    "select_scatter unfold repeat roll flip as_strided _reshape_alias contiguous where masked_fill masked_fill_ take pad constant_pad_nd "
+    "masked_select full full_like new_full fill_ tensor split_copy im2col tril triu embedding new_tensor".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a symptom comes from."""
+
+    kind: Kind
+    position: int  # the row where it was born or turned; a (negative) source for what came from outside
+    sink: Sink
+    path: tuple[int, ...]  # rows (and sources) from the origin to the symptom, both included
+
+    def first_use(self, recording: Recording) -> int:
+        """The first row on the path that computes with the value, rather than move it."""
+        rows = [p for p in self.path if p >= 0]
+        for position in rows:
+            row = recording.row(position)
+            if row is not None and recording.ops.items[row[OP]] not in MOVES:
+                return position
+        return rows[0] if rows else self.sink.step_position
+
+
+def origin_of(recording: Recording, sink: Sink) -> Origin | None:
+    """Walk the recorded data flow back from a sink to where its value was born; None if nothing bad leads there.
+
+    Of several births that reach the sink the earliest counts. A gradient whose loss was finite has its origin in the backward pass:
+    the forward value that came back as 0 * inf did no harm before.
+    """
+    came_from = _ancestors(recording, sink)
+    leaves = [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
+    guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
+    if not guilty:
+        return None
+    position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
+    path = [position]
+    while path[-1] != sink.position:
+        path.append(came_from[path[-1]])
+    return Origin(kind, position, sink, tuple(path))
+
+
+def _time(recording: Recording, position: int) -> int:
+    return position if position >= 0 else recording.sources[position].first
+
+
+def _ancestors(recording: Recording, sink: Sink) -> dict[int, int]:
+    """Every bad row or source that leads to the sink, each with the next row on its way there."""
+    bad = recording.bad
+    came_from = {sink.position: sink.position}
+    waiting = [sink.position]
+    for position in waiting:
+        for parent in recording.parents(position):
+            if parent in bad and parent not in came_from and not _crosses_back(recording, position, parent):
+                came_from[parent] = position
+                waiting.append(parent)
+    return came_from
+
+
+def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
+    """Whether the way goes from a backward row to a forward value of a pass whose loss was finite."""
+    row = recording.row(position)
+    if row is None or row[PHASE] != BACKWARD or recording.status.get(position) not in (BORN, TURNED):
+        return False
+    parent_row = recording.row(parent)
+    if parent_row is not None and parent_row[PHASE] == BACKWARD:
+        return False
+    run = row[PASS]
+    roots = recording.passes[run].roots if 0 <= run < len(recording.passes) else ()
+    return not any(r in recording.bad for r in roots)
+
+
+def _leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
+    if position < 0:
+        source = recording.sources.get(position)
+        if source is None or source.parents:
+            return None
+        if source.kind in ("parameter", "buffer"):
+            return source.kind  # type: ignore[return-value]
+        stats = recording.stats(position)
+        return "intended" if source.kind == "literal" and stats is not None and not stats.nan else "data"
+    row = recording.row(position)
+    if row is None:
+        return None
+    status = recording.status.get(position)
+    if row[FLAGS] & UNINIT:
+        return "uninitialised"
+    if status == INTENDED:
+        return "intended"
+    if row[FLAGS] & LITERAL and status == BORN and _wrote_nan(recording, position):
+        return "data"
+    if status in (BORN, TURNED):
+        return "operation"
+    return None if any(p in came_from for p in recording.parents(position) if p != position) else "operation"
+
+
+def _wrote_nan(recording: Recording, position: int) -> bool:
+    """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
+    row = recording.row(position)
+    stats = recording.stats(position)
+    return row is not None and recording.ops.items[row[OP]] in MOVES and bool(stats.nan)
+
+
+def harmful_origins(recording: Recording) -> Iterator[Origin]:
+    """The origins of all symptoms that did harm, in the order in which the symptoms showed, each origin once."""
+    seen: set[int] = set()
+    for sink in recording.sinks[:MOST_SINKS]:
+        if sink.position not in recording.bad:
+            continue
+        origin = origin_of(recording, sink)
+        if origin is None or _call(recording, origin.position) in seen:
+            continue
+        if handled_by_scaler(recording, origin):
+            continue
+        seen.add(_call(recording, origin.position))
+        yield origin
+
+
+def _call(recording: Recording, position: int) -> int:
+    row = recording.row(position) if position >= 0 else None
+    return position if row is None else row[CALL]
+
+
+def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
+    """Whether a GradScaler saw the symptom and skipped, and a smaller scale would have made the step finite."""
+    if origin.sink.kind not in ("loss", "gradient") or not scaler_skipped(recording, origin.sink.step_position):
+        return False
+    return depends_on_scale(recording, origin)
+
+
+def scaler_skipped(recording: Recording, position: int) -> bool:
+    """Whether a scaler's check found the gradients of this training step non-finite."""
+    step = recording.step_of(position)
+    for check in recording.training.unscales:
+        if check.found_inf and recording.step_of(check.position) == step and check.position >= position:
+            return True
+    return False
+
+
+def depends_on_scale(recording: Recording, origin: Origin) -> bool:
+    """Whether the origin is an overflow that a smaller loss scale avoids, judged by running it again on smaller gradients."""
+    if origin.kind != "operation":
+        return False
+    row = recording.row(origin.position)
+    if row is None:
+        return False
+    if any(loss.scaled and origin.sink.kind == "loss" and loss.source not in recording.bad for loss in recording.training.losses):
+        if origin.position == origin.sink.position:
+            return True
+    if row[PHASE] != BACKWARD:
+        return False
+    kept = recording.kept.get(row[CALL])
+    if kept is None:
+        stats = recording.stats(origin.position)
+        return stats is not None and not stats.nan and "float16" in str(recording.dtypes.items[row[DTYPE]])
+    gradients = {slot for source, slot in recording.operands(origin.position) if _is_gradient(recording, source)}
+    return finite_when_scaled(kept, gradients)
+
+
+def _is_gradient(recording: Recording, source: int) -> bool:
+    row = recording.row(source) if source >= 0 else None
+    return row is not None and row[PHASE] == BACKWARD
+
+
+def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
+    """Whether a kept operation gives finite results once the operands in these slots are 2^-k times as large, for some k up to 40."""
+    for k in (4, 8, 16, 24, 40):
+        slot = -1
+        args = []
+        for value in kept.args:
+            if isinstance(value, torch.Tensor):
+                slot += 1
+                if slot in gradients and value.is_floating_point():
+                    value = (value.double() * 2.0**-k).to(value.dtype)
+            args.append(value)
+        try:
+            result = kept.op(*args, **kept.kwargs)
+        except Exception:
+            return False
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        if all(bool(torch.isfinite(r).all()) for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()):
+            return True
+    return False
+
+
+def phase_of(recording: Recording, origin: Origin) -> str:
+    """Finding.phase of an origin."""
+    if origin.kind == "data":
+        return "data"
+    if origin.kind in ("parameter", "buffer"):
+        return "init"
+    row = recording.row(origin.position)
+    if row is None:
+        return "data"
+    if origin.kind == "uninitialised":
+        return "forward" if row[MODULE] or recording.step_of(origin.position) > 0 else "init"
+    return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
+
+
+def operator_name(recording: Recording, position: int) -> str:
+    """The operator to name: for a backward row the forward operator of its node, else its own."""
+    row = recording.row(position)
+    if row is None:
+        return ""
+    if row[PHASE] == BACKWARD and row[NODE] >= 0:
+        info = recording.nodes.get(row[NODE])
+        if info is not None and info.op >= 0 and not info.custom:
+            return str(recording.ops.items[info.op])
+    return str(recording.ops.items[row[OP]])

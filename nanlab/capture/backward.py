@@ -1,0 +1,161 @@
+"""Each run of the autograd engine: its nodes, their edges, the gradients that go in and out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.autograd.graph
+
+from nanlab.capture.ops import OpRecorder
+from nanlab.capture.steps import StepClock
+from nanlab.trace.recording import BackwardPass, NodeRun, Sink
+
+MOST_NODES = 20_000  # touching more from Python overflows the stack when a deep graph is freed (seen from 39,700 on)
+_LEAF = 1 << 63
+
+LossSeen = Callable[[torch.Tensor, int], None]
+GradientSeen = Callable[[torch.Tensor, int], None]
+
+
+class BackwardRecorder:
+    """Wraps torch's one entry into the engine and hooks the nodes of each graph that runs.
+
+    ``torch.autograd._engine_run_backward`` is private; it has been the entry of both ``backward`` and ``grad`` in torch 2.2 to 2.13.
+    """
+
+    def __init__(self, ops: OpRecorder, clock: StepClock) -> None:
+        self.ops, self.clock = ops, clock
+        self.loss_seen: LossSeen = lambda loss, position: None
+        self.gradient_seen: GradientSeen = lambda parameter, source: None
+        self.ended: Callable[[FrameType | None], None] = lambda frame: None
+        self._original: Any = None
+        self._places: list[Any] = []
+
+    def start(self) -> None:
+        self._original = torch.autograd.graph._engine_run_backward
+        self.ops.engine_codes = {self._original.__code__, self._run.__func__.__code__}  # type: ignore[attr-defined]
+        run = partial(self._run)
+        for module in (torch.autograd, torch.autograd.graph):
+            if getattr(module, "_engine_run_backward", None) is self._original:
+                setattr(module, "_engine_run_backward", run)  # noqa: B010
+                self._places.append(module)
+
+    def stop(self) -> None:
+        for module in self._places:
+            setattr(module, "_engine_run_backward", self._original)  # noqa: B010
+        self._places = []
+
+    def _run(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        ops = self.ops
+        if ops.off:
+            return self._original(outputs, *args, **kwargs)
+        frame = sys._getframe(1)
+        handles: list[Any] = []
+        outer = ops.backward_pass
+        oldest, accumulates = 0, False
+        try:
+            ops.backward_pass = len(ops.recording.passes)
+            oldest, accumulates = self._begin(outputs, frame, bool(kwargs.get("accumulate_grad")), handles)
+        except Exception as error:
+            ops.failed(error)
+        ops.in_backward += 1
+        try:
+            return self._original(outputs, *args, **kwargs)
+        finally:
+            ops.in_backward -= 1
+            ops.backward_pass = outer
+            for handle in handles:
+                handle.remove()
+            if not ops.in_backward and not ops.off:
+                try:
+                    if kwargs.get("accumulate_grad"):
+                        self.clock.backward(frame, oldest, accumulates)
+                        self.ended(frame)
+                except Exception as error:
+                    ops.failed(error)
+
+    def _begin(self, outputs: Any, frame: FrameType, accumulates: bool, handles: list[Any]) -> tuple[int, bool]:
+        ops, recording = self.ops, self.ops.recording
+        number, position = len(recording.passes), recording.end
+        roots = [t for t in outputs if isinstance(t, torch.Tensor)]
+        sources = tuple(ops.source(t) for t in roots)
+        line, site = ops.lines.here(frame)
+        edges, nodes, oldest, adding = self._hook([t.grad_fn for t in roots if t.grad_fn is not None], number, handles)
+        recording.passes.append(BackwardPass(number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes)))
+        for tensor, source in zip(roots, sources, strict=True):
+            if source in recording.bad:
+                recording.sinks.append(Sink("loss", source, position))
+            if accumulates and ops.in_backward == 0:
+                self.loss_seen(tensor, source)
+        return oldest, adding
+
+    def _hook(self, roots: list[Any], number: int, handles: list[Any]) -> tuple[list[tuple[int, int]], set[int], int, bool]:
+        """Register a hook with every node that can be reached; (edges, sequence numbers, lowest of them, whether gradients are there)."""
+        edges: list[tuple[int, int]] = []
+        seen: set[Any] = set(roots)
+        waiting = list(roots)
+        numbers: set[int] = set()
+        oldest, adding = _LEAF, False
+        while waiting:
+            node = waiting.pop()
+            here = node._sequence_nr()
+            if here >= _LEAF:
+                leaf = getattr(node, "variable", None)
+                adding = adding or (leaf is not None and leaf.grad is not None)
+                here = -1 - len(numbers)
+                handles.append(node.register_hook(partial(self._gradient_ran, node, here, number)))
+            else:
+                oldest = min(oldest, here)
+                handles.append(node.register_hook(partial(self._ran, here, node.name(), number)))
+            numbers.add(here)
+            for following, _ in node.next_functions:
+                if following is None:
+                    continue
+                there = following._sequence_nr()
+                if there < _LEAF:
+                    edges.append((here, there))
+                if following not in seen and len(seen) < MOST_NODES:
+                    seen.add(following)
+                    waiting.append(following)
+        if len(seen) >= MOST_NODES:
+            note = f"only {MOST_NODES:,} nodes of a backward graph were followed one by one; its operations are all in trace.ops"
+            if note not in self.ops.recording.notes:
+                self.ops.recording.notes.append(note)
+        return edges, numbers, oldest, adding
+
+    def _ran(self, node: int, name: str, number: int, given: Any, taken: Any) -> None:
+        ops = self.ops
+        if ops.off:
+            return
+        try:
+            source = ops.source
+            ops.recording.node_runs.append(
+                NodeRun(
+                    node,
+                    name,
+                    number,
+                    ops.recording.end,
+                    tuple(source(g) for g in taken if g is not None),
+                    tuple(source(g) for g in given if g is not None),
+                )
+            )
+        except Exception as error:
+            ops.failed(error)
+
+    def _gradient_ran(self, leaf: Any, node: int, number: int, given: Any, taken: Any) -> None:
+        ops = self.ops
+        if ops.off:
+            return
+        try:
+            self._ran(node, "AccumulateGrad", number, given, taken)
+            parameter = leaf.variable
+            if parameter.grad is not None:
+                ops.mark_gradient(parameter.grad)
+                self.gradient_seen(parameter, ops.source(parameter.grad))
+        except Exception as error:
+            ops.failed(error)

@@ -1,0 +1,117 @@
+"""A long run stays small: the tables of old steps are folded into one summary row each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nanlab.capture.evidence import Evidence
+from nanlab.capture.ledger import Ledger
+from nanlab.trace.frames import parameter_numbers, step_numbers
+from nanlab.trace.recording import BORN, CALL, MOST_SINKS, NODE, STAT, TURNED, Chunk, Recording
+
+MOST_BIRTHS = 50  # whose surroundings are kept
+DEPTH = 4  # operations upstream of a birth that are kept with it
+
+
+def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int) -> None:
+    """Fold the training steps up to number ``last``.
+
+    What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show many steps later.
+    """
+    evidence.new_step()
+    if last < 0 or not (chunks := [c for c in recording.chunks if c.positions is None and recording.step_of(c.start) <= last]):
+        return
+    limit = min((c.start for c in recording.chunks if c.positions is None and c not in chunks), default=recording.end)
+    for step in range(len(recording.folded), last + 1):
+        recording.folded.append(step_numbers(recording, step))
+    parameter_numbers(recording, limit)
+    wanted = _ancestry(recording, ledger)
+    wanted |= _surroundings(recording, wanted)
+    live = {entry.last for entry in ledger.entries.values()}
+    _forget(recording, evidence, limit, wanted, live)
+    references = _references(recording, [c for c in recording.chunks if c not in chunks], live)
+    for chunk in chunks:
+        _fold_chunk(chunk, wanted, references.get(chunk.number, set()))
+
+
+def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
+    """Every bad row that leads to a sink, or to a storage that is still there."""
+    if not recording.bad:
+        return set()
+    waiting = [s.position for s in recording.sinks[:MOST_SINKS]]
+    if not any(s.kind in ("parameter", "state") for s in recording.sinks):  # else everything that follows is poisoned
+        for entry in ledger.entries.values():
+            if entry.bad:
+                waiting.extend((entry.last, *entry.parts))
+    seen: set[int] = set()
+    while waiting:
+        position = waiting.pop()
+        if position in seen or position not in recording.bad:
+            continue
+        seen.add(position)
+        waiting.extend(recording.parents(position))
+    return seen
+
+
+def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
+    """Around each birth: the operations that made its operands, and the forward operation of its autograd node."""
+    births = [p for p in wanted if p >= 0 and recording.status.get(p) in (BORN, TURNED)][:MOST_BIRTHS]
+    found: set[int] = set()
+    level = set(births)
+    for position in births:
+        row = recording.row(position)
+        info = recording.nodes.get(row[NODE]) if row is not None else None
+        if info is not None:
+            level.add(info.position)
+    for _ in range(DEPTH):
+        found |= level
+        level = {parent for p in level for parent in recording.parents(p)} - found
+    return found | level
+
+
+def _forget(recording: Recording, evidence: Evidence, limit: int, wanted: set[int], live: set[int]) -> None:
+    old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
+    recording.bad.difference_update(old)
+    for table in (recording.status, recording.kept):
+        gone = [p for p in table if p < limit and p not in wanted]
+        if table is recording.kept:
+            evidence.drop(gone)
+        else:
+            for position in gone:
+                del recording.status[position]
+    for number, source in list(recording.sources.items()):
+        if source.first < limit and number not in wanted and number not in live:
+            del recording.sources[number]
+            recording.bad.discard(number)
+    nodes = {row[NODE] for p in wanted if p >= 0 and (row := recording.row(p)) is not None}
+    recording.nodes = {n: i for n, i in recording.nodes.items() if i.position >= limit or i.position in wanted or n in nodes}
+    recording.node_runs = [run for run in recording.node_runs if run.position >= limit]
+    for i in range(len(recording.passes) - 1, -1, -1):
+        run = recording.passes[i]
+        if run.position < limit:
+            if not run.edges:
+                break
+            recording.passes[i] = run.folded()
+
+
+def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> dict[int, set[int]]:
+    """Statistics that rows outside the folded chunks refer to, by chunk."""
+    found: dict[int, set[int]] = {}
+    for chunk in chunks:
+        stats = chunk.table()[:, STAT]
+        for stat in np.unique(stats[stats >> 32 != chunk.number]).tolist():
+            found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
+    for stat in [s.stat for s in recording.sources.values()] + [recording.stat_of(p) for p in live if p >= 0]:
+        if stat >= 0:
+            found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
+    return found
+
+
+def _fold_chunk(chunk: Chunk, wanted: set[int], references: set[int]) -> None:
+    table, where = chunk.table(), chunk.where()
+    calls = set(table[np.isin(where, list(wanted)), CALL].tolist()) if wanted else set()
+    keep = where[np.isin(table[:, CALL], list(calls))] if calls else where[:0]
+    kept = table[np.isin(where, keep)]
+    own = kept[kept[:, STAT] >> 32 == chunk.number, STAT] & 0xFFFFFFFF
+    stats = np.array(sorted(references | set(own.tolist())), dtype=np.int64)
+    chunk.fold(keep, stats)

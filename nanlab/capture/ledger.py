@@ -1,0 +1,72 @@
+"""Who wrote what: the latest operations that wrote each storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+class Entry:
+    """What is known of one storage.
+
+    Numbers >= 0 in ``last``, ``parts`` and ``views`` are positions in the trace; negative ones are sources (see ``Recording.sources``).
+    """
+
+    __slots__ = ("bad", "grad", "last", "numel", "owner", "parts", "uninit", "views", "weak")
+
+    def __init__(self, numel: int, weak: int) -> None:
+        self.numel = numel  # elements of the dtype it was first seen with
+        self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
+        self.last = 0  # the latest operation that wrote all of it
+        self.parts: list[int] = []  # later operations that wrote a part of it
+        self.views: dict[ViewKey, int] | None = None  # rows of partial views, valid until the next write
+        self.bad = 0  # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
+        self.grad = False  # whether its content was computed from gradients
+        self.owner = -1  # number of the parameter or buffer that lives in it
+        self.uninit = False  # allocated and not yet written
+
+
+class Ledger:
+    """Storages by the address of their ``StorageImpl``; a held weak reference makes an address unique."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+
+    def enter(self, storage: torch.UntypedStorage, numel: int) -> Entry:
+        """A new entry for a storage not seen before."""
+        weak = storage._weak_ref()
+        entry = self.entries[weak] = Entry(numel, weak)
+        return entry
+
+    def sweep(self) -> None:
+        """Forget storages that the program has freed."""
+        expired, free = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
+        gone = [key for key in self.entries if expired(key)]
+        for key in gone:
+            del self.entries[key]
+            free(key)
+
+    def clear(self) -> None:
+        for key in self.entries:
+            torch.UntypedStorage._free_weak_ref(key)
+        self.entries.clear()
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage that identifies a tensor; for a sparse one its values'. None where there is none."""
+    try:
+        return tensor.untyped_storage()
+    except Exception:
+        pass
+    try:
+        values: Any = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+        return values.untyped_storage()  # type: ignore[no-any-return]
+    except Exception:
+        return None
+
+
+def view_key(tensor: torch.Tensor) -> ViewKey:
+    return (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))

@@ -1,0 +1,102 @@
+"""Which module is running, by its attribute path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from nanlab.trace.recording import Names
+
+
+class ModuleRecorder:
+    """Keeps the path of the running module, through global forward hooks that live as long as the watch.
+
+    A module called inside another is named by the path below that one, so a shared module bears the name of the place it is
+    called from. The watched model is the root and has the empty path; any other outermost module is named by its class.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        names: Names,
+        on_call: Callable[[], None],
+        on_module: Callable[[str, nn.Module], None],
+        on_return: Callable[[nn.Module, Any], None],
+    ) -> None:
+        self._names, self._on_call, self._on_module, self._on_return = names, on_call, on_module, on_return
+        self._stack: list[tuple[nn.Module, str, int]] = []
+        self._below: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
+        self._met: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        self._handles: list[Any] = []
+        self.model = model
+        self.failed: Callable[[Exception], None] = lambda error: None
+        self.moved: Callable[[], None] = lambda: None  # the running module changed
+        self.current = 0  # number of the running module's path; 0 outside of every module
+
+    @property
+    def depth(self) -> int:
+        return len(self._stack)
+
+    def start(self) -> None:
+        self._handles = [
+            register_module_forward_pre_hook(self._guarded(self._enter)),
+            register_module_forward_hook(self._guarded(self._leave), always_call=True),
+        ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._stack = [], []
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            try:
+                function(*args)
+                self.moved()
+            except Exception as error:
+                self.failed(error)
+
+        return run
+
+    def _path(self, module: nn.Module) -> str:
+        if module is self.model:
+            return ""
+        for parent, path, _ in reversed(self._stack):
+            name = self._name_below(parent, module)
+            if name:
+                return f"{path}.{name}" if path else name
+        if self.model is not None and (name := self._name_below(self.model, module)):
+            return name
+        return type(module).__name__
+
+    def _name_below(self, parent: nn.Module, module: nn.Module) -> str:
+        for name, child in parent._modules.items():
+            if child is module:
+                return name
+        below = self._below.get(parent)
+        if below is None or id(module) not in below:
+            below = self._below[parent] = {id(m): n for n, m in parent.named_modules(remove_duplicate=False)}
+        return below.get(id(module), "")
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not self._stack:
+            self._on_call()
+        path = self._path(module)
+        if module not in self._met:
+            self._met[module] = True
+            self._on_module(path, module)
+        number = self._names(path)
+        self._stack.append((module, path, number))
+        self.current = number
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack:
+            if self._stack.pop()[0] is module:
+                break
+        self.current = self._stack[-1][2] if self._stack else 0
+        if not self._stack:
+            self._on_return(module, output)

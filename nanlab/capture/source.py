@@ -1,0 +1,117 @@
+"""The user's own line behind an operation."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+import torch
+
+_TORCH, _LIBRARY, _USER = 0, 1, 2
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_STDLIB = tuple({os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")})
+
+
+def _kind(code: CodeType, frame: FrameType) -> int:
+    """Who wrote the code: torch (or nanlab), an installed package, or the user."""
+    name = code.co_filename
+    if name.startswith("<"):
+        typed = name.startswith(("<stdin", "<ipython")) or frame.f_globals.get("__name__") == "__main__"
+        return _USER if typed else _LIBRARY
+    path = os.path.abspath(name)
+    if path.startswith((_TORCH_ROOT, _OURS)):
+        return _TORCH
+    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return _LIBRARY if installed or path.startswith(_STDLIB) else _USER
+
+
+def display_name(filename: str) -> str:
+    """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None:
+        named = shell.compile.format_code_name(filename)
+        if named is not None and named[0] == "Cell":
+            return str(named[1]).replace("In [", "In[")
+    return filename
+
+
+class SourceLines:
+    """Places in the user's program, each known by a small number.
+
+    ``places[i]`` is ``(shown file, line, real file)``; number 0 is "no such line".
+    """
+
+    def __init__(self) -> None:
+        self.places: list[tuple[str, int, str]] = [("", 0, "")]
+        self._ids: dict[tuple[int, int], int] = {}
+        self._kinds: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        self._codes: list[CodeType] = []  # keeps the code objects alive, so that their id() stays theirs
+
+    def _learn(self, frame: FrameType) -> int:
+        code = frame.f_code
+        self._codes.append(code)
+        self._names[id(code)] = display_name(code.co_filename)
+        kind = self._kinds[id(code)] = _kind(code, frame)
+        return kind
+
+    def _place(self, frame: FrameType) -> int:
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
+        found = self._ids.get(key)
+        if found is None:
+            self.places.append((self._names[id(code)], frame.f_lineno, code.co_filename))
+            found = self._ids[key] = len(self.places) - 1
+        return found
+
+    def here(self, frame: FrameType | None) -> tuple[int, int]:
+        """(the user's innermost line, the innermost line outside torch) at and above ``frame``."""
+        kinds, site = self._kinds, 0
+        while frame is not None:
+            kind = kinds.get(id(frame.f_code), -1)
+            if kind < 0:
+                kind = self._learn(frame)
+            if kind:
+                if kind == _USER:
+                    place = self._place(frame)
+                    return place, site or place
+                if not site:
+                    site = self._place(frame)
+            frame = frame.f_back
+        return site, site
+
+    def outside(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame at and above ``frame`` that is not torch's (nor ours)."""
+        while frame is not None and not self._kinds.get(id(frame.f_code), _kind(frame.f_code, frame)):
+            frame = frame.f_back
+        return frame
+
+    def text(self, place: int) -> str:
+        """The source text of a place, stripped; empty where the source is not at hand."""
+        _, line, file = self.places[place]
+        return linecache.getline(file, line).strip() if line else ""
+
+
+def call_path(frame: FrameType | None) -> list[tuple[int, int]]:
+    """Where the program stands: (code, instruction) of every frame, outermost first."""
+    path = []
+    while frame is not None:
+        path.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    path.reverse()
+    return path
+
+
+def goes_round(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> bool:
+    """Whether a loop came round between two moments: the program stands at or before where it stood."""
+    for (code, at), (code_now, at_now) in zip(before, now, strict=False):
+        if code != code_now:
+            return False
+        if at != at_now:
+            return at_now < at
+    return len(before) == len(now)

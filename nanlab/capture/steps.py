@@ -1,0 +1,76 @@
+"""Where one training step ends and the next begins, found without any call from the user."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from nanlab.capture.source import call_path, goes_round
+
+Path = list[tuple[int, int]]
+
+
+class StepClock:
+    """Boundaries between training steps.
+
+    A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next one begins with the first operation
+    for which the surrounding loop has come round. So two optimizers in one iteration share a step, and so do
+    the micro-batches of an accumulated gradient. A loop that comes round without an optimizer step (a skipped batch, a program
+    that never steps) makes a *tentative* boundary, taken back when a later backward reaches over it
+    (time steps of a recurrent loop) or adds to gradients that are already there (accumulation).
+    """
+
+    def __init__(self) -> None:
+        self.starts: list[int] = [0]  # position at which each step begins
+        self._tentative: list[tuple[int, int, bool]] = []  # (index into starts, autograd sequence number, in a no_grad loop)
+        self._complete: Path | None = None  # where the program stood when the current step was completed
+        self._called: Path | None = None  # where the outermost module was last called
+        self.optimizer_seen = False
+        self.backward_seen = False
+
+    @property
+    def step(self) -> int:
+        return len(self.starts) - 1
+
+    def completed(self, frame: FrameType | None) -> None:
+        """An optimizer stepped, or a scaler updated its scale."""
+        self.optimizer_seen = True
+        self._complete = call_path(frame)
+        self._called = None
+
+    def called(self, frame: FrameType | None) -> None:
+        """An outermost module was called."""
+        self._called = call_path(frame)
+
+    def backward(self, frame: FrameType | None, oldest: int, accumulates: bool) -> None:
+        """A backward pass ended; ``oldest`` is the lowest sequence number among its nodes."""
+        if not self.backward_seen:
+            self.backward_seen = True
+            self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
+        self._take_back(lambda seq, no_grad: accumulates or seq > oldest)
+        if not self.optimizer_seen:
+            self._complete = call_path(frame)
+
+    def _take_back(self, wrong: object) -> None:
+        while self._tentative and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
+            index = self._tentative.pop()[0]
+            del self.starts[index]
+
+    def operation(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
+        """Notice an operation outside of every module; True if a new step begins with it."""
+        if self._complete is None and self._called is None:
+            return False
+        now = call_path(frame)
+        if self._complete is not None:
+            if not goes_round(self._complete, now):
+                return False
+            if self.optimizer_seen:
+                self._tentative.clear()
+            else:
+                self._tentative.append((len(self.starts), sequence, no_grad))
+        elif self._called is not None:
+            if not goes_round(self._called, now) or (no_grad and self.backward_seen):
+                return False
+            self._tentative.append((len(self.starts), sequence, no_grad))
+        self._complete = self._called = None
+        self.starts.append(position)
+        return True

@@ -1,0 +1,229 @@
+"""The loop around the model: optimizer steps, loss scaler, parameters and what becomes of them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from nanlab.capture.ledger import Entry, storage_of
+from nanlab.capture.ops import OpRecorder
+from nanlab.capture.steps import StepClock
+from nanlab.history import Absorbed, History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
+from nanlab.trace.recording import Sink
+
+COPY_LIMIT = 1 << 30  # bytes of parameters copied before an optimizer step to measure the update; above this there is none
+_SETTINGS = ("eps", "weight_decay", "momentum", "foreach", "fused", "capturable", "centered", "amsgrad", "alpha")
+
+
+class TrainingRecorder:
+    """Fills a ``History`` and notes the sinks: gradients, parameters and optimizer state that turn non-finite."""
+
+    def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
+        self.ops, self.clock, self.history = ops, clock, history
+        self.judge: Callable[[], None] = lambda: None  # called where a harmful fault may stop the program
+        self._handles: list[Any] = []
+        self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
+        self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
+        self._done: set[int] = set()  # owners with a row in this step
+        self._running: list[tuple[int, list[torch.Tensor], list[torch.Tensor] | None, list[int | None]]] = []
+        self._optimizers: dict[int, int] = {}
+        self._scaled: tuple[int, int] | None = None  # (row of a loss, row of the scaled loss)
+        self._scale_method: Any = None
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def start(self, model: nn.Module | None) -> None:
+        if model is not None:
+            self.module_seen("", model, recurse=True)
+        self._handles = [
+            register_optimizer_step_pre_hook(self._guarded(self._before_step)),
+            register_optimizer_step_post_hook(self._guarded(self._after_step)),
+        ]
+        self._wrap_scale()
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._scale_method is not None:
+            torch.amp.GradScaler.scale = self._scale_method  # type: ignore[method-assign]
+            self._scale_method = None
+        self._running = []
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            if self.ops.off:
+                return
+            try:
+                function(*args)
+            except Exception as error:
+                self.ops.failed(error)
+
+        return run
+
+    def _wrap_scale(self) -> None:
+        original = self._scale_method = torch.amp.GradScaler.scale
+
+        @functools.wraps(original)
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if not self.ops.off and isinstance(outputs, torch.Tensor) and scaled is not outputs:
+                self._guarded(self._loss_scaled)(outputs, scaled)
+            return scaled
+
+        torch.amp.GradScaler.scale = scale  # type: ignore[method-assign, assignment]
+
+    def _loss_scaled(self, loss: torch.Tensor, scaled: torch.Tensor) -> None:
+        self._scaled = (self.ops.source(loss), self.ops.source(scaled))
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    def module_seen(self, path: str, module: nn.Module, recurse: bool = False) -> None:
+        """Learn the names of a module's parameters and buffers."""
+        for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
+            for name, tensor in named(recurse=recurse):
+                if tensor is not None and type(tensor) is not nn.parameter.UninitializedParameter:
+                    self._register(tensor, f"{path}.{name}" if path else name, kind)
+
+    def _register(self, tensor: torch.Tensor, name: str, kind: Any) -> int:
+        storage = storage_of(tensor)
+        if storage is None:
+            return -1
+        owner = self._owners.get(storage._cdata)
+        recording = self.ops.recording
+        if owner is None or (owner < 0):
+            owner = self._owners[storage._cdata] = len(recording.parameter_names)
+            recording.parameter_names.append(name)
+            recording.parameter_kinds.append(kind)
+            self.ops.own(tensor, owner)
+        return owner
+
+    def owner_of(self, parameter: torch.Tensor) -> int:
+        storage = storage_of(parameter)
+        if storage is None:
+            return -1
+        owner = self._owners.get(storage._cdata)
+        entry = self.ops.ledger.entries.get(storage._cdata)
+        if owner is not None and entry is not None and entry.owner == owner:
+            return owner
+        self._owners.pop(storage._cdata, None)
+        shape = "x".join(map(str, parameter.shape)) or "scalar"
+        return self._register(parameter, f"parameter {len(self.ops.recording.parameter_names)} ({shape})", "parameter")
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def loss_seen(self, loss: torch.Tensor, source: int) -> None:
+        scaled = self._scaled is not None and self._scaled[1] == source
+        self.history.losses.append(Loss(self.ops.recording.end, self._scaled[0] if scaled and self._scaled else source, scaled))
+
+    def gradient_seen(self, parameter: torch.Tensor, source: int) -> None:
+        owner = self.owner_of(parameter)
+        self._gradients[owner] = source
+        recording = self.ops.recording
+        if source in recording.bad:
+            recording.sinks.append(Sink("gradient", source, recording.end - 1, recording.parameter_names[owner]))
+
+    def wrote(self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None) -> None:
+        """A parameter or buffer was written under no_grad."""
+        recording = self.ops.recording
+        if position in recording.bad:
+            if recording.parameter_kinds[entry.owner] == "parameter":
+                recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
+        elif old is not None and not self.ops.in_optimizer and not self.ops.depth and torch.equal(old, target):
+            self.history.absorbed.append(Absorbed(position, entry.owner))
+
+    def special(self, kind: str, position: int, args: tuple[Any, ...]) -> None:
+        """A loss scaler's operation ran: (grads, found_inf, inv_scale) or (scale, growth_tracker, found_inf, ...)."""
+        recording, source = self.ops.recording, self.ops.source
+        if kind == "unscale":
+            self.history.unscales.append(Unscale(position, len(args[0]), recording.value(source(args[1])) != 0))
+            return
+        operands = recording.operands(position)
+        before = recording.value(operands[0][0]) if operands else None
+        after, found = recording.value(position), recording.value(source(args[2]))
+        self.history.scales.append(ScaleUpdate(position, before or 0.0, after or 0.0, found != 0))
+        self.clock.completed(self.ops.lines.outside(sys._getframe(1)))
+        self.judge()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.judge()
+        ops = self.ops
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
+        with ops.quiet():
+            dense = all(p.layout is torch.strided and not p.is_meta for p in parameters)
+            old = torch._foreach_mul([p.detach() for p in parameters], 1) if small and dense and parameters else None
+            used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
+        self._running.append((ops.recording.end, parameters, old, used))
+        ops.in_optimizer += 1
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        ops, recording = self.ops, self.ops.recording
+        ops.in_optimizer = max(0, ops.in_optimizer - 1)
+        if not self._running:
+            return
+        position, parameters, old, used = self._running.pop()
+        rates = tuple(_number(group.get("lr")) for group in optimizer.param_groups)
+        settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
+        line, site = ops.lines.here(sys._getframe(1))
+        number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
+        self.history.optimizer_steps.append(
+            OptimizerStep(position, recording.end, type(optimizer).__name__, number, rates, settings, line, site)
+        )
+        rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
+        with ops.quiet():
+            changes = torch._foreach_sub([p.detach() for p in parameters], old) if old is not None else [None] * len(parameters)
+            for parameter, change, gradient, lr in zip(parameters, changes, used, rate, strict=True):
+                if gradient is not None:
+                    self._parameter_row(parameter, change, gradient, lr)
+        self._state_sinks(optimizer)
+        self.clock.completed(ops.lines.outside(sys._getframe(1)))
+
+    def _parameter_row(self, parameter: torch.Tensor, change: torch.Tensor | None, used: int, lr: float | None) -> None:
+        ops, chunk = self.ops, self.ops.chunk
+        owner = self.owner_of(parameter)
+        value = ops.source(parameter)
+        update = (chunk.number << 32) | chunk.stats.add(change) if change is not None else None
+        self._done.add(owner)
+        self.history.parameters.append(
+            ParameterStep(ops.recording.end - 1, owner, value, self._gradients.get(owner, used), used, update, lr)
+        )
+
+    def _state_sinks(self, optimizer: Any) -> None:
+        """Optimizer state that holds a NaN or an infinity."""
+        recording = self.ops.recording
+        if not recording.bad:
+            return
+        for parameter, state in optimizer.state.items():
+            if not isinstance(parameter, torch.Tensor):
+                continue
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.is_floating_point():
+                    storage = storage_of(value)
+                    entry = self.ops.ledger.entries.get(storage._cdata) if storage is not None else None
+                    if entry is not None and entry.last in recording.bad:
+                        owner = self.owner_of(parameter)
+                        recording.sinks.append(
+                            Sink("state", entry.last, recording.end - 1, f"{recording.parameter_names[owner]}.{name}")
+                        )
+
+    def step_ended(self) -> None:
+        """Rows for the parameters that have a gradient and that no optimizer touched."""
+        position = self.ops.recording.end - 1
+        for owner, gradient in self._gradients.items():
+            if owner not in self._done:
+                self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
+        self._gradients, self._done = {}, set()
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

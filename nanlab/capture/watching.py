@@ -1,0 +1,211 @@
+"""``watch``: everything that runs inside the ``with`` block is recorded."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+import warnings
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.folding import fold
+from nanlab.capture.modules import ModuleRecorder
+from nanlab.capture.ops import OpRecorder
+from nanlab.capture.source import SourceLines
+from nanlab.capture.steps import StepClock
+from nanlab.capture.training import TrainingRecorder
+from nanlab.errors import TypeMismatchError, UsageError
+from nanlab.trace import Trace
+from nanlab.trace.recording import Recording, Sink
+
+
+class _Stop(BaseException):
+    """Ends the watched program from inside; no error, so that no ``except Exception`` of the program catches it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class FaultFound(_Stop):
+    """The first harmful fault of a watch with ``on_fault="stop"``."""
+
+
+class StepsDone(_Stop):
+    """A watch with ``steps=N`` has seen its N training steps."""
+
+
+_current: list[watch] = []  # the watch that is running, if any
+
+
+class watch:
+    """Record every operation of a ``with`` block: ``with nanlab.watch(model) as trace: ...``
+
+    model: names the modules by their attribute path; without it they are named as they run.
+    steps: stop after this many training steps.
+    keep: keep the full operation table of this many last steps; an earlier step keeps one summary row.
+    on_fault: "stop" ends the block at the first harmful fault (the program goes on after the block), "record" goes on.
+    shadow: torch.float32 (or "float32"): recompute each half-precision operation in float32 too.
+
+    The results of the program are the same, bit for bit, with and without a watch.
+    Raises UsageError (a wrong value; a watch inside another, in a thread, in a DataLoader worker) or TypeMismatchError.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        steps: int | None = None,
+        keep: int = 2,
+        on_fault: Literal["stop", "record"] = "stop",
+        shadow: torch.dtype | str | None = None,
+    ) -> None:
+        _check(model, steps, keep, on_fault)
+        self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault
+        self.recording = Recording()
+        self.trace = Trace(self.recording)
+        self._lines = SourceLines()
+        self.recording.places = self._lines.places
+        self._clock = StepClock()
+        self.recording.starts = self._clock.starts
+        self._ops = OpRecorder(self.recording, self._lines, self._clock)
+        self._training = TrainingRecorder(self._ops, self._clock, self.recording.training)
+        self._backward = BackwardRecorder(self._ops, self._clock)
+        self._modules = ModuleRecorder(
+            model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
+        )
+        self._outputs: list[int] = []
+        self._judged = 0
+        self._wire()
+
+    def _wire(self) -> None:
+        ops, training = self._ops, self._training
+        ops.failed, ops.step_began = self._failed, self._step_began
+        ops.special, ops.wrote = training.special, training.wrote
+        training.judge = self._judge
+        self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen
+        self._modules.failed, self._modules.moved = self._failed, self._module_moved
+
+    def __enter__(self) -> Trace:
+        if _current:
+            raise UsageError("a watch is already running (they do not nest); end it first, in a notebook with: %nanwatch off")
+        if threading.current_thread() is not threading.main_thread():
+            name = threading.current_thread().name
+            raise UsageError(f"watch() works in the main thread only, this is thread {name!r}; start the watch where the loop is started")
+        if torch.utils.data.get_worker_info() is not None:
+            raise UsageError("watch() was called in a DataLoader worker process; watch the training loop instead")
+        _current.append(self)
+        self.recording.clock.append(time.perf_counter())
+        try:
+            self._training.start(self.model)
+            self._modules.start()
+            self._backward.start()
+            self._ops.__enter__()
+        except BaseException:
+            self._undo()
+            raise
+        import nanlab
+
+        nanlab.last = self.trace
+        return self.trace
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        if self not in _current:
+            return False
+        self._ops.__exit__(kind, error, tb)
+        self._undo()
+        try:
+            self._finish(error)
+        except Exception as ours:
+            self._failed(ours)
+        return isinstance(error, _Stop)
+
+    def _undo(self) -> None:
+        self._backward.stop()
+        self._modules.stop()
+        self._training.stop()
+        if self in _current:
+            _current.remove(self)
+
+    def _finish(self, error: BaseException | None) -> None:
+        recording = self.recording
+        recording.clock.append(time.perf_counter())
+        self._training.step_ended()
+        self._ops.evidence.settle()
+        if not recording.passes:
+            recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
+        if error is not None and not recording.ended:
+            recording.ended = "error"
+        self._ops.ledger.clear()
+
+    # -- what the recorders report ---------------------------------------------------------------------------------
+
+    def _module_called(self) -> None:
+        self._ops.notice_loop(sys._getframe(2))
+        self._clock.called(sys._getframe(2))
+
+    def _module_moved(self) -> None:
+        self._ops.module, self._ops.depth = self._modules.current, self._modules.depth
+
+    def _module_returned(self, module: nn.Module, output: Any) -> None:
+        values = output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
+        for value in values:
+            if isinstance(value, torch.Tensor) and (row := self._ops.source(value)) in self.recording.bad:
+                self._outputs.append(row)
+
+    def _step_began(self, position: int) -> None:
+        recording = self.recording
+        self._training.step_ended()
+        while len(recording.clock) < len(recording.starts):
+            recording.clock.append(time.perf_counter())
+        del recording.clock[len(recording.starts) :]
+        recording.clock[-1] = time.perf_counter()
+        self._judge()
+        self._ops.new_chunk(position)
+        self._ops.ledger.sweep()
+        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
+        if self.steps is not None and len(recording.starts) > self.steps:
+            recording.ended = "steps"
+            self._ops.off = True
+            raise StepsDone(f"nanlab: {self.steps} training steps watched, the rest of the block was not run")
+
+    def _judge(self) -> None:
+        """Stop the program if a fault has done harm."""
+        recording = self.recording
+        self._ops.evidence.settle()
+        if self.on_fault != "stop" or len(recording.sinks) == self._judged:
+            return
+        self._judged = len(recording.sinks)
+        with self._ops.quiet():
+            culprit = self.trace.culprit
+        if culprit is not None:
+            recording.ended = "fault"
+            self._ops.off = True
+            raise FaultFound(f"nanlab stopped the program: {culprit.title}")
+
+    def _failed(self, error: Exception) -> None:
+        """nanlab itself failed: say so once, disarm, and let the program go on."""
+        self._ops.off = True
+        where = traceback.extract_tb(error.__traceback__)
+        place = f" at {where[-1].filename.rsplit('/', 1)[-1]}:{where[-1].lineno}" if where else ""
+        note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
+        self.recording.notes.append(note)
+        warnings.warn(note, RuntimeWarning, stacklevel=2)
+
+
+def _check(model: Any, steps: Any, keep: Any, on_fault: Any) -> None:
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeMismatchError(f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)")
+    for name, value in (("steps", steps), ("keep", keep)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise TypeMismatchError(f"expected a whole number for {name}, got {value!r}; try: {name}=3")
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1, got {value}; try: {name}=3")
+    if on_fault not in ("stop", "record"):
+        raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')
+

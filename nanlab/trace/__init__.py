@@ -1,0 +1,128 @@
+"""A watched run: its tables, and the doors to what nanlab makes of them."""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from nanlab.errors import UsageError
+from nanlab.trace import frames
+from nanlab.trace.recording import Kept, Recording
+
+if TYPE_CHECKING:
+    from nanlab.rules import Finding
+    from nanlab.views.report import Report
+    from nanlab.views.stepper import Stepper
+    from nanlab.views.underflow import UnderflowExplorer
+
+
+class Trace:
+    """What one watch recorded. A trace holds numbers; of tensors only the few that are evidence."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._cache: dict[str, tuple[tuple[int, ...], Any]] = {}
+
+    def _state(self) -> tuple[int, ...]:
+        recording = self.recording
+        return recording.end, len(recording.sinks), len(recording.starts), len(recording.passes), len(recording.notes)
+
+    def _cached(self, name: str, make: Any) -> Any:
+        found = self._cache.get(name)
+        if found is None or found[0] != self._state():
+            found = self._cache[name] = (self._state(), make(self.recording))
+        return found[1]
+
+    # -- tables ----------------------------------------------------------------------------------------------------
+
+    @property
+    def ops(self) -> pd.DataFrame:
+        """A row per output of each operation; the index is the position."""
+        return self._cached("ops", frames.ops_frame)  # type: ignore[no-any-return]
+
+    @property
+    def backward(self) -> pd.DataFrame:
+        """A row per autograd node executed, in execution order."""
+        return self._cached("backward", frames.backward_frame)  # type: ignore[no-any-return]
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """A row per parameter and step: value, gradient, update."""
+        return self._cached("parameters", frames.parameters_frame)  # type: ignore[no-any-return]
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """A row per training step: loss, gradient norm, loss scale, skipped, seconds."""
+        return self._cached("steps", frames.steps_frame)  # type: ignore[no-any-return]
+
+    @property
+    def edges(self) -> pd.DataFrame:
+        """Edges of the backward graphs, by sequence number of their nodes."""
+        return self._cached("edges", frames.edges_frame)  # type: ignore[no-any-return]
+
+    @property
+    def notes(self) -> list[str]:
+        """What nanlab has to say of itself: its own failures, what it left out."""
+        return self.recording.notes
+
+    def histogram(self, position: int) -> pd.Series:
+        """Exact count per binary exponent floor(log2|x|) of the non-zero finite elements of a row of ``ops``.
+
+        Raises UsageError for a position that is not in the table.
+        """
+        stat = self.recording.stat_of(int(position))
+        if stat < 0:
+            raise UsageError(f"no row at position {position}; trace.ops.position lists those at hand (older steps are folded, see keep=)")
+        chunk = self.recording.chunks[stat >> 32]
+        return chunk.stats.histogram(chunk.stat_row(stat))
+
+    def kept(self, position: int) -> Kept | None:
+        """The operands of a row whose values were born or turned non-finite there, if they were kept."""
+        row = self.recording.row(int(position))
+        return None if row is None else self.recording.kept.get(row[frames.CALL])
+
+    def source(self, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
+        """(number, text) of a line and those around it; ``file`` as the tables show it."""
+        real = next((place[2] for place in self.recording.places if place[0] == file), file)
+        texts = [(n, linecache.getline(real, n).rstrip("\n")) for n in range(max(1, line - context), line + context + 1)]
+        return [(n, text) for n, text in texts if text or n == line]
+
+    # -- doors -----------------------------------------------------------------------------------------------------
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong, most harmful first."""
+        from nanlab.rules import diagnose
+
+        return self._cached("findings", lambda recording: diagnose(self))  # type: ignore[no-any-return]
+
+    @property
+    def culprit(self) -> Finding | None:
+        """The harmful fault that explains the symptom; None if the run is healthy."""
+        from nanlab.rules import culprit_of
+
+        return culprit_of(self.findings)
+
+    def report(self) -> Report:
+        """Culprit, evidence, path, tried fixes and tables, on one page."""
+        from nanlab.views.report import report
+
+        return report(self)
+
+    def stepper(self) -> Stepper:
+        """A widget that walks the backward graph."""
+        from nanlab.views.stepper import stepper
+
+        return stepper(self)
+
+    def underflow(self) -> UnderflowExplorer:
+        """A widget with exponent histograms, float16 against float32, and a loss-scale slider."""
+        from nanlab.views.underflow import underflow
+
+        return underflow(self)
+
+    def __repr__(self) -> str:
+        recording = self.recording
+        return f"<nanlab.Trace: {recording.end:,} rows, {len(recording.starts)} steps; try .report(), .culprit, .ops>"

@@ -1,0 +1,343 @@
+"""The numbers of a recording as DataFrames."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from nanlab.history import ParameterStep
+from nanlab.trace.recording import (
+    CALL,
+    DEVICE,
+    DTYPE,
+    LINE,
+    MODULE,
+    NODE,
+    OP,
+    OUTPUT,
+    PHASE,
+    PHASES,
+    SHAPE,
+    SITE,
+    STAT,
+    STATUSES,
+    WIDTH,
+    NodeRun,
+    Recording,
+)
+
+Array = npt.NDArray[Any]
+COUNTS = ("numel", "nan", "posinf", "neginf", "zero", "subnormal")
+VALUES = ("min", "max", "absmin", "mean", "rms")
+HALF = ("fp16_zero", "fp16_subnormal", "fp16_inf")
+OPS_COLUMNS = (
+    *("step", "position", "phase", "op", "module", "output", "shape", "dtype", "device"),
+    *(*COUNTS, *VALUES, *HALF),
+    *("node", "file", "line", "source", "site_file", "site_line", "status"),
+)
+
+
+def counts_array(values: Array, known: Array) -> Any:
+    """Int64 with <NA> where unknown."""
+    return pd.arrays.IntegerArray(np.asarray(values, dtype=np.int64), ~known)  # type: ignore[attr-defined]
+
+
+def values_array(values: Array) -> Any:
+    """Float64 with <NA> where there is no value (NaN in the table means just that)."""
+    values = np.asarray(values, dtype=np.float64)
+    return pd.arrays.FloatingArray(values, np.isnan(values))  # type: ignore[attr-defined]
+
+
+def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
+    """The numbers of these statistics (-1: gone), by column of ``StatsTable.columns``."""
+    size = len(stats)
+    found: dict[str, Array] = {name: np.zeros(size, np.int64) for name in (*COUNTS, *HALF)}
+    found |= {name: np.full(size, np.nan) for name in VALUES}
+    found["known"] = np.zeros(size, bool)
+    for number in np.unique(stats[stats >= 0] >> 32).tolist():
+        chunk = recording.chunks[number]
+        mask = (stats >= 0) & (stats >> 32 == number)
+        rows = stats[mask] & 0xFFFFFFFF
+        if chunk.stat_rows is not None:
+            rows = np.searchsorted(chunk.stat_rows, rows)
+        for name, column in chunk.stats.columns(rows).items():
+            if name in found:
+                found[name][mask] = column
+    return found
+
+
+def _categories(codes: Array, names: list[Any]) -> Any:
+    return pd.Categorical.from_codes(codes, categories=pd.Index(list(dict.fromkeys(map(str, names))), dtype=object)) if names else codes
+
+
+def _lookup(items: list[Any], codes: Array) -> Array:
+    """The items by code, as an object array."""
+    table = np.empty(max(len(items), 1), dtype=object)
+    table[: len(items)] = items
+    return table[codes]
+
+
+def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Array]:
+    places = recording.places
+    used = np.unique(lines)
+    text = {int(u): linecache.getline(places[u][2], places[u][1]).strip() if u else "" for u in used}
+    file, number, source = (np.empty(len(places), dtype=object) for _ in range(3))
+    for u in used.tolist():
+        file[u], number[u], source[u] = places[u][0], places[u][1], text[u]
+    return file[lines], number[lines].astype(np.int64), source[lines]
+
+
+def ops_frame(recording: Recording) -> pd.DataFrame:
+    """One row for each output of each operation at hand; the columns of ``OPS_COLUMNS``."""
+    tables = [c.table() for c in recording.chunks]
+    meta = np.concatenate(tables) if tables else np.zeros((0, WIDTH), np.int64)
+    where = np.concatenate([c.where() for c in recording.chunks])
+    numbers = stat_columns(recording, meta[:, STAT])
+    known = numbers["known"]
+    status = np.zeros(len(where), np.int64)
+    if recording.status:
+        at = {p: i for i, p in enumerate(where.tolist())}
+        for position, code in recording.status.items():
+            if position in at:
+                status[at[position]] = code
+    dtypes = [str(d).removeprefix("torch.") for d in recording.dtypes.items]
+    file, line, source = _place_columns(recording, meta[:, LINE])
+    site_file, site_line, _ = _place_columns(recording, meta[:, SITE])
+    columns: dict[str, Any] = {
+        "step": np.searchsorted(recording.starts, where, side="right") - 1,
+        "position": where,
+        "phase": _lookup(list(PHASES), meta[:, PHASE]),
+        "op": _lookup(recording.ops.items, meta[:, OP]),
+        "module": _lookup(recording.modules.items, meta[:, MODULE]),
+        "output": meta[:, OUTPUT],
+        "shape": _lookup([tuple(s) for s in recording.shapes.items], meta[:, SHAPE]),
+        "dtype": _lookup(dtypes, meta[:, DTYPE]),
+        "device": _lookup(recording.devices.items, meta[:, DEVICE]),
+    }
+    columns |= {name: counts_array(numbers[name], known) for name in COUNTS}
+    columns |= {name: values_array(numbers[name]) for name in VALUES}
+    columns |= {name: counts_array(numbers[name], known) for name in HALF}
+    columns |= {
+        "node": counts_array(meta[:, NODE], meta[:, NODE] >= 0),
+        "file": file,
+        "line": line,
+        "source": source,
+        "site_file": site_file,
+        "site_line": site_line,
+        "status": _lookup(list(STATUSES), status),
+    }
+    return pd.DataFrame(columns, index=pd.Index(where, name=None))
+
+
+def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Array]:
+    """Counts, rms and largest magnitude over the gradients of each node."""
+    flat = np.array([p for group in groups for p in group], dtype=np.int64)
+    owner = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+    stats = np.array([recording.stat_of(int(p)) for p in flat], dtype=np.int64) if len(flat) else flat
+    numbers = stat_columns(recording, stats)
+    total: dict[str, Array] = {}
+    for name in ("numel", "nan", "zero", "fp16_zero"):
+        total[name] = np.bincount(owner, numbers[name], len(groups)).astype(np.int64) if len(flat) else np.zeros(len(groups), np.int64)
+    infinite = numbers["posinf"] + numbers["neginf"]
+    total["inf"] = np.bincount(owner, infinite, len(groups)).astype(np.int64) if len(flat) else np.zeros(len(groups), np.int64)
+    finite = numbers["numel"] - numbers["nan"] - infinite
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        squares = np.where(finite > 0, np.nan_to_num(numbers["rms"]) ** 2 * finite, 0.0)
+        count = np.bincount(owner, finite, len(groups)) if len(flat) else np.zeros(len(groups))
+        total["rms"] = np.sqrt((np.bincount(owner, squares, len(groups)) if len(flat) else count) / count)
+    largest = np.full(len(groups), np.nan)
+    if len(flat):
+        np.fmax.at(largest, owner, np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"])))
+    total["max"] = largest
+    return total
+
+
+def _node_status(taken: dict[str, Array], given: dict[str, Array]) -> list[str]:
+    into = (taken["nan"] > 0).astype(int) + 2 * (taken["inf"] > 0)
+    out = (given["nan"] > 0).astype(int) + 2 * (given["inf"] > 0)
+    words = []
+    for i, o, numel in zip(into.tolist(), out.tolist(), given["numel"].tolist(), strict=True):
+        if not o:
+            words.append("healed" if i and numel else ("carried" if i else "ok"))
+        elif not i:
+            words.append("born")
+        else:
+            words.append("turned" if o & 1 and not i & 1 else "carried")
+    return words
+
+
+def backward_frame(recording: Recording) -> pd.DataFrame:
+    """One row for each autograd node that ran, in the order in which they ran."""
+    runs: list[NodeRun] = recording.node_runs
+    taken = _merged(recording, [r.taken for r in runs])
+    given = _merged(recording, [r.given for r in runs])
+    infos = [recording.nodes.get(r.node) for r in runs]
+    lines = np.array([i.line if i else 0 for i in infos], dtype=np.int64)
+    file, line, source = _place_columns(recording, lines) if len(runs) else (lines, lines, lines)
+    steps = np.searchsorted(recording.starts, [r.position for r in runs], side="right") - 1 if runs else np.zeros(0, np.int64)
+    everything = np.ones(len(runs), bool)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gain = given["rms"] / taken["rms"]
+    gain[~np.isfinite(gain)] = np.nan
+    columns: dict[str, Any] = {
+        "step": steps,
+        "order": pd.Series(steps).groupby(steps).cumcount().to_numpy() if runs else steps,
+        "node": counts_array(np.array([r.node for r in runs], np.int64), np.array([r.node >= 0 for r in runs], bool)),
+        "name": [r.name for r in runs],
+        "op": [recording.ops.items[i.op] if i and i.op >= 0 else "" for i in infos],
+        "module": [recording.modules.items[i.module] if i else "" for i in infos],
+        "file": file,
+        "line": line,
+        "source": source,
+    }
+    for prefix, side in (("grad_in", taken), ("grad_out", given)):
+        for name in ("nan", "inf", "zero"):
+            columns[f"{prefix}_{name}"] = counts_array(side[name], everything)
+        for name in ("rms", "max"):
+            columns[f"{prefix}_{name}"] = values_array(side[name])
+    columns["fp16_zero"] = counts_array(given["fp16_zero"], everything)
+    columns["gain"] = values_array(gain)
+    columns["status"] = _node_status(taken, given)
+    columns["backward_pass"] = [r.backward_pass for r in runs]
+    columns["position_in"] = _first_row([r.taken for r in runs])
+    columns["position_out"] = _first_row([r.given for r in runs])
+    return pd.DataFrame(columns)
+
+
+def _first_row(groups: list[tuple[int, ...]]) -> Any:
+    first = np.array([g[0] if g else -1 for g in groups], dtype=np.int64)
+    return counts_array(first, first >= 0)
+
+
+_PARAMETER_STATS = ("numel", "nan", "inf", "zero", "rms", "absmax")
+
+
+def parameter_numbers(recording: Recording, limit: int) -> None:
+    """Turn the parameter rows before position ``limit`` into numbers, so that their statistics can be folded."""
+    rows = [r for r in recording.training.parameters if r.position < limit]
+    if rows:
+        recording.training.parameters = [r for r in recording.training.parameters if r.position >= limit]
+        recording.folded_parameters.append(_parameter_columns(recording, rows))
+
+
+def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[str, Array]:
+    columns: dict[str, Array] = {
+        "position": np.array([r.position for r in rows], np.int64),
+        "owner": np.array([r.owner for r in rows], np.int64),
+        "lr": np.array([np.nan if r.lr is None else r.lr for r in rows], np.float64),
+    }
+    for name in ("value", "gradient", "used", "update"):
+        chosen = [getattr(r, name) for r in rows]
+        stats = [-1 if c is None else c if name == "update" else recording.stat_of(c) for c in chosen]
+        numbers = stat_columns(recording, np.array(stats, np.int64))
+        columns[f"{name}_known"] = numbers["known"]
+        for stat in _PARAMETER_STATS:
+            if stat == "inf":
+                column = numbers["posinf"] + numbers["neginf"]
+            elif stat == "absmax":
+                column = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
+            else:
+                column = numbers[stat]
+            columns[f"{name}_{stat}"] = column
+        columns[f"{name}_stat"] = np.array(stats, np.int64)
+    return columns
+
+
+def parameters_frame(recording: Recording) -> pd.DataFrame:
+    """One row for each parameter and step: its value, its gradient, its update (new value - old value)."""
+    blocks = [*recording.folded_parameters]
+    if recording.training.parameters or not blocks:
+        blocks.append(_parameter_columns(recording, recording.training.parameters))
+    merged = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+    frame: dict[str, Any] = {
+        "step": np.searchsorted(recording.starts, merged["position"], side="right") - 1,
+        "parameter": _lookup(recording.parameter_names, merged["owner"]) if recording.parameter_names else merged["owner"],
+        "numel": counts_array(
+            np.maximum(merged["value_numel"], merged["gradient_numel"]), merged["value_known"] | merged["gradient_known"]
+        ),
+    }
+    for name in ("value", "gradient", "update"):
+        for stat in ("nan", "inf", "zero"):
+            frame[f"{name}_{stat}"] = counts_array(merged[f"{name}_{stat}"], merged[f"{name}_known"])
+        for stat in ("rms", "absmax"):
+            frame[f"{name}_{stat}"] = values_array(merged[f"{name}_{stat}"])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = merged["update_rms"] / merged["value_rms"]
+    ratio[~np.isfinite(ratio)] = np.nan
+    frame["update_ratio"] = values_array(ratio)
+    frame["lr"] = values_array(merged["lr"])
+    return pd.DataFrame(frame)
+
+
+def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
+    """The summary of one training step."""
+    low = recording.starts[step]
+    high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end + 1
+    history = recording.training
+
+    def within(items: list[Any]) -> list[Any]:
+        return [i for i in items if low <= i.position < high]
+
+    losses, scales, steps = within(history.losses), within(history.scales), within(history.optimizer_steps)
+    rows = [r for r in history.parameters if low <= r.position < high]
+    scale = scales[-1].before if scales else None
+    skipped = sum(s.skipped for s in scales)
+    norm = _norm(recording, rows, scale if scale and history.scales else 1.0)
+    clock, seconds = recording.clock, None
+    if step + 1 < len(clock):
+        seconds = clock[step + 1] - clock[step]
+    bad = [p for p in recording.bad if low <= p < high]
+    words = [recording.status.get(p, 0) for p in range(low, high)] if recording.status and high - low < 10**6 else []
+    return {
+        "step": step,
+        "loss": recording.value(losses[-1].source) if losses else None,
+        "gradient_norm": norm,
+        "loss_scale": scale,
+        "skipped": skipped,
+        "seconds": seconds,
+        "optimizer_steps": len(steps),
+        "lr": steps[-1].rates[0] if steps and steps[-1].rates else None,
+        "ops": min(high, recording.end) - low,
+        "nonfinite": len(bad),
+        "born": words.count(1) + words.count(3),
+    }
+
+
+def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> float | None:
+    """Norm of all gradients together, the loss scale divided out; None without gradients."""
+    stats = np.array([recording.stat_of(r.gradient) for r in rows if r.gradient is not None], np.int64)
+    if not len(stats):
+        return None
+    numbers = stat_columns(recording, stats)
+    if numbers["nan"].any():
+        return float("nan")
+    if numbers["posinf"].any() or numbers["neginf"].any():
+        return float("inf")
+    with np.errstate(over="ignore"):
+        return float(np.sqrt(np.sum(np.nan_to_num(numbers["rms"]) ** 2 * numbers["numel"]))) / scale
+
+
+def steps_frame(recording: Recording) -> pd.DataFrame:
+    """One row for each training step. A NaN or infinite loss stays what it is; <NA> means that there was none."""
+    rows = [*recording.folded]
+    rows += [step_numbers(recording, s) for s in range(len(rows), len(recording.starts))]
+    frame = pd.DataFrame(rows)
+    for name in ("loss", "gradient_norm", "loss_scale", "seconds", "lr"):
+        values = frame[name].tolist()
+        missing = np.array([v is None for v in values], bool)
+        numbers = np.array([0.0 if v is None else v for v in values], np.float64)
+        frame[name] = pd.arrays.FloatingArray(numbers, missing)  # type: ignore[attr-defined]
+    return frame
+
+
+def edges_frame(recording: Recording) -> pd.DataFrame:
+    """Edges of the autograd graphs: ``source`` passes its gradient to ``target``."""
+    rows = [(recording.step_of(p.position), p.number, a, b) for p in recording.passes for a, b in p.edges]
+    return pd.DataFrame(rows, columns=["step", "backward_pass", "source", "target"])
+
+
+__all__ = ["CALL", "OPS_COLUMNS", "backward_frame", "edges_frame", "ops_frame", "parameters_frame", "steps_frame"]

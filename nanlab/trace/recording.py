@@ -1,0 +1,294 @@
+"""What a watch wrote down: rows of numbers, the edges between them, and the few tensors kept as evidence."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nanlab.history import History
+from nanlab.stats import StatsTable
+
+PHASES = ("forward", "backward", "optimizer", "recompute", "other")
+FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)
+STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
+OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)
+
+# Columns of Chunk.meta, one int64 each.
+OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(14)
+WIDTH = 14
+# Bits of FLAGS.
+UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
+
+MOST_SINKS = 400  # symptoms that are looked into, in the order in which they showed
+
+SinkKind = Literal["loss", "gradient", "parameter", "state", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that was read and that no recorded operation had written: data, a parameter, a buffer."""
+
+    number: int  # negative; stands for it in the edges
+    kind: Literal["data", "literal", "parameter", "buffer", "snapshot", "unseen-write"]
+    name: str  # of the parameter or buffer
+    stat: int
+    first: int  # position of the operation that first read it
+    shape: tuple[int, ...]
+    dtype: str
+    parents: tuple[int, ...] = ()  # for a snapshot: the operations that wrote its parts
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A non-finite value in a place where it does harm."""
+
+    kind: SinkKind
+    position: int  # the operation (or source, negative) whose result it is
+    step_position: int  # position of the trace when it was noticed
+    name: str = ""  # of the parameter, buffer or state
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The operands of an operation that failed, copied before anything could overwrite them."""
+
+    position: int
+    op: Any  # torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Any, ...]
+    saved: dict[str, Any]  # of a backward operation: what its autograd node had saved
+    node_name: str = ""
+
+
+@dataclass(slots=True)
+class NodeRun:
+    """One execution of an autograd node."""
+
+    node: int
+    name: str
+    backward_pass: int
+    position: int  # of the trace when it ran
+    taken: tuple[int, ...] = ()  # rows (or sources) of the gradients that came in
+    given: tuple[int, ...] = ()  # and of those that went out
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardPass:
+    """One call of the autograd engine."""
+
+    number: int
+    position: int
+    line: int
+    site: int
+    roots: tuple[int, ...]
+    accumulates: bool  # False: torch.autograd.grad
+    edges: tuple[tuple[int, int], ...]  # (node, node that its gradient goes to)
+    nodes: frozenset[int] = frozenset()
+
+    def folded(self) -> BackwardPass:
+        """Without the graph."""
+        return replace(self, edges=(), nodes=frozenset())
+
+
+@dataclass(slots=True)
+class NodeInfo:
+    """The forward operation that created an autograd node."""
+
+    position: int
+    op: int
+    line: int
+    site: int
+    module: int
+    custom: bool = False  # a torch.autograd.Function
+
+
+class Names:
+    """Texts (or other hashables) by small numbers."""
+
+    def __init__(self, *first: Any) -> None:
+        self.items: list[Any] = list(first)
+        self.ids: dict[Any, int] = {item: i for i, item in enumerate(first)}
+
+    def __call__(self, item: Any) -> int:
+        number = self.ids.get(item)
+        if number is None:
+            number = self.ids[item] = len(self.items)
+            self.items.append(item)
+        return number
+
+
+class Chunk:
+    """The rows of one training step."""
+
+    def __init__(self, number: int, start: int) -> None:
+        self.number = number
+        self.start = start
+        self.meta = array("q")
+        self.edges = array("q")  # call, source, slot
+        self.stats = StatsTable()
+        self.positions: npt.NDArray[np.int64] | None = None  # after folding: which rows were kept
+        self.stat_rows: npt.NDArray[np.int64] | None = None  # after folding: which statistics were kept
+        self.rows = 0  # rows recorded, folded ones included
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """(rows, WIDTH), a copy."""
+        return np.array(self.meta, dtype=np.int64).reshape(-1, WIDTH)
+
+    def where(self) -> npt.NDArray[np.int64]:
+        """Position of each row of :meth:`table`."""
+        if self.positions is not None:
+            return self.positions
+        return np.arange(self.start, self.start + len(self.meta) // WIDTH, dtype=np.int64)
+
+    def edge_table(self) -> npt.NDArray[np.int64]:
+        """(edges, 3): call position, source, slot."""
+        return np.array(self.edges, dtype=np.int64).reshape(-1, 3)
+
+    def stat_row(self, stat: int) -> int:
+        row = stat & 0xFFFFFFFF
+        return row if self.stat_rows is None else int(np.searchsorted(self.stat_rows, row))
+
+    def index(self, position: int) -> int:
+        """Row of a position, -1 if it was folded away."""
+        if self.positions is None:
+            return position - self.start
+        at = int(np.searchsorted(self.positions, position))
+        return at if at < len(self.positions) and self.positions[at] == position else -1
+
+    def fold(self, keep: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> None:
+        """Keep only the rows at these positions and these statistics (both sorted)."""
+        where, table, edges = self.where(), self.table(), self.edge_table()
+        mask = np.isin(where, keep)
+        self.positions = where[mask]
+        self.meta = array("q", table[mask].tobytes())
+        self.edges = array("q", np.ascontiguousarray(edges[np.isin(edges[:, 0], table[mask][:, CALL])]).tobytes())
+        self.stat_rows = stats
+        self.stats.compact(stats)
+
+
+@dataclass(slots=True)
+class Recording:
+    """All that one watch recorded. Capture appends to it, everything else reads it."""
+
+    chunks: list[Chunk] = field(default_factory=lambda: [Chunk(0, 0)])
+    starts: list[int] = field(default_factory=lambda: [0])  # position at which each training step begins
+    clock: list[float] = field(default_factory=list)  # seconds, one per start
+    ops: Names = field(default_factory=Names)
+    modules: Names = field(default_factory=lambda: Names(""))
+    shapes: Names = field(default_factory=Names)
+    dtypes: Names = field(default_factory=Names)
+    devices: Names = field(default_factory=lambda: Names("cpu"))
+    places: list[tuple[str, int, str]] = field(default_factory=lambda: [("", 0, "")])
+    status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
+    bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
+    sources: dict[int, Source] = field(default_factory=dict)
+    _numbers: int = 0  # sources so far
+    sinks: list[Sink] = field(default_factory=list)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    node_runs: list[NodeRun] = field(default_factory=list)
+    passes: list[BackwardPass] = field(default_factory=list)
+    nodes: dict[int, NodeInfo] = field(default_factory=dict)
+    parameter_names: list[str] = field(default_factory=list)  # by owner number
+    parameter_kinds: list[Literal["parameter", "buffer"]] = field(default_factory=list)
+    training: History = field(default_factory=History)
+    folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
+    folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
+    notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
+    ended: str = ""  # how the watch ended: "", "fault", "steps", "error"
+
+    def new_number(self) -> int:
+        """The number of the next source."""
+        self._numbers -= 1
+        return self._numbers
+
+    @property
+    def end(self) -> int:
+        """Position of the next row."""
+        chunk = self.chunks[-1]
+        return chunk.start + len(chunk.meta) // WIDTH
+
+    def step_of(self, position: int) -> int:
+        """Training step, from 0, of a position."""
+        return int(np.searchsorted(self.starts, position, side="right")) - 1
+
+    def chunk_of(self, position: int) -> Chunk:
+        """The chunk that holds (or held) a position."""
+        for chunk in reversed(self.chunks):
+            if position >= chunk.start:
+                return chunk
+        return self.chunks[0]
+
+    def row(self, position: int) -> tuple[int, ...] | None:
+        """The numbers of one row; None if it was folded away."""
+        chunk = self.chunk_of(position)
+        at = chunk.index(position)
+        if at < 0 or (at + 1) * WIDTH > len(chunk.meta):
+            return None
+        return tuple(chunk.meta[at * WIDTH : (at + 1) * WIDTH])
+
+    def stat_of(self, position: int) -> int:
+        """Statistics number of a row or (negative) source; -1 if it is gone."""
+        if position < 0:
+            source = self.sources.get(position)
+            return -1 if source is None else source.stat
+        row = self.row(position)
+        return -1 if row is None else row[STAT]
+
+    def stats(self, position: int) -> Any:
+        """TensorStats of a row or source; None if it is gone."""
+        stat = self.stat_of(position)
+        if stat < 0:
+            return None
+        chunk = self.chunks[stat >> 32]
+        return chunk.stats.stats(chunk.stat_row(stat))
+
+    def value(self, position: int) -> float | None:
+        """The number that a scalar tensor held, NaN and infinities included; None if it is gone."""
+        stats = self.stats(position)
+        if stats is None:
+            return None
+        if stats.nan:
+            return float("nan")
+        if stats.posinf or stats.neginf:
+            return float("inf") if stats.posinf else float("-inf")
+        return stats.mean  # type: ignore[no-any-return]
+
+    def operands(self, position: int) -> list[tuple[int, int]]:
+        """(source, slot) of what the call of this row read; in-place targets come first, as in its arguments."""
+        row = self.row(position)
+        if row is None:
+            return []
+        chunk, call = self.chunk_of(position), row[CALL]
+        edges = chunk.edges
+        low, high = 0, len(edges) // 3
+        while low < high:  # edges are in the order of their calls
+            middle = (low + high) // 2
+            if edges[middle * 3] < call:
+                low = middle + 1
+            else:
+                high = middle
+        found = []
+        while low < len(edges) // 3 and edges[low * 3] == call:
+            found.append((edges[low * 3 + 1], edges[low * 3 + 2]))
+            low += 1
+        return found
+
+    def parents(self, position: int) -> list[int]:
+        """What a row or source came from."""
+        if position < 0:
+            source = self.sources.get(position)
+            return list(source.parents) if source else []
+        return [source for source, _ in self.operands(position)]
+
+    def rows(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(position, numbers) of every row at hand."""
+        for chunk in self.chunks:
+            meta = chunk.meta
+            for at, position in enumerate(chunk.where().tolist()):
+                yield position, tuple(meta[at * WIDTH : (at + 1) * WIDTH])

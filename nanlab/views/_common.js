@@ -1,0 +1,109 @@
+// Shared by the widgets: building elements, keys, numbers, exponent histograms. Put before each widget's own module.
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name in node && typeof value === "boolean") node[name] = value;
+    else if (value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+/** Keys pressed inside a widget are the widget's: JupyterLab would insert and delete cells. */
+const keepKeys = (el) => {
+  const keep = (e) => { if (!e.ctrlKey && !e.metaKey && !e.altKey && e.key !== "Escape") e.stopPropagation(); };
+  el.addEventListener("keydown", keep);
+  return () => el.removeEventListener("keydown", keep);
+};
+
+/** The static picture displayed before the widget steps aside while the widget is there. */
+const replaceFallback = (name) => {
+  const found = name ? [...document.querySelectorAll("." + name)] : [];
+  const places = found.map((node) => node.closest(".jp-OutputArea-child") ?? node);
+  for (const place of places) place.style.display = "none";
+  return () => { for (const place of places) place.style.display = ""; };
+};
+
+const counted = (n) => n.toLocaleString("en-US");
+const plural = (n, word) => `${counted(n)} ${word}${n === 1 ? "" : "s"}`;
+const number = (x) => {
+  if (x === null || x === undefined) return "–";
+  const size = Math.abs(x);
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return x.toExponential(2).replace("e+", "e");
+  return String(Number(x.toPrecision(3)));
+};
+const percent = (part, whole) => {
+  if (!whole || !part) return "0 %";
+  const share = (100 * part) / whole;
+  if (share < 0.01) return "< 0.01 %";
+  return part < whole && share > 99.99 ? "> 99.99 %" : `${Number(share.toPrecision(3))} %`;
+};
+
+/** What a format does with the values of one bin after scaling by 2^scale; the limits' own bins count as kept. */
+const fate = (exponent, format, scale) => {
+  const e = exponent + scale;
+  if (e < format.zero_limit) return "zero";
+  if (e <= format.normal_limit) return "subnormal";
+  return e <= format.overflow_limit ? "normal" : "overflow";
+};
+
+/** Counts as in nanlab.analysis.precision.cast_shares. */
+const castShares = (histogram, format, scale) => {
+  const out = { numel: 0, zero: 0, subnormal: 0, normal: 0, overflow: 0, limit: 0 };
+  const limits = [format.zero_limit, format.normal_limit, format.overflow_limit];
+  histogram.counts.forEach((count, i) => {
+    const exponent = histogram.first + i;
+    out.numel += count;
+    out[fate(exponent, format, scale)] += count;
+    if (limits.includes(exponent + scale)) out.limit += count;
+  });
+  return out;
+};
+
+const extra = (h) => [["zero", h.zero], ["−inf", h.neginf], ["+inf", h.posinf], ["NaN", h.nan]];
+
+/** An exponent histogram as SVG. axis: [low, high] exponents; format: colours the bars and draws its three limits. */
+function histogram(data, { axis, format, scale = 0, width = 520, height = 120, label, top }) {
+  const [low, high] = axis, side = 168, plot = width - side, unit = plot / (high - low + 1), base = height - 18;
+  const others = extra(data), most = top ?? Math.max(1, ...data.counts, ...others.map((o) => o[1]));
+  const tall = (n) => (n ? 3 + ((base - 17) * Math.log1p(n)) / Math.log1p(most) : 0);
+  const x = (e) => (e - low) * unit;
+  const root = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "nl-histogram", role: "img", "aria-label": label });
+  const bar = (left, wide, n, kind, title) => n && root.append(
+    s("rect", { x: left, y: base - tall(n), width: wide, height: tall(n), class: `nl-bar nl-${kind}` }, s("title", {}, title)));
+  data.counts.forEach((n, i) => {
+    const e = data.first + i;
+    bar(x(e) + 0.5, Math.max(1, unit - 1), n, fate(e, format, scale), `2^${e} to 2^${e + 1}: ${plural(n, "value")}`);
+  });
+  others.forEach(([name, n], i) => {
+    const left = plot + 14 + i * 39;
+    bar(left + 6, 22, n, { zero: "true-zero" }[name] ?? "nonfinite", `${name}: ${plural(n, "value")}`);
+    root.append(s("text", { x: left + 17, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, name));
+    root.append(s("text", { x: left + 17, y: base - tall(n) - 3, "text-anchor": "middle", class: "nl-count" }, shortCount(n)));
+  });
+  root.append(s("line", { x1: 0, x2: width, y1: base, y2: base, class: "nl-base" }));
+  const every = [1, 2, 5, 10, 20, 50, 100, 200].find((n) => n * unit >= 38) ?? 500;
+  for (let e = Math.ceil(low / every) * every; e <= high; e += every)
+    root.append(s("text", { x: x(e) + unit / 2, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, `2${superscript(e)}`));
+  for (const [edge, name] of [[format.zero_limit, "0"], [format.normal_limit + 1, "normal"], [format.overflow_limit + 1, "max"]]) {
+    const at = x(edge - scale);
+    if (at < 0 || at > plot) continue;
+    root.append(s("line", { x1: at, x2: at, y1: 0, y2: base, class: "nl-limit" }));
+    root.append(s("text", { x: at + 3, y: 9, class: "nl-limit-name" }, name));
+  }
+  return root;
+}
+const superscript = (n) => String(n).replace("-", "⁻").replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
+const shortCount = (n) => (n < 10000 ? String(n) : n < 1e6 ? `${Math.round(n / 1e3)}k` : `${Number((n / 1e6).toPrecision(3))}M`);
+
+/** One axis that holds all histograms and the limits of a format that are near them. */
+const commonAxis = (histograms, format, scale = 0) => {
+  const filled = histograms.filter((data) => data.counts.length);
+  const low = [format.zero_limit - scale - 3, ...filled.map((data) => data.first - 1)];
+  const high = [format.overflow_limit - scale + 3, ...filled.map((data) => data.first + data.counts.length)];
+  return [Math.min(...low), Math.max(...high)];
+};

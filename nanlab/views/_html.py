@@ -1,0 +1,111 @@
+"""Small pieces of HTML that survive a notebook's sanitiser: inline styles, translucent colours, no scripts."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+# Translucent, under inherited text colour: readable on a light and on a dark page.
+TINTS = {
+    "born": "rgba(229,57,53,0.30)",
+    "turned": "rgba(194,24,160,0.28)",
+    "carried": "rgba(245,124,0,0.26)",
+    "healed": "rgba(0,151,167,0.24)",
+    "intended": "rgba(92,107,192,0.26)",
+    "error": "rgba(229,57,53,0.30)",
+    "warning": "rgba(245,124,0,0.26)",
+    "note": "rgba(92,107,192,0.22)",
+    "good": "rgba(67,160,71,0.26)",
+}
+LINE = "rgba(128,128,128,0.35)"
+SHADE = "rgba(128,128,128,0.12)"
+CELL = "padding:2px 10px;text-align:{align};white-space:nowrap;border:0;vertical-align:middle"
+
+
+def escape(text: object) -> str:
+    """Text safe inside HTML, quotes too."""
+    return html.escape(str(text), quote=True)
+
+
+def plural(count: int, word: str) -> str:
+    """``plural(1200, "zero")`` is "1,200 zeros"."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def number(value: Any) -> str:
+    """A count with thousands separators, a float with three digits, "–" for no value."""
+    if value is None or value is pd.NA:
+        return "–"
+    if isinstance(value, float):
+        return _float(value)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return _float(float(value)) if hasattr(value, "__float__") else str(value)
+    return f"{int(value):,}"
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    if not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def badge(word: str, tint: str | None = None) -> str:
+    """A word on its colour; the word alone says it too."""
+    colour = TINTS.get(tint or word, SHADE)
+    return f'<span style="background:{colour};border-radius:3px;padding:0 6px;white-space:nowrap">{escape(word)}</span>'
+
+
+def cell(content: str, align: str = "right", extra: str = "") -> str:
+    """A table cell of ready HTML."""
+    return f'<td style="{CELL.format(align=align)};{extra}">{content}</td>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = "") -> str:
+    """A table of ready-made HTML cells."""
+    heads = "".join(
+        f'<th style="{CELL.format(align=align)};font-weight:600;border-bottom:1px solid {LINE}">{escape(name)}</th>'
+        for name, align in zip(head, aligns, strict=True)
+    )
+    body = "".join(
+        '<tr style="background:transparent">' + "".join(cell(c, a) for c, a in zip(row, aligns, strict=True)) + "</tr>"
+        for row in rows
+    )
+    title = f'<caption style="text-align:left;caption-side:top;padding:4px 0;opacity:0.8">{caption}</caption>' if caption else ""
+    style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px"
+    return (
+        f'<div style="overflow-x:auto"><table style="{style}">{title}<thead><tr style="background:transparent">{heads}'
+        f"</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def code(lines: Iterable[tuple[int, str]], marked: int) -> str:
+    """Source lines with their numbers, one of them marked."""
+    shown = "".join(
+        f'<div style="{_line_style(n == marked)}"><span style="opacity:0.6;display:inline-block;width:4.5em">'
+        f"{'→' if n == marked else ' '}&nbsp;{n}</span>{escape(text) or '&nbsp;'}</div>"
+        for n, text in lines
+    )
+    return (
+        f'<div style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;border:1px solid {LINE};'
+        f'border-radius:3px;padding:3px 0;margin:4px 0;line-height:1.5">{shown}</div>'
+    )
+
+
+def _line_style(marked: bool) -> str:
+    return f"padding:0 8px;{'background:' + TINTS['error'] + ';font-weight:600' if marked else ''}"
+
+
+def fold(title: str, body: str, open_: bool = False) -> str:
+    """A part that opens on a click."""
+    return (
+        f'<details style="margin:6px 0"{" open" if open_ else ""}>'
+        f'<summary style="cursor:pointer;font-weight:600">{escape(title)}</summary>{body}</details>'
+    )

@@ -1,0 +1,40 @@
+"""Pictures as data addresses, for pages where no script may run."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nanlab.views.plots import plot_exponents, plot_gain, plot_steps
+
+
+def picture(draw: Callable[[Axes], object], text: str, height: float = 2.3) -> str:
+    """An ``<img>`` of what ``draw`` puts on the axes; its white background suits both themes."""
+    figure = Figure(figsize=(7.2, height), layout="constrained")
+    draw(figure.add_subplot())
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
+    address = base64.b64encode(png.getvalue()).decode()
+    style = "max-width:100%;width:720px;border-radius:3px"
+    return f'<div><img alt="{text}" style="{style}" src="data:image/png;base64,{address}"></div>'
+
+
+def gain_picture(rows: pd.DataFrame) -> str:
+    """The gradient along one backward pass."""
+    return picture(lambda ax: plot_gain(rows, ax), "gradient rms along the backward pass")
+
+
+def steps_picture(steps: pd.DataFrame) -> str:
+    """Loss, gradient norm and loss scale by training step."""
+    return picture(lambda ax: plot_steps(steps, ax), "loss, gradient norm and loss scale by training step")
+
+
+def exponents_picture(exponents: pd.Series[int]) -> str:
+    """An exponent histogram against float16."""
+    return picture(lambda ax: plot_exponents(exponents, torch.float16, ax=ax), "exponent histogram against float16")

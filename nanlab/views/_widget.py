@@ -1,0 +1,61 @@
+"""What all widgets share: their script and style, and the static picture that stands in for them."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import display
+
+_HERE = Path(__file__).parent
+_NEEDS_KERNEL = "Above is a static picture; run the cell again for the interactive view."
+
+
+def script(name: str) -> str:
+    """The ES module of a widget: the shared functions, then its own."""
+    return (_HERE / "_common.js").read_text("utf-8") + (_HERE / f"{name}.js").read_text("utf-8")
+
+
+def style(name: str) -> str:
+    """The style sheet of a widget: the shared rules, then its own."""
+    return (_HERE / "_common.css").read_text("utf-8") + (_HERE / f"{name}.css").read_text("utf-8")
+
+
+class View(anywidget.AnyWidget):
+    """A widget that leaves a static summary behind where no widget can be shown.
+
+    The summary is displayed first, as an output of its own; the widget hides it while it is there. It is also in the
+    widget's own bundle, for front ends that show the HTML of a notebook they do not trust.
+    """
+
+    fallback = traitlets.Unicode().tag(sync=True)  # class of the static summary in the page
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(fallback=f"nanlab-static-{secrets.token_hex(4)}", **traits)
+
+    def static_html(self) -> str:
+        """The summary for places without widgets."""
+        raise NotImplementedError
+
+    def static_text(self) -> str:
+        """The summary in one line."""
+        raise NotImplementedError
+
+    def _summary(self) -> dict[str, str]:
+        return {"text/html": f'<div class="{self.fallback}">{self.static_html()}</div>', "text/plain": self.static_text()}
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        return data | {"text/html": self.static_html(), "text/plain": self.static_text()}, metadata
+
+    def _ipython_display_(self) -> None:
+        display(self._summary(), raw=True)
+        data, metadata = self._repr_mimebundle_()
+        data["text/html"] = f"<small>{_NEEDS_KERNEL}</small>"
+        display(data, metadata=metadata, raw=True)
+
+    def __repr__(self) -> str:
+        return self.static_text()

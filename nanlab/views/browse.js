@@ -1,0 +1,79 @@
+const ROW = 23;
+
+function render({ model, el }) {
+  const get = (name) => model.get(name), blocks = new Map();
+  let timer = null, asked = -1, widths = null, order = 0;
+  const search = h("input", { type: "search", "aria-label": "Filter", placeholder: "Filter: op, module, file, status …", oninput: () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => set("needle", search.value), 150);
+  } });
+  const caption = h("span", { class: "nl-dim", role: "status" });
+  const trouble = h("button", { type: "button", onclick: () => set("sort_by", [-1, true]) }, "Trouble first");
+  const head = h("tr", {}), body = h("tbody", {}), above = h("tr", { "aria-hidden": "true" }), below = h("tr", { "aria-hidden": "true" });
+  const table = h("table", {}, h("thead", {}, head), body);
+  const scroller = h("div", { class: "nl-scroller", tabindex: 0, role: "region", "aria-label": "Table", onscroll: () => draw() }, table);
+  const root = h("div", { class: "nanlab nl-browse" }, h("div", { class: "nl-bar-of-controls" }, search, trouble, caption), scroller);
+  el.append(root);
+  const set = (name, value) => { model.set(name, value); model.save_changes(); };
+
+  function heads() {
+    const [by, up] = get("sort_by");
+    head.replaceChildren(...get("heads").map(([title, align], i) => {
+      const order = i === by ? (up ? "ascending" : "descending") : "none";
+      const arrow = i === by ? (up ? " ▲" : " ▼") : "";
+      return h("th", { scope: "col", "aria-sort": order, class: `nl-${align}` },
+        h("button", { type: "button", onclick: () => set("sort_by", [i, i === by ? !up : align === "left"]) }, title + arrow));
+    }));
+    trouble.setAttribute("aria-pressed", String(by < 0));
+  }
+  function keep() {
+    const { first, rows, order: now } = get("block");
+    if (now !== order) { blocks.clear(); asked = -1; order = now; scroller.scrollTop = 0; }
+    rows.forEach((cells, i) => blocks.set(first + i, cells));
+    draw();
+  }
+  function about() {
+    caption.textContent = get("caption");
+    heads();
+    draw();
+  }
+  function draw() {
+    const total = get("total"), seen = Math.ceil((scroller.clientHeight || 420) / ROW);
+    const first = Math.max(0, Math.floor(scroller.scrollTop / ROW) - 6), last = Math.min(total, first + seen + 12);
+    let missing = first;
+    while (missing < last && blocks.has(missing)) missing++;
+    if (missing < last) { const from = Math.max(0, missing - 10); if (asked !== from) { asked = from; set("want", from); } }
+    above.style.height = `${first * ROW}px`;
+    below.style.height = `${(total - last) * ROW}px`;
+    body.replaceChildren(above, ...Array.from({ length: last - first }, (_, i) => row(first + i)), below);
+    pin();
+  }
+  /** Columns keep their width while the rows change under them. */
+  function pin() {
+    if (!table.offsetWidth || !blocks.size) return;
+    const now = [...head.children].map((th) => th.getBoundingClientRect().width);
+    widths = now.map((w, i) => Math.max(w, widths?.[i] ?? 0));
+    [...head.children].forEach((th, i) => { th.style.minWidth = `${widths[i]}px`; });
+  }
+  function row(r) {
+    const cells = blocks.get(r), columns = get("heads");
+    const out = h("tr", { "aria-rowindex": r + 2 }, columns.map(([, align], i) => {
+      const td = h("td", { class: `nl-${align}` });
+      td.innerHTML = cells?.[i] ?? "…";  // made by nanlab, every text in it escaped
+      return td;
+    }));
+    return out;
+  }
+  const events = { "change:block": keep, "change:total": about, "change:caption": about, "change:sort_by": about };
+  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  for (const [name, action] of Object.entries(events)) model.on(name, action);
+  keep();
+  about();
+  return () => {
+    clearTimeout(timer);
+    loosen();
+    restore();
+    for (const [name, action] of Object.entries(events)) model.off(name, action);
+  };
+}
+export default { render };

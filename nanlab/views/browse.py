@@ -1,0 +1,91 @@
+"""A widget for long tables: only the rows in view are made and sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import traitlets
+
+from nanlab.views._columns import columns_for, trouble_first
+from nanlab.views._graph import severity
+from nanlab.views._html import plural
+from nanlab.views._widget import View, script, style
+from nanlab.views.tables import TraceTable, static_table
+
+BLOCK = 80  # rows sent at a time
+
+
+class TableBrowser(View):
+    """Scrolls through a table of any length; ``browser.frame`` is what is shown: filtered and sorted."""
+
+    _esm = script("browse")
+    _css = style("browse")
+
+    heads = traitlets.List().tag(sync=True)  # title and alignment of each column
+    total = traitlets.Int(0).tag(sync=True)  # rows after the filter
+    caption = traitlets.Unicode().tag(sync=True)
+    want = traitlets.Int(0).tag(sync=True)  # the first row the page needs
+    block = traitlets.Dict().tag(sync=True)  # first: its first row, rows: their cells as HTML, status of each
+    needle = traitlets.Unicode().tag(sync=True)  # the filter: text found in any text column
+    sort_by = traitlets.List([-1, True]).tag(sync=True)  # number of the column, -1: trouble first; ascending
+
+    def __init__(self, table: TraceTable) -> None:
+        self._table = table
+        self._columns = columns_for(table, table.kind)
+        self.frame = trouble_first(table)
+        self._order = 0  # counts the filters and sorts, so that the page forgets the rows of the last one
+        heads = [[column.title, column.align] for column in self._columns]
+        super().__init__(heads=heads, total=len(table), caption=self._caption(), block=self._block(0))
+        self.observe(lambda change: self._send(), "want")
+        self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
+
+    def _arrange(self) -> None:
+        number, ascending = self.sort_by
+        rows = self._table[_holds(self._table, self.needle)] if self.needle.strip() else self._table
+        if number < 0:
+            self.frame = trouble_first(rows)
+        else:
+            name = self._columns[number].sort_by
+            key = (lambda c: c.map(lambda s: severity(str(s))).astype(int)) if name == "status" else None
+            self.frame = rows.sort_values(name, ascending=bool(ascending), kind="stable", key=key)
+        self._order += 1
+        with self.hold_sync():
+            self.total, self.caption, self.want = len(self.frame), self._caption(), 0
+            self._send()
+
+    def _send(self) -> None:
+        self.block = self._block(self.want)
+
+    def _block(self, first: int) -> dict[str, Any]:
+        rows = self.frame.iloc[first : first + BLOCK]
+        cells = [[c.html(row, self._table.trace) for c in self._columns] for row in rows.itertuples(index=False)]
+        return {"first": first, "rows": cells, "order": self._order}
+
+    def _caption(self) -> str:
+        shown, all_ = len(self.frame), len(self._table)
+        return plural(all_, "row") if shown == all_ else f"{shown:,} of {plural(all_, 'row')}"
+
+    def static_text(self) -> str:
+        """The frame as pandas prints it."""
+        return pd.DataFrame.__repr__(self._table)
+
+    def static_html(self) -> str:
+        """The first 50 rows."""
+        return static_table(self._table, self._table.kind, self._table.trace)
+
+
+def _holds(frame: pd.DataFrame, needle: str) -> Any:
+    """Rows with the text in any of their text columns, whatever the case."""
+    found = np.zeros(len(frame), dtype=bool)
+    for name in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[name]):
+            texts = frame[name].astype("string").fillna("")
+            found |= texts.str.contains(needle.strip(), case=False, regex=False).to_numpy(dtype=bool)
+    return found
+
+
+def browse(table: TraceTable) -> TableBrowser:
+    """Scroll, filter and sort a table of a trace."""
+    return TableBrowser(table)

@@ -1,0 +1,149 @@
+"""Figures in matplotlib: each draws on the axes it is given, or on new ones, and returns them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from nanlab.analysis.precision import cast_shares, format_bins
+from nanlab.views._graph import BAD
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RED, ORANGE, BLUE, PURPLE, GREY, GREEN = "#d32f2f", "#e9a13b", "#4f8fc0", "#ad1499", "#777777", "#3d8b46"
+
+
+def plot_exponents(
+    exponents: pd.Series[int], dtype: torch.dtype = torch.float16, log2_scale: int = 0, ax: Axes | None = None
+) -> Axes:
+    """Draw an exponent histogram against the limits of ``dtype``.
+
+    exponents: count of values per floor(log2|x|), as ``trace.histogram(position)`` gives it.
+    log2_scale: the values are multiplied by 2**log2_scale before the cast; the limits move, the bars stay.
+    """
+    ax = ax or _axes()
+    bins = format_bins(dtype)
+    index = exponents.index.to_numpy(dtype="int64")
+    colours = [_fate_colour(int(e) + log2_scale, bins) for e in index]
+    ax.bar(index + 0.5, exponents.to_numpy(dtype="int64"), width=0.9, color=colours)
+    limits = {"flushed to 0": bins.zero_limit, "subnormal": bins.normal_limit + 1, "max": bins.overflow_limit + 1}
+    low, high = _span(index, bins.zero_limit - log2_scale, bins.overflow_limit - log2_scale)
+    ax.set_xlim(low, high)
+    for name, edge in limits.items():
+        if low < edge - log2_scale < high:
+            ax.axvline(edge - log2_scale, color=GREY, linestyle="--", linewidth=1)
+            where = (edge - log2_scale, 1.0)
+            ax.annotate(name, where, (2, 2), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8)
+    shares = cast_shares(exponents, dtype, log2_scale)
+    lost = f"{shares.zero:,} of {shares.numel:,} flushed, {shares.overflow:,} overflow"
+    scale = f" × 2^{log2_scale}" if log2_scale else ""
+    ax.set(xlabel=f"exponent, floor(log2|x|)   ({bins.name}{scale}: {lost})", ylabel="values", yscale="symlog")
+    return ax
+
+
+def _fate_colour(exponent: int, bins: Any) -> str:
+    if exponent < bins.zero_limit:
+        return RED
+    if exponent <= bins.normal_limit:
+        return ORANGE
+    return BLUE if exponent <= bins.overflow_limit else PURPLE
+
+
+def _span(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
+    """All bars, and the limits of the format where they are within reach of them."""
+    if not len(index):
+        return low - 3, high + 4
+    near_low = low - 3 if low > index.min() - 60 else int(index.min())
+    near_high = high + 4 if high < index.max() + 60 else int(index.max())
+    return min(int(index.min()) - 2, near_low), max(int(index.max()) + 3, near_high)
+
+
+def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Loss, gradient norm and loss scale of each training step on logarithmic axes; skipped steps are marked.
+
+    steps: ``trace.steps``. A step without a finite value is marked with a cross at the top.
+    """
+    ax = ax or _axes()
+    for name, colour in (("loss", BLUE), ("grad_norm", GREEN), ("loss_scale", PURPLE)):
+        if name in steps and steps[name].notna().any():
+            _line(ax, steps["step"], steps[name], name.replace("_", " ").replace("grad", "gradient"), colour)
+    if "skipped" in steps:
+        skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"].to_numpy(dtype="float64")
+        for i, step in enumerate(skipped):
+            ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label="skipped" if i == 0 else None)
+    ax.set(xlabel="training step", yscale="log")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize=8, frameon=False)
+    return ax
+
+
+def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str) -> None:
+    at, values = _numbers(steps), _numbers(column)
+    usable = np.isfinite(values) & (values > 0)
+    ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
+    missing = at[~np.isfinite(values)]
+    if len(missing) and usable.any():
+        top = [1.0] * len(missing)
+        ax.plot(missing, top, "x", color=RED, transform=ax.get_xaxis_transform(), clip_on=False, label=f"{label}: not finite")
+
+
+def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Root mean square of the gradient along a backward pass, in the engine's order, on a logarithmic axis.
+
+    backward: rows of ``trace.backward``, all of one pass. Nodes that are not finite are marked at the bottom.
+    """
+    ax = ax or _axes()
+    order, rms = np.arange(len(backward)), _numbers(backward["grad_out_rms"])
+    usable = np.isfinite(rms) & (rms > 0)
+    ax.plot(order[usable], rms[usable], color=BLUE, linewidth=1.2, label="rms of the outgoing gradient")
+    bad = order[backward["status"].isin(BAD).to_numpy()]
+    if len(bad):
+        floor = [0.02] * len(bad)
+        ax.plot(bad, floor, "|", color=RED, transform=ax.get_xaxis_transform(), label="not finite")
+        ax.axvline(bad[0], color=RED, linestyle="--", linewidth=1)
+        first = f"{backward['name'].iloc[int(bad[0])]}"
+        ax.annotate(first, (bad[0], 1.0), (3, 3), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8)
+    ax.set(xlabel="nodes in the order of execution", ylabel="gradient rms", yscale="log" if usable.any() else "linear")
+    ax.legend(fontsize=8, frameon=False)
+    return ax
+
+
+def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
+    """What each epsilon costs and what it protects: distortion and largest gradient over eps, both logarithmic.
+
+    advice: result of ``nanlab.advise_eps``; its table has a row per eps. Epsilons that vanish in the dtype, or leave a
+    value or gradient that is not finite, are crossed out at the bottom.
+    """
+    ax = ax or _axes()
+    table = advice.table
+    eps = _numbers(table["eps"])
+    curves = [("value_distortion", BLUE), ("gradient_distortion", GREEN), ("gradient_max", PURPLE)]
+    for name, colour in curves:
+        values = _numbers(table[name])
+        usable = np.isfinite(values) & (values > 0)
+        ax.plot(eps[usable], values[usable], marker="o", markersize=3, color=colour, label=name.replace("_", " "))
+    useless = ~(table["finite_value"].astype(bool) & table["finite_gradient"].astype(bool)) | table["vanishes"].astype(bool)
+    if useless.any():
+        at = eps[useless.to_numpy()]
+        ax.plot(at, [0.03] * len(at), "x", color=RED, transform=ax.get_xaxis_transform(), label="vanishes or not finite")
+    if advice.recommended is not None:
+        ax.axvline(float(advice.recommended), color=GREY, linestyle="--", label=f"recommended: {advice.recommended:g}")
+    ax.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="relative distortion; largest gradient")
+    ax.legend(fontsize=8, frameon=False)
+    return ax
+
+
+def _numbers(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
+    return pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+
+
+def _axes() -> Axes:
+    return plt.subplots(figsize=(7, 3), layout="constrained")[1]

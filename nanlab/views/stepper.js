@@ -1,0 +1,374 @@
+const ROW = 24;
+const WORDS = ["born", "turned", "carried", "intended", "healed", "ok"];
+const isBad = (status) => status < 3;
+
+/** Module of each node as path parts; a leaf without a module belongs to the node before it. */
+function modulePaths(graph) {
+  const parts = graph.modules.map((name) => (name ? name.split(".") : []));
+  const paths = [];
+  graph.module.forEach((m, i) => {
+    const adopt = i && !parts[m].length && graph.names[graph.name[i]] === "AccumulateGrad";
+    paths.push(adopt ? paths[i - 1] : parts[m]);
+  });
+  return paths;
+}
+
+/** Rows lo..hi-1 as items: a node, or a group of the nodes of one module that ran in one go. */
+export function nest(paths, status, lo = 0, hi = paths.length, depth = 0, parent = null) {
+  const items = [];
+  for (let i = lo; i < hi; ) {
+    const key = paths[i][depth];
+    let j = i + 1;
+    while (j < hi && paths[j][depth] === key) j++;
+    if (key === undefined) for (; i < j; i++) items.push({ lo: i, hi: i + 1, parent, level: 0, children: null });
+    else items.push(group(paths, status, i, j, depth, parent));
+    i = j;
+  }
+  return items;
+}
+function group(paths, status, lo, hi, depth, parent) {
+  if (hi - lo === 1) return { lo, hi, parent, level: 0, children: null };
+  let deep = depth + 1;
+  const same = () => { const key = paths[lo][deep]; if (key === undefined) return false;
+    for (let i = lo + 1; i < hi; i++) if (paths[i][deep] !== key) return false; return true; };
+  while (same()) deep++;
+  let worst = lo;
+  for (let i = lo + 1; i < hi; i++) if (status[i] < status[worst]) worst = i;
+  const item = { lo, hi, parent, level: 0, label: paths[lo].slice(0, deep).join("."), worst, open: false };
+  item.children = nest(paths, status, lo, hi, deep, item);
+  return item;
+}
+export function visible(items, out = [], level = 1) {
+  for (const item of items) {
+    item.level = level;
+    out.push(item);
+    if (item.children && item.open) visible(item.children, out, level + 1);
+  }
+  return out;
+}
+/** Groups of groups open while the list stays short; runs of one module stay closed. */
+function openFirst(roots) {
+  for (let shown = roots.length; ; ) {
+    const closed = visible(roots).filter((i) => i.children && !i.open && i.children.some((c) => c.children));
+    const next = closed.sort((a, b) => b.hi - b.lo - (a.hi - a.lo))[0];
+    if (!next || shown + next.children.length > 32) return;
+    next.open = true;
+    shown += next.children.length;
+  }
+}
+
+/** Lanes of the rows as in a commit graph. edges: pairs of rows a < b; the farthest keeps the lane. Headings take none. */
+export function lanes(count, edges, heading = () => false) {
+  const next = Array.from({ length: count }, () => []), lane = new Int32Array(count), waits = new Map(), free = [];
+  let width = 0;
+  for (const [a, b] of edges) next[a].push(b);
+  const take = () => { if (!free.length) return width++; free.sort((x, y) => y - x); return free.pop(); };
+  for (let v = 0; v < count; v++) {
+    if (heading(v)) continue;
+    const at = waits.has(v) ? waits.get(v) : take();
+    waits.delete(v);
+    lane[v] = at;
+    let straight = false;
+    for (const b of next[v].sort((x, y) => y - x)) {
+      if (waits.has(b)) continue;
+      waits.set(b, straight ? take() : at);
+      straight = true;
+    }
+    if (!straight) free.push(at);
+  }
+  return { lane, width };
+}
+
+function render({ model, el }) {
+  const uid = "nl" + Math.random().toString(36).slice(2, 8);
+  let graph, paths, roots, rows, rowOf, edges, shownEdges, layout, timer = null, laneStep = 12;
+  const get = (name) => model.get(name);
+  const count = () => graph.node?.length ?? 0;
+  const button = (label, action, title) => h("button", { type: "button", onclick: action, title }, label);
+  const play = button("Play", () => (timer ? stop() : start()), "Go on by itself");
+  play.setAttribute("aria-pressed", "false");
+  const buttons = { bad: button("First bad", () => show(firstBad(0)), "The first node that is not finite"),
+    back: button("Previous", () => go(get("position") - 1)), on: button("Next", () => go(get("position") + 1)) };
+  const slider = h("input", { type: "range", min: 0, "aria-label": "Backward step", oninput: () => go(Number(slider.value)) });
+  const where = h("span", { class: "nl-where" });
+  const search = h("input", { type: "search", "aria-label": "Find node", placeholder: "Find node  ( / )", oninput: () => find(0, 0) });
+  const hits = h("span", { class: "nl-dim nl-hits", role: "status" });
+  const colour = choice("Colour by", ["status", "gain", "underflow"].map((w) => [w, w]), () => draw());
+  const step = choice("Training step", [], () => pick()), pass = choice("Backward pass", [], () => pick(true));
+  const lanesAt = s("svg", { class: "nl-lanes", "aria-hidden": "true" }), list = h("div", { class: "nl-rows", role: "none" });
+  const tree = h("div", { class: "nl-tree", role: "tree", tabindex: 0, "aria-label": "Backward graph", onscroll: () => draw() }, list);
+  const pane = h("div", { class: "nl-detail", role: "region", "aria-label": "Selected node", tabindex: 0 });
+  const root = h("div", { class: "nanlab nl-stepper" },
+    h("div", { class: "nl-bar-of-controls" }, buttons.bad, buttons.back, buttons.on, play, slider, where),
+    h("div", { class: "nl-bar-of-controls" }, search, hits, colour.label, step.label, pass.label),
+    h("div", { class: "nl-panes" }, tree, pane));
+  el.append(root);
+
+  function choice(name, options, action) {
+    const select = h("select", { onchange: action }, options.map(([value, text]) => h("option", { value }, text)));
+    return { select, label: h("label", {}, name, select) };
+  }
+  function load() {
+    graph = get("graph");
+    paths = modulePaths({ modules: [], module: [], ...graph });
+    roots = nest(paths, graph.status ?? []);
+    const view = get("edges");
+    const flat = view?.byteLength ? new Int32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)) : [];
+    edges = Array.from({ length: flat.length / 2 }, (_, i) => [flat[2 * i], flat[2 * i + 1]]);
+    openFirst(roots);
+    slider.max = Math.max(0, count() - 1);
+    fillPasses();
+    arrange();
+    if (count() && isBad(graph.status[get("position")])) reveal(get("position"));
+    select();
+  }
+  /** A new pass arrives in one message, and its position may be heard of before its nodes. */
+  const stale = () => graph !== get("graph");
+  function fillPasses() {
+    const all = get("passes"), now = all[get("chosen")];
+    if (!now) return;
+    const texts = (each) => `${each.backward_pass + 1} of ${all.filter((p) => p.step === each.step).length}, ${plural(each.nodes, "node")}`
+      + (isBad(WORDS.indexOf(each.worst)) ? ", bad" : "");
+    const put = (select, pairs, value) => { select.replaceChildren(...pairs.map(([v, t]) => h("option", { value: v }, t)));
+      select.value = value; select.disabled = pairs.length < 2; };
+    const steps = [...new Set(all.map((p) => p.step))];
+    const mark = (n) => (all.some((p) => p.step === n && isBad(WORDS.indexOf(p.worst))) ? `${n}, bad` : `${n}`);
+    put(step.select, steps.map((n) => [n, mark(n)]), now.step);
+    put(pass.select, all.filter((p) => p.step === now.step).map((p) => [p.backward_pass, texts(p)]), now.backward_pass);
+  }
+  function pick(samePass) {
+    stop();
+    const at = get("passes").findIndex((p) => p.step === Number(step.select.value)
+      && (!samePass || p.backward_pass === Number(pass.select.value)));
+    model.set("chosen", at);
+    model.save_changes();
+  }
+  const isHeading = (r) => rows[r].children && rows[r].open;
+  /** After a group was opened or closed: which items are seen, and the lanes between them. */
+  function arrange() {
+    rows = visible(roots);
+    rowOf = new Int32Array(count());
+    rows.forEach((item, r) => { if (!item.children || !item.open) rowOf.fill(r, item.lo, item.hi); });
+    const seen = new Set(), n = rows.length;
+    shownEdges = [];
+    for (const [a, b] of edges) {
+      const from = rowOf[a], to = rowOf[b], key = from * n + to;
+      if (from < to && !seen.has(key)) { seen.add(key); shownEdges.push([from, to]); }
+    }
+    layout = lanes(n, shownEdges, isHeading);
+    laneStep = Math.min(12, 84 / Math.max(1, layout.width));
+    list.style.height = `${n * ROW}px`;
+  }
+  function draw() {
+    const first = Math.max(0, Math.floor(tree.scrollTop / ROW) - 4);
+    const last = Math.min(rows.length, Math.ceil((tree.scrollTop + (tree.clientHeight || 460)) / ROW) + 4);
+    const chosen = rowOf[get("position")];
+    list.replaceChildren(lanesAt, ...rows.slice(first, last).map((item, i) => line(item, first + i, first + i === chosen)));
+    drawLanes(first, last, chosen);
+    if (count()) tree.setAttribute("aria-activedescendant", `${uid}-${chosen}`);
+  }
+  function line(item, r, chosen) {
+    const node = item.children ? item.worst : item.lo, status = WORDS[graph.status[node]], nodes = item.hi - item.lo;
+    const name = item.children ? item.label : graph.names[graph.name[node]];
+    const inside = chosen && item.children && !item.open ? `${get("position") - item.lo + 1} of ${nodes}` : plural(nodes, "node");
+    const note = item.children ? inside : graph.places[graph.place[node]];
+    const out = h("div", { class: `nl-row nl-${status}${chosen ? " nl-chosen" : ""}`, role: "treeitem", id: `${uid}-${r}`,
+      "aria-level": item.level, "aria-selected": String(chosen), "aria-setsize": -1, "aria-posinset": r + 1,
+      "aria-expanded": item.children ? String(item.open) : null, onclick: (e) => clicked(e, item) },
+      h("span", { class: "nl-twist" }, item.children ? (item.open ? "▾" : "▸") : ""), h("span", { class: "nl-name" }, name),
+      h("span", { class: "nl-note nl-dim" }, note), h("span", { class: "nl-value" }, value(item, node, status)));
+    out.style.cssText = `top:${r * ROW}px;padding-left:${layout.width * laneStep + 8 + 14 * (item.level - 1)}px`;
+    return out;
+  }
+  function value(item, node, status) {
+    if (colour.select.value === "gain") return gainText(steepest(item));
+    if (colour.select.value === "underflow") return `${percent(...flushed(item))} flushed`;
+    return status === "ok" ? "" : status;
+  }
+  const gainText = (gain) => (gain === null || gain === undefined ? "–" : `× ${number(gain)}`);
+  /** The gain farthest from 1 within an item; null where none is known. */
+  function steepest(item) {
+    if (item.gain !== undefined) return item.gain;
+    item.gain = null;
+    const bits = (gain) => (gain ? Math.abs(Math.log2(gain)) : -1);
+    for (let i = item.lo; i < item.hi; i++) if (bits(graph.gain[i]) > bits(item.gain)) item.gain = graph.gain[i];
+    return item.gain;
+  }
+  function flushed(item) {
+    let part = 0, whole = 0;
+    for (let i = item.lo; i < item.hi; i++) { part += graph.fp16_zero[i]; whole += graph.numel[i]; }
+    return [part, whole];
+  }
+  function tint(item) {
+    const node = item.children ? item.worst : item.lo;
+    if (colour.select.value === "status") return `var(--nl-${WORDS[graph.status[node]]})`;
+    const mix = (name, share) => `color-mix(in srgb, var(--nl-${name}) ${Math.round(100 * Math.min(1, share))}%, var(--nl-line))`;
+    if (colour.select.value === "gain") {
+      const bits = Math.log2(steepest(item) || 1);
+      return mix(bits > 0 ? "carried" : "normal", Math.abs(bits) / 6);
+    }
+    const [part, whole] = flushed(item);
+    return mix("zero", whole ? Math.sqrt(part / whole) : 0);
+  }
+  function drawLanes(first, last, chosen) {
+    const x = (r) => layout.lane[r] * laneStep + 8, y = (r) => r * ROW + ROW / 2;
+    const paths = shownEdges.filter(([a, b]) => a < last && b >= first).map(([a, b]) => s("path", { class: "nl-edge",
+      d: `M${x(a)} ${y(a)}C${x(a)} ${y(a) + 14} ${x(b)} ${y(a) + 10} ${x(b)} ${y(a) + ROW}V${y(b)}` }));
+    const dots = [];
+    for (let r = first; r < last; r++) {
+      if (isHeading(r)) continue;
+      const size = rows[r].children ? 5.5 : 4;
+      const place = { x: x(r) - size, y: y(r) - size, width: 2 * size, height: 2 * size, rx: rows[r].children ? 2 : size };
+      const dot = s("rect", { ...place, class: r === chosen ? "nl-dot nl-at" : "nl-dot" });
+      dot.style.fill = tint(rows[r]);
+      dots.push(dot);
+    }
+    lanesAt.setAttribute("width", layout.width * laneStep + 12);
+    lanesAt.setAttribute("height", rows.length * ROW);
+    lanesAt.replaceChildren(...paths, ...dots);
+  }
+  function clicked(event, item) {
+    tree.focus({ preventScroll: true });
+    if (item.children && event.target.closest(".nl-twist, .nl-name")) toggle(item, !item.open);
+    else go(item.children ? item.worst : item.lo);
+  }
+  function toggle(item, open) {
+    item.open = open;
+    arrange();
+    go(get("position") >= item.lo && get("position") < item.hi ? get("position") : item.worst);
+  }
+  /** Opens the groups around a node, so that its own row is seen. */
+  function reveal(node) {
+    let items = roots, opened = false;
+    for (let item; (item = items.find((i) => node >= i.lo && node < i.hi))?.children; items = item.children)
+      if (!item.open) { item.open = true; opened = true; }
+    if (opened) arrange();
+  }
+  function go(node) {
+    if (!count()) return;
+    model.set("position", Math.max(0, Math.min(count() - 1, node)));
+    model.save_changes();
+    select();
+  }
+  const show = (node) => { if (node !== null) { reveal(node); go(node); } };
+  function select() {
+    if (stale()) return;
+    const at = get("position"), last = count() - 1;
+    slider.value = at;
+    slider.setAttribute("aria-valuetext", count() ? `${at + 1} of ${count()}: ${graph.names[graph.name[at]]}` : "none");
+    where.textContent = count() ? `${counted(at + 1)} of ${counted(count())}` : "nothing recorded";
+    buttons.back.disabled = at <= 0;
+    buttons.on.disabled = play.disabled = at >= last;
+    buttons.bad.disabled = firstBad(0) === null;
+    const top = (rowOf[at] ?? 0) * ROW, high = tree.clientHeight || 460;
+    if (top < tree.scrollTop + ROW || top > tree.scrollTop + high - 2 * ROW) tree.scrollTop = Math.max(0, top - high / 3);
+    draw();
+    describe();
+  }
+  function describe() {
+    if (stale()) return;
+    if (!count()) return pane.replaceChildren(h("p", { class: "nl-dim" }, "No backward pass was recorded."));
+    const at = get("position"), detail = get("detail").position === at ? get("detail") : null, g = graph, status = WORDS[g.status[at]];
+    const row = (name, key) => h("tr", {}, h("th", { scope: "row" }, name), ...["nan", "inf", "zero"].map((c) => h("td", {}, counted(g[`${key}_${c}`][at]))),
+      ...["rms", "max"].map((c) => h("td", {}, number(g[`${key}_${c}`][at]))), h("td", {}, key === "grad_out" ? gainText(g.gain[at]) : ""));
+    const module = g.modules[g.module[at]];
+    pane.replaceChildren(
+      h("div", { class: "nl-head" }, h("b", {}, g.names[g.name[at]]), h("span", { class: `nl-badge nl-${status}` }, status),
+        h("span", { class: "nl-dim" }, `node ${g.node[at]}`), module ? h("span", { class: "nl-dim" }, module) : null),
+      h("div", { class: "nl-story", role: "status" }, detail?.story ?? ""),
+      h("div", { class: "nl-place nl-mono nl-dim" }, g.places[g.place[at]]),
+      source(detail, Number(g.places[g.place[at]].split(":").pop())),
+      h("table", {}, h("thead", {}, h("tr", {}, ["gradient", "NaN", "inf", "zero", "rms", "max", "gain"].map((t) => h("th", { scope: "col" }, t)))),
+        h("tbody", {}, row("in", "grad_in"), row("out", "grad_out"))),
+      ...pictures(detail), forward(detail));
+  }
+  function source(detail, marked) {
+    const lines = (detail?.source ?? []).map(([n, text]) => h("div", { class: n === marked ? "nl-marked" : "" },
+      h("span", { class: "nl-number" }, `${n === marked ? "→ " : ""}${n}`), text || " "));
+    return h("div", { class: "nl-source nl-mono", role: "group", "aria-label": "Source" }, lines);
+  }
+  function pictures(detail) {
+    const both = [["Gradient in", detail?.grad_in], ["Gradient out", detail?.grad_out]], half = get("half");
+    const known = both.map((each) => each[1]).filter((data) => data?.counts);
+    const axis = commonAxis(known, half), top = Math.max(1, ...known.flatMap((d) => [...d.counts, ...extra(d).map((o) => o[1])]));
+    return both.map(([name, data]) => h("figure", {}, h("figcaption", { class: "nl-dim" },
+      data?.counts ? `${name}: ${plural(data.numel, "value")} by exponent; dashed: limits of float16` : `${name}: not recorded`),
+      data?.counts ? histogram(data, { axis, top, format: half, height: 88, label: `${name}, exponent histogram` }) : ""));
+  }
+  function forward(detail) {
+    const made = detail?.forward ?? [];
+    if (!made.length) return null;
+    const heads = ["result of forward", "shape", "dtype", "NaN", "+inf", "−inf", "zero", "min", "max", "rms", "status"];
+    return h("div", { class: "nl-wide" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, made.map((texts) => h("tr", {}, texts.map((t) => h("td", {}, t)))))));
+  }
+  const firstBad = (from) => { for (let i = from; i < count(); i++) if (isBad(graph.status[i])) return i; return null; };
+  /** The next node from `from` on that the search box names; it is shown, its groups opened. */
+  function find(from, direction) {
+    const text = search.value.trim().toLowerCase(), found = [];
+    if (text) for (let i = 0; i < count(); i++)
+      if (`${graph.names[graph.name[i]]} ${graph.ops[graph.op[i]]} ${graph.modules[graph.module[i]]} ${graph.places[graph.place[i]]} ${graph.node[i]}`
+        .toLowerCase().includes(text)) found.push(i);
+    const at = direction < 0 ? found.findLast((i) => i < from) ?? found.at(-1) : found.find((i) => i >= from) ?? found[0];
+    hits.textContent = !text ? "" : found.length ? `${counted(found.indexOf(at) + 1)} of ${counted(found.length)}` : "none found";
+    if (at !== undefined) show(at);
+  }
+  function start() {
+    const forth = () => { if (get("position") >= count() - 1) stop(); else go(get("position") + 1); };
+    timer = setInterval(forth, 300);
+    play.setAttribute("aria-pressed", "true");
+  }
+  function stop() { clearInterval(timer); timer = null; play.setAttribute("aria-pressed", "false"); }
+
+  const moves = {
+    ArrowDown: (r) => r + 1, ArrowUp: (r) => r - 1, j: (r) => r + 1, k: (r) => r - 1, Home: () => 0, End: () => rows.length - 1,
+    PageDown: (r) => r + 15, PageUp: (r) => r - 15,
+  };
+  function press(event) {
+    const { key, target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || !count()) return;
+    if (target === search) {
+      if (key !== "Enter") return;
+      find(get("position") + (event.shiftKey ? 0 : 1), event.shiftKey ? -1 : 1);
+    } else if (key === "/") search.focus();
+    else if (key === "n") show(firstBad(get("position") + 1) ?? firstBad(0));
+    else if (target.matches("input, select") || (target === pane && key !== "Escape")) return;
+    else if (moves[key]) moveTo(moves[key](rowOf[get("position")]));
+    else if (key === "ArrowRight" || key === "ArrowLeft" || (target === tree && (key === "Enter" || key === " "))) turn(key);
+    else return;
+    event.preventDefault();
+  }
+  function moveTo(r) {
+    const item = rows[Math.max(0, Math.min(rows.length - 1, r))];
+    const node = item.children && !item.open ? item.worst : item.lo;
+    if (item.children && item.open) return go(r < rowOf[get("position")] && r > 0 ? before(r) : item.lo);
+    go(node);
+  }
+  /** An open group has no node of its own: going up passes over it. */
+  function before(r) {
+    while (r > 0 && rows[r].children && rows[r].open) r--;
+    const item = rows[r];
+    return item.children ? (item.open ? item.lo : item.worst) : item.lo;
+  }
+  function turn(key) {
+    const item = rows[rowOf[get("position")]];
+    const open = key === "ArrowRight" || (key !== "ArrowLeft" && !item.open);
+    if (item.children) toggle(item, open);
+    else if (key === "ArrowLeft" && item.parent) toggle(item.parent, false);
+  }
+  const events = { "change:graph": load, "change:position": select, "change:detail": describe };
+  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  root.addEventListener("keydown", press);
+  for (const [name, action] of Object.entries(events)) model.on(name, action);
+  const watch = new ResizeObserver(() => draw());
+  load();
+  watch.observe(tree);
+  return () => {
+    stop();
+    watch.disconnect();
+    loosen();
+    restore();
+    for (const [name, action] of Object.entries(events)) model.off(name, action);
+  };
+}
+export default { render };

@@ -1,0 +1,168 @@
+"""A widget that walks the backward pass as the autograd engine executed it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+import traitlets
+
+from nanlab.analysis.precision import format_bins
+from nanlab.errors import UsageError
+from nanlab.views._graph import BAD, STATUSES, edge_bytes, graph_columns, passes, rows_of
+from nanlab.views._histograms import browser_histogram, format_for_browser, trace_row
+from nanlab.views._html import badge, code, escape, plural
+from nanlab.views._story import story
+from nanlab.views._widget import View, script, style
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+
+FORWARD_COLUMNS = ["op", "shape", "dtype", "nan", "posinf", "neginf", "zero", "min", "max", "rms", "status"]
+
+
+class Stepper(View):
+    """Steps through a backward pass; what is selected can be read in the next cell.
+
+    ``stepper.position`` is the place in the pass (0 is the first node executed) and may be set; ``stepper.node`` is the
+    autograd sequence number, ``stepper.row`` the row of ``trace.backward``.
+    """
+
+    _esm = script("stepper")
+    _css = style("stepper")
+
+    statuses = traitlets.List(STATUSES).tag(sync=True)
+    half = traitlets.Dict().tag(sync=True)  # the limits of float16, as histogram bins
+    passes = traitlets.List().tag(sync=True)  # step, backward_pass, nodes, worst status of each pass
+    chosen = traitlets.Int(0).tag(sync=True)  # which of them is shown
+    graph = traitlets.Dict().tag(sync=True)  # its nodes, as columns
+    edges = traitlets.Bytes(b"").tag(sync=True)  # int32 pairs of positions
+    position = traitlets.Int(0).tag(sync=True)
+    detail = traitlets.Dict().tag(sync=True)  # what the selected node is shown with
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._rows = trace.backward.iloc[:0]
+        found = passes(trace.backward)
+        worst = [number for number, each in enumerate(found) if each["worst"] in BAD]
+        first = worst[0] if worst else max(0, len(found) - 1)
+        half = format_for_browser(format_bins(torch.float16))
+        super().__init__(passes=found, half=half, chosen=first, **(self._pass(found[first]) if found else {}))
+        self.observe(self._chosen_changed, "chosen")
+        self.observe(self._position_changed, "position")
+
+    @property
+    def row(self) -> pd.Series[Any] | None:
+        """The selected row of ``trace.backward``; None where no backward pass was recorded."""
+        return self._rows.iloc[self.position] if len(self._rows) else None
+
+    @property
+    def node(self) -> int | None:
+        """The autograd sequence number of the selected node; None where there is none."""
+        row = self.row
+        return None if row is None or pd.isna(row["node"]) else int(row["node"])
+
+    @traitlets.validate("position")
+    def _in_range(self, proposal: Any) -> int:
+        last = max(0, len(self._rows) - 1)
+        if not 0 <= proposal["value"] <= last:
+            raise UsageError(f"expected a position from 0 to {last}, got {proposal['value']}; try stepper.position = 0")
+        return int(proposal["value"])
+
+    @traitlets.validate("chosen")
+    def _is_a_pass(self, proposal: Any) -> int:
+        if not 0 <= proposal["value"] < max(1, len(self.passes)):
+            raise UsageError(f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see stepper.passes")
+        return int(proposal["value"])
+
+    def _chosen_changed(self, change: Any) -> None:
+        with self.hold_sync():
+            for name, value in self._pass(self.passes[self.chosen]).items():
+                setattr(self, name, value)
+
+    def _position_changed(self, change: Any) -> None:
+        self.detail = self._detail(self.position)
+
+    def _pass(self, chosen: dict[str, Any]) -> dict[str, Any]:
+        """What shows a pass, at its first bad node or at its first one."""
+        step, number = chosen["step"], chosen["backward_pass"]
+        self._rows = rows_of(self._trace.backward, step, number)
+        position = self._first_bad()
+        return {
+            "graph": graph_columns(self._rows, self._numel()),
+            "edges": edge_bytes(self._trace.edges, self._rows, step, number),
+            "position": position,
+            "detail": self._detail(position),
+        }
+
+    def _first_bad(self) -> int:
+        return next((i for i, status in enumerate(self._rows["status"]) if status in BAD), 0)
+
+    def _numel(self) -> pd.Series[int]:
+        """Elements of each outgoing gradient; 0 where its row is not in ``trace.ops``."""
+        if "position_out" not in self._rows:
+            return pd.Series(0, index=self._rows.index)
+        known = self._trace.ops.set_index("position")["numel"]
+        known = known[~known.index.duplicated()]
+        return known.reindex(self._rows["position_out"]).fillna(0)
+
+    def _detail(self, position: int) -> dict[str, Any]:
+        row = self._rows.iloc[position]
+        into, out = (trace_row(self._trace, row.get(f"position_{side}")) for side in ("in", "out"))
+        return {
+            "position": position,
+            "story": story(row, int(out["numel"]) if out is not None else 0),
+            "source": self._source(row),
+            "forward": self._forward(row),
+            "grad_in": browser_histogram(self._trace, into),
+            "grad_out": browser_histogram(self._trace, out),
+        }
+
+    def _source(self, row: pd.Series[Any]) -> list[list[Any]]:
+        if pd.isna(row["line"]) or not row["file"]:
+            return []
+        found = self._trace.source(row["file"], int(row["line"]))
+        return [[n, text] for n, text in found] or [[int(row["line"]), str(row["source"] or "")]]
+
+    def _forward(self, row: pd.Series[Any]) -> list[list[str]]:
+        """The results of the forward op that made the node, as texts: name, values."""
+        ops = self._trace.ops
+        same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
+        return [[_text(made[name]) for name in FORWARD_COLUMNS] for _, made in ops[same.fillna(False)].head(3).iterrows()]
+
+    def static_text(self) -> str:
+        """The pass and its first bad node in one line."""
+        if not self.passes:
+            return "Backward stepper: no backward pass was recorded"
+        row = self._rows.iloc[self._first_bad()]
+        nodes = plural(len(self._rows), "node")
+        if row["status"] not in BAD:
+            return f"Backward stepper: {nodes}, all finite"
+        return f"Backward stepper: {nodes}, first bad one {row['name']} at {row['file']}:{row['line']}"
+
+    def static_html(self) -> str:
+        """The first bad node with its source, the gain along the pass, and the rows around it."""
+        if not self.passes:
+            return f"<div>{escape(self.static_text())}</div>"
+        from nanlab.views._static import gain_picture
+        from nanlab.views.tables import static_table
+
+        at = self._first_bad()
+        row = self._rows.iloc[at]
+        around = self._rows.iloc[max(0, at - 4) : at + 6]
+        head = f"<div>{escape(self.static_text())} {badge(str(row['status']))}</div><div>{escape(story(row))}</div>"
+        source = code([(n, text) for n, text in self._source(row)], int(row["line"])) if self._source(row) else ""
+        table = static_table(around, "backward", self._trace, in_order=True)
+        return head + source + gain_picture(self._rows) + table
+
+
+def _text(value: Any) -> str:
+    from nanlab.views._html import number
+
+    return value if isinstance(value, str) else number(value)
+
+
+def stepper(trace: Trace) -> Stepper:
+    """Walk the backward graph of a trace, node by node in the order of execution."""
+    return Stepper(trace)

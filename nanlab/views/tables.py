@@ -1,0 +1,78 @@
+"""The tables of a trace as a notebook shows them; underneath they stay DataFrames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from nanlab.views._columns import columns_for, trouble_first
+from nanlab.views._html import plural, table
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+
+ROWS = 50  # in a static table; more makes notebooks slow and large
+
+
+class TraceTable(pd.DataFrame):
+    """A DataFrame that a notebook shows with the trouble on top, source lines and exponent histograms.
+
+    Whatever is taken from it (rows, columns, a copy) is one too; what has lost its telling columns shows as pandas
+    shows it.
+    """
+
+    _metadata = ["kind", "trace"]  # noqa: RUF012  # pandas' own protocol
+    kind: str = ""
+    trace: Trace | None = None
+
+    @property
+    def _constructor(self) -> type[TraceTable]:
+        return TraceTable
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy for another process leaves the trace behind, and with it the small histograms."""
+        return super().__getstate__() | {"trace": None}
+
+    def _repr_html_(self) -> str | None:
+        if not _is_telling(self):
+            return super()._repr_html_()  # type: ignore[operator,no-any-return]
+        return static_table(self, self.kind, self.trace)
+
+    def _ipython_display_(self) -> None:
+        if len(self) <= ROWS or not _is_telling(self):
+            raise NotImplementedError("IPython then asks for HTML and text")
+        from nanlab.views.browse import browse
+
+        browse(self)._ipython_display_()
+
+
+def as_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None) -> TraceTable:
+    """The frame as one that shows itself.
+
+    kind: "ops", "backward", "parameters" or "steps". trace: where the histograms come from; none are shown without it.
+    """
+    made = TraceTable(frame)
+    made.kind, made.trace = kind, trace
+    return made
+
+
+def _is_telling(frame: TraceTable) -> bool:
+    if frame.kind not in ("ops", "backward"):
+        return bool(frame.kind) and frame.columns.nlevels == 1
+    return {"status", "op", "file", "line"} <= set(map(str, frame.columns))
+
+
+def static_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None, in_order: bool = False) -> str:
+    """HTML of at most 50 rows with inline styles, the trouble on top unless ``in_order``."""
+    columns = columns_for(frame, kind)
+    rows = (frame if in_order else trouble_first(frame)).head(ROWS)
+    cells = [[column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)]
+    return table([c.title for c in columns], cells, [c.align for c in columns], _caption(frame, rows, in_order))
+
+
+def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool) -> str:
+    if len(rows) == len(frame):
+        return plural(len(frame), "row")
+    first = "the first" if in_order or not frame.index.is_monotonic_increasing else "trouble first, the top"
+    return f"{plural(len(frame), 'row')}; {first} {len(rows)} are shown"

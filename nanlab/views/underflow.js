@@ -1,0 +1,105 @@
+const FATES = [["zero", "flushed to zero"], ["subnormal", "subnormal"], ["normal", "normal"], ["overflow", "overflow"]];
+
+function render({ model, el }) {
+  const get = (name) => model.get(name), uid = "nl" + Math.random().toString(36).slice(2, 8);
+  const set = (name, value) => { model.set(name, value); model.save_changes(); draw(); };
+  const tensors = get("tensors"), formats = get("formats"), gradients = get("gradients");
+  const select = h("select", { "aria-label": "Tensor", onchange: () => set("selected", Number(select.value)) },
+    tensors.map((tensor, i) => h("option", { value: i }, tensor.label)));
+  const slider = h("input", { type: "range", min: -16, max: 40, step: 1, "aria-label": "Loss scale (log2)", oninput: () => set("log2_scale", Number(slider.value)) });
+  const scaleText = h("output", { class: "nl-scale nl-mono" });
+  const boxes = formats.map(({ name }) => h("input", { type: "checkbox", id: `${uid}-${name}`, onchange: () =>
+    set("chosen", formats.map((f) => f.name).filter((_, i) => boxes[i].checked)) }));
+  const use = (get_scale) => h("button", { type: "button", onclick: () => set("log2_scale", get_scale()) });
+  const primary = () => formats.find((f) => f.name === (get("chosen")[0] ?? "float16"));
+  const now = () => tensors[get("selected")];
+  const bestHere = use(() => now().best[primary().name]), bestAll = use(() => gradients.best[primary().name]);
+  const plots = h("div", { class: "nl-plots" }), key = h("div", { class: "nl-key nl-dim" });
+  const readout = h("div", { class: "nl-readout", role: "status", "aria-label": "Shares" });
+  const root = h("div", { class: "nanlab nl-underflow" },
+    h("div", { class: "nl-bar-of-controls" }, h("label", { class: "nl-grow" }, "Tensor", select)),
+    h("div", { class: "nl-bar-of-controls", role: "group", "aria-label": "Formats" },
+      formats.map(({ name }, i) => h("label", { for: `${uid}-${name}` }, boxes[i], name))),
+    h("div", { class: "nl-bar-of-controls" }, h("span", { class: "nl-dim", "aria-hidden": "true" }, "Loss scale"), slider, scaleText),
+    h("div", { class: "nl-bar-of-controls" }, h("span", { class: "nl-dim nl-loses" }), bestHere, bestAll), plots, key, readout);
+  const loses = root.querySelector(".nl-loses");
+  if (!tensors.length) root.replaceChildren(h("p", { class: "nl-dim" }, "No tensor was recorded."));
+  el.append(root);
+
+  function draw() {
+    if (!tensors.length) return;
+    const scale = get("log2_scale"), tensor = now(), format = primary();
+    select.value = get("selected");
+    slider.value = scale;
+    slider.setAttribute("aria-valuetext", `2 to the ${scale}`);
+    scaleText.textContent = `2${superscript(scale)} = ${2 ** scale >= 1e7 || scale < -9 ? (2 ** scale).toExponential(2) : counted(2 ** scale)}`;
+    boxes.forEach((box, i) => { box.checked = get("chosen").includes(formats[i].name); });
+    loses.textContent = `Loses least in ${format.name}:`;
+    bestHere.textContent = `2${superscript(tensor.best[format.name])} for this tensor`;
+    bestAll.textContent = `2${superscript(gradients.best[format.name])} for all ${plural(gradients.tensors, "gradient")}`;
+    bestAll.hidden = !gradients.tensors;
+    drawPlots(tensor, format, scale);
+    key.replaceChildren(...FATES.map(([name, text]) => keyed(name, text)), keyed("true-zero", "true zeros"), keyed("born", "NaN, ±inf"));
+    readout.replaceChildren(...shares(tensor, scale));
+  }
+  function keyed(name, text) {
+    const out = h("span", {}, text);
+    out.style.setProperty("--nl-key", `var(--nl-${name})`);
+    return out;
+  }
+  function drawPlots(tensor, format, scale) {
+    const twin = tensor.twin && { nan: 0, neginf: 0, posinf: 0, zero: 0, ...tensor.twin };
+    const both = [[`as run, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
+    const axis = commonAxis(both.map((each) => each[1]), formats[0]);
+    const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
+    const figures = both.map(([name, data]) => {
+      const total = data.counts.reduce((a, b) => a + b, 0) + data.zero + data.neginf + data.posinf + data.nan;
+      const sum = `${counted(total)} values: ${counted(total - data.zero - data.neginf - data.posinf - data.nan)} finite and not zero`
+        + extra(data).filter((o) => o[1]).map(([what, n]) => `, ${counted(n)} ${what}`).join("");
+      const lost = data.flushed ? `; ${plural(data.flushed, "value")} became zero as run` : "";
+      return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}${lost}`)),
+        histogram(data, { axis, top, format, scale, width: 860, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
+    });
+    plots.replaceChildren(...figures, bands(axis, scale));
+  }
+  /** What each format does with each exponent, under the histograms on their axis. */
+  function bands(axis, scale) {
+    const chosen = formats.filter((f) => get("chosen").includes(f.name)), width = 860, unit = (width - 168) / (axis[1] - axis[0] + 1);
+    const root = s("svg", { viewBox: `0 0 ${width} ${Math.max(1, chosen.length * 20)}`, class: "nl-histogram nl-bands", "aria-hidden": "true" });
+    chosen.forEach((format, row) => {
+      const edges = [axis[0], format.zero_limit - scale, format.normal_limit + 1 - scale, format.overflow_limit + 1 - scale, axis[1] + 1];
+      FATES.forEach(([name, text], i) => {
+        const from = Math.max(axis[0], edges[i]), to = Math.min(axis[1] + 1, edges[i + 1]), long = (to - from) * unit;
+        if (long <= 0) return;
+        root.append(s("rect", { x: (from - axis[0]) * unit, y: row * 20 + 2, width: Math.max(0, long - 1), height: 15, class: `nl-bar nl-band nl-${name}` }));
+        if (long > 6.2 * text.length) root.append(s("text", { x: (from - axis[0]) * unit + long / 2, y: row * 20 + 13, "text-anchor": "middle", class: "nl-band-name" }, text));
+      });
+      root.append(s("text", { x: width - 160, y: row * 20 + 14, class: "nl-format" }, format.name));
+    });
+    return root;
+  }
+  function shares(tensor, scale) {
+    const chosen = formats.filter((f) => get("chosen").includes(f.name));
+    if (!chosen.length) return [h("p", { class: "nl-dim" }, "Choose a format.")];
+    const rows = chosen.map((format) => {
+      const cast = castShares(tensor.data, format, scale);
+      return h("tr", {}, h("th", { scope: "row" }, format.name), FATES.map(([name]) =>
+        h("td", { class: `nl-share-${name}` }, percent(cast[name], cast.numel), h("span", { class: "nl-dim" }, ` ${counted(cast[name])}`))),
+        h("td", { class: "nl-share-limit" }, counted(cast.limit)));
+    });
+    const heads = ["format", ...FATES.map((f) => f[1]), "in a limit’s own bin"];
+    return [h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows)),
+      h("p", { class: "nl-dim nl-note" }, "Shares of the non-zero finite values times the loss scale; exact but for values in a limit’s own bin, "
+        + "which count as kept: some of them may round across the limit."
+        + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""))];
+  }
+  const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];
+  for (const name of names) model.on(`change:${name}`, draw);
+  draw();
+  return () => {
+    loosen();
+    restore();
+    for (const name of names) model.off(`change:${name}`, draw);
+  };
+}
+export default { render };

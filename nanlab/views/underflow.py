@@ -1,0 +1,175 @@
+"""A widget for what low precision loses: exponent histograms against the formats, with a loss-scale slider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+import traitlets
+
+from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, cast_shares, format_bins
+from nanlab.errors import UsageError
+from nanlab.views._columns import known
+from nanlab.views._histograms import browser_histogram, dense, format_for_browser, twin_histogram, twins_lost
+from nanlab.views._html import escape, number, plural, table
+from nanlab.views._widget import View, script, style
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+
+FORMATS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+MOST = 500  # tensors in the list
+
+
+class UnderflowExplorer(View):
+    """What a cast to a low-precision format does to each tensor, under a loss scale.
+
+    ``explorer.row`` is the row of ``trace.ops`` at hand, ``explorer.shares`` the counts for each chosen format,
+    ``explorer.log2_scale`` the slider; ``selected``, ``chosen`` and ``log2_scale`` may be set.
+    """
+
+    _esm = script("underflow")
+    _css = style("underflow")
+
+    formats = traitlets.List().tag(sync=True)  # the limits of each format, as histogram bins
+    tensors = traitlets.List().tag(sync=True)  # label, histogram, twin, best; by what float16 would lose
+    gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
+    left_out = traitlets.Int(0).tag(sync=True)  # tensors that did not fit into the list
+    selected = traitlets.Int(0).tag(sync=True)  # which of ``tensors``
+    chosen = traitlets.List(["float16"]).tag(sync=True)  # names of the formats that are drawn
+    log2_scale = traitlets.Int(0).tag(sync=True)
+
+    def __init__(self, trace: Trace) -> None:
+        ordered = by_loss(trace)
+        self._rows = ordered.head(MOST)
+        self._trace = trace
+        super().__init__(
+            formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
+            tensors=[self._tensor(row) for _, row in self._rows.iterrows()],
+            gradients=_gradients(trace),
+            left_out=max(0, len(ordered) - MOST),
+        )
+
+    @property
+    def row(self) -> pd.Series[Any] | None:
+        """The row of ``trace.ops`` of the chosen tensor; None where nothing was recorded."""
+        return self._rows.iloc[self.selected] if len(self._rows) else None
+
+    @property
+    def shares(self) -> pd.DataFrame:
+        """A row per chosen format: counts of the chosen tensor's non-zero finite values after scaling and casting."""
+        row = self.row
+        exponents = self._trace.histogram(int(row["position"])) if row is not None else pd.Series(dtype="int64")
+        casts = {name: cast_shares(exponents, getattr(torch, name), self.log2_scale) for name in self.chosen}
+        names = ["numel", "zero", "subnormal", "normal", "overflow", "limit"]
+        return pd.DataFrame([[getattr(c, n) for n in names] for c in casts.values()], index=list(casts), columns=names)
+
+    @traitlets.validate("selected")
+    def _in_list(self, proposal: Any) -> int:
+        if not 0 <= proposal["value"] < max(1, len(self._rows)):
+            raise UsageError(f"expected a tensor from 0 to {len(self._rows) - 1}, got {proposal['value']}; see .tensors")
+        return int(proposal["value"])
+
+    @traitlets.validate("chosen")
+    def _are_formats(self, proposal: Any) -> list[str]:
+        names = [str(dtype).removeprefix("torch.") for dtype in FORMATS]
+        if unknown := [name for name in proposal["value"] if name not in names]:
+            raise UsageError(f"expected formats out of {', '.join(names)}, got {unknown}")
+        return list(proposal["value"])
+
+    @traitlets.validate("log2_scale")
+    def _within_slider(self, proposal: Any) -> int:
+        if proposal["value"] not in LOSS_SCALES:
+            raise UsageError(f"expected a power of two from {LOSS_SCALES[0]} to {LOSS_SCALES[-1]}, got {proposal['value']}")
+        return int(proposal["value"])
+
+    def _tensor(self, row: pd.Series[Any]) -> dict[str, Any]:
+        twin = twin_histogram(self._trace, row)
+        return {
+            "label": _label(row),
+            "dtype": str(row["dtype"]),
+            "data": browser_histogram(self._trace, row),
+            "twin": dense(twin) | twins_lost(self._trace, row) if twin is not None else None,
+            "best": _best(self._trace.histogram(int(row["position"]))),
+        }
+
+    def static_text(self) -> str:
+        """The tensor that would lose most, in one line."""
+        row = self.row
+        if row is None:
+            return "Underflow explorer: nothing was recorded"
+        return f"Underflow explorer: {plural(len(self.tensors), 'tensor')}; {self._rows.iloc[0]['op']} loses most: {self._share(self._rows.iloc[0])}"
+
+    def _share(self, row: pd.Series[Any]) -> str:
+        zero, inf = int(known(row["fp16_zero"]) or 0), int(known(row["fp16_inf"]) or 0)
+        return f"float16 flushes {zero:,} and overflows {inf:,} of {plural(int(row['numel']), 'value')}"
+
+    def static_html(self) -> str:
+        """The histogram of the tensor that would lose most, and a table of the first ten."""
+        row = self.row
+        if row is None:
+            return f"<div>{escape(self.static_text())}</div>"
+        from nanlab.views._static import exponents_picture
+
+        heads = ["tensor", "values", "fp16 → 0", "fp16 subnormal", "fp16 → inf", "best scale"]
+        rows = [
+            [escape(t["label"]), number(int(r["numel"])), number(r["fp16_zero"]), number(r["fp16_subnormal"])]
+            + [number(r["fp16_inf"]), f"2^{t['best']['float16']}"]
+            for t, (_, r) in zip(self.tensors[:10], self._rows.head(10).iterrows(), strict=True)
+        ]
+        title = f"<div>{escape(self.tensors[self.selected]['label'])}</div>"
+        picture = exponents_picture(self._trace.histogram(int(row["position"])))
+        return title + picture + table(heads, rows, ["left", *["right"] * 5])
+
+
+def by_loss(trace: Trace) -> pd.DataFrame:
+    """Rows of ``trace.ops`` with values, the one that would lose the largest share in float16 first.
+
+    What counts is the share flushed to zero or overflowing, the float32 twin's where there is one, then the share
+    that becomes subnormal; between equals the earlier row, where the signal is lost first.
+    """
+    ops = trace.ops
+    ops = ops[(ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
+    numel = ops["numel"].to_numpy(dtype="float64", na_value=np.nan)
+    lost = _floats(ops["fp16_zero"]) + _floats(ops["fp16_inf"])
+    lost = np.maximum(lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64"))
+    keys = pd.DataFrame({"lost": -lost / numel, "faint": -_floats(ops["fp16_subnormal"]) / numel})
+    return ops.iloc[keys.sort_values(["lost", "faint"], kind="stable").index.to_numpy()]
+
+
+def _twin_flushed(trace: Trace) -> dict[int, int]:
+    shadow = getattr(trace, "shadow", None)
+    if shadow is None or "flushed" not in shadow:
+        return {}
+    return {int(p): int(n) for p, n in zip(shadow["position"], shadow["flushed"].fillna(0), strict=True)}
+
+
+def _floats(column: pd.Series[Any]) -> Any:
+    return column.to_numpy(dtype="float64", na_value=0.0)
+
+
+def _label(row: pd.Series[Any]) -> str:
+    module, place = known(row["module"]), f"{str(known(row['file'])).rsplit('/', 1)[-1]}:{known(row['line'])}"
+    kind = "gradient" if row["phase"] == "backward" else str(row["phase"])
+    where = f" in {module}" if module else ""
+    return f"{row['op'] or 'accumulate'} · {kind}{where} · {place} · step {row['step']} · #{row['position']}"
+
+
+def _gradients(trace: Trace) -> dict[str, Any]:
+    """The histogram of every gradient together."""
+    ops = trace.ops
+    rows = ops[(ops["phase"] == "backward").to_numpy(dtype=bool) & (ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
+    together = add_histograms(trace.histogram(int(position)) for position in rows["position"])
+    return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
+
+
+def _best(exponents: pd.Series[int]) -> dict[str, int]:
+    """log2 of the loss scale that loses least, for each format."""
+    return {str(dtype).removeprefix("torch."): best_scale(exponents, dtype) for dtype in FORMATS}
+
+
+def underflow(trace: Trace) -> UnderflowExplorer:
+    """Explore what float16, bfloat16 and float8 would lose of each tensor of a trace."""
+    return UnderflowExplorer(trace)
