@@ -198,8 +198,10 @@ def append_normals(state, bins, first, last, lanes):
 @helper
 def magnitude_of(lowest, highest):
     """Bits of the greatest magnitude between two order keys."""
-    return max(np.uint32(order_key(np.uint32(lowest)) & np.int32(0x7FFFFFFF)),
-               np.uint32(order_key(np.uint32(highest)) & np.int32(0x7FFFFFFF)))
+    return max(
+        np.uint32(order_key(np.uint32(lowest)) & np.int32(0x7FFFFFFF)),
+        np.uint32(order_key(np.uint32(highest)) & np.int32(0x7FFFFFFF)),
+    )
 
 
 @helper
@@ -241,6 +243,7 @@ def summarise32(address, size, kind, state_address):
     scratch = pointer_int64(state[L.SCRATCH_ADDRESS])
     bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
     own_normal = own_smallest_normal(kind, state)
+    watched = max(own_normal, HALF_SMALLEST_NORMAL)
     lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     zero = nan = posinf = neginf = flushed = below = above = subnormal = 0
     total = squares = 0.0
@@ -262,7 +265,7 @@ def summarise32(address, size, kind, state_address):
         squares += block_squares
         lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
         zero += zeros
-        if zeros + nonfinite < count and (small < HALF_SMALLEST_NORMAL or magnitude_of(low, high) >= HALF_INF):
+        if zeros + nonfinite < count and (small < watched or magnitude_of(low, high) >= HALF_INF):
             counts = half_counts(bits, count, own_normal)
             flushed += counts[0] - zeros
             below += counts[1] - counts[0]

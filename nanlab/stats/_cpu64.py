@@ -220,8 +220,10 @@ def summarise64(address, size, kind, state_address):
         squares += moments[1]
         lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
         zero += zeros
-        if kind == L.WIDE_FLOAT64 and zeros + nonfinite < count and (
-            small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF
+        if (
+            kind == L.WIDE_FLOAT64
+            and zeros + nonfinite < count
+            and (small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF)
         ):
             counts = half_counts(bits, count)
             flushed += counts[0] - zeros

@@ -14,18 +14,19 @@ from numba.extending import intrinsic
 
 SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
 
+_LEAN: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 # Helpers are inlined into the kernels, and cached with them: nobody calls them from Python or C.
-helper = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+helper = njit(no_cpython_wrapper=True, **_LEAN)
 # For sums only, whose order LLVM may then choose.
-fast_helper = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, fastmath={"reassoc", "contract"})
+fast_helper = njit(no_cpython_wrapper=True, fastmath={"reassoc", "contract"}, **_LEAN)
 
 
 def kernel(function: Callable[..., int]) -> Callable[[int, int, int, int], int]:
     """Compile ``function`` now, or load it from numba's cache; without a writable cache, compile it every time."""
     try:
-        return njit(SIGNATURE, cache=True, _nrt=False, error_model="numpy", no_cfunc_wrapper=True)(function)
+        return njit(SIGNATURE, cache=True, **_LEAN)(function)
     except (RuntimeError, OSError):  # numba finds no directory to write to, or the disk is full
-        return njit(SIGNATURE, _nrt=False, error_model="numpy", no_cfunc_wrapper=True)(function)
+        return njit(SIGNATURE, **_LEAN)(function)
 
 
 def _pointer_to(element: types.Type) -> Any:

@@ -8,8 +8,8 @@ import torch
 
 from nanlab.errors import UsageError
 from nanlab.stats import _layout as L
+from nanlab.stats._bins import decode, fits, gather
 from nanlab.stats._device import DeviceRow, bins_of, fetch, head_of, include_zeros
-from nanlab.stats._bins import decode, gather
 from nanlab.stats._kernels import Kernel, Kernels, load_kernels
 from nanlab.stats._memory import PLAIN, is_dense, readable, unobserved
 from nanlab.stats._record import TensorStats
@@ -40,6 +40,11 @@ class StatsTable:
         self._scratch = np.zeros(L.SCRATCH_WORDS + L.BLOCK, np.int64)
         self._state[L.TIMES] = 1
         self._point_at_memory()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that rows and histograms take."""
+        return self._rows.nbytes + self._arena.nbytes
 
     def __len__(self) -> int:
         return self.n
@@ -142,8 +147,8 @@ class StatsTable:
     @classmethod
     def from_arrays(cls, rows: np.ndarray, bins: np.ndarray) -> StatsTable:
         """The table that ``to_arrays`` gave; raises UsageError where the arrays are of another form."""
-        ends = rows[:, L.FIRST_BIN] + np.maximum(rows[:, L.BINS], 0) if rows.ndim == 2 and len(rows) else np.zeros(1)
-        if rows.ndim != 2 or rows.shape[1] != L.WIDTH or ends.max() > len(bins) or (rows[:, L.FIRST_BIN] < 0).any():
+        whole = rows.ndim == 2 and rows.shape[1] == L.WIDTH and bins.ndim == 1
+        if not whole or not fits(rows, len(bins)):
             raise UsageError(
                 f"expected int64 arrays from StatsTable.to_arrays(), got shapes {rows.shape} and {bins.shape}"
             )
@@ -192,11 +197,13 @@ class StatsTable:
         """Run a kernel on memory, with more room if it asks for it."""
         kernel, kind = known
         self._state[L.TIMES] = times
-        bad = kernel(address, numel, kind, self._state_address)
-        if bad == L.FULL:
-            self._make_room(L.MOST_BINS)
+        try:
             bad = kernel(address, numel, kind, self._state_address)
-        self._state[L.TIMES] = 1
+            if bad == L.FULL:
+                self._make_room(L.MOST_BINS)
+                bad = kernel(address, numel, kind, self._state_address)
+        finally:
+            self._state[L.TIMES] = 1
         self.bad = bad
         self.n += 1
         return self.n - 1
@@ -206,7 +213,7 @@ class StatsTable:
         row = self._new_row(L.UNKNOWN)
         try:
             self._rows[row, L.NUMEL] = int(t.numel())
-        except Exception:  # noqa: BLE001 - an uninitialised parameter or a symbolic size has no number of elements
+        except Exception:  # an uninitialised parameter or a symbolic size has no number of elements
             self._rows[row, L.NUMEL] = 0
         self._rows[row, L.MIN : L.RMS + 1] = NOTHING
         self.bad = 0
