@@ -7,6 +7,8 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -20,9 +22,7 @@ from nanlab._completion import nanwatch_matcher
 from nanlab._models import find_model
 from nanlab.capture import StepsDone, watch
 from nanlab.errors import NanlabError
-from nanlab.rules.errors import explain
 from nanlab.trace import Trace
-from nanlab.views import register_formatters
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -246,6 +246,13 @@ class NanMagics(Magics):
         self.shell.events.unregister("pre_run_cell", self.before_cell)
 
 
+def explain(error: BaseException) -> object:
+    """What an exception of the user's means, where a rule knows; else None."""
+    if find_spec("nanlab.rules.errors") is None:
+        return None
+    return import_module("nanlab.rules.errors").explain(error)
+
+
 def note(text: str) -> None:
     """One line to the user, beside what the cell prints."""
     print(f"nanwatch: {text}", file=sys.stderr)
@@ -274,7 +281,8 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.register_magics(NanMagics(ip))
     ip.input_transformers_cleanup.append(cell_as_line)
     ip.Completer.custom_matchers.append(nanwatch_matcher)
-    register_formatters(ip)
+    if find_spec("nanlab.views") and hasattr(views := import_module("nanlab.views"), "register_formatters"):
+        views.register_formatters(ip)
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:

@@ -106,7 +106,10 @@ def test_misuse_is_one_line(notebook: Callable) -> None:
 def test_tab_offers_models_and_options(notebook: Callable) -> None:
     nb = notebook("%load_ext nanlab\n" + SETUP, "%%nanwatch mod")
     nb.run(0)
-    nb.root.locator(".jp-Cell[data-windowed-list-index='1'] .cm-content").click()
+    editor = nb.root.locator(".jp-Cell[data-windowed-list-index='1'] .cm-content")
+    editor.click()
     nb.page.keyboard.press("End")
     nb.page.keyboard.press("Tab")
-    expect(nb.root.locator(".jp-Cell[data-windowed-list-index='1'] .cm-content")).to_contain_text("%%nanwatch model")
+    expect(nb.page.locator(".jp-Completer-match")).to_have_text(["model"])
+    nb.page.keyboard.press("Enter")
+    expect(editor).to_have_text("%%nanwatch model")
