@@ -6,6 +6,7 @@ and in gradient. Elsewhere:
 - The value is torch's where that is finite; otherwise the one its docstring states. Where it states none: 0 for what
   torch leaves undefined (NaN), the largest magnitude of the dtype, with its sign, for an infinity.
 - The derivative is 0, and so is the second.
+- Of a derivative that is 0 the sign may differ: torch has -0.0 in places.
 - A NaN that came in stays NaN, in value and gradient: bad data is not hidden. An infinity that came in is finite after.
 
 Derivative means the vector-Jacobian product with ones. Each element is judged for itself, or each row where the
@@ -21,6 +22,7 @@ differentiable twice, and can be compiled and vmapped. They cost about three tim
 
 from __future__ import annotations
 
+from nanlab.safe._distances import cdist
 from nanlab.safe._division import div, reciprocal
 from nanlab.safe._inverse import acos, acosh, asin, atan2, atanh
 from nanlab.safe._logs import entropy, exp, log, log1p, log2, log10, logit, xlogy
@@ -35,6 +37,7 @@ __all__ = [
     "asin",
     "atan2",
     "atanh",
+    "cdist",
     "cosine_similarity",
     "div",
     "entropy",

@@ -70,7 +70,7 @@ def guard(
     operands go to ``fn`` as they are.
     """
     plain = [x.detach() for x in operands]
-    value, slopes = _ask(fn, plain)
+    value, slopes = ask(fn, plain)
 
     def whole(mask: Tensor) -> Tensor:
         return _all(mask, dim) if reduces else mask
@@ -92,8 +92,10 @@ def guard(
     return result
 
 
-def _ask(fn: Callable[..., Tensor], operands: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Torch's value and its vector-Jacobian product with ones, either of which may be non-finite here.
+def ask(
+    fn: Callable[..., Tensor], operands: Sequence[Tensor], grad: Tensor | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Torch's value and its vector-Jacobian product with ``grad`` (None: ones), either of which may be non-finite.
 
     Anomaly detection would raise at the NaN that is asked after, so it rests meanwhile.
     """
@@ -101,7 +103,7 @@ def _ask(fn: Callable[..., Tensor], operands: list[Tensor]) -> tuple[Tensor, tup
     with torch.autograd.set_detect_anomaly(False) if watched else nullcontext():
         answer = torch.func.vjp(fn, *operands)
         value, pull_back = answer[0], answer[1]
-        return value, pull_back(torch.ones_like(value))
+        return value, pull_back(torch.ones_like(value) if grad is None else grad)
 
 
 def _all(mask: Tensor, dim: Dims) -> Tensor:
@@ -163,8 +165,14 @@ def as_tensor(x: Any, name: str) -> Tensor:
 def broadcast(a: Tensor, b: Tensor) -> list[Tensor]:
     """Both tensors in the dtype that torch would compute in (``torch.result_type``), and in one shape."""
     dtype = _promoted([t for t in (a, b) if t.is_floating_point()])
-    shape = torch.broadcast_shapes(a.shape, b.shape)
+    shape = broadcast_shape(a.shape, b.shape)
     return [a.to(dtype).expand(shape), b.to(dtype).expand(shape)]
+
+
+def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
+    """The shape that both broadcast to."""
+    shape: torch.Size = torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
+    return shape
 
 
 def _promoted(floating: list[Tensor]) -> torch.dtype:

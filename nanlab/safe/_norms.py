@@ -30,7 +30,7 @@ def norm(
         lambda t: torch.linalg.vector_norm(t, order, dim=dim, keepdim=True),
         [x if dtype is None else x.to(dtype)],
         1.0,
-        outside=lambda value, t: _scaled_norm(value, t, order, dim),
+        outside=lambda value, t: scaled_norm(value, t, order, dim),
         flat=lambda value, t: (value == 0,),
         dim=dim,
         reduces=True,
@@ -48,7 +48,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: Dims = 1, eps: float = 1e-12) 
     """
     x = as_float(input, "input")
     floor = max(eps, smallest(x.dtype))
-    return guard(lambda t: t / _length(t, p, dim).clamp_min(floor), [x], 1.0, dim=dim, reduces=True)
+    return guard(lambda t: t / length(t, p, dim).clamp_min(floor), [x], 1.0, dim=dim, reduces=True)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
@@ -77,17 +77,18 @@ def _order(p: float | str | None) -> float:
     return p
 
 
-def _scaled_norm(value: Tensor, x: Tensor, order: float, dim: Dims) -> Tensor:
+def scaled_norm(value: Tensor, x: Tensor, order: float, dim: Dims) -> Tensor:
     """The norm by way of the vector divided by its largest magnitude; ``value`` of an empty vector."""
     if x.numel() == 0:
         return value
     limit = torch.finfo(x.dtype).max
     bounded = x.clamp(-limit, limit)
     largest = bounded.abs().amax(tuple(range(x.ndim)) if dim is None else dim, keepdim=True)
-    return torch.linalg.vector_norm(bounded / largest, order, dim=dim, keepdim=True) * largest
+    scaled: Tensor = torch.linalg.vector_norm(bounded / largest, order, dim=dim, keepdim=True) * largest
+    return scaled
 
 
-def _length(x: Tensor, order: float, dim: Dims) -> Tensor:
+def length(x: Tensor, order: float, dim: Dims) -> Tensor:
     """The norm, held constant at vectors of zeros: torch's derivative is 0 there and its second NaN."""
     zero = torch.linalg.vector_norm(x.detach(), order, dim=dim, keepdim=True) == 0
     return torch.where(zero, 0.0, torch.linalg.vector_norm(torch.where(zero, 1.0, x), order, dim=dim, keepdim=True))
@@ -95,7 +96,7 @@ def _length(x: Tensor, order: float, dim: Dims) -> Tensor:
 
 def _unit(x: Tensor, dim: int, floor: float) -> Tensor:
     """``x`` over its length, as ``cosine_similarity`` does it: the floor changes the value, not the derivative."""
-    length = _length(x, 2.0, dim).clone()
+    divisor = length(x, 2.0, dim).clone()
     with torch.no_grad():
-        length.clamp_min_(floor)
-    return x / length
+        divisor.clamp_min_(floor)
+    return x / divisor

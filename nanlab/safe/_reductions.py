@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import Dims, as_float, drop, guard
+from nanlab.safe._guard import Dims, as_float, broadcast_shape, drop, guard
 
 
 def std(input: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
@@ -34,7 +34,7 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
     Derivative: 1 / count where selected, 0 elsewhere, in an empty row, and where the sum overflows.
     """
     x, chosen = as_float(input, "input"), mask != 0
-    shape = torch.broadcast_shapes(x.shape, chosen.shape)
+    shape = broadcast_shape(x.shape, chosen.shape)
     x, chosen = x.expand(shape), chosen.expand(shape)
     dims = tuple(range(x.ndim)) if dim is None else dim
     count = chosen.sum(dims, keepdim=True).clamp_min(1)
