@@ -9,7 +9,7 @@ META = {
     "cause": "exploding-gradient",
     "also_causes": ("learning-rate",),
     "symptom": "loss-inf",
-    "first_bad_step": 0,
+    "first_bad_step": 5,
     "n_steps": 50,
     "oracle": "drift",
     "fix": "clip the gradient norm to 1 before the step, and a tenth of the learning rate",

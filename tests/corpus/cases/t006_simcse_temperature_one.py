@@ -8,7 +8,7 @@ META = {
     "phase": "forward",
     "cause": "dtype-overflow",
     "symptom": "loss-nan",
-    "first_bad_step": 0,
+    "first_bad_step": 78,
     "n_steps": 110,
     "fix": "L2-normalise the embeddings",
 }

@@ -4,12 +4,12 @@ import torch
 from torch import nn
 
 META = {
-    "origin_op": "pow",
-    "also_ops": ("sum", "square"),
+    "origin_op": "sum",
+    "also_ops": ("pow",),
     "phase": "forward",
     "cause": "dtype-overflow",
     "symptom": "loss-nan",
-    "first_bad_step": 0,
+    "first_bad_step": 13,
     "n_steps": 60,
     "fix": "compute the distances in float32 on normalised embeddings",
 }

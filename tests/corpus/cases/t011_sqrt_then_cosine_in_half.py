@@ -4,11 +4,12 @@ import torch
 from torch import nn
 
 META = {
-    "origin_op": "sqrt",
-    "phase": "backward",
-    "cause": "sqrt-at-zero",
-    "also_causes": ("dtype-underflow", "norm-at-zero", "div-by-zero", "eps-underflow"),
-    "symptom": "grad-nan",
+    "origin_op": "div",
+    "also_ops": ("cosine_similarity", "linalg_vector_norm"),
+    "phase": "forward",
+    "cause": "norm-at-zero",
+    "also_causes": ("dtype-underflow", "div-by-zero", "eps-underflow", "sqrt-at-zero"),
+    "symptom": "loss-nan",
     "first_bad_step": 4,
     "n_steps": 8,
     "fix": "cast to float32 before the gate, and an epsilon under the root",

@@ -8,7 +8,7 @@ META = {
     "phase": "optimizer",
     "cause": "scaler-misuse",
     "also_causes": ("learning-rate", "exploding-gradient"),
-    "symptom": "loss-nan",
+    "symptom": "grad-inf",
     "first_bad_step": 1,
     "n_steps": 5,
     "oracle": "drift",
@@ -23,7 +23,7 @@ class Recommender(nn.Module):
         self.tower = nn.Sequential(nn.Linear(2 * dim, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def forward(self, u, v):
-        return self.tower(torch.cat([self.user(u), self.item(v)], -1)).squeeze(-1)
+        return self.tower(torch.cat([self.user(u), self.item(v)], -1)).squeeze(-1)  # FIRST
 
 
 def build(fixed: bool = False):

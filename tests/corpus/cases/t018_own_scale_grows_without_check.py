@@ -9,7 +9,7 @@ META = {
     "cause": "loss-scale-overflow",
     "also_causes": ("dtype-overflow",),
     "symptom": "grad-nan",
-    "first_bad_step": 0,
+    "first_bad_step": 31,
     "n_steps": 40,
     "fix": "no loss scale (bfloat16 has the range of float32), or a bound on it",
 }

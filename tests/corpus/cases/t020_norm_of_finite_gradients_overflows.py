@@ -12,7 +12,7 @@ META = {
     "symptom": "silent-zero-update",
     "first_bad_step": 0,
     "n_steps": 5,
-    "watch": "update",
+    "watch": "update:net.0.weight",
     "fix": "divide the loss scale out before the norm is taken",
 }
 

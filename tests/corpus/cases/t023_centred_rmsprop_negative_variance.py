@@ -9,7 +9,7 @@ META = {
     "cause": "optimizer-arithmetic",
     "also_causes": ("sqrt-of-negative",),
     "symptom": "param-nan",
-    "first_bad_step": 0,
+    "first_bad_step": 44,
     "n_steps": 60,
     "fix": "centered=False, or an epsilon inside the root",
 }

@@ -10,7 +10,7 @@ META = {
     "cause": "optimizer-arithmetic",
     "also_causes": ("sqrt-of-negative",),
     "symptom": "param-nan",
-    "first_bad_step": 0,
+    "first_bad_step": 36,
     "n_steps": 60,
     "fix": "centered=False, or an epsilon inside the root",
 }
@@ -30,7 +30,7 @@ class Bandit(nn.Module):
 def build(fixed: bool = False):
     torch.manual_seed(424)
     net = Bandit()
-    opt = torch.optim.RMSprop(net.parameters(), lr=1e-4, alpha=0.6, centered=not fixed, foreach=True)
+    opt = torch.optim.RMSprop(net.parameters(), lr=1e-4, alpha=0.65, centered=not fixed, foreach=True)
     gen = torch.Generator().manual_seed(524)
     costs = torch.rand(8, 6, generator=gen)
 

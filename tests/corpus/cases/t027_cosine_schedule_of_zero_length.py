@@ -21,7 +21,7 @@ def schedule(total, warm, least):
         if k < warm:
             return (k + 1) / warm
         progress = np.float64(k - warm) / max(least, np.float64(total - warm))
-        return 0.5 * (1 + np.cos(np.pi * min(progress, 1.0)))  # ALSO
+        return 0.1 + 0.45 * (1 + np.cos(np.pi * min(progress, 1.0)))  # ALSO
 
     return factor
 

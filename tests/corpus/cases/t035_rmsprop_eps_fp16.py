@@ -8,7 +8,7 @@ META = {
     "phase": "optimizer",
     "cause": "optimizer-eps-underflow",
     "also_causes": ("eps-underflow", "dtype-underflow", "optimizer-arithmetic"),
-    "symptom": "param-inf",
+    "symptom": "param-nan",
     "first_bad_step": 0,
     "n_steps": 4,
     "fix": "eps=1e-3, or float32 master weights",

@@ -9,7 +9,7 @@ META = {
     "phase": "optimizer",
     "cause": "learning-rate",
     "symptom": "loss-inf",
-    "first_bad_step": 0,
+    "first_bad_step": 27,
     "n_steps": 40,
     "oracle": "drift",
     "fix": "weight decay 6e-4",

@@ -7,8 +7,8 @@ META = {
     "origin_op": "mul_",
     "phase": "optimizer",
     "cause": "learning-rate",
-    "symptom": "loss-nan",
-    "first_bad_step": 0,
+    "symptom": "loss-inf",
+    "first_bad_step": 12,
     "n_steps": 30,
     "oracle": "drift",
     "fix": "lr=1e-3, weight_decay=0.01",
@@ -36,7 +36,7 @@ def build(fixed: bool = False):
         y = torch.randint(0, 4, (6,), generator=gen)
         opt.zero_grad()
         logits = net(x)  # FIRST
-        loss = nn.functional.cross_entropy(logits, y)
+        loss = nn.functional.cross_entropy(logits, y)  # FIRST
         loss.backward()
         opt.step()  # ORIGIN
         return loss

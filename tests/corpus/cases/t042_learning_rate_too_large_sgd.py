@@ -9,7 +9,7 @@ META = {
     "cause": "learning-rate",
     "also_causes": ("exploding-gradient",),
     "symptom": "loss-inf",
-    "first_bad_step": 0,
+    "first_bad_step": 3,
     "n_steps": 16,
     "oracle": "drift",
     "fix": "lr=0.05",
@@ -26,7 +26,7 @@ def build(fixed: bool = False):
     def step(i):
         x = torch.randn(24, 4, generator=gen) @ mixing
         opt.zero_grad()
-        code = net[0](x)
+        code = net[0](x)  # FIRST
         loss = nn.functional.mse_loss(net[1](code), x)  # FIRST
         loss.backward()
         opt.step()  # ORIGIN

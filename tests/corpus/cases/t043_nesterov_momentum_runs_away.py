@@ -9,7 +9,7 @@ META = {
     "cause": "learning-rate",
     "also_causes": ("exploding-gradient",),
     "symptom": "loss-inf",
-    "first_bad_step": 0,
+    "first_bad_step": 14,
     "n_steps": 80,
     "oracle": "drift",
     "fix": "scale the features to unit variance",

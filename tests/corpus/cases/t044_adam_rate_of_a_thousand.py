@@ -8,7 +8,7 @@ META = {
     "phase": "optimizer",
     "cause": "learning-rate",
     "also_causes": ("exploding-gradient",),
-    "symptom": "loss-nan",
+    "symptom": "loss-inf",
     "first_bad_step": 1,
     "n_steps": 4,
     "oracle": "drift",

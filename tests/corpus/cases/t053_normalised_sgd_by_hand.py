@@ -11,6 +11,7 @@ META = {
     "symptom": "param-nan",
     "first_bad_step": 5,
     "n_steps": 8,
+    "twin_rests": (5, 6),
     "fix": "divide by norm + 1e-8",
 }
 

@@ -8,7 +8,7 @@ META = {
     "phase": "forward",
     "cause": "log-of-zero",
     "symptom": "loss-inf",
-    "first_bad_step": 0,
+    "first_bad_step": 5,
     "n_steps": 40,
     "fix": "nn.functional.logsigmoid",
 }
@@ -29,8 +29,8 @@ def build(fixed: bool = False):
     net = TinyLm()
     opt = torch.optim.Adam(net.parameters(), lr=0.05)
     gen = torch.Generator().manual_seed(557)
-    chosen = torch.randint(0, 12, (12, 16), generator=gen)
-    rejected = torch.randint(12, 24, (12, 16), generator=gen)
+    chosen = torch.randint(0, 12, (12, 240), generator=gen)
+    rejected = torch.randint(12, 24, (12, 240), generator=gen)
     with torch.no_grad():
         base = net.logp(chosen) - net.logp(rejected)
 
