@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from nanlab.views._graph import severity
@@ -73,7 +75,11 @@ KINDS: dict[str, Sequence[Column]] = {
         *(STATUS, _number("step"), _number("position"), _text("phase"), _text("op"), _text("module"), WHERE),
         *(_text("shape"), _text("dtype"), _histogram("position"), _number("nan", "NaN")),
         *(Column("inf", _inf, "posinf"), _number("zero"), _number("min"), _number("max"), _number("rms")),
-        *(_number("fp16_zero", "fp16 → 0"), _number("fp16_subnormal", "fp16 subnormal"), _number("fp16_inf", "fp16 → inf")),
+        *(
+            _number("fp16_zero", "fp16 → 0"),
+            _number("fp16_subnormal", "fp16 subnormal"),
+            _number("fp16_inf", "fp16 → inf"),
+        ),
     ],
     "backward": [
         *(STATUS, _number("step"), _number("order"), _number("node"), _text("name"), _text("module"), WHERE),
@@ -92,7 +98,9 @@ def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
     listed = KINDS.get(kind, ())
     if listed:
         return [column for column in listed if column.sort_by in frame.columns]
-    return [_text(n) if frame[n].dtype.kind in "OU" or _is_text(frame[n]) else _number(n) for n in map(str, frame.columns)]
+    return [
+        _text(n) if frame[n].dtype.kind in "OU" or _is_text(frame[n]) else _number(n) for n in map(str, frame.columns)
+    ]
 
 
 def _is_text(column: pd.Series[Any]) -> bool:
@@ -100,29 +108,20 @@ def _is_text(column: pd.Series[Any]) -> bool:
 
 
 def trouble_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows by status, worst first, then by how many values are not finite or would be lost in float16.
+    """The rows by status, worst first; the bad ones in order, the healthy ones by what float16 would lose.
 
     A frame that its owner sorted otherwise keeps its order.
     """
     if not frame.index.is_monotonic_increasing or "status" not in frame.columns:
         return frame
-    counts = [n for n in ("nan", "posinf", "neginf", "grad_out_nan", "grad_out_inf") if n in frame.columns]
-    half = [n for n in ("fp16_zero", "fp16_inf") if n in frame.columns]
-    keys = pd.DataFrame(
-        {
-            "status": [severity(str(s)) for s in frame["status"]],
-            "bad": -_total(frame, counts) if not _carried(frame) else 0,
-            "half": -_total(frame, half),
-        },
-        index=range(len(frame)),
-    )
-    return frame.iloc[keys.sort_values(["status", "bad", "half"], kind="stable").index.to_numpy()]
+    status = [severity(str(s)) for s in frame["status"]]
+    healthy = [s >= severity("healed") for s in status]
+    keys = pd.DataFrame({"status": status, "lost": -_lost(frame) * healthy})
+    return frame.iloc[keys.sort_values(["status", "lost"], kind="stable").index.to_numpy()]
 
 
-def _carried(frame: pd.DataFrame) -> bool:
-    """Whether statuses already say all: among bad rows the earliest is the most telling, not the fullest."""
-    return bool((frame["status"].astype(str) != "ok").any())
-
-
-def _total(frame: pd.DataFrame, names: list[str]) -> Any:
-    return frame[names].fillna(0).sum(axis=1).to_numpy(dtype="float64") if names else 0
+def _lost(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Values of each row that float16 would flush to zero or overflow."""
+    names = [n for n in ("fp16_zero", "fp16_inf") if n in frame.columns]
+    lost: npt.NDArray[np.float64] = frame[names].fillna(0).sum(axis=1).to_numpy(dtype="float64")
+    return lost

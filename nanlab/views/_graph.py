@@ -77,7 +77,9 @@ def edge_bytes(edges: pd.DataFrame, rows: pd.DataFrame, step: int, number: int) 
     mine = edges[(edges["step"] == step) & (_pass_of(edges) == number)]
     place = pd.Series(np.arange(len(rows)), index=rows["node"].to_numpy(dtype="int64", na_value=-1))
     place = place[~place.index.duplicated()]
-    pairs = pd.DataFrame({name: place.reindex(mine[name].to_numpy("int64")).to_numpy() for name in ("source", "target")})
+    pairs = pd.DataFrame(
+        {name: place.reindex(mine[name].to_numpy("int64")).to_numpy() for name in ("source", "target")}
+    )
     pairs = pairs.dropna().astype("int32")
     pairs = pairs[pairs["source"] < pairs["target"]]
     return pairs.to_numpy(dtype="<i4").tobytes()

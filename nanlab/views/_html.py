@@ -23,7 +23,7 @@ TINTS = {
 }
 LINE = "rgba(128,128,128,0.35)"
 SHADE = "rgba(128,128,128,0.12)"
-CELL = "padding:2px 10px;text-align:{align};white-space:nowrap;border:0;vertical-align:middle"
+CELL = "padding:2px 9px;text-align:{align}"
 
 
 def escape(text: object) -> str:
@@ -63,9 +63,9 @@ def badge(word: str, tint: str | None = None) -> str:
     return f'<span style="background:{colour};border-radius:3px;padding:0 6px;white-space:nowrap">{escape(word)}</span>'
 
 
-def cell(content: str, align: str = "right", extra: str = "") -> str:
+def cell(content: str, align: str = "right") -> str:
     """A table cell of ready HTML."""
-    return f'<td style="{CELL.format(align=align)};{extra}">{content}</td>'
+    return f'<td style="{CELL.format(align=align)}">{content}</td>'
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = "") -> str:
@@ -78,8 +78,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[s
         '<tr style="background:transparent">' + "".join(cell(c, a) for c, a in zip(row, aligns, strict=True)) + "</tr>"
         for row in rows
     )
-    title = f'<caption style="text-align:left;caption-side:top;padding:4px 0;opacity:0.8">{caption}</caption>' if caption else ""
-    style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px"
+    title = (
+        f'<caption style="text-align:left;caption-side:top;padding:4px 0;opacity:0.8">{caption}</caption>'
+        if caption
+        else ""
+    )
+    style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px;white-space:nowrap"
     return (
         f'<div style="overflow-x:auto"><table style="{style}">{title}<thead><tr style="background:transparent">{heads}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"

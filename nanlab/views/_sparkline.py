@@ -31,9 +31,11 @@ def sparkline(exponents: pd.Series[int]) -> str:
     zones = [_zone(LOWEST + WIDTH * i) for i in range(len(text))]
     for i in range(1, len(text) + 1):
         if i == len(text) or zones[i] != zones[start]:
-            parts.append(f'<span style="background:{ZONES[zones[start]]}">{text[start:i].replace(" ", "&nbsp;")}</span>')
+            parts.append(
+                f'<span style="background:{ZONES[zones[start]]}">{text[start:i].replace(" ", "&nbsp;")}</span>'
+            )
             start = i
-    style = "font-family:'DejaVu Sans Mono',monospace;font-size:8px;line-height:1;white-space:pre;letter-spacing:0"
+    style = "font:8px/1 monospace;white-space:pre"
     return f'<span title="{_title(exponents)}" style="{style}">{"".join(parts)}</span>'
 
 

@@ -11,7 +11,9 @@ from nanlab.views._html import plural
 
 def story(row: pd.Series[Any], numel: int = 0) -> str:
     """The local story of a row of ``trace.backward``; ``numel``: elements of its outgoing gradient, 0 if unknown."""
-    nan_in, inf_in, nan_out, inf_out = (_count(row, f"grad_{part}") for part in ("in_nan", "in_inf", "out_nan", "out_inf"))
+    nan_in, inf_in, nan_out, inf_out = (
+        _count(row, f"grad_{part}") for part in ("in_nan", "in_inf", "out_nan", "out_inf")
+    )
     if not nan_in + inf_in and nan_out + inf_out:
         return _born(row, nan_out, inf_out)
     if nan_in + inf_in and not nan_out + inf_out:

@@ -45,7 +45,10 @@ class View(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _summary(self) -> dict[str, str]:
-        return {"text/html": f'<div class="{self.fallback}">{self.static_html()}</div>', "text/plain": self.static_text()}
+        return {
+            "text/html": f'<div class="{self.fallback}">{self.static_html()}</div>',
+            "text/plain": self.static_text(),
+        }
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data, metadata = super()._repr_mimebundle_(**kwargs)

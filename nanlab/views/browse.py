@@ -38,7 +38,7 @@ class TableBrowser(View):
         self._order = 0  # counts the filters and sorts, so that the page forgets the rows of the last one
         heads = [[column.title, column.align] for column in self._columns]
         super().__init__(heads=heads, total=len(table), caption=self._caption(), block=self._block(0))
-        self.observe(lambda change: self._send(), "want")
+        self.observe(lambda change: self._refill(), "want")
         self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
 
     def _arrange(self) -> None:
@@ -53,9 +53,9 @@ class TableBrowser(View):
         self._order += 1
         with self.hold_sync():
             self.total, self.caption, self.want = len(self.frame), self._caption(), 0
-            self._send()
+            self._refill()
 
-    def _send(self) -> None:
+    def _refill(self) -> None:
         self.block = self._block(self.want)
 
     def _block(self, first: int) -> dict[str, Any]:

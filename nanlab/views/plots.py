@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
+from matplotlib.ticker import MaxNLocator
 
 from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views._graph import BAD
@@ -66,23 +67,46 @@ def _span(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
 
 
 def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Loss, gradient norm and loss scale of each training step on logarithmic axes; skipped steps are marked.
+    """Loss and gradient norm of each training step, and the loss scale at the right; skipped steps are marked.
 
     steps: ``trace.steps``. A step without a finite value is marked with a cross at the top.
     """
     ax = ax or _axes()
-    for name, colour in (("loss", BLUE), ("grad_norm", GREEN), ("loss_scale", PURPLE)):
+    drawn = [ax]
+    for name, colour in (("loss", BLUE), ("grad_norm", GREEN)):
         if name in steps and steps[name].notna().any():
-            _line(ax, steps["step"], steps[name], name.replace("_", " ").replace("grad", "gradient"), colour)
+            _line(ax, steps["step"], steps[name], name.replace("grad_", "gradient "), colour)
+    if "loss_scale" in steps and steps["loss_scale"].notna().any():
+        drawn.append(_loss_scale(ax, steps))
     if "skipped" in steps:
         skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"].to_numpy(dtype="float64")
         for i, step in enumerate(skipped):
             ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label="skipped" if i == 0 else None)
     ax.set(xlabel="training step", yscale="log")
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=8, frameon=False)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(ax, drawn)
     return ax
+
+
+def _loss_scale(ax: Axes, steps: pd.DataFrame) -> Axes:
+    """The loss scale on an axis of its own at the right, in powers of two."""
+    right = ax.twinx()
+    right.step(
+        _numbers(steps["step"]), _numbers(steps["loss_scale"]), where="post", color=PURPLE, label="loss scale (right)"
+    )
+    right.set_yscale("log", base=2)
+    right.tick_params(axis="y", labelcolor=PURPLE)
+    return right
+
+
+def _legend(ax: Axes, drawn: list[Axes]) -> None:
+    """One legend above the axes for all that is drawn on them."""
+    entries = [entry for each in drawn for entry in zip(*each.get_legend_handles_labels(), strict=True)]
+    if entries:
+        lines, names = zip(*entries, strict=True)
+        ax.legend(
+            lines, names, fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0
+        )
 
 
 def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str) -> None:
@@ -92,7 +116,15 @@ def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, c
     missing = at[~np.isfinite(values)]
     if len(missing) and usable.any():
         top = [1.0] * len(missing)
-        ax.plot(missing, top, "x", color=RED, transform=ax.get_xaxis_transform(), clip_on=False, label=f"{label}: not finite")
+        ax.plot(
+            missing,
+            top,
+            "x",
+            color=RED,
+            transform=ax.get_xaxis_transform(),
+            clip_on=False,
+            label=f"{label}: not finite",
+        )
 
 
 def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
@@ -110,8 +142,11 @@ def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.plot(bad, floor, "|", color=RED, transform=ax.get_xaxis_transform(), label="not finite")
         ax.axvline(bad[0], color=RED, linestyle="--", linewidth=1)
         first = f"{backward['name'].iloc[int(bad[0])]}"
-        ax.annotate(first, (bad[0], 1.0), (3, 3), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8)
+        ax.annotate(
+            first, (bad[0], 1.0), (3, 3), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8
+        )
     ax.set(xlabel="nodes in the order of execution", ylabel="gradient rms", yscale="log" if usable.any() else "linear")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(fontsize=8, frameon=False)
     return ax
 
@@ -130,10 +165,14 @@ def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
         values = _numbers(table[name])
         usable = np.isfinite(values) & (values > 0)
         ax.plot(eps[usable], values[usable], marker="o", markersize=3, color=colour, label=name.replace("_", " "))
-    useless = ~(table["finite_value"].astype(bool) & table["finite_gradient"].astype(bool)) | table["vanishes"].astype(bool)
+    useless = ~(table["finite_value"].astype(bool) & table["finite_gradient"].astype(bool)) | table["vanishes"].astype(
+        bool
+    )
     if useless.any():
         at = eps[useless.to_numpy()]
-        ax.plot(at, [0.03] * len(at), "x", color=RED, transform=ax.get_xaxis_transform(), label="vanishes or not finite")
+        ax.plot(
+            at, [0.03] * len(at), "x", color=RED, transform=ax.get_xaxis_transform(), label="vanishes or not finite"
+        )
     if advice.recommended is not None:
         ax.axvline(float(advice.recommended), color=GREY, linestyle="--", label=f"recommended: {advice.recommended:g}")
     ax.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="relative distortion; largest gradient")

@@ -73,7 +73,9 @@ class Stepper(View):
     @traitlets.validate("chosen")
     def _is_a_pass(self, proposal: Any) -> int:
         if not 0 <= proposal["value"] < max(1, len(self.passes)):
-            raise UsageError(f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see stepper.passes")
+            raise UsageError(
+                f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see stepper.passes"
+            )
         return int(proposal["value"])
 
     def _chosen_changed(self, change: Any) -> None:
@@ -129,7 +131,9 @@ class Stepper(View):
         """The results of the forward op that made the node, as texts: name, values."""
         ops = self._trace.ops
         same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
-        return [[_text(made[name]) for name in FORWARD_COLUMNS] for _, made in ops[same.fillna(False)].head(3).iterrows()]
+        return [
+            [_text(made[name]) for name in FORWARD_COLUMNS] for _, made in ops[same.fillna(False)].head(3).iterrows()
+        ]
 
     def static_text(self) -> str:
         """The pass and its first bad node in one line."""

@@ -63,10 +63,12 @@ def _is_telling(frame: TraceTable) -> bool:
     return {"status", "op", "file", "line"} <= set(map(str, frame.columns))
 
 
-def static_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None, in_order: bool = False) -> str:
-    """HTML of at most 50 rows with inline styles, the trouble on top unless ``in_order``."""
+def static_table(
+    frame: pd.DataFrame, kind: str, trace: Trace | None = None, in_order: bool = False, most: int = ROWS
+) -> str:
+    """HTML of at most ``most`` rows with inline styles, the trouble on top unless ``in_order``."""
     columns = columns_for(frame, kind)
-    rows = (frame if in_order else trouble_first(frame)).head(ROWS)
+    rows = (frame if in_order else trouble_first(frame)).head(most)
     cells = [[column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)]
     return table([c.title for c in columns], cells, [c.align for c in columns], _caption(frame, rows, in_order))
 

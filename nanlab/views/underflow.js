@@ -39,7 +39,7 @@ function render({ model, el }) {
     bestAll.textContent = `2${superscript(gradients.best[format.name])} for all ${plural(gradients.tensors, "gradient")}`;
     bestAll.hidden = !gradients.tensors;
     drawPlots(tensor, format, scale);
-    key.replaceChildren(...FATES.map(([name, text]) => keyed(name, text)), keyed("true-zero", "true zeros"), keyed("born", "NaN, ±inf"));
+    key.replaceChildren(...FATES.map(([name, text]) => keyed(name, text)), keyed("true-zero", "true zeros"), keyed("nonfinite", "NaN, ±inf"));
     readout.replaceChildren(...shares(tensor, scale));
   }
   function keyed(name, text) {

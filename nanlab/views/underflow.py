@@ -69,7 +69,9 @@ class UnderflowExplorer(View):
     @traitlets.validate("selected")
     def _in_list(self, proposal: Any) -> int:
         if not 0 <= proposal["value"] < max(1, len(self._rows)):
-            raise UsageError(f"expected a tensor from 0 to {len(self._rows) - 1}, got {proposal['value']}; see .tensors")
+            raise UsageError(
+                f"expected a tensor from 0 to {len(self._rows) - 1}, got {proposal['value']}; see .tensors"
+            )
         return int(proposal["value"])
 
     @traitlets.validate("chosen")
@@ -82,7 +84,9 @@ class UnderflowExplorer(View):
     @traitlets.validate("log2_scale")
     def _within_slider(self, proposal: Any) -> int:
         if proposal["value"] not in LOSS_SCALES:
-            raise UsageError(f"expected a power of two from {LOSS_SCALES[0]} to {LOSS_SCALES[-1]}, got {proposal['value']}")
+            raise UsageError(
+                f"expected a power of two from {LOSS_SCALES[0]} to {LOSS_SCALES[-1]}, got {proposal['value']}"
+            )
         return int(proposal["value"])
 
     def _tensor(self, row: pd.Series[Any]) -> dict[str, Any]:

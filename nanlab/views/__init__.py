@@ -1,0 +1,44 @@
+"""Something to look at: tables, figures, widgets and the report of a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nanlab.rules import Finding
+
+
+def register_formatters(ip: InteractiveShell) -> None:
+    """Teach the notebook to show a Trace and a Finding; doing so twice changes nothing.
+
+    The tables of a trace, its report and its widgets show themselves. Nothing is imported until something is shown.
+    """
+    html = ip.display_formatter.formatters["text/html"]
+    html.for_type_by_name("nanlab.trace", "Trace", _trace_html)
+    html.for_type_by_name("nanlab.rules._rule", "Finding", _finding_html)
+    plain = ip.display_formatter.formatters["text/plain"]
+    plain.for_type_by_name("nanlab.rules._rule", "Finding", _finding_text)
+
+
+def _trace_html(trace: Any) -> str:
+    """The verdict in one line, and what to type next."""
+    from nanlab.views._html import escape
+    from nanlab.views.report import verdict
+
+    doors = " · ".join(f"<code>.{door}</code>" for door in ("report()", "stepper()", "underflow()", "ops", "backward"))
+    return f'{verdict(trace)}<div style="opacity:0.8;font-size:12px">{escape("Look closer: ")}{doors}</div>'
+
+
+def _finding_html(finding: Finding) -> str:
+    from nanlab.views import _finding
+
+    parts = (_finding.card(finding), _finding.fixes(finding), _finding.evidence(finding), _finding.path(finding))
+    return f'<div style="font-size:13px;line-height:1.45">{"".join(parts)}</div>'
+
+
+def _finding_text(finding: Finding, printer: Any, cycle: bool) -> None:
+    from nanlab.views._finding import as_text
+
+    printer.text(as_text(finding))
