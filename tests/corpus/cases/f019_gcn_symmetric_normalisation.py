@@ -1,5 +1,7 @@
 """Functional GCN, no module: D^-1/2 A D^-1/2 without self-loops, and a node of degree zero."""
 
+from itertools import pairwise
+
 import torch
 
 META = {
@@ -31,7 +33,7 @@ def gcn(weights, x, adj, self_loops):
 def build(fixed: bool = False):
     gen = torch.Generator().manual_seed(119)
     sizes = [6, 16, 16, 3]
-    weights = [(torch.randn(m, n, generator=gen) / m**0.5).requires_grad_() for m, n in zip(sizes, sizes[1:])]
+    weights = [(torch.randn(m, n, generator=gen) / m**0.5).requires_grad_() for m, n in pairwise(sizes)]
     opt = torch.optim.Adam(weights, lr=5e-3)
 
     def step(i):

@@ -47,7 +47,7 @@ def build(fixed: bool = False):
         opt.zero_grad()
         out = net(content)
         loss = nn.functional.mse_loss(out, content)
-        for ours, theirs in zip(moments(out, eps), moments(style, eps)):
+        for ours, theirs in zip(moments(out, eps), moments(style, eps), strict=True):
             loss = loss + 0.1 * (ours - theirs).square().mean()
         loss.backward()
         opt.step()

@@ -24,8 +24,8 @@ class Simulator(nn.Module):
         nn.init.normal_(self.out.weight, std=1.0)
 
     def advance(self, angle):
-        h = torch.sin(self.inp(angle))  # ORIGIN
-        return torch.sin(self.out(h))  # ALSO
+        h = torch.sin(self.inp(angle))  # ALSO
+        return torch.sin(self.out(h))  # ORIGIN
 
     def forward(self, angle, horizon):
         for k in range(horizon):
