@@ -53,7 +53,7 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
 def _spread(fn: Callable[..., Tensor], input: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
     x = as_float(input, "input")
     dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    too_few = math.prod([x.shape[d] for d in dims if x.ndim]) <= correction
+    too_few = math.prod([x.shape[d] for d in dims if x.ndim]) <= correction or not x.numel()
 
     def spread(t: Tensor) -> Tensor:
         if too_few:
