@@ -1,4 +1,4 @@
-"""A witness apart from nanlab: where, by torch's own dispatcher and anomaly mode, non-finite values appear in a program."""
+"""A witness apart from nanlab: where non-finite values appear, by torch's own dispatcher and anomaly mode."""
 
 from __future__ import annotations
 

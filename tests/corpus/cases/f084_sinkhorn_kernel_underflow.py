@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 META = {
-    "origin_op": "div",
+    "origin_op": "reciprocal",
+    "also_ops": ("div",),
     "phase": "forward",
     "cause": "div-by-zero",
     "also_causes": ("dtype-underflow",),
