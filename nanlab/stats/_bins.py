@@ -18,7 +18,7 @@ def gather(arena: np.ndarray, rows: np.ndarray) -> np.ndarray:
     lengths = np.maximum(rows[:, L.BINS], 0)
     begins = np.cumsum(lengths) - lengths
     within = np.arange(int(lengths.sum())) - np.repeat(begins, lengths)
-    bins = arena[np.repeat(rows[:, L.FIRST_BIN], lengths) + within]
+    bins: np.ndarray = arena[np.repeat(rows[:, L.FIRST_BIN], lengths) + within]
     rows[:, L.FIRST_BIN] = begins
     return bins
 

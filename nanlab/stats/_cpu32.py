@@ -1,5 +1,8 @@
 """The numba kernel that summarises float32 memory, and narrower formats widened block by block."""
 
+# mypy: ignore-errors
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+
 from __future__ import annotations
 
 import math
@@ -111,9 +114,10 @@ def extent(bits, size):
     for i in range(size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
         key = order_key(bits[i])
-        lowest = min(lowest, key)
-        highest = max(highest, key)
-        smallest = min(smallest, np.uint32(magnitude - ONE))
+        lowest = key if key < lowest else lowest
+        highest = key if key > highest else highest
+        less = np.uint32(magnitude - ONE)
+        smallest = less if less < smallest else smallest
         zeros = np.uint32(zeros + np.uint32(magnitude == np.uint32(0)))
     return lowest, highest, smallest, zeros
 
@@ -127,9 +131,10 @@ def finite_extent(bits, size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
         key = order_key(bits[i])
         finite = magnitude < INF
-        lowest = min(lowest, key if finite else NO_LOWEST)
-        highest = max(highest, key if finite else NO_HIGHEST)
-        smallest = min(smallest, np.uint32(magnitude - ONE) if finite else NO_SMALLEST)
+        lowest = key if finite and key < lowest else lowest
+        highest = key if finite and key > highest else highest
+        less = np.uint32(magnitude - ONE)
+        smallest = less if finite and less < smallest else smallest
         nan = np.uint32(nan + np.uint32(magnitude > INF))
         posinf = np.uint32(posinf + np.uint32(key == KEY_INF))
         neginf = np.uint32(neginf + np.uint32(key == KEY_NEGINF))
@@ -183,25 +188,26 @@ def count_subnormals(bits, size, scratch):
 
 @helper
 def append_normals(state, bins, first, last, lanes):
-    """Move the bins of the biased exponents ``first`` to ``last`` from the scratch to the arena."""
+    """Move the bins of the biased exponents ``first`` to ``last`` to the arena, and clear those of 0, NaN and inf."""
     for negative in range(2):
+        for lane in range(lanes):
+            bins[lane * LANE + negative * 256] = np.uint32(0)
+            bins[lane * LANE + negative * 256 + 255] = np.uint32(0)
         for exponent in range(first, last + 1):
             count = np.int64(0)
             for lane in range(lanes):
                 place = lane * LANE + negative * 256 + exponent
                 count += np.int64(bins[place])
                 bins[place] = np.uint32(0)
-            if 0 < exponent < 255:
-                append_bin(state, exponent - 127, negative, count)
+            append_bin(state, exponent - 127, negative, count)
 
 
 @helper
 def magnitude_of(lowest, highest):
     """Bits of the greatest magnitude between two order keys."""
-    return max(
-        np.uint32(order_key(np.uint32(lowest)) & np.int32(0x7FFFFFFF)),
-        np.uint32(order_key(np.uint32(highest)) & np.int32(0x7FFFFFFF)),
-    )
+    least = np.uint32(order_key(np.uint32(lowest)) & np.int32(0x7FFFFFFF))
+    most = np.uint32(order_key(np.uint32(highest)) & np.int32(0x7FFFFFFF))
+    return least if least > most else most
 
 
 @helper
@@ -243,12 +249,12 @@ def summarise32(address, size, kind, state_address):
     scratch = pointer_int64(state[L.SCRATCH_ADDRESS])
     bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
     own_normal = own_smallest_normal(kind, state)
-    watched = max(own_normal, HALF_SMALLEST_NORMAL)
+    watched = own_normal if own_normal > HALF_SMALLEST_NORMAL else HALF_SMALLEST_NORMAL
     lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     zero = nan = posinf = neginf = flushed = below = above = subnormal = 0
     total = squares = 0.0
     for first in range(0, size, L.BLOCK):
-        count = min(L.BLOCK, size - first)
+        count = L.BLOCK if size - first > L.BLOCK else size - first
         block = load_block(address, first, count, kind, state)
         bits, values = pointer_uint32(block), pointer_float32(block)
         count_exponents(block, count, bins)
@@ -263,7 +269,9 @@ def summarise32(address, size, kind, state_address):
             block_total, block_squares = moments(values, count)
         total += block_total
         squares += block_squares
-        lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
+        lowest = low if low < lowest else lowest
+        highest = high if high > highest else highest
+        smallest = small if small < smallest else smallest
         zero += zeros
         if zeros + nonfinite < count and (small < watched or magnitude_of(low, high) >= HALF_INF):
             counts = half_counts(bits, count, own_normal)
@@ -281,11 +289,12 @@ def summarise32(address, size, kind, state_address):
     finite = size - nan - posinf - neginf
     write_values(row, state, finite, lowest, highest, smallest, total, squares)
     lanes = 1 if size < FEW else 8
-    append_normals(state, bins, 0, 0, lanes)
-    append_normals(state, bins, 255, 255, lanes)
+    first_exponent, last_exponent = np.int64(1), np.int64(0)
     if smallest != NO_SMALLEST:
         if smallest < SMALLEST_NORMAL - ONE:
             append_subnormals(state, scratch, -149)
-        first_exponent = max(np.int64(1), np.int64(np.uint32(smallest + ONE) >> np.uint32(23)))
-        append_normals(state, bins, first_exponent, np.int64(magnitude_of(lowest, highest) >> np.uint32(23)), lanes)
+        else:
+            first_exponent = np.int64(np.uint32(smallest + ONE) >> np.uint32(23))
+        last_exponent = np.int64(magnitude_of(lowest, highest) >> np.uint32(23))
+    append_normals(state, bins, first_exponent, last_exponent, lanes)
     return end_row(state, row)

@@ -1,5 +1,8 @@
 """The numba kernel that summarises float64 memory, and integers widened block by block."""
 
+# mypy: ignore-errors
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+
 from __future__ import annotations
 
 import math
@@ -85,9 +88,10 @@ def finite_extent(bits, size):
         magnitude = bits[i] & MAGNITUDE
         key = order_key(bits[i])
         finite = magnitude < INF
-        lowest = min(lowest, key if finite else NO_LOWEST)
-        highest = max(highest, key if finite else NO_HIGHEST)
-        smallest = min(smallest, magnitude - np.uint64(1) if finite else NO_SMALLEST)
+        lowest = key if finite and key < lowest else lowest
+        highest = key if finite and key > highest else highest
+        less = magnitude - np.uint64(1)
+        smallest = less if finite and less < smallest else smallest
         zeros += np.int64(magnitude == np.uint64(0))
         nonfinite += np.int64(magnitude >= INF)
     return lowest, highest, smallest, zeros, nonfinite
@@ -140,8 +144,9 @@ def finite_moments(bits, size, scale):
 @helper
 def scaled_moments(address, size, greatest):
     """Power of two that brings ``greatest`` near 1, and the moments of all elements times it."""
-    exponent = math.frexp(greatest)[1]
-    scale = math.ldexp(1.0, max(-1022, min(1022, -exponent)))
+    exponent = -math.frexp(greatest)[1]
+    exponent = 1022 if exponent > 1022 else (-1022 if exponent < -1022 else exponent)
+    scale = math.ldexp(1.0, exponent)
     total, squares = finite_moments(pointer_uint64(address), size, scale)
     return scale, total, squares
 
@@ -149,7 +154,8 @@ def scaled_moments(address, size, greatest):
 @helper
 def magnitude_of(lowest, highest):
     """Bits of the greatest magnitude between two order keys."""
-    return max(np.uint64(order_key(lowest)) & MAGNITUDE, np.uint64(order_key(highest)) & MAGNITUDE)
+    least, most = np.uint64(order_key(lowest)) & MAGNITUDE, np.uint64(order_key(highest)) & MAGNITUDE
+    return least if least > most else most
 
 
 @helper
@@ -168,30 +174,25 @@ def write_values(state, finite, lowest, highest, smallest, mean, rms):
 
 
 @helper
-def append_normals(state, bins, first, last):
-    """Move the bins of the biased exponents ``first`` to ``last`` from the scratch to the arena."""
+def append_bins(state, smallest, greatest):
+    """Move every bin of a float64 tensor to the arena, and clear those of 0, NaN and inf."""
+    bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
+    first = np.int64(1)
+    if smallest < SMALLEST_NORMAL - np.uint64(1):
+        append_subnormals(state, pointer_int64(state[L.SCRATCH_ADDRESS]), -1074)
+    elif smallest != NO_SMALLEST:
+        first = np.int64((smallest + np.uint64(1)) >> np.uint64(52))
     for negative in range(2):
-        for exponent in range(first, last + 1):
+        for lane in range(4):
+            bins[lane * LANE + negative * 2048] = np.uint32(0)
+            bins[lane * LANE + negative * 2048 + 2047] = np.uint32(0)
+        for exponent in range(first, np.int64(greatest >> np.uint64(52)) + 1):
             count = np.int64(0)
             for lane in range(4):
                 place = lane * LANE + negative * 2048 + exponent
                 count += np.int64(bins[place])
                 bins[place] = np.uint32(0)
-            if 0 < exponent < 2047:
-                append_bin(state, exponent - 1023, negative, count)
-
-
-@helper
-def append_bins(state, smallest, greatest):
-    """Move every bin of a float64 tensor from the scratch to the arena."""
-    bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
-    append_normals(state, bins, 0, 0)
-    append_normals(state, bins, 2047, 2047)
-    if smallest != NO_SMALLEST:
-        if smallest < SMALLEST_NORMAL - np.uint64(1):
-            append_subnormals(state, pointer_int64(state[L.SCRATCH_ADDRESS]), -1074)
-        first = max(1, np.int64((smallest + np.uint64(1)) >> np.uint64(52)))
-        append_normals(state, bins, first, np.int64(greatest >> np.uint64(52)))
+            append_bin(state, exponent - 1023, negative, count)
 
 
 @kernel
@@ -204,7 +205,7 @@ def summarise64(address, size, kind, state_address):
     zero = nan = posinf = neginf = flushed = below = above = subnormal = 0
     total = squares = 0.0
     for first in range(0, size, L.BLOCK):
-        count = min(L.BLOCK, size - first)
+        count = L.BLOCK if size - first > L.BLOCK else size - first
         block = load_block(address, first, count, kind, state)
         bits = pointer_uint64(block)
         if kind == L.WIDE_FLOAT64:
@@ -218,7 +219,9 @@ def summarise64(address, size, kind, state_address):
         moments = finite_moments(bits, count, 1.0)
         total += moments[0]
         squares += moments[1]
-        lowest, highest, smallest = min(lowest, low), max(highest, high), min(smallest, small)
+        lowest = low if low < lowest else lowest
+        highest = high if high > highest else highest
+        smallest = small if small < smallest else smallest
         zero += zeros
         if (
             kind == L.WIDE_FLOAT64
@@ -242,7 +245,7 @@ def summarise64(address, size, kind, state_address):
     row[L.NAN], row[L.POSINF], row[L.NEGINF], row[L.ZERO] = nan * times, posinf * times, neginf * times, zero * times
     row[L.SUBNORMAL], row[L.FP16_ZERO] = subnormal * times, flushed * times
     row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
-    divisor = max(finite, 1)
+    divisor = finite if finite > 0 else 1
     rms = math.sqrt(squares / divisor) / scale
     write_values(state, finite, lowest, highest, smallest, total / divisor / scale, rms)
     if kind == L.WIDE_FLOAT64:

@@ -1,5 +1,8 @@
 """Parts that both numba kernels share: room for the row, bins of subnormals, bins into the arena."""
 
+# mypy: ignore-errors
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+
 from __future__ import annotations
 
 import math

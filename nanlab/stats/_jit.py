@@ -1,5 +1,8 @@
 """Compiling a numba kernel once, and reaching memory by its address from inside it."""
 
+# mypy: ignore-errors
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,6 +37,7 @@ def load_kernels() -> Kernels | None:
 
     The kernel for float64 and integers is loaded when the first of these comes.
     """
+    drop_stale_cache()
     try:
         from nanlab.stats import _cpu32
     except Exception as error:  # numba and LLVM fail in many ways, and none may stop the program
@@ -61,6 +64,16 @@ def load_kernels() -> Kernels | None:
 
     by_dtype.update({dtype: (first_wide, kind) for dtype, kind in WIDE.items()})
     return Kernels(by_dtype, float8_values())
+
+
+def drop_stale_cache() -> None:
+    """Let numba compile again after a change in any file here: it looks only at the one that holds the kernel."""
+    here = Path(__file__).parent
+    changed = max(source.stat().st_mtime for source in here.glob("*.py"))
+    for index in here.glob("__pycache__/*.nbi"):
+        with suppress(OSError):  # not ours to delete, or deleted by another process
+            if index.stat().st_mtime < changed:
+                index.unlink()
 
 
 def warn_of(error: Exception) -> None:

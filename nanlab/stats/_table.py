@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -94,10 +96,10 @@ class StatsTable:
     def stats(self, row: int) -> TensorStats:
         """All numbers of one row."""
         words = self._ready(row)
-        counts = dict(zip(L.COUNTS, words[: L.MIN].tolist(), strict=True))
+        numbers: dict[str, Any] = dict(zip(L.COUNTS, words[: L.MIN].tolist(), strict=True))
         values = words[L.MIN : L.RMS + 1].view(np.float64).tolist()
-        present = {name: None if value != value else value for name, value in zip(L.VALUES, values, strict=True)}
-        return TensorStats(**counts, **present, known=bool(words[L.BINS] != L.UNKNOWN))
+        numbers |= {name: None if value != value else value for name, value in zip(L.VALUES, values, strict=True)}
+        return TensorStats(**numbers, known=bool(words[L.BINS] != L.UNKNOWN))
 
     def columns(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """The numbers of ``rows`` (default: all) by name: counts as int64, values as float64, ``known`` as bool.
@@ -255,7 +257,8 @@ class StatsTable:
             raise UsageError(f"expected a row from 0 to {self.n - 1}, got {row}")
         if self._rows[row, L.BINS] == L.PENDING:
             self.flush()
-        return self._rows[row]
+        words: np.ndarray = self._rows[row]
+        return words
 
     def _bins(self, row: int) -> np.ndarray:
         """The coded bins of a row."""

@@ -109,7 +109,8 @@ def exponent_bins(bits: torch.Tensor, form: Bits) -> torch.Tensor:
     """Counts per exponent floor(log2|x|): first of the positive elements, then of the negative, int64 [2 * span]."""
     bins = torch.zeros(2 * form.span + 1, dtype=torch.int64, device=bits.device)  # the last: zeros, NaN and inf
     one = torch.ones((), dtype=torch.int64, device=bits.device)
-    for part in bits.split(CHUNK):
+    for start in range(0, len(bits), CHUNK):
+        part = bits[start : start + CHUNK]
         magnitude = part & form.magnitude
         normal = (magnitude >> form.mantissa_bits) - form.bias
         as_float = magnitude.to(torch.float64 if form is FLOAT64 else torch.float32).view(form.integer)
