@@ -23,6 +23,7 @@ from nanlab._models import find_model
 from nanlab.capture import StepsDone, watch
 from nanlab.errors import NanlabError
 from nanlab.trace import Trace
+from nanlab.views import register_formatters
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
@@ -281,8 +282,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.register_magics(NanMagics(ip))
     ip.input_transformers_cleanup.append(cell_as_line)
     ip.Completer.custom_matchers.append(nanwatch_matcher)
-    if find_spec("nanlab.views") and hasattr(views := import_module("nanlab.views"), "register_formatters"):
-        views.register_formatters(ip)
+    register_formatters(ip)
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:

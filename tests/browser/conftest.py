@@ -186,7 +186,10 @@ class Notebook:
 
     def py(self, expression: str = "None", code: str = "") -> Any:
         """Value of an expression in the kernel, over the page's own connection; the notebook does not change."""
-        body = """return (await w.context.sessionContext.session.kernel.requestExecute({code: a[0], silent: true,
+        # a request that arrives while a failing cell still ends would be aborted with it
+        body = """const kernel = w.context.sessionContext.session.kernel;
+            while (kernel.status !== 'idle') await new Promise(go => setTimeout(go, 20));
+            return (await kernel.requestExecute({code: a[0], silent: true,
             store_history: false, user_expressions: {v: a[1]}}).done).content.user_expressions.v"""
         value = self.js(body, [code, f"__import__('json').dumps({expression})"])
         assert value["status"] == "ok", value
