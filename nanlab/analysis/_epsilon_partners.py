@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanlab.formats import FloatFormat
+
 _ADDS = {"add", "add_"}
 _FLOORS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "maximum"}
 
@@ -58,3 +60,9 @@ def _median(sizes: list[Tensor]) -> float | None:
     found = torch.cat([t.double() for t in sizes]) if sizes else torch.zeros(0)
     found = found[torch.isfinite(found) & (found > 0)]
     return float(found.median()) if found.numel() else None
+
+
+def half_ulp(magnitude: float, limits: FloatFormat) -> float:
+    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes nothing."""
+    exponent = max(math.frexp(magnitude)[1] - 1, limits.smallest_exponent)
+    return math.ldexp(limits.ulp, exponent - 1)

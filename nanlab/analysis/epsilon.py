@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from nanlab.analysis._epsilon_partners import partners
+from nanlab.analysis._epsilon_partners import half_ulp, partners
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
 
@@ -27,14 +27,15 @@ _DECADE = 4  # powers of two beyond the smallest number, a little over a factor 
 COLUMNS = {
     "eps": "Float64",  # a power of two
     "in_dtype": "Float64",  # what the dtype makes of it
-    "representable": "boolean",  # whether that is not 0
-    "vanishes": "boolean",  # at most half an ulp of what it is added to, typically; <NA>: no addition was seen
-    "value_finite": "boolean",
-    "gradient_finite": "boolean",  # <NA>: the result is not differentiable
+    "representable": "bool",  # whether that is not 0
+    "vanishes": "bool",  # has no effect: value and gradient have the bits that they have with eps = 0
+    "absorbed": "boolean",  # at most half an ulp of the typical element it is added to; <NA>: no addition was seen
+    "finite_value": "bool",
+    "finite_gradient": "bool",  # true of no gradient too
     "value_distortion": "Float64",  # largest change of a healthy element against float64 without eps, see _distortion
     "gradient_distortion": "Float64",
-    "gradient_max": "Float64",  # largest finite magnitude
-    "usable": "boolean",  # representable, all finite, largest gradient with headroom
+    "gradient_max": "Float64",  # largest finite magnitude; <NA>: the result is not differentiable
+    "usable": "bool",  # representable, all finite, largest gradient with headroom
 }
 
 
@@ -65,6 +66,11 @@ class _Outcome:
 
     value: Tensor
     gradient: Tensor | None  # of value.sum() in all operands, one after the other; None: not differentiable
+
+    def same_as(self, other: _Outcome) -> bool:
+        """Whether every number is the same, NaN too."""
+        pairs = [(self.value, other.value), (self.gradient, other.gradient)]
+        return all(_same(a, b) for a, b in pairs if a is not None and b is not None)
 
 
 def advise_eps(
@@ -112,9 +118,9 @@ def advise_eps(
     tolerance = max(ULPS * limits.ulp, LEAST_TOLERANCE) if tolerance is None else tolerance
     reference = _evaluate(call, exact, torch.float64, 0.0)
     met = partners(call, exact)
-    rows = [_judge(eps, call, exact, limits, reference, met.addend) for eps in _sweep(limits, met.typical)]
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     plain = _evaluate(call, exact, dtype, 0.0)
+    rows = [_judge(eps, call, exact, limits, reference, plain, met.addend) for eps in _sweep(limits, met.typical)]
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     rounding = max(_distortion(plain.value, reference.value) or 0.0, _gradient_distortion(plain, reference) or 0.0)
     recommended, reason = _choose(table, max(tolerance, 2 * rounding), met.typical, limits)
     return EpsilonAdvice(recommended, reason, table, dtype, tolerance)
@@ -181,7 +187,7 @@ def _evaluate(
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         leaves = [t.to(dtype, copy=True).requires_grad_() for t in exact]
-        result = call([t.view_as(t) for t in leaves], eps)  # views: fn may write into its argument
+        result = call([t.clone() for t in leaves], eps)  # fn may write into its argument
         value = result.detach().double().flatten()
         if not result.requires_grad:
             return _Outcome(value, None)
@@ -203,26 +209,28 @@ def _judge(
     exact: list[Tensor],
     limits: FloatFormat,
     reference: _Outcome,
-    typical: float | None,
+    plain: _Outcome,
+    addend: float | None,
 ) -> dict[str, Any]:
-    """One row of the table."""
+    """One row of the table. reference: without eps in float64; plain: without eps in the dtype."""
     held = float(torch.tensor(eps, dtype=torch.float64).to(limits.dtype).double())
     seen = _evaluate(call, exact, limits.dtype, eps)
     gradient_max = None if seen.gradient is None else _largest_finite(seen.gradient)
-    value_finite = bool(torch.isfinite(seen.value).all())
-    gradient_finite = None if seen.gradient is None else bool(torch.isfinite(seen.gradient).all())
+    finite_value = bool(torch.isfinite(seen.value).all())
+    finite_gradient = seen.gradient is None or bool(torch.isfinite(seen.gradient).all())
     fits = gradient_max is None or gradient_max * HEADROOM <= limits.max
     return {
         "eps": eps,
         "in_dtype": held,
         "representable": held != 0,
-        "vanishes": None if typical is None else held <= _half_ulp(typical, limits),
-        "value_finite": value_finite,
-        "gradient_finite": gradient_finite,
+        "vanishes": seen.same_as(plain),
+        "absorbed": None if addend is None else held <= half_ulp(addend, limits),
+        "finite_value": finite_value,
+        "finite_gradient": finite_gradient,
         "value_distortion": _distortion(seen.value, reference.value),
         "gradient_distortion": _gradient_distortion(seen, reference),
         "gradient_max": gradient_max,
-        "usable": held != 0 and value_finite and gradient_finite is not False and fits,
+        "usable": held != 0 and finite_value and finite_gradient and fits,
     }
 
 
@@ -241,6 +249,10 @@ def _distortion(value: Tensor, reference: Tensor) -> float | None:
     return float(((value - reference).abs() / size.clamp_min(median)).max())
 
 
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
+
+
 def _gradient_distortion(seen: _Outcome, reference: _Outcome) -> float | None:
     if seen.gradient is None or reference.gradient is None:
         return None
@@ -249,12 +261,6 @@ def _gradient_distortion(seen: _Outcome, reference: _Outcome) -> float | None:
 
 def _largest_finite(x: Tensor) -> float:
     return float(torch.where(torch.isfinite(x), x.abs(), 0.0).max())
-
-
-def _half_ulp(magnitude: float, limits: FloatFormat) -> float:
-    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes nothing."""
-    exponent = max(math.frexp(magnitude)[1] - 1, limits.smallest_exponent)
-    return math.ldexp(limits.ulp, exponent - 1)
 
 
 def _choose(table: pd.DataFrame, limit: float, typical: float | None, limits: FloatFormat) -> tuple[float | None, str]:
@@ -283,7 +289,7 @@ def _why_none(table: pd.DataFrame, limits: FloatFormat) -> str:
     if held["usable"].any():
         return f"each epsilon that is finite in {limits.name} changes a healthy element by more than its size; {_CURE}"
     for part in ("value", "gradient"):
-        if not held[f"{part}_finite"].fillna(True).any():
+        if not held[f"finite_{part}"].any():
             return f"the {part} is not finite in {limits.name} at any epsilon: what fails is not at 0; {_CURE}"
     ceiling = limits.max / HEADROOM
     return f"no epsilon in {limits.name} keeps all finite and the largest gradient below {ceiling:.1e}; {_CURE}"
