@@ -26,7 +26,7 @@ FLOATS = [
     "gain",
     *(f"grad_{d}_{s}" for d in ("in", "out") for s in ("rms", "max")),
 ]
-FLOATS += ["loss", "grad_norm", "loss_scale", "seconds"]
+FLOATS += ["loss", "gradient_norm", "loss_scale", "seconds"]
 TEXTS = {"phase", "op", "module", "shape", "dtype", "device", "file", "source", "site_file", "status", "name"}
 LINES = [
     "import torch",
@@ -162,7 +162,7 @@ class Builder:
 
     def node(self, grad_in: np.ndarray, grad_out: np.ndarray, **columns: Any) -> None:
         """A backward node; its incoming gradient is the row before it where that has the same values."""
-        step, order = columns["step"], sum(r["step"] == columns["step"] for r in self.backward)
+        order = sum(r["step"] == columns["step"] for r in self.backward)
         common = {k: columns[k] for k in ("step", "module", "line", "node") if k in columns} | {"phase": "backward"}
         common["op"] = columns.get("op", columns["name"])
         position_in = self.op(grad_in, **common)
@@ -179,7 +179,7 @@ class Builder:
         self.backward.append(row | side | {"position_in": position_in, "position_out": position_out} | columns)
 
     def trace(self, steps: list[dict[str, Any]], findings: list[Finding]) -> FakeTrace:
-        names = "step loss grad_norm loss_scale skipped seconds".split()
+        names = "step loss gradient_norm loss_scale skipped seconds".split()
         return FakeTrace(
             ops=frame(self.ops, OPS),
             backward=frame(self.backward, BACKWARD),
@@ -223,19 +223,22 @@ def fake_trace(faulty: bool = True) -> FakeTrace:
         bad = faulty and step == 2
         add_forward(build, step, bad)
         add_backward(build, step, bad)
-    norms = [3.1, 2.4, None if faulty else 2.2]
+    norms = [3.1, 2.4, 2.2]
     steps = [
         {
             "step": i,
             "loss": 1.0 / (i + 1),
-            "grad_norm": norms[i],
+            "gradient_norm": norms[i],
             "loss_scale": 65536.0,
             "seconds": 0.01,
             "skipped": False,
         }
         for i in range(3)
     ]
-    return build.trace(steps, [sqrt_finding()] if faulty else [])
+    made = build.trace(steps, [sqrt_finding()] if faulty else [])
+    if faulty:
+        made.steps["gradient_norm"] = pd.arrays.FloatingArray(np.array([3.1, 2.4, np.nan]), np.zeros(3, dtype=bool))
+    return made
 
 
 def add_forward(build: Builder, step: int, bad: bool) -> None:

@@ -9,13 +9,16 @@ import pandas as pd
 from nanlab.views._html import plural
 
 
-def story(row: pd.Series[Any], numel: int = 0) -> str:
-    """The local story of a row of ``trace.backward``; ``numel``: elements of its outgoing gradient, 0 if unknown."""
+def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
+    """The local story of a row of ``trace.backward``.
+
+    numel: elements of its outgoing gradient, 0 if unknown. forward_bad: non-finite values in the forward result.
+    """
     nan_in, inf_in, nan_out, inf_out = (
         _count(row, f"grad_{part}") for part in ("in_nan", "in_inf", "out_nan", "out_inf")
     )
     if not nan_in + inf_in and nan_out + inf_out:
-        return _born(row, nan_out, inf_out)
+        return _born(row, nan_out, inf_out, forward_bad)
     if nan_in + inf_in and not nan_out + inf_out:
         return f"Healed: {_bad(nan_in, inf_in)} came in, and every outgoing value is finite."
     if inf_in and not nan_in and nan_out:
@@ -25,7 +28,10 @@ def story(row: pd.Series[Any], numel: int = 0) -> str:
     return _finite(row, numel)
 
 
-def _born(row: pd.Series[Any], nan: int, inf: int) -> str:
+def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
+    if forward_bad:
+        told = f"only finite gradients came in, {_bad(nan, inf)} went out"
+        return f"Bad from forward: {told}; the forward result already holds {plural(forward_bad, 'non-finite value')}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
         return f"Born here: incoming 0, local derivative inf, product NaN ({_bad(nan, 0)}; {plural(zeros, 'zero')} came in)."

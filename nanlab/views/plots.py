@@ -69,13 +69,13 @@ def _span(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
 def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Loss and gradient norm of each training step, and the loss scale at the right; skipped steps are marked.
 
-    steps: ``trace.steps``. A step without a finite value is marked with a cross at the top.
+    steps: ``trace.steps``. A value that is not finite is a cross at the top.
     """
     ax = ax or _axes()
     drawn = [ax]
-    for name, colour in (("loss", BLUE), ("grad_norm", GREEN)):
+    for name, colour in (("loss", BLUE), ("gradient_norm", GREEN)):
         if name in steps and steps[name].notna().any():
-            _line(ax, steps["step"], steps[name], name.replace("grad_", "gradient "), colour)
+            _line(ax, steps["step"], steps[name], name.replace("_", " "), colour)
     if "loss_scale" in steps and steps["loss_scale"].notna().any():
         drawn.append(_loss_scale(ax, steps))
     if "skipped" in steps:
@@ -113,7 +113,7 @@ def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, c
     at, values = _numbers(steps), _numbers(column)
     usable = np.isfinite(values) & (values > 0)
     ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
-    missing = at[~np.isfinite(values)]
+    missing = at[~np.isfinite(values) & ~column.isna().to_numpy()]
     if len(missing) and usable.any():
         top = [1.0] * len(missing)
         ax.plot(

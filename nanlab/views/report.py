@@ -167,7 +167,7 @@ def steps(trace: Trace) -> str:
 
 
 def _drawable(frame: pd.DataFrame) -> bool:
-    names = [name for name in ("loss", "grad_norm", "loss_scale") if name in frame]
+    names = [name for name in ("loss", "gradient_norm", "loss_scale") if name in frame]
     return any(bool(frame[name].notna().any()) for name in names)
 
 

@@ -127,14 +127,15 @@ function render({ model, el }) {
   function fillPasses() {
     const all = get("passes"), now = all[get("chosen")];
     if (!now) return;
-    const texts = (each) => `${each.backward_pass + 1} of ${all.filter((p) => p.step === each.step).length}, ${plural(each.nodes, "node")}`
+    const same = (step) => all.filter((p) => p.step === step);
+    const texts = (each) => `${same(each.step).indexOf(each) + 1} of ${same(each.step).length}, ${plural(each.nodes, "node")}`
       + (isBad(WORDS.indexOf(each.worst)) ? ", bad" : "");
     const put = (select, pairs, value) => { select.replaceChildren(...pairs.map(([v, t]) => h("option", { value: v }, t)));
       select.value = value; select.disabled = pairs.length < 2; };
     const steps = [...new Set(all.map((p) => p.step))];
     const mark = (n) => (all.some((p) => p.step === n && isBad(WORDS.indexOf(p.worst))) ? `${n}, bad` : `${n}`);
     put(step.select, steps.map((n) => [n, mark(n)]), now.step);
-    put(pass.select, all.filter((p) => p.step === now.step).map((p) => [p.backward_pass, texts(p)]), now.backward_pass);
+    put(pass.select, same(now.step).map((p) => [p.backward_pass, texts(p)]), now.backward_pass);
   }
   function pick(samePass) {
     stop();

@@ -10,9 +10,10 @@ import traitlets
 
 from nanlab.analysis.precision import format_bins
 from nanlab.errors import UsageError
+from nanlab.views._columns import known
 from nanlab.views._graph import BAD, STATUSES, edge_bytes, graph_columns, passes, rows_of
 from nanlab.views._histograms import browser_histogram, format_for_browser, trace_row
-from nanlab.views._html import badge, code, escape, plural
+from nanlab.views._html import badge, code, escape, number, plural
 from nanlab.views._story import story
 from nanlab.views._widget import View, script, style
 
@@ -49,8 +50,8 @@ class Stepper(View):
         first = worst[0] if worst else max(0, len(found) - 1)
         half = format_for_browser(format_bins(torch.float16))
         super().__init__(passes=found, half=half, chosen=first, **(self._pass(found[first]) if found else {}))
-        self.observe(self._chosen_changed, "chosen")
-        self.observe(self._position_changed, "position")
+        self.observe(self._show_pass, "chosen")
+        self.observe(self._show_position, "position")
 
     @property
     def row(self) -> pd.Series[Any] | None:
@@ -78,12 +79,12 @@ class Stepper(View):
             )
         return int(proposal["value"])
 
-    def _chosen_changed(self, change: Any) -> None:
+    def _show_pass(self, change: Any) -> None:
         with self.hold_sync():
             for name, value in self._pass(self.passes[self.chosen]).items():
                 setattr(self, name, value)
 
-    def _position_changed(self, change: Any) -> None:
+    def _show_position(self, change: Any) -> None:
         self.detail = self._detail(self.position)
 
     def _pass(self, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -112,11 +113,13 @@ class Stepper(View):
     def _detail(self, position: int) -> dict[str, Any]:
         row = self._rows.iloc[position]
         into, out = (trace_row(self._trace, row.get(f"position_{side}")) for side in ("in", "out"))
+        made = self._forward(row)
+        numel = int(known(out["numel"]) or 0) if out is not None else 0
         return {
             "position": position,
-            "story": story(row, int(out["numel"]) if out is not None else 0),
+            "story": story(row, numel, int(made[["nan", "posinf", "neginf"]].fillna(0).to_numpy(dtype="int64").sum())),
             "source": self._source(row),
-            "forward": self._forward(row),
+            "forward": [[_text(each[name]) for name in FORWARD_COLUMNS] for _, each in made.iterrows()],
             "grad_in": browser_histogram(self._trace, into),
             "grad_out": browser_histogram(self._trace, out),
         }
@@ -127,13 +130,11 @@ class Stepper(View):
         found = self._trace.source(row["file"], int(row["line"]))
         return [[n, text] for n, text in found] or [[int(row["line"]), str(row["source"] or "")]]
 
-    def _forward(self, row: pd.Series[Any]) -> list[list[str]]:
-        """The results of the forward op that made the node, as texts: name, values."""
+    def _forward(self, row: pd.Series[Any]) -> pd.DataFrame:
+        """The results of the forward op that made the node."""
         ops = self._trace.ops
         same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
-        return [
-            [_text(made[name]) for name in FORWARD_COLUMNS] for _, made in ops[same.fillna(False)].head(3).iterrows()
-        ]
+        return ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
 
     def static_text(self) -> str:
         """The pass and its first bad node in one line."""
@@ -162,8 +163,6 @@ class Stepper(View):
 
 
 def _text(value: Any) -> str:
-    from nanlab.views._html import number
-
     return value if isinstance(value, str) else number(value)
 
 

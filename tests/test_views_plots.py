@@ -1,0 +1,75 @@
+"""Figures draw the numbers they are given, on the axes they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fake_trace import fake_trace
+
+from nanlab.views.plots import plot_epsilon, plot_exponents, plot_gain, plot_steps
+
+
+@pytest.fixture(autouse=True)
+def no_window() -> Iterator[None]:
+    with mpl.rc_context({"backend": "agg"}):
+        yield
+    plt.close("all")
+
+
+def test_exponents_draws_a_bar_for_each_bin_on_the_given_axes() -> None:
+    given = plt.subplots()[1]
+    exponents = pd.Series([3, 5, 7], index=[-30, -20, 0])
+    assert plot_exponents(exponents, torch.float16, ax=given) is given
+    assert [bar.get_height() for bar in given.patches] == [3, 5, 7]
+    assert len({bar.get_facecolor() for bar in given.patches}) == 3  # flushed, subnormal, normal
+    assert "3 of 15 flushed" in given.get_xlabel()
+
+
+def test_a_loss_scale_moves_the_limits_and_not_the_bars() -> None:
+    exponents = pd.Series([3, 5], index=[-30, -20])
+    ax = plot_exponents(exponents, torch.float16, log2_scale=10)
+    assert "0 of 8 flushed" in ax.get_xlabel()
+    assert [round(bar.get_x() + bar.get_width() / 2, 1) for bar in ax.patches] == [-29.5, -19.5]
+
+
+def test_steps_marks_what_is_not_finite_and_what_was_skipped() -> None:
+    steps = fake_trace().steps
+    steps["skipped"] = [False, True, False]
+    ax = plot_steps(steps)
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["loss", "gradient norm", "gradient norm: not finite", "skipped", "loss scale (right)"]
+    line = next(line for line in ax.lines if line.get_label() == "loss")
+    assert line.get_ydata().tolist() == pytest.approx([1, 1 / 2, 1 / 3])
+
+
+def test_gain_follows_the_gradient_and_names_the_first_bad_node() -> None:
+    rows = fake_trace().backward.query("step == 2")
+    ax = plot_gain(rows)
+    line = ax.lines[0]
+    assert line.get_ydata().tolist() == pytest.approx(rows["grad_out_rms"].tolist())
+    assert [text.get_text() for text in ax.texts] == ["SqrtBackward0"]
+
+
+def test_epsilon_draws_the_curves_and_the_recommendation() -> None:
+    eps = np.array([1e-12, 1e-8, 1e-4])
+    flags = {"representable": True, "vanishes": [True, False, False], "finite_value": True}
+    table = pd.DataFrame({"eps": eps, "finite_gradient": True, "value_distortion": eps, **flags})
+    table = table.assign(gradient_distortion=eps, gradient_max=1 / eps)
+    ax = plot_epsilon(SimpleNamespace(table=table, recommended=1e-8))
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names[-1] == "recommended: 1e-08"
+    assert "vanishes or not finite" in names
+
+
+def test_empty_numbers_still_draw() -> None:
+    trace = fake_trace()
+    assert plot_gain(trace.backward.iloc[:0]).lines
+    assert plot_steps(trace.steps.iloc[:0]).get_xlabel() == "training step"
+    assert plot_exponents(pd.Series([], index=pd.Index([], dtype="int64"), dtype="int64")).lines

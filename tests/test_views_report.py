@@ -1,0 +1,115 @@
+"""The report: culprit, evidence, path and fixes; and what it says when all is well, or when a part of it fails."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from fake_trace import Builder, FakeTrace, Finding, fake_trace
+
+from nanlab.views.report import report
+
+VOID = {"img", "meta", "br"}
+
+
+class Balance(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open
+        assert self.open.pop() == tag
+
+
+def test_one_sentence_says_what_where_and_when() -> None:
+    html = report(fake_trace())._repr_html_()
+    sentence = re.sub(r"<[^>]+>", "", html.split("Watched")[0])
+    assert "derivative of sqrt at 0 is infinite" in sentence
+    assert "train.py:6, in loss, step 2, backward" in sentence
+
+
+def test_source_has_two_lines_on_either_side() -> None:
+    html = report(fake_trace())._repr_html_()
+    for text in ("h = self.encoder(x)", "scores = h @ self.keys.T", "return loss"):
+        assert text in html
+    assert "→&nbsp;6" in html
+
+
+def test_fixes_say_what_became_of_them() -> None:
+    html = report(fake_trace())._repr_html_()
+    assert html.count(">verified<") == 2
+    assert ">tried and failed<" in html
+    assert ">cannot be tried on one operation<" in html
+    assert "3 of 4 re-run" in html
+
+
+def test_evidence_samples_and_path_are_shown() -> None:
+    html = report(fake_trace())._repr_html_()
+    assert "samples 0, 1, 2" in html
+    assert html.index("<b style=\"font-family:monospace\">sqrt") < html.index("<b style=\"font-family:monospace\">addmm")
+    assert "21 non-finite values" in html
+
+
+def test_a_healthy_run_says_so_in_one_line_with_what_was_covered() -> None:
+    text = repr(report(fake_trace(faulty=False)))
+    assert len(text.splitlines()) == 1
+    assert "No harmful NaN" in text
+    assert "102 operation results; 3 training steps; forward, backward; 0.03 s" in text
+
+
+def test_nothing_watched_is_not_called_healthy_training() -> None:
+    assert "Nothing was watched" in repr(report(Builder().trace([], [])))
+
+
+def test_what_nanlab_says_of_itself_is_shown() -> None:
+    trace = fake_trace()
+    trace.notes.append("the recorder failed (KeyError: 3) & disarmed itself")
+    assert "KeyError: 3) &amp; disarmed" in report(trace)._repr_html_()
+    assert "KeyError: 3" in repr(report(trace))
+
+
+def test_a_part_that_fails_becomes_a_note_and_the_rest_shows() -> None:
+    class Broken(FakeTrace):
+        @property
+        def findings(self) -> list[Finding]:
+            raise KeyError("x")
+
+        @findings.setter
+        def findings(self, value: list[Finding]) -> None:
+            pass
+
+    html = report(Broken(**{k: v for k, v in vars(fake_trace()).items() if k != "findings"}))._repr_html_()
+    assert "the part &#x27;verdict&#x27; of the report failed (KeyError" in html
+    assert "Operations: 102 results" in html
+
+
+def test_the_file_is_whole_offline_and_in_one_piece(tmp_path: Path) -> None:
+    path = report(fake_trace()).to_html(tmp_path / "report.html")
+    html = path.read_text("utf-8")
+    assert html.startswith("<!doctype html>")
+    assert re.findall(r'(?:src|href)="(?!data:)', html) == []
+    assert "http" not in html
+    assert len(html) < 300_000
+    balance = Balance()
+    balance.feed(html)
+    assert balance.open == []
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+def test_html_survives_a_sanitiser(faulty: bool) -> None:
+    html = report(fake_trace(faulty))._repr_html_()
+    assert not any(tag in html for tag in ("<style", "<svg", "<script", "var(--", "color-mix", "position:"))
+
+
+def test_text_report_gives_the_line_and_the_fix() -> None:
+    text = repr(report(fake_trace()))
+    assert "distance = torch.sqrt(((a - b) ** 2).sum(-1))" in text
+    assert "fix (verified)" in text
+    assert "path: sqrt → pow → addmm" in text

@@ -1,0 +1,129 @@
+"""Tables show themselves in a notebook and stay DataFrames."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_trace import big_trace, exponent_histogram, fake_trace
+
+from nanlab.views._html import number
+from nanlab.views._sparkline import blocks, sparkline
+from nanlab.views.browse import BLOCK, browse
+from nanlab.views.tables import as_table
+
+
+def ops_table(faulty: bool = True) -> pd.DataFrame:
+    trace = fake_trace(faulty)
+    return as_table(trace.ops, "ops", trace)
+
+
+def test_it_is_the_same_dataframe_underneath() -> None:
+    trace = fake_trace()
+    table = as_table(trace.ops, "ops", trace)
+    assert isinstance(table, pd.DataFrame)
+    pd.testing.assert_frame_equal(pd.DataFrame(table), trace.ops)
+    assert (table.dtypes == trace.ops.dtypes).all()
+    assert table.groupby("op")["nan"].sum().equals(trace.ops.groupby("op")["nan"].sum())
+    assert repr(table) == repr(trace.ops)
+
+
+def test_trouble_is_on_top_with_its_word_line_and_histogram() -> None:
+    html = ops_table()._repr_html_()
+    first = html.split("<tbody>")[1].split("</tr>")[0]
+    assert ">born<" in first
+    assert "train.py:6" in first
+    assert "█" in first
+    assert "rgba" in first
+
+
+def test_an_order_that_the_user_chose_is_kept() -> None:
+    table = ops_table().sort_values("rms", ascending=False)
+    first = table._repr_html_().split("<tbody>")[1].split("</tr>")[0]
+    assert f">{number(int(table['position'].iloc[0]))}<" in first
+
+
+def test_what_is_taken_from_a_table_shows_itself_too() -> None:
+    born = ops_table().query("status == 'born'")
+    assert "1 row<" in born._repr_html_()
+    assert "█" in born._repr_html_()
+    assert "█" in copy.deepcopy(born)._repr_html_()
+
+
+def test_without_its_telling_columns_it_shows_as_pandas_does() -> None:
+    part = ops_table()[["op", "nan"]]
+    assert part._repr_html_() == pd.DataFrame(part)._repr_html_()
+
+
+def test_a_pickled_table_leaves_the_trace_behind() -> None:
+    table = ops_table()
+    again = pickle.loads(pickle.dumps(table))
+    pd.testing.assert_frame_equal(again, table)
+    assert again.trace is None
+    assert "born" in again._repr_html_()
+
+
+def test_a_static_table_has_at_most_fifty_rows_and_survives_a_sanitiser() -> None:
+    trace = big_trace(200)
+    html = as_table(trace.ops, "ops", trace)._repr_html_()
+    assert html.count("<tr") == 51
+    assert "2,000 rows; trouble first, the top 50 are shown" in html
+    assert not any(tag in html for tag in ("<style", "<svg", "<script", "var(--", "position:"))
+    assert len(html) < 150_000
+
+
+def test_text_of_the_program_cannot_become_html() -> None:
+    trace = fake_trace()
+    trace.ops["module"] = "<img src=x onerror=alert(1)>"
+    assert "<img" not in as_table(trace.ops, "ops", trace)._repr_html_()
+
+
+@pytest.mark.parametrize("kind", ["backward", "steps", "parameters"])
+def test_the_other_tables_show_too(kind: str) -> None:
+    trace = fake_trace()
+    html = as_table(getattr(trace, kind), kind, trace)._repr_html_()
+    assert html.count("<tr") == min(50, len(getattr(trace, kind))) + 1
+
+
+def test_a_sparkline_shows_every_value_somewhere() -> None:
+    values = np.array([1e-30, 1.0, 1.0, 1e30])
+    assert [c != " " for c in blocks(exponent_histogram(values))].count(True) == 3
+    assert "4 non-zero finite values" in sparkline(exponent_histogram(values))
+    assert blocks(exponent_histogram(np.zeros(3))).strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234567, "1,234,567"), (0.0, "0"), (1.5e-9, "1.50e-9"), (3.14159, "3.14"), (65504.0, "65,504"), (pd.NA, "–")]
+    + [(float("nan"), "nan"), (float("-inf"), "-inf"), (None, "–"), (np.int64(1000), "1,000"), (2e30, "2.00e30")],
+)
+def test_numbers_read_easily(value: object, text: str) -> None:
+    assert number(value) == text
+
+
+def test_a_long_table_sends_only_the_rows_in_view() -> None:
+    trace = big_trace(200)
+    made = browse(as_table(trace.ops, "ops", trace))
+    assert made.total == 2_000
+    assert len(made.block["rows"]) == BLOCK
+    made.want = 1_000
+    assert made.block["first"] == 1_000
+    assert len(str(made.get_state())) < 250_000
+
+
+def test_a_long_table_filters_and_sorts_in_the_kernel() -> None:
+    trace = fake_trace()
+    made = browse(as_table(trace.ops, "ops", trace))
+    made.needle = "SQRT"
+    assert made.total == len(made.frame) == trace.ops["source"].str.contains("sqrt").sum()
+    made.needle = ""
+    rms = [title for title, _ in made.heads].index("rms")
+    made.sort_by = [rms, False]
+    assert made.frame["rms"].iloc[0] == trace.ops["rms"].max()
+    made.sort_by = [-1, True]
+    assert made.frame["status"].iloc[0] == "born"
+    made.needle = "no such op"
+    assert (made.total, made.block["rows"]) == (0, [])

@@ -1,0 +1,98 @@
+"""The underflow explorer, as the kernel holds it."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+from fake_trace import Builder, fake_trace, gradient
+from torch import nn
+
+import nanlab
+from nanlab.analysis.precision import cast_shares
+from nanlab.errors import UsageError
+from nanlab.views.underflow import by_loss, underflow
+
+
+def test_the_tensor_that_float16_would_spoil_most_comes_first() -> None:
+    ordered = by_loss(fake_trace())
+    share = ((ordered["fp16_zero"] + ordered["fp16_inf"]) / ordered["numel"]).to_numpy(dtype="float64")
+    assert (share[:-1] >= share[1:]).all()
+    assert share[0] > 0.9
+
+
+def test_between_equal_losses_the_earlier_comes_first() -> None:
+    build = Builder()
+    for line in (4, 5):
+        build.op(gradient(1, -60), step=0, phase="forward", op="mul", module="", line=line)
+    made = underflow(build.trace([], []))
+    assert made.row is not None
+    assert made.row["line"] == 4
+
+
+def test_every_tensor_of_a_run_adds_up_to_numel() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+    with nanlab.watch(model, on_fault="record") as trace:
+        (model(torch.randn(32, 8)) / 0.0).square().mean().backward()
+    made = underflow(trace)
+    assert len(made.tensors) > 20
+    for tensor in made.tensors:
+        data = tensor["data"]
+        assert sum(data["counts"]) + data["zero"] + data["nan"] + data["posinf"] + data["neginf"] == data["numel"]
+
+
+def test_shares_are_those_of_the_chosen_formats_at_the_chosen_scale() -> None:
+    trace = fake_trace()
+    made = underflow(trace)
+    made.chosen, made.log2_scale, made.selected = ["float16", "float8_e5m2"], 12, 3
+    assert made.row is not None
+    expected = cast_shares(trace.histogram(int(made.row["position"])), torch.float8_e5m2, 12)
+    assert made.shares.loc["float8_e5m2", "zero"] == expected.zero
+    assert made.shares[["zero", "subnormal", "normal", "overflow"]].sum(axis=1).tolist() == made.shares["numel"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("log2_scale", 99, "from -16 to 40"), ("chosen", ["float12"], "expected formats"), ("selected", 10_000, "tensor")],
+)
+def test_impossible_choices_are_refused(name: str, value: object, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        setattr(underflow(fake_trace()), name, value)
+
+
+def test_all_gradients_together_have_a_scale_of_their_own() -> None:
+    trace = fake_trace(faulty=False)
+    made = underflow(trace)
+    backward = trace.ops[trace.ops["phase"] == "backward"]
+    assert made.gradients["tensors"] == len(backward)
+    assert sum(made.gradients["data"]["counts"]) == int((backward["numel"] - backward["zero"]).sum())
+    assert made.gradients["best"]["float16"] > 0
+
+
+def test_the_float32_twin_stands_beside_a_half_precision_result() -> None:
+    trace = fake_trace()
+    position = int(trace.ops["position"].iloc[0])
+    twin = pd.Series([5, 7], index=pd.Index([-40, -39], name="exponent"))
+    trace.shadow = pd.DataFrame({"position": [position], "flushed": [12], "exponents": [twin]})
+    tensor = next(t for t in underflow(trace).tensors if t["label"].endswith(f"#{position}"))
+    assert tensor["twin"] == {"first": -40, "counts": [5, 7], "flushed": 12}
+
+
+def test_the_state_is_json_without_nan() -> None:
+    made = underflow(fake_trace())
+    json.dumps([made.tensors, made.gradients, made.formats], allow_nan=False)
+
+
+def test_nothing_recorded_is_said() -> None:
+    made = underflow(Builder().trace([], []))
+    assert made.row is None
+    assert made.shares["numel"].tolist() == [0]
+    assert "nothing was recorded" in made.static_html()
+
+
+def test_static_stand_in_has_a_picture_and_a_table() -> None:
+    html = underflow(fake_trace()).static_html()
+    assert "data:image/png;base64," in html
+    assert "best scale" in html
