@@ -13,16 +13,21 @@ MOST_BIRTHS = 50  # whose surroundings are kept
 DEPTH = 4  # operations upstream of a birth that are kept with it
 
 
-def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int) -> None:
-    """Fold the training steps up to number ``last``.
+def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, final: bool = False) -> None:
+    """Fold the training steps up to number ``last``: while the program runs, whole chunks only; ``final``: all of them.
 
     What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show many steps later.
     """
-    evidence.new_step()
-    if last < 0 or not (chunks := [c for c in recording.chunks if c.positions is None and recording.step_of(c.start) <= last]):
+    if last < 0:
         return
-    limit = min((c.start for c in recording.chunks if c.positions is None and c not in chunks), default=recording.end)
-    for step in range(len(recording.folded), last + 1):
+    limit = recording.starts[last + 1]
+    ends = [c.start for c in recording.chunks[1:]] + [recording.end]
+    if not final:
+        limit = max((end for end in ends if end <= limit), default=0)
+    chunks = [c for c in recording.chunks if c.positions is None and c.start < limit]
+    if not chunks:
+        return
+    for step in range(len(recording.folded), recording.step_of(limit - 1) + 1):
         recording.folded.append(step_numbers(recording, step))
     parameter_numbers(recording, limit)
     wanted = _ancestry(recording, ledger)
@@ -31,7 +36,7 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int) ->
     _forget(recording, evidence, limit, wanted, live)
     references = _references(recording, [c for c in recording.chunks if c not in chunks], live)
     for chunk in chunks:
-        _fold_chunk(chunk, wanted, references.get(chunk.number, set()))
+        _fold_chunk(chunk, wanted, limit, references.get(chunk.number, set()))
 
 
 def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
@@ -101,17 +106,17 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
         stats = chunk.table()[:, STAT]
         for stat in np.unique(stats[stats >> 32 != chunk.number]).tolist():
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
-    for stat in [s.stat for s in recording.sources.values()] + [recording.stat_of(p) for p in live if p >= 0]:
+    updates = [r.update for r in recording.training.parameters if r.update is not None]
+    for stat in [s.stat for s in recording.sources.values()] + [recording.stat_of(p) for p in live if p >= 0] + updates:
         if stat >= 0:
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     return found
 
 
-def _fold_chunk(chunk: Chunk, wanted: set[int], references: set[int]) -> None:
+def _fold_chunk(chunk: Chunk, wanted: set[int], limit: int, references: set[int]) -> None:
     table, where = chunk.table(), chunk.where()
-    calls = set(table[np.isin(where, list(wanted)), CALL].tolist()) if wanted else set()
-    keep = where[np.isin(table[:, CALL], list(calls))] if calls else where[:0]
-    kept = table[np.isin(where, keep)]
-    own = kept[kept[:, STAT] >> 32 == chunk.number, STAT] & 0xFFFFFFFF
+    calls = np.unique(table[np.isin(where, list(wanted)), CALL]) if wanted else where[:0]
+    mask = np.isin(table[:, CALL], calls) | (where >= limit)
+    own = table[mask & (table[:, STAT] >= 0) & (table[:, STAT] >> 32 == chunk.number), STAT] & 0xFFFFFFFF
     stats = np.array(sorted(references | set(own.tolist())), dtype=np.int64)
-    chunk.fold(keep, stats)
+    chunk.fold(where[mask], stats)

@@ -114,6 +114,8 @@ class OpRecorder(TorchDispatchMode):
             return self._first_sight(tensor, storage)
         if entry.grad:
             self._grad = True
+        if entry.uninit:
+            return self._read_uninitialised(entry, tensor)
         if entry.numel == tensor.numel():
             if not entry.parts:
                 return entry.last
@@ -166,6 +168,13 @@ class OpRecorder(TorchDispatchMode):
             entry.views = {view_key(tensor): number}
         else:
             entry.views[view_key(tensor)] = number
+        return number
+
+    def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
+        """Memory that was allocated and never written as a whole: what is in it counts from now on."""
+        number = self.new_source(tensor, "snapshot", parents=(entry.last, *entry.parts))
+        if number in self.recording.bad:
+            self.recording.bad.add(entry.last)
         return number
 
     def own(self, tensor: Tensor, owner: int) -> None:
@@ -358,9 +367,13 @@ class OpRecorder(TorchDispatchMode):
         if entry is not None and not written:  # an alias of something known
             view = True
             flags |= VIEW
-            if sources and (plan.same_elements or entry.numel == numel):
-                stat = recording.stat_of(sources[0]) if not entry.parts else -1
-        if stat < 0:
+            if sources and (plan.same_elements or entry.numel == numel) and not entry.parts:
+                stat = recording.stat_of(sources[0])
+        elif plan.copies and len(sources) == 1:
+            stat = recording.stat_of(sources[0])
+        if plan.uninitialised:
+            bad = 0
+        elif stat < 0:
             stats = chunk.stats
             stat = (chunk.number << 32) | stats.add(target)
             bad = stats.bad
@@ -405,6 +418,7 @@ class OpRecorder(TorchDispatchMode):
         entry.views = None
         if entry.numel == numel:
             entry.last, entry.parts, entry.bad = position, [], bad
+            entry.uninit = plan.uninitialised
         else:
             entry.parts.append(position)
             entry.bad = entry.bad or bad

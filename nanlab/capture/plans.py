@@ -47,6 +47,7 @@ class Plan:
     overwrites: bool  # its target is no operand
     view: bool
     same_elements: bool
+    copies: bool  # the result holds the same elements in memory of its own
     uninitialised: bool
     pointwise: bool
     inplace_risk: bool
@@ -65,7 +66,7 @@ def plan_for(func: Any) -> Plan:
     name = getattr(func, "_opname", None) or getattr(func, "__name__", str(func))
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
-        return Plan(name, True, (), False, (), False, False, False, False, False, False, "")
+        return Plan(name, True, (), False, (), False, False, False, False, False, False, False, "")
     writes: list[int | str] = []
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -81,6 +82,7 @@ def plan_for(func: Any) -> Plan:
         overwrites=name in _OVERWRITES or out_only,
         view=view or name == "lift_fresh",
         same_elements=name in _SAME_ELEMENTS,
+        copies=name == "clone",
         uninitialised=name in _UNINITIALISED,
         pointwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         inplace_risk=name in RISKY_IN_PLACE,

@@ -97,7 +97,10 @@ class SourceLines:
         return linecache.getline(file, line).strip() if line else ""
 
 
-def call_path(frame: FrameType | None) -> list[tuple[int, int]]:
+Path = list[tuple[int, int]]
+
+
+def call_path(frame: FrameType | None) -> Path:
     """Where the program stands: (code, instruction) of every frame, outermost first."""
     path = []
     while frame is not None:
@@ -107,11 +110,18 @@ def call_path(frame: FrameType | None) -> list[tuple[int, int]]:
     return path
 
 
-def goes_round(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> bool:
-    """Whether a loop came round between two moments: the program stands at or before where it stood."""
-    for (code, at), (code_now, at_now) in zip(before, now, strict=False):
+def goes_round(before: Path, now: Path, again: bool = False) -> bool:
+    """Whether a loop came round between two moments: the program stands at or before where it stood.
+
+    again: calling a function a second time from a later line counts too (a loop written out by hand).
+    """
+    shared = list(zip(before, now, strict=False))
+    for level, ((code, at), (code_now, at_now)) in enumerate(shared):
         if code != code_now:
             return False
-        if at != at_now:
-            return at_now < at
+        if at_now > at:
+            deeper = level + 1 < len(shared)
+            return again and deeper and goes_round(before[level + 1 :], now[level + 1 :], again)
+        if at_now < at:
+            return True
     return len(before) == len(now)

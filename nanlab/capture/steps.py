@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from types import FrameType
 
-from nanlab.capture.source import call_path, goes_round
-
-Path = list[tuple[int, int]]
+from nanlab.capture.source import Path, call_path, goes_round
 
 
 class StepClock:
@@ -61,7 +59,7 @@ class StepClock:
             return False
         now = call_path(frame)
         if self._complete is not None:
-            if not goes_round(self._complete, now):
+            if not goes_round(self._complete, now, again=True):
                 return False
             if self.optimizer_seen:
                 self._tentative.clear()

@@ -25,6 +25,9 @@ from nanlab.trace import Trace
 from nanlab.trace.recording import Recording, Sink
 
 
+CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
+
+
 class _Stop(BaseException):
     """Ends the watched program from inside; no error, so that no ``except Exception`` of the program catches it."""
 
@@ -139,6 +142,7 @@ class watch:
         self._ops.evidence.settle()
         if not recording.passes:
             recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
+        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
         if error is not None and not recording.ended:
             recording.ended = "error"
         self._ops.ledger.clear()
@@ -146,8 +150,9 @@ class watch:
     # -- what the recorders report ---------------------------------------------------------------------------------
 
     def _module_called(self) -> None:
-        self._ops.notice_loop(sys._getframe(2))
-        self._clock.called(sys._getframe(2))
+        caller = self._lines.outside(sys._getframe(2))
+        self._ops.notice_loop(caller)
+        self._clock.called(caller)
 
     def _module_moved(self) -> None:
         self._ops.module, self._ops.depth = self._modules.current, self._modules.depth
@@ -166,9 +171,11 @@ class watch:
         del recording.clock[len(recording.starts) :]
         recording.clock[-1] = time.perf_counter()
         self._judge()
-        self._ops.new_chunk(position)
-        self._ops.ledger.sweep()
-        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
+        self._ops.evidence.new_step()
+        if position - recording.chunks[-1].start >= CHUNK_ROWS:
+            self._ops.new_chunk(position)
+            self._ops.ledger.sweep()
+            fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
         if self.steps is not None and len(recording.starts) > self.steps:
             recording.ended = "steps"
             self._ops.off = True

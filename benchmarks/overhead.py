@@ -1,0 +1,153 @@
+"""What watching costs: bare, nanlab, set_detect_anomaly and DebugMode side by side, as ratios to bare.
+
+    python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--device cuda] [--output benchmarks/results/overhead-cpu.md]
+
+Every round runs each tool once on each model, in turn; a ratio is the median over the rounds of (tool / bare) of the same round.
+One thread. Peak memory is the peak of Python-visible growth of the process during a step (resident set; on CUDA the allocator's peak).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from models import MODELS
+
+import nanlab
+
+
+@contextlib.contextmanager
+def bare(model: Any) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def watched(model: Any) -> Iterator[None]:
+    with nanlab.watch(model, on_fault="record"):
+        yield
+
+
+@contextlib.contextmanager
+def anomaly(model: Any) -> Iterator[None]:
+    with torch.autograd.set_detect_anomaly(True):
+        yield
+
+
+@contextlib.contextmanager
+def debug_mode(model: Any) -> Iterator[None]:
+    from torch.utils._debug_mode import DebugMode
+
+    def finite(func: Any, types: Any, args: Any, kwargs: Any, result: Any) -> dict[str, bool]:
+        tensors = result if isinstance(result, (tuple, list)) else (result,)
+        return {"finite": all(bool(torch.isfinite(t).all()) for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point())}
+
+    with DebugMode(record_stack_trace=True) as mode, mode.dispatch_hooks(log_hook=finite):
+        yield
+
+
+TOOLS: dict[str, Callable[[Any], Any]] = {"bare": bare, "nanlab": watched, "detect_anomaly": anomaly, "DebugMode": debug_mode}
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Peak:
+    """The highest resident set while a block runs, above where it began."""
+
+    def __enter__(self) -> Peak:
+        gc.collect()
+        self.start = self.high = _resident()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._look, daemon=True)
+        self.thread.start()
+        return self
+
+    def _look(self) -> None:
+        while not self.done.wait(0.002):
+            self.high = max(self.high, _resident())
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        self.thread.join()
+        self.mib = (self.high - self.start) / 2**20
+
+
+def time_steps(tool: Callable[[Any], Any], model: Any, step: Callable[[], None], count: int) -> float:
+    """Seconds per step, without the cost of entering and leaving."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with tool(model):
+            step()
+            _wait()
+            start = time.perf_counter()
+            for _ in range(count):
+                step()
+            _wait()
+            return (time.perf_counter() - start) / count
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
+    torch.set_default_device(device)
+    model, step = MODELS[name]()
+    step()
+    start = time.perf_counter()
+    step()
+    count = max(2, min(60, int(0.15 / (time.perf_counter() - start))))
+    times: dict[str, list[float]] = {tool: [] for tool in TOOLS}
+    memory = {}
+    for tool, make in TOOLS.items():
+        with Peak() as peak:
+            time_steps(make, model, step, 2)
+        memory[tool] = peak.mib
+    for _ in range(rounds):
+        for tool, make in TOOLS.items():
+            times[tool].append(time_steps(make, model, step, count))
+    ratios = {
+        tool: statistics.median(t / b for t, b in zip(times[tool], times["bare"], strict=True)) for tool in TOOLS if tool != "bare"
+    }
+    return {"bare": statistics.median(times["bare"]), "ratios": ratios, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", nargs="*", default=list(MODELS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    tools = [t for t in TOOLS if t != "bare"]
+    lines = [
+        "| model | bare step | " + " | ".join(f"{t} / bare" for t in tools) + " | peak memory above start, MiB (" + ", ".join(TOOLS) + ") |",
+        "|---" * (3 + len(tools)) + "|",
+    ]
+    print("\n".join(lines))
+    for name in args.only:
+        found = measure(name, args.rounds, args.device)
+        ratios = " | ".join(f"{found['ratios'][t]:.2f}" for t in tools)
+        memory = ", ".join(f"{found['memory'][t]:.0f}" for t in TOOLS)
+        lines.append(f"| {name} | {found['bare'] * 1e3:.2f} ms | {ratios} | {memory} |")
+        print(lines[-1], flush=True)
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        version = f"torch {torch.__version__.split('+')[0]}, one thread, {args.device}, medians of {args.rounds} interleaved rounds"
+        args.output.write_text(f"{version}\n\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
