@@ -327,7 +327,7 @@ def steps_frame(recording: Recording) -> pd.DataFrame:
     rows += [step_numbers(recording, s) for s in range(len(rows), len(recording.starts))]
     frame = pd.DataFrame(rows)
     for name in ("loss", "gradient_norm", "loss_scale", "seconds", "lr"):
-        values = frame[name].tolist()
+        values = [row[name] for row in rows]
         missing = np.array([v is None for v in values], bool)
         numbers = np.array([0.0 if v is None else v for v in values], np.float64)
         frame[name] = pd.arrays.FloatingArray(numbers, missing)  # type: ignore[attr-defined]

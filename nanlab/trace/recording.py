@@ -134,7 +134,12 @@ class Chunk:
         self.stats = StatsTable()
         self.positions: npt.NDArray[np.int64] | None = None  # after folding: which rows were kept
         self.stat_rows: npt.NDArray[np.int64] | None = None  # after folding: which statistics were kept
-        self.rows = 0  # rows recorded, folded ones included
+        self._rows = 0  # rows recorded when it was folded
+
+    @property
+    def end(self) -> int:
+        """Position after its last row, folded ones included."""
+        return self.start + (len(self.meta) // WIDTH if self.positions is None else self._rows)
 
     def table(self) -> npt.NDArray[np.int64]:
         """(rows, WIDTH), a copy."""
@@ -163,7 +168,7 @@ class Chunk:
 
     def fold(self, keep: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> None:
         """Keep only the rows at these positions and these statistics (both sorted)."""
-        where, table, edges = self.where(), self.table(), self.edge_table()
+        where, table, edges, self._rows = self.where(), self.table(), self.edge_table(), self.end - self.start
         mask = np.isin(where, keep)
         self.positions = where[mask]
         self.meta = array("q", table[mask].tobytes())
@@ -210,8 +215,7 @@ class Recording:
     @property
     def end(self) -> int:
         """Position of the next row."""
-        chunk = self.chunks[-1]
-        return chunk.start + len(chunk.meta) // WIDTH
+        return self.chunks[-1].end
 
     def step_of(self, position: int) -> int:
         """Training step, from 0, of a position."""
