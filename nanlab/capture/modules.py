@@ -24,7 +24,7 @@ class ModuleRecorder:
         model: nn.Module | None,
         names: Names,
         on_call: Callable[[], None],
-        on_module: Callable[[str, nn.Module], None],
+        on_module: Callable[[str, nn.Module], bool],
         on_return: Callable[[nn.Module, Any], None],
     ) -> None:
         self._names, self._on_call, self._on_module, self._on_return = names, on_call, on_module, on_return
@@ -87,8 +87,8 @@ class ModuleRecorder:
             self._on_call()
         path = self._path(module)
         if module not in self._met:
-            self._met[module] = True
-            self._on_module(path, module)
+            if self._on_module(path, module):
+                self._met[module] = True
         number = self._names(path)
         self._stack.append((module, path, number))
         self.current = number

@@ -84,12 +84,16 @@ class TrainingRecorder:
 
     # -- parameters ------------------------------------------------------------------------------------------------
 
-    def module_seen(self, path: str, module: nn.Module, recurse: bool = False) -> None:
-        """Learn the names of a module's parameters and buffers."""
+    def module_seen(self, path: str, module: nn.Module, recurse: bool = False) -> bool:
+        """Learn the names of a module's parameters and buffers; False if some of them do not exist yet."""
+        complete = True
         for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
             for name, tensor in named(recurse=recurse):
-                if tensor is not None and type(tensor) is not nn.parameter.UninitializedParameter:
+                if nn.parameter.is_lazy(tensor):
+                    complete = False
+                else:
                     self._register(tensor, f"{path}.{name}" if path else name, kind)
+        return complete
 
     def _register(self, tensor: torch.Tensor, name: str, kind: Any) -> int:
         storage = storage_of(tensor)
