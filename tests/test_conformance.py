@@ -1,0 +1,31 @@
+"""Watching changes no bit: torch's own operator and module databases."""
+
+from __future__ import annotations
+
+import conformance
+import pytest
+
+
+def _judge(tally: conformance.Tally, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    with capsys.disabled():
+        print(f"\n{what}: {tally}")
+    assert tally.run > 0
+    assert not tally.failed, "\n".join(tally.failed[:40])
+
+
+def test_a_sample_of_torchs_operators_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    _judge(conformance.operators(1, lambda i: i % 9 == 0), capsys, "operators, every ninth")
+
+
+def test_a_sample_of_torchs_modules_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    _judge(conformance.modules(1, lambda i: i % 5 == 0), capsys, "modules, every fifth")
+
+
+@pytest.mark.conformance
+def test_every_operator_of_torch_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    _judge(conformance.operators(4), capsys, "operators")
+
+
+@pytest.mark.conformance
+def test_every_module_of_torch_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    _judge(conformance.modules(6), capsys, "modules")
