@@ -9,7 +9,6 @@ META = {
     "phase": "backward",
     "cause": "dtype-overflow",
     "symptom": "grad-inf",
-    "also_symptoms": ("grad-nan",),
     "first_bad_step": 3,
     "n_steps": 6,
     "fix": "mean instead of sum, in float32",
