@@ -10,7 +10,7 @@ META = {
     "cause": "exploding-gradient",
     "symptom": "grad-nan",
     "first_bad_step": 3,
-    "n_steps": 6,
+    "n_steps": 4,
     "fix": "truncate backpropagation: detach the state every few steps",
 }
 

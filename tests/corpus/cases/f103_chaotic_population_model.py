@@ -10,7 +10,7 @@ META = {
     "cause": "exploding-gradient",
     "symptom": "grad-nan",
     "first_bad_step": 2,
-    "n_steps": 4,
+    "n_steps": 3,
     "fix": "teacher forcing: restart from the observation every ten seasons",
 }
 
