@@ -17,7 +17,9 @@ The method is the *double where*: ``where`` on the argument and on the result. W
 (``torch.where(x > 0, x.sqrt(), 0)``), or with ``nan_to_num``, the gradient that is masked still is 0 times inf.
 
 All keep torch's signature, work in float16, bfloat16, float32 and float64 with limits taken from the dtype, are
-differentiable twice, and can be compiled and vmapped. They cost about three times the forward pass of the operator.
+differentiable twice, and can be compiled and vmapped. Safety is asked of torch itself at every call, which costs:
+measured on a CPU, forward and backward together, 7 to 14 times the operator on a million numbers, and 0.2 to 1 ms on
+few. Put them where a fault was found, not everywhere.
 """
 
 from __future__ import annotations
