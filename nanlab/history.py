@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +16,7 @@ class Loss:
     position: int  # of the trace when backward was called
     source: int  # row or source of the loss, before a loss scaler multiplied it
     scaled: bool  # whether a loss scaler did
+    root: int | None = None  # what backward was called on, if a loss scaler made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Unscale:
     position: int  # row of the first gradient
     count: int  # gradients
     found_inf: bool
+    changed: int = -1  # row of an operation that changed a gradient between backward and here (clipping), -1: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class OptimizerStep:
     settings: tuple[tuple[str, float | bool], ...]  # of the first group: eps, weight_decay, momentum, ...
     line: int
     site: int
+    writer: str = ""  # operation that wrote the parameters last, e.g. "add_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +68,116 @@ class ParameterStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Absorbed:
-    """An in-place operation on a parameter or buffer that changed no bit of it."""
+class Place:
+    """An operation of a step that may be folded by now."""
 
     position: int
+    op: str
+    phase: int  # of Recording.PHASES
+    module: int
+    node: int
+    line: int
+    site: int
+    dtype: str
+
+
+@dataclass(slots=True)
+class Flush:
+    """An operation whose non-zero operands all became zero, and what that cost; one for each place and victim."""
+
+    at: Place
+    cost: Literal["gradient", "update", "tensor"]
+    name: str  # of the parameter
+    numel: int
+    largest: float  # magnitude among the operands that were lost
+    first: int  # position at which it was first noticed
+    last: int
+    count: int = 1  # steps
+
+
+@dataclass(slots=True)
+class Standstill:
+    """How often a parameter or buffer was updated by one operation, and how often no bit of it changed."""
+
+    at: Place
     owner: int
+    numel: int
+    update: float  # largest magnitude that was added in vain, 0 if unknown
+    value: float  # rms of what it was added to
+    first: int  # position of the first update without effect
+    still: int = 0
+    moved_after: int = 0  # updates with effect since
+    moved_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """A step that used gradients in the wrong order with the loss scaler."""
+
+    kind: Literal["clip-before-unscale", "bypass"]
+    at: Place
+    position: int
+    scale: float
+    ratio: float  # how much smaller the gradients became (clipping), or how much too large they were (bypass)
+    name: str = ""  # a parameter
+
+
+MOST_KEYS = 20_000  # results that are followed
+MOST_STEPS = 256  # and steps that are remembered of each
+
+
+class Series:
+    """The largest magnitude of every operation's result, step after step.
+
+    A result is known by its line, operator, module, output, phase, dtype, and by how many such there were before it in the step.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []  # position at which each remembered step ended
+        self.places: list[Place] = []  # by column: where it was first seen
+        self.parents: list[tuple[int, ...]] = []  # by column: the columns of its operands
+        self.owners: dict[int, int] = {}  # column -> parameter or buffer that is written there
+        self.values: npt.NDArray[np.float32] = np.full((8, 256), np.nan, np.float32)  # log2 of the magnitude; +inf: it overflowed
+        self._columns: dict[int, int] = {}
+        self._last: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def table(self) -> npt.NDArray[np.float32]:
+        """(steps, columns): log2 of the largest magnitude; NaN: not seen in that step, -inf: all zero, +inf: not finite."""
+        return self.values[: len(self.steps), : len(self.places)]
+
+    def columns_of(self, keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The column of each key (-1: there are too many already), and the indices of the keys that are new."""
+        if self._last is not None and np.array_equal(self._last[0], keys):
+            return self._last[1], np.zeros(0, np.int64)
+        known, new = self._columns, []
+        columns = np.empty(len(keys), np.int64)
+        for i, key in enumerate(keys.tolist()):
+            column = known.get(key, -1)
+            if column < 0 and len(known) < MOST_KEYS:
+                column = known[key] = len(known)
+                new.append(i)
+            columns[i] = column
+        self._last = keys, columns
+        return columns, np.array(new, np.int64)
+
+    def add(self, position: int, columns: npt.NDArray[np.int64], magnitudes: npt.NDArray[np.float32]) -> None:
+        """A step that ended at ``position``."""
+        if len(self.steps) == MOST_STEPS:
+            del self.steps[: MOST_STEPS // 2]
+            self.values = np.roll(self.values, -(MOST_STEPS // 2), axis=0)
+            self.values[MOST_STEPS // 2 :] = np.nan
+        rows, width = self.values.shape
+        if len(self.steps) == rows or len(self._columns) > width:
+            grown = np.full((rows * (1 + (len(self.steps) == rows)), max(width, 2 * len(self._columns))), np.nan, np.float32)
+            grown[:rows, :width] = self.values
+            self.values = grown
+        known = columns >= 0
+        self.values[len(self.steps), columns[known]] = magnitudes[known]
+        self.steps.append(position)
 
 
 @dataclass(slots=True)
@@ -77,4 +189,7 @@ class History:
     unscales: list[Unscale] = field(default_factory=list)
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     parameters: list[ParameterStep] = field(default_factory=list)
-    absorbed: list[Absorbed] = field(default_factory=list)
+    flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
+    standstills: dict[tuple[Any, ...], Standstill] = field(default_factory=dict)
+    misuses: list[Misuse] = field(default_factory=list)
+    series: Series = field(default_factory=Series)

@@ -11,11 +11,14 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from nanlab.capture.following import StepRows, follow
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.ops import OpRecorder
+from nanlab.capture.scaling import changed_before_unscale, lost_to_clipping, still_scaled
+from nanlab.capture.silent import note_flushes, note_standstills
 from nanlab.capture.steps import StepClock
-from nanlab.history import Absorbed, History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
-from nanlab.trace.recording import Sink
+from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
+from nanlab.trace.recording import OP, Sink
 
 COPY_LIMIT = 1 << 30  # bytes of parameters copied before an optimizer step to measure the update; above this there is none
 _SETTINGS = ("eps", "weight_decay", "momentum", "foreach", "fused", "capturable", "centered", "amsgrad", "alpha")
@@ -33,6 +36,9 @@ class TrainingRecorder:
         self._done: set[int] = set()  # owners with a row in this step
         self._running: list[tuple[int, list[torch.Tensor], list[torch.Tensor] | None, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
+        self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
+        self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
+        self._looked = 0  # position up to which steps were looked through
         self._scaled: tuple[int, int] | None = None  # (row of a loss, row of the scaled loss)
         self._scale_method: Any = None
 
@@ -124,7 +130,8 @@ class TrainingRecorder:
 
     def loss_seen(self, loss: torch.Tensor, source: int) -> None:
         scaled = self._scaled is not None and self._scaled[1] == source
-        self.history.losses.append(Loss(self.ops.recording.end, self._scaled[0] if scaled and self._scaled else source, scaled))
+        unscaled = self._scaled[0] if scaled and self._scaled else source
+        self.history.losses.append(Loss(self.ops.recording.end, unscaled, scaled, source if scaled else None))
 
     def gradient_seen(self, parameter: torch.Tensor, source: int) -> None:
         owner = self.owner_of(parameter)
@@ -136,17 +143,19 @@ class TrainingRecorder:
     def wrote(self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None) -> None:
         """A parameter or buffer was written under no_grad."""
         recording = self.ops.recording
+        self._written.append((entry.owner, position))
+        if not self.ops.in_optimizer:
+            self._by_hand.append((entry.owner, position))
         if position in recording.bad:
             if recording.parameter_kinds[entry.owner] == "parameter":
                 recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
-        elif old is not None and not self.ops.in_optimizer and not self.ops.depth and torch.equal(old, target):
-            self.history.absorbed.append(Absorbed(position, entry.owner))
 
     def special(self, kind: str, position: int, args: tuple[Any, ...]) -> None:
         """A loss scaler's operation ran: (grads, found_inf, inv_scale) or (scale, growth_tracker, found_inf, ...)."""
         recording, source = self.ops.recording, self.ops.source
         if kind == "unscale":
-            self.history.unscales.append(Unscale(position, len(args[0]), recording.value(source(args[1])) != 0))
+            changed = changed_before_unscale(recording, self.history, position)
+            self.history.unscales.append(Unscale(position, len(args[0]), recording.value(source(args[1])) != 0, changed))
             return
         operands = recording.operands(position)
         before = recording.value(operands[0][0]) if operands else None
@@ -177,8 +186,10 @@ class TrainingRecorder:
         settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
         line, site = ops.lines.here(sys._getframe(1))
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
+        row = recording.row(ops.source(parameters[0])) if parameters else None
+        writer = recording.ops.items[row[OP]] if row is not None else ""
         self.history.optimizer_steps.append(
-            OptimizerStep(position, recording.end, type(optimizer).__name__, number, rates, settings, line, site)
+            OptimizerStep(position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer)
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
@@ -218,12 +229,31 @@ class TrainingRecorder:
                         )
 
     def step_ended(self) -> None:
-        """Rows for the parameters that have a gradient and that no optimizer touched."""
+        """Rows for the parameters that have a gradient and that no optimizer touched, and a look through the step as a whole."""
         position = self.ops.recording.end - 1
         for owner, gradient in self._gradients.items():
             if owner not in self._done:
                 self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
+        self._look_through()
         self._gradients, self._done = {}, set()
+        self._written, self._by_hand = [], []
+
+    def _look_through(self) -> None:
+        recording, history = self.ops.recording, self.history
+        start, self._looked = self._looked, recording.end
+        if start == recording.end:
+            return
+        rows = StepRows(recording, start, recording.end)
+        steps = []
+        for step in reversed(history.parameters):
+            if step.position < rows.start:
+                break
+            steps.append(step)
+        follow(history.series, rows, self._written)
+        note_flushes(rows, history, self._gradients, self._by_hand)
+        note_standstills(rows, history, steps, self._by_hand)
+        still_scaled(rows, history, steps)
+        recording.sinks.extend(lost_to_clipping(recording, steps))
 
 
 def _number(value: Any) -> float | None:

@@ -1,0 +1,100 @@
+"""How large each result is, step after step: one vector for each training step, made when it ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nanlab.history import Place, Series
+from nanlab.trace.frames import stat_columns
+from nanlab.trace.recording import DTYPE, FLAGS, LINE, MODULE, NODE, OP, OUTPUT, PHASE, SITE, STAT, VIEW, WIDTH, Recording
+
+Array = npt.NDArray[np.int64]
+_FACTOR = np.uint64(1_000_003)
+
+
+class StepRows:
+    """The rows of one training step, and their numbers."""
+
+    def __init__(self, recording: Recording, start: int, end: int) -> None:
+        self.recording = recording
+        chunk = recording.chunks[-1]
+        start = max(start, chunk.start)
+        meta = np.frombuffer(chunk.meta, np.int64).reshape(-1, WIDTH)[start - chunk.start : end - chunk.start].copy()
+        self.start, self.meta = start, meta
+        self.numbers = stat_columns(recording, meta[:, STAT])
+        floating = [isinstance(d, torch.dtype) and d.is_floating_point for d in recording.dtypes.items]
+        self.floating = np.array([*floating, False])[meta[:, DTYPE]]
+        with np.errstate(invalid="ignore"):
+            self.largest = np.fmax(np.abs(self.numbers["min"]), np.abs(self.numbers["max"]))
+
+    def __len__(self) -> int:
+        return len(self.meta)
+
+    def all_zero(self) -> npt.NDArray[np.bool_]:
+        """Rows whose elements are all zero."""
+        numbers = self.numbers
+        return self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+
+
+def place_of(recording: Recording, position: int) -> Place | None:
+    """Where a row is, in a form that outlives the row."""
+    row = recording.row(position)
+    if row is None:
+        return None
+    dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
+    return Place(position, recording.ops.items[row[OP]], row[PHASE], row[MODULE], row[NODE], row[LINE], row[SITE], dtype)
+
+
+def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
+    """Add a step to the series. ``written``: (owner, position) of the parameters and buffers that it wrote."""
+    chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & (rows.meta[:, FLAGS] & VIEW == 0))
+    if not len(chosen):
+        return
+    columns, new = series.columns_of(_keys(rows.meta[chosen]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        magnitudes = np.log2(np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])).astype(np.float32)
+    numbers = rows.numbers
+    magnitudes[(numbers["nan"] + numbers["posinf"] + numbers["neginf"])[chosen] > 0] = np.inf
+    column_at = {rows.start + int(i): int(c) for i, c in zip(chosen, columns, strict=True)} if len(new) or written else {}
+    for i in new.tolist():
+        position = rows.start + int(chosen[i])
+        place = place_of(rows.recording, position)
+        assert place is not None  # the step that has just ended is never folded
+        series.places.append(place)
+        series.parents.append(_parents(rows.recording, position, column_at))
+    if len(new):
+        for owner, position in written:
+            series.owners.setdefault(column_at.get(position, -1), owner)
+    series.add(rows.start + len(rows), columns, magnitudes)
+
+
+def _keys(meta: Array) -> npt.NDArray[np.uint64]:
+    """One number for each row that is the same in every step for the same result."""
+    key = np.zeros(len(meta), np.uint64)
+    for column in (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE):
+        key = key * _FACTOR + meta[:, column].astype(np.uint64)
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    occurrence = np.arange(len(key)) - np.repeat(first, np.diff(np.append(first, len(key))))
+    key[order] = ordered * _FACTOR + occurrence.astype(np.uint64)
+    return key
+
+
+def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> tuple[int, ...]:
+    """Columns of what a row was computed from, views looked through."""
+    found = []
+    for source, _ in recording.operands(position):
+        for _ in range(8):
+            row = recording.row(source) if source >= 0 else None
+            if row is None or not row[FLAGS] & VIEW:
+                break
+            source = next((p for p, _ in recording.operands(source)), -1)
+        if source in column_at:
+            found.append(column_at[source])
+    return tuple(dict.fromkeys(found))
+
+
+__all__ = ["StepRows", "follow", "place_of"]

@@ -1,0 +1,105 @@
+"""Gradients that were used in the wrong order: clipped before they were unscaled, taken without unscaling, clipped to zero."""
+
+from __future__ import annotations
+
+from nanlab.capture.following import StepRows, place_of
+from nanlab.history import History, Misuse, ParameterStep
+from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
+
+UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
+_HARMLESS = frozenset(("zero_", "_foreach_zero_", "copy_", "_foreach_copy_", "add_", "_foreach_add_", UNSCALES))  # accumulation too
+MOST_HOPS = 16
+
+
+def _written_in_place(recording: Recording, position: int) -> tuple[int, ...] | None:
+    row = recording.row(position) if position >= 0 else None
+    return row if row is not None and row[FLAGS] & INPLACE and row[PHASE] != BACKWARD else None
+
+
+def _rms(recording: Recording, position: int) -> float:
+    stats = recording.stats(position)
+    return (stats.rms or 0.0) if stats is not None else 0.0
+
+
+def changed_before_unscale(recording: Recording, history: History, position: int) -> int:
+    """The row that changed a gradient between the backward pass and the unscaling at ``position``, -1 if none did."""
+    for gradient, _ in recording.operands(position):
+        row = _written_in_place(recording, gradient)
+        if row is None or recording.ops.items[row[OP]] in _HARMLESS:
+            continue
+        before = next((p for p, slot in recording.operands(gradient) if slot == row[OUTPUT]), None)
+        ratio = _rms(recording, before) / max(_rms(recording, gradient), 1e-300) if before is not None else 1.0
+        if ratio <= 1.01:
+            continue
+        place = place_of(recording, gradient)
+        if place is not None:
+            history.misuses.append(Misuse("clip-before-unscale", place, position, 0.0, ratio))
+        return gradient
+    return -1
+
+
+def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> bool:
+    """Whether the loss scale was divided out of a gradient, by a scaler or by hand."""
+    position = used
+    for _ in range(MOST_HOPS):
+        if position == gradient:
+            break
+        row = _written_in_place(recording, position)
+        if row is None:
+            return True  # computed anew: not ours to judge
+        if recording.ops.items[row[OP]] == UNSCALES:
+            return True
+        position = next((p for p, slot in recording.operands(position) if slot == row[OUTPUT]), gradient)
+    before, after = _rms(recording, gradient), _rms(recording, used)
+    return not before or after <= before / scale**0.5
+
+
+def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
+    """Note the first parameter that an optimizer updated by a gradient that still bore the loss scale."""
+    recording = rows.recording
+    scale = 0.0
+    for loss in reversed(history.losses):
+        if loss.position < rows.start:
+            break
+        if loss.scaled and loss.root is not None:
+            value, scaled = recording.value(loss.source), recording.value(loss.root)
+            if value and scaled and abs(scaled / value) > 2.0:
+                scale = abs(scaled / value)
+    if not 0.0 < scale < float("inf"):
+        return
+    for step in steps:
+        if step.used is None or step.gradient is None or step.value is None or _unscaled(recording, step.used, step.gradient, scale):
+            continue
+        place = place_of(recording, step.value)
+        if place is not None and place.position >= rows.start:
+            name = recording.parameter_names[step.owner]
+            history.misuses.append(Misuse("bypass", place, step.position, scale, scale, name))
+            return
+
+
+def lost_to_clipping(recording: Recording, steps: list[ParameterStep]) -> list[Sink]:
+    """The infinite norm by which a gradient was divided to zero, as a sink; empty where there is none."""
+    if not recording.bad:
+        return []
+    for step in steps:
+        if step.used is None or step.gradient is None or step.used == step.gradient or step.used < 0:
+            continue
+        before, after = recording.stats(step.gradient), recording.stats(step.used)
+        if before is None or after is None or after.zero != after.numel or before.zero == before.numel or not before.is_finite:
+            continue
+        norm = _bad_ancestor(recording, step.used, step.gradient)
+        if norm is not None:
+            return [Sink("gradient", norm, step.position, recording.parameter_names[step.owner])]
+    return []
+
+
+def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:
+    seen, waiting = {start}, [start]
+    for position in waiting:
+        if position in recording.bad:
+            return position
+        for parent in recording.parents(position):
+            if parent > gradient and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return None

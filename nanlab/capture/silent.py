@@ -1,0 +1,190 @@
+"""Losses that leave no NaN behind: values flushed to zero, and updates that change nothing. Looked for when a step ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanlab.capture.following import StepRows, place_of
+from nanlab.formats import format_of
+from nanlab.history import Flush, History, ParameterStep, Standstill
+from nanlab.trace.recording import CALL, DTYPE, FLAGS, INPLACE, OP, OUTPUT, Recording
+
+CASTS = frozenset(("_to_copy", "copy_", "to"))
+PRODUCTS = frozenset("mul mul_ div div_ mm bmm addmm baddbmm convolution convolution_backward _foreach_mul_ _foreach_div_".split())
+# Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
+ADDS = frozenset("add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split())
+MOST_CANDIDATES = 64  # flushes that are looked into in one step
+MOST_VISITS = 4000  # rows that are walked over for one victim
+
+
+def lost_values(rows: StepRows) -> list[int]:
+    """Rows that are zero throughout though none of their operands is, because the dtype cannot hold the results."""
+    recording = rows.recording
+    names = recording.ops.items
+    interesting = np.array([n in CASTS or n in PRODUCTS for n in names])
+    found = []
+    for i in np.flatnonzero(rows.all_zero() & interesting[rows.meta[:, OP]])[:MOST_CANDIDATES].tolist():
+        position = rows.start + i
+        if _flushed(recording, position, names[rows.meta[i, OP]], recording.dtypes.items[rows.meta[i, DTYPE]]):
+            found.append(position)
+    return found
+
+
+def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
+    operands = [s for source, _ in recording.operands(position) if (s := recording.stats(source)) is not None and s.numel]
+    if op == "copy_":
+        operands = operands[-1:]
+    if not operands or any(s.zero == s.numel or not s.is_finite or s.absmin is None for s in operands):
+        return False
+    if op in CASTS:
+        return True
+    if len(operands) < 2 or "half" in op:
+        return False
+    limit = format_of(dtype).rounds_to_zero
+    sizes = [max(abs(s.min), abs(s.max)) for s in operands]
+    if op in ("div", "div_", "_foreach_div_"):
+        return bool(operands[1].zero == 0 and sizes[0] / operands[1].absmin <= limit)
+    terms = max(1.0, (operands[-1].numel * operands[-2].numel / max(1, recording.stats(position).numel)) ** 0.5)
+    return bool(sizes[-1] * sizes[-2] * terms <= limit)
+
+
+def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
+    """The lost row from which an all-zero result comes, through results that are zero throughout."""
+    seen, waiting = {start}, [start]
+    for position in waiting:
+        if position in lost:
+            return position
+        if len(seen) > MOST_VISITS:
+            return None
+        for parent, _ in recording.operands(position):
+            if parent in zero and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+    return None
+
+
+def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], written: list[tuple[int, int]]) -> None:
+    """Add what the step lost to ``history.flushes``.
+
+    gradients: row of the gradient by number of the parameter. written: (parameter, row) of updates made by hand.
+    """
+    lost = set(lost_values(rows))
+    if not lost:
+        return
+    recording = rows.recording
+    zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
+    blamed: set[int] = set()
+    for owner, source in gradients.items():
+        if source in zero and (culprit := _reaches(recording, source, lost, zero)) is not None:
+            blamed.add(culprit)
+            _note(rows, history, culprit, "gradient", recording.parameter_names[owner])
+    for owner, position in written:
+        for operand, slot in recording.operands(position):
+            if slot and operand in zero and (culprit := _reaches(recording, operand, lost, zero)) is not None:
+                blamed.add(culprit)
+                _note(rows, history, culprit, "update", recording.parameter_names[owner])
+    for position in lost - blamed:
+        _note(rows, history, position, "tensor", "")
+
+
+def _note(rows: StepRows, history: History, position: int, cost: str, name: str) -> None:
+    recording, end = rows.recording, rows.start + len(rows)
+    place = place_of(recording, position)
+    assert place is not None
+    key = (place.op, place.line, place.module, cost, name)
+    known = history.flushes.get(key)
+    if known is not None:
+        known.count += known.last != end
+        known.last = end
+        return
+    stats = [recording.stats(s) for s, _ in recording.operands(position)]
+    sizes = [max(abs(s.min), abs(s.max)) for s in stats if s is not None and s.min is not None]
+    numel = recording.stats(position).numel
+    history.flushes[key] = Flush(place, cost, name, numel, max(sizes, default=0.0), position, end)  # type: ignore[arg-type]
+
+
+# -- updates that change nothing ------------------------------------------------------------------------------------
+
+
+def note_standstills(rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]) -> None:
+    """Count the updates that changed a parameter, and those that were too small to."""
+    recording = rows.recording
+    for step in steps:
+        if step.update is None or step.value is None or step.used is None or not step.lr or step.value < rows.start:
+            continue
+        gradient, change = recording.stats(step.used), _update_stats(recording, step.update)
+        if gradient is None or change is None or not gradient.is_finite or gradient.zero == gradient.numel:
+            continue
+        _count(rows, history, step.owner, step.value, change.zero == change.numel)
+    for owner, position in written:
+        still = _unchanged(recording, position)
+        if still is not None:
+            _count(rows, history, owner, position, still)
+
+
+def _update_stats(recording: Recording, stat: int) -> Any:
+    chunk = recording.chunks[stat >> 32]
+    return chunk.stats.stats(chunk.stat_row(stat))
+
+
+def _unchanged(recording: Recording, position: int) -> bool | None:
+    """Whether an addition in place changed nothing although what it added is not zero; None where that cannot be told.
+
+    Two tensors count as the same if all their numbers agree to the bit, mean and mean square among them.
+    """
+    row = recording.row(position)
+    if row is None or not row[FLAGS] & INPLACE or recording.ops.items[row[OP]] not in ADDS:
+        return None
+    dtype = recording.dtypes.items[row[DTYPE]]
+    if dtype not in (torch.float16, torch.bfloat16):
+        return None
+    operands, targets = recording.operands(position), _outputs(recording, row[CALL])
+    before = [recording.stats(s) for s, slot in operands if slot % targets == row[OUTPUT]]
+    after = recording.stats(position)
+    if len(before) < 2 or any(s is None for s in before) or not all(s.is_finite for s in before):
+        return None
+    if "lerp" in recording.ops.items[row[OP]]:
+        return None if before[1] == before[0] else after == before[0]
+    return None if before[1].zero == before[1].numel else after == before[0]
+
+
+def _outputs(recording: Recording, call: int) -> int:
+    """How many tensors a call wrote."""
+    count = 1
+    while (row := recording.row(call + count)) is not None and row[CALL] == call:
+        count += 1
+    return count
+
+
+def _count(rows: StepRows, history: History, owner: int, position: int, still: bool) -> None:
+    recording = rows.recording
+    place = place_of(recording, position)
+    if place is None:
+        return
+    key = (owner, place.op, place.line)
+    known = history.standstills.get(key)
+    if known is None:
+        value = recording.stats(position)
+        known = history.standstills[key] = Standstill(place, owner, value.numel, _added(recording, position), value.rms or 0.0, -1)
+    if still:
+        if known.first < 0:
+            known.first, known.at = position, place
+            known.update = _added(recording, position)
+        known.still += 1
+    elif known.first < 0:
+        known.moved_before += 1
+    else:
+        known.moved_after += 1
+
+
+def _added(recording: Recording, position: int) -> float:
+    """Largest magnitude among the second operands of an update."""
+    operands = recording.operands(position)
+    stats = recording.stats(operands[1][0]) if len(operands) == 2 else None
+    return max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
+
+
+__all__ = ["lost_values", "note_flushes", "note_standstills"]
