@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,6 +20,7 @@ from torch import nn
 from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Silenced, UntilCellEnds, cell_as_line, failing_formatters
 from nanlab._completion import nanwatch_matcher
 from nanlab._models import find_model
+from nanlab._options import described, positive, variable
 from nanlab.capture import StepsDone, watch
 from nanlab.errors import NanlabError
 from nanlab.trace import Trace
@@ -29,20 +30,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 COMMENT = re.compile(r"(^|\s)#.*")
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on; argparse reports anything else."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
-    return int(text)
-
-
-def variable(text: str) -> str:
-    """A name that the notebook can bind; argparse reports anything else."""
-    if not text.isidentifier():
-        raise ArgumentTypeError(f"expected a variable name such as trace, got {text!r}")
-    return text
 
 
 @dataclass
@@ -183,7 +170,7 @@ class NanMagics(Magics):
         if run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
         if not run.options.quiet:
-            self.shown(run.trace.report)
+            self.shown(lambda: report_of(run.trace))
             if isinstance(error, Exception) and not isinstance(error, UsageError):
                 self.shown(lambda: explain(error))
 
@@ -247,6 +234,15 @@ class NanMagics(Magics):
         self.shell.events.unregister("pre_run_cell", self.before_cell)
 
 
+def report_of(trace: Trace) -> Any:
+    """The report of a run that ended just now; one line of it where nothing was found."""
+    report = trace.report()
+    if trace.findings:
+        return report
+    display({"text/plain": repr(report).splitlines()[0]}, raw=True)
+    return None
+
+
 def explain(error: BaseException) -> object:
     """What an exception of the user's means, where a rule knows; else None."""
     if find_spec("nanlab.rules.errors") is None:
@@ -257,20 +253,6 @@ def explain(error: BaseException) -> object:
 def note(text: str) -> None:
     """One line to the user, beside what the cell prints."""
     print(f"nanwatch: {text}", file=sys.stderr)
-
-
-def described(options: Namespace) -> str:
-    """The options that were chosen, as they are typed."""
-    words = [
-        options.model and f"model {options.model}",
-        options.steps and f"--steps {options.steps}",
-        f"--keep {options.keep}",
-        f"--on-fault {options.on_fault}",
-        options.shadow and f"--shadow {options.shadow}",
-        options.name and f"-o {options.name}",
-        options.quiet and "-q",
-    ]
-    return f" ({', '.join(word for word in words if word)})"
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:

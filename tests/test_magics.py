@@ -324,6 +324,7 @@ def test_report_whose_repr_fails_is_a_note_and_no_traceback(cell: Cell, monkeypa
     ran = cell("%%nanwatch model\ntrain(2, healthy)")
     assert ran.value == 2
     assert "the report failed (KeyError: 'missing')" in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
     assert "Traceback" not in ran.text
 
 

@@ -53,6 +53,7 @@ def test_healthy_cell_keeps_its_value_and_adds_one_line(notebook: Callable) -> N
     output = nb.out(1)
     expect(output.locator(".jp-OutputArea-executeResult")).to_contain_text("42")
     expect(output).to_contain_text("printed")
+    expect(output.locator("img, table, details")).to_have_count(0)
     expect(output.locator(TRACEBACK)).to_have_count(0)
     assert nb.py("after") == 42
 
