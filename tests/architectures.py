@@ -29,7 +29,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **TOKENS}, "causal"),
     "llama": ("LlamaForCausalLM", "LlamaConfig", SMALL | TOKENS, "causal"),
     "mistral": ("MistralForCausalLM", "MistralConfig", SMALL | TOKENS | {"num_key_value_heads": 2}, "causal"),
-    "mixtral": ("MixtralForCausalLM", "MixtralConfig", SMALL | TOKENS | {"num_key_value_heads": 2, "num_local_experts": 4}, "causal"),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", SMALL | TOKENS | {"num_key_value_heads": 2, "num_local_experts": 4, "intermediate_size": 32}, "causal"),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SMALL | TOKENS | {"num_key_value_heads": 2}, "causal"),
     "gemma": ("GemmaForCausalLM", "GemmaConfig", SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8}, "causal"),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8}, "causal"),

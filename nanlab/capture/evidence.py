@@ -44,7 +44,8 @@ def _tensors(args: Any) -> list[Tensor]:
 
 
 def _floating(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+    """Whether its elements can be looked at for NaN (a ZeroTensor of double backward has none: isnan on it crashes torch 2.13)."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and not tensor._is_zerotensor() and not tensor.is_meta
 
 
 def _nonfinite(tensor: Tensor) -> Tensor:
