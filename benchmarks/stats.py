@@ -15,7 +15,7 @@ import torch
 from nanlab.stats import StatsTable
 
 SIZES = {"16": 16, "4 Ki": 1 << 12, "1 Mi": 1 << 20, "16 Mi": 1 << 24}
-ROUNDS = 25
+ROUNDS = 15
 
 
 def seven_reductions(t: torch.Tensor) -> None:

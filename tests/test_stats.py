@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -405,8 +410,6 @@ def test_unknown_row_is_refused_with_the_range() -> None:
 
 
 def test_without_numba_one_warning_and_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     from nanlab.stats import _kernels
 
     monkeypatch.setitem(sys.modules, "nanlab.stats._cpu32", None)
@@ -420,3 +423,80 @@ def test_without_numba_one_warning_and_the_same_numbers(monkeypatch: pytest.Monk
         assert_row_is(tables[1], tables[1].add(t), t)
     finally:
         _kernels.load_kernels.cache_clear()
+
+
+TRITON = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+from test_stats import OperationsOnly, assert_row_is, special_values
+from nanlab.stats import _queue, _triton
+
+_queue.enqueue = _triton.row_of
+table = OperationsOnly()
+for dtype in (torch.float16, torch.bfloat16, torch.float32):
+    tiny = (torch.randn(2500, generator=torch.Generator().manual_seed(3)) * 1e-39).to(dtype)
+    infinite, expanded = torch.full((3,), -torch.inf, dtype=dtype), torch.ones(3, dtype=dtype).expand(5, 3)
+    for t in (special_values(dtype), tiny, infinite, expanded):
+        assert_row_is(table, table.add(t), t)
+print(table.n)
+"""
+
+
+def test_triton_kernel_counts_exactly_in_its_interpreter() -> None:
+    if find_spec("triton") is None:
+        pytest.skip("Triton comes with the CUDA builds of torch only")
+    assert run_python(TRITON, str(Path(__file__).parent), TRITON_INTERPRET="1") == "12"
+
+
+def run_python(program: str, *arguments: str, **environment: str) -> str:
+    """What ``program`` prints in a process of its own, started in the repository."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_cuda_rows_come_back_in_one_flush_and_count_exactly(dtype: torch.dtype) -> None:
+    table = StatsTable()
+    tensors = [special_values(dtype), torch.randn(5000).to(dtype), torch.ones(3).to(dtype).expand(4, 3)]
+    rows = [table.add(t.cuda()) for t in tensors]
+    assert (table.bad, table.zeros) == (-1, -1)
+    table.flush()
+    for row, t in zip(rows, tensors, strict=True):
+        assert_row_is(table, row, t)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_numba_and_torch_agree_on_every_count(seed: int) -> None:
+    t = torch.from_numpy(np.random.default_rng(seed).integers(-(2**31), 2**31, 20_000, dtype=np.int32)).view(
+        torch.float32
+    )
+    tables = [StatsTable(), OperationsOnly()]
+    for table in tables:
+        table.add(t)
+    first, second = (table.stats(0) for table in tables)
+    assert all(getattr(first, name) == getattr(second, name) for name in ["numel", *COUNTS, "min", "max", "absmin"])
+    assert tables[0].histogram(0, signed=True).equals(tables[1].histogram(0, signed=True))
+
+
+@pytest.mark.slow  # compiles a kernel anew
+def test_kernels_work_where_no_cache_can_be_written(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("a file, where numba wants a directory")
+    program = """
+import warnings
+warnings.simplefilter("error")
+import torch
+from nanlab.stats import summarize
+print(summarize(torch.ones(3)).mean)
+"""
+    assert run_python(program, NUMBA_CACHE_DIR=str(blocked / "cache")) == "1.0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -83,10 +84,11 @@ def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
         finite = torch.ones_like(flat, dtype=torch.bool)
         counts = torch.zeros(8, dtype=torch.int64, device=t.device)
         counts[3] = (flat == 0).sum()
-    numel = torch.full((1,), t.numel(), dtype=torch.int64, device=t.device)
     values = finite_values(flat, finite, wide)
     words = values.view(torch.int64) if wide is torch.float64 else values.view(torch.int32).to(torch.int64)
-    return DeviceRow(torch.cat([numel, counts, words, bins]), lowest, times, implicit_zeros, wide is torch.float32)
+    joined = torch.cat([torch.zeros_like(words[:1]), counts, words, bins])
+    coding: Literal["float64", "float32"] = "float64" if wide is torch.float64 else "float32"
+    return DeviceRow(joined, t.numel(), lowest, times, implicit_zeros, coding)
 
 
 def float_counts(bits: torch.Tensor, form: Bits, own_normal: int) -> torch.Tensor:
