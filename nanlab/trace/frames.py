@@ -247,12 +247,17 @@ def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[
     return columns
 
 
-def parameters_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each parameter and step: its value, its gradient, its update (new value - old value)."""
+def parameter_columns(recording: Recording) -> dict[str, Array]:
+    """The numbers of every parameter in every step, as arrays of equal length."""
     blocks = [*recording.folded_parameters]
     if recording.training.parameters or not blocks:
         blocks.append(_parameter_columns(recording, recording.training.parameters))
-    merged = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+    return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
+
+
+def parameters_frame(recording: Recording) -> pd.DataFrame:
+    """One row for each parameter and step: its value, its gradient, its update (new value - old value)."""
+    merged = parameter_columns(recording)
     frame: dict[str, Any] = {
         "step": np.searchsorted(recording.starts, merged["position"], side="right") - 1,
         "parameter": _lookup(recording.parameter_names, merged["owner"]) if recording.parameter_names else merged["owner"],
