@@ -44,7 +44,7 @@ def graph_columns(rows: pd.DataFrame, numel: pd.Series[int]) -> dict[str, Any]:
 
     numel: elements of each row's outgoing gradient, 0 where it is not known; for the share that float16 flushes.
     """
-    columns: dict[str, Any] = {"node": _integers(rows["node"]), "status": [severity(s) for s in rows["status"]]}
+    columns: dict[str, Any] = {"node": _integers(rows["node"], -1), "status": [severity(s) for s in rows["status"]]}
     for name in ("name", "op", "module"):
         columns[name], columns[f"{name}s"] = _numbered(rows[name].fillna("").astype(str))
     places = rows["file"].fillna("").astype(str) + ":" + rows["line"].astype("string").fillna("")
@@ -59,8 +59,8 @@ def _numbered(texts: pd.Series[str]) -> tuple[list[int], list[str]]:
     return codes.tolist(), [str(text) for text in distinct]
 
 
-def _integers(column: pd.Series[Any]) -> list[int]:
-    values: list[int] = column.astype("Int64").fillna(0).astype("int64").tolist()
+def _integers(column: pd.Series[Any], unknown: int = 0) -> list[int]:
+    values: list[int] = column.astype("Int64").fillna(unknown).astype("int64").tolist()
     return values
 
 
@@ -72,14 +72,20 @@ def _rounded(column: pd.Series[Any]) -> list[float | None]:
 
 def edge_bytes(edges: pd.DataFrame, rows: pd.DataFrame, step: int, number: int) -> bytes:
     """The edges of a pass as int32 pairs (row that passes its gradient on, row that takes it), earlier row first."""
-    if edges.empty:
-        return b""
     mine = edges[(edges["step"] == step) & (_pass_of(edges) == number)]
     place = pd.Series(np.arange(len(rows)), index=rows["node"].to_numpy(dtype="int64", na_value=-1))
-    place = place[~place.index.duplicated()]
-    pairs = pd.DataFrame(
-        {name: place.reindex(mine[name].to_numpy("int64")).to_numpy() for name in ("source", "target")}
-    )
-    pairs = pairs.dropna().astype("int32")
+    place = place[~place.index.duplicated()].drop(-1, errors="ignore")
+    ends = {name: place.reindex(mine[name].to_numpy("int64")).to_numpy() for name in ("source", "target")}
+    pairs = pd.concat([pd.DataFrame(ends).dropna(), _leaf_edges(rows)]).astype("int32")
     pairs = pairs[pairs["source"] < pairs["target"]]
     return pairs.to_numpy(dtype="<i4").tobytes()
+
+
+def _leaf_edges(rows: pd.DataFrame) -> pd.DataFrame:
+    """Edges to nodes without a sequence number: AccumulateGrad.
+
+    The engine runs such a node at once after the last of those that pass it a gradient.
+    """
+    leaf = rows["node"].isna().to_numpy(dtype=bool)
+    latest = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows)))) if len(rows) else np.zeros(0, dtype=int)
+    return pd.DataFrame({"source": latest[leaf], "target": np.flatnonzero(leaf)}).query("source >= 0")

@@ -85,7 +85,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[s
     )
     style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px;white-space:nowrap"
     return (
-        f'<div style="overflow-x:auto"><table style="{style}">{title}<thead><tr style="background:transparent">{heads}'
+        f'<div style="overflow-x:auto" tabindex="0"><table style="{style}">{title}<thead><tr style="background:transparent">{heads}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -93,12 +93,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[s
 def code(lines: Iterable[tuple[int, str]], marked: int) -> str:
     """Source lines with their numbers, one of them marked."""
     shown = "".join(
-        f'<div style="{_line_style(n == marked)}"><span style="opacity:0.6;display:inline-block;width:4.5em">'
+        f'<div style="{_line_style(n == marked)}"><span style="opacity:0.85;display:inline-block;width:4.5em">'
         f"{'→' if n == marked else ' '}&nbsp;{n}</span>{escape(text) or '&nbsp;'}</div>"
         for n, text in lines
     )
     return (
-        f'<div style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;border:1px solid {LINE};'
+        f'<div tabindex="0" style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;border:1px solid {LINE};'
         f'border-radius:3px;padding:3px 0;margin:4px 0;line-height:1.5">{shown}</div>'
     )
 

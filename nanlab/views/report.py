@@ -24,8 +24,11 @@ PAGE = """<!doctype html>
 <title>nanlab report</title>
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif; margin: 1.5em auto; max-width: 1150px; padding: 0 1em; }}
-</style></head><body><main>{body}</main></body></html>
+body {{ font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif; margin: 1.5em auto; max-width: 1150px; padding: 0 1em;
+  background: #fff; color: #111; }}
+h1 {{ font-size: 15px; margin: 0; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #141414; color: #eee; }} }}
+</style></head><body><main><h1>nanlab report</h1>{body}</main></body></html>
 """
 
 

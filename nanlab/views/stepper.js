@@ -172,7 +172,7 @@ function render({ model, el }) {
     const node = item.children ? item.worst : item.lo, status = WORDS[graph.status[node]], nodes = item.hi - item.lo;
     const name = item.children ? item.label : graph.names[graph.name[node]];
     const inside = chosen && item.children && !item.open ? `${get("position") - item.lo + 1} of ${nodes}` : plural(nodes, "node");
-    const note = item.children ? inside : graph.places[graph.place[node]];
+    const note = item.children ? inside : place(node);
     const out = h("div", { class: `nl-row nl-${status}${chosen ? " nl-chosen" : ""}`, role: "treeitem", id: `${uid}-${r}`,
       "aria-level": item.level, "aria-selected": String(chosen), "aria-setsize": -1, "aria-posinset": r + 1,
       "aria-expanded": item.children ? String(item.open) : null, onclick: (e) => clicked(e, item) },
@@ -186,6 +186,7 @@ function render({ model, el }) {
     if (colour.select.value === "underflow") return `${percent(...flushed(item))} flushed`;
     return status === "ok" ? "" : status;
   }
+  const place = (node) => { const text = graph.places[graph.place[node]]; return text.startsWith(":") ? "" : text.split("/").pop(); };
   const gainText = (gain) => (gain === null || gain === undefined ? "–" : `× ${number(gain)}`);
   /** The gain farthest from 1 within an item; null where none is known. */
   function steepest(item) {
@@ -275,9 +276,9 @@ function render({ model, el }) {
     const module = g.modules[g.module[at]];
     pane.replaceChildren(
       h("div", { class: "nl-head" }, h("b", {}, g.names[g.name[at]]), h("span", { class: `nl-badge nl-${status}` }, status),
-        h("span", { class: "nl-dim" }, `node ${g.node[at]}`), module ? h("span", { class: "nl-dim" }, module) : null),
+        h("span", { class: "nl-dim" }, g.node[at] < 0 ? "leaf" : `node ${g.node[at]}`), module ? h("span", { class: "nl-dim" }, module) : null),
       h("div", { class: "nl-story", role: "status" }, detail?.story ?? ""),
-      h("div", { class: "nl-place nl-mono nl-dim" }, g.places[g.place[at]]),
+      h("div", { class: "nl-place nl-mono nl-dim", title: g.places[g.place[at]] }, place(at) || "no line of the program"),
       source(detail, Number(g.places[g.place[at]].split(":").pop())),
       h("table", {}, h("thead", {}, h("tr", {}, ["gradient", "NaN", "inf", "zero", "rms", "max", "gain"].map((t) => h("th", { scope: "col" }, t)))),
         h("tbody", {}, row("in", "grad_in"), row("out", "grad_out"))),
@@ -300,7 +301,7 @@ function render({ model, el }) {
     const made = detail?.forward ?? [];
     if (!made.length) return null;
     const heads = ["result of forward", "shape", "dtype", "NaN", "+inf", "−inf", "zero", "min", "max", "rms", "status"];
-    return h("div", { class: "nl-wide" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))),
+    return h("div", { class: "nl-wide", tabindex: 0, role: "region", "aria-label": "Result of forward" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))),
       h("tbody", {}, made.map((texts) => h("tr", {}, texts.map((t) => h("td", {}, t)))))));
   }
   const firstBad = (from) => { for (let i = from; i < count(); i++) if (isBad(graph.status[i])) return i; return null; };
@@ -333,7 +334,7 @@ function render({ model, el }) {
       find(get("position") + (event.shiftKey ? 0 : 1), event.shiftKey ? -1 : 1);
     } else if (key === "/") search.focus();
     else if (key === "n") show(firstBad(get("position") + 1) ?? firstBad(0));
-    else if (target.matches("input, select") || (target === pane && key !== "Escape")) return;
+    else if (target.matches("input, select") || (pane.contains(target) && key.startsWith("Arrow"))) return;
     else if (moves[key]) moveTo(moves[key](rowOf[get("position")]));
     else if (key === "ArrowRight" || key === "ArrowLeft" || (target === tree && (key === "Enter" || key === " "))) turn(key);
     else return;

@@ -1,0 +1,277 @@
+"""The widgets on a bare page, without kernel: what they draw, how they behave by keyboard, whom they leave out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bare_page import mount
+from fake_trace import big_trace, fake_trace
+
+from nanlab.analysis.precision import cast_shares, format_bins
+from nanlab.views._histograms import dense, format_for_browser
+from nanlab.views.browse import browse
+from nanlab.views.report import report
+from nanlab.views.stepper import stepper
+from nanlab.views.tables import as_table
+from nanlab.views.underflow import FORMATS, underflow
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def bare(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1100, "height": 800}, reduced_motion="reduce")
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def widgets() -> dict[str, Any]:
+    trace = fake_trace()
+    return {
+        "stepper": stepper(trace),
+        "underflow": underflow(trace),
+        "table": browse(as_table(trace.ops, "ops", trace)),
+    }
+
+
+def violations(page: Page) -> list[str]:
+    found = Axe().run(page).response["violations"]
+    return [f"{v['id']}: {v['nodes'][0]['html'][:150]}" for v in found]
+
+
+@pytest.mark.parametrize("name", ["stepper", "underflow", "table"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_against_it(bare: Page, name: str, dark: bool) -> None:
+    mount(bare, widgets()[name], dark)
+    assert violations(bare) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_against_the_report_file(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    page = browser.new_page(color_scheme=scheme, offline=True)
+    page.goto(report(fake_trace()).to_html(tmp_path / "report.html").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    found = violations(page)
+    page.close()
+    assert found == []
+
+
+def test_first_bad_next_previous_and_slider_move_one_selection(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    tree, slider = bare.get_by_role("tree", name="Backward graph"), bare.get_by_role("slider", name="Backward step")
+    chosen = tree.get_by_role("treeitem", selected=True)
+    expect(chosen).to_contain_text("SqrtBackward0")
+    bare.get_by_role("button", name="Next").click()
+    expect(chosen).to_contain_text("SumBackward1")
+    bare.get_by_role("button", name="Previous").click()
+    bare.get_by_role("button", name="Previous").click()
+    expect(chosen).to_contain_text("MeanBackward0")
+    expect(bare.get_by_role("button", name="Previous")).to_be_disabled()
+    bare.get_by_role("button", name="First bad").click()
+    expect(chosen).to_contain_text("SqrtBackward0")
+    slider.fill("17")
+    expect(slider).to_have_attribute("aria-valuetext", "18 of 18: AccumulateGrad")
+    expect(chosen).to_contain_text("encoder.0")
+    assert bare.evaluate("window.model.get('position')") == 17
+
+
+def test_groups_open_and_close_and_keep_their_worst_status(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    tree = bare.get_by_role("tree", name="Backward graph")
+    group = tree.get_by_role("treeitem", name="encoder.2")
+    expect(group).to_have_attribute("aria-expanded", "false")
+    expect(group).to_contain_text("carried")
+    before = tree.get_by_role("treeitem").count()
+    group.get_by_text("encoder.2").click()
+    expect(group).to_have_attribute("aria-expanded", "true")
+    expect(tree.get_by_role("treeitem")).to_have_count(before + 4)
+    expect(tree.get_by_role("treeitem", name="ReluBackward0")).to_have_attribute("aria-level", "3")
+
+
+def test_the_keyboard_alone_walks_the_graph_and_keeps_its_keys(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    bare.evaluate("window.heard = []; document.addEventListener('keydown', (e) => window.heard.push(e.key))")
+    tree = bare.get_by_role("tree", name="Backward graph")
+    chosen = tree.get_by_role("treeitem", selected=True)
+    tree.focus()
+    for key, text in [
+        ("Home", "MeanBackward0"), ("ArrowDown", "SqrtBackward0"), ("ArrowUp", "MeanBackward0"), ("End", "encoder.0"),
+        ("ArrowRight", "ReluBackward0"), ("ArrowLeft", "encoder.0"), ("Home", "MeanBackward0"), ("n", "SqrtBackward0"),
+        ("n", "SumBackward1"), ("a", "SumBackward1"), ("d", "SumBackward1"), ("d", "SumBackward1"),
+    ]:  # fmt: skip
+        bare.keyboard.press(key)
+        expect(chosen, key).to_contain_text(text)
+    bare.keyboard.press("/")
+    expect(bare.get_by_role("searchbox", name="Find node")).to_be_focused()
+    assert bare.evaluate("window.heard") == []
+    bare.keyboard.press("Control+s")
+    assert bare.evaluate("window.heard") == ["Control", "s"] or bare.evaluate("window.heard") == ["s"]
+
+
+def test_find_node_opens_the_group_and_goes_on_with_enter(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    search = bare.get_by_role("searchbox", name="Find node")
+    search.fill("addmm")
+    chosen = bare.get_by_role("treeitem", selected=True)
+    expect(chosen).to_contain_text("AddmmBackward0")
+    expect(bare.get_by_text("1 of 3")).to_be_visible()
+    first = bare.evaluate("window.model.get('position')")
+    search.press("Enter")
+    expect(bare.get_by_text("2 of 3")).to_be_visible()
+    assert bare.evaluate("window.model.get('position')") > first
+    search.fill("nothing of this name")
+    expect(bare.get_by_text("none found")).to_be_visible()
+
+
+def test_play_goes_on_by_itself_and_stops_at_the_end(bare: Page) -> None:
+    made = stepper(fake_trace())
+    mount(bare, made)
+    play = bare.get_by_role("button", name="Play")
+    bare.get_by_role("slider", name="Backward step").fill("15")
+    play.click()
+    expect(play).to_have_attribute("aria-pressed", "true")
+    bare.wait_for_function("() => window.model.get('position') === 17")
+    expect(play).to_have_attribute("aria-pressed", "false")
+
+
+@pytest.mark.parametrize("colour", ["status", "gain", "underflow"])
+def test_colours_change_and_the_words_with_them(bare: Page, colour: str) -> None:
+    mount(bare, stepper(fake_trace()))
+    bare.get_by_label("Colour by").select_option(colour)
+    row = bare.get_by_role("treeitem", selected=True)
+    expect(row).to_contain_text({"status": "born", "gain": "× 2.01", "underflow": "% flushed"}[colour])
+
+
+def test_no_two_edges_share_a_lane_at_one_row(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    clashes = bare.evaluate(
+        """async () => {
+      const { lanes } = await window.module;
+      let seed = 1; const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
+      const clashes = [];
+      for (let trial = 0; trial < 50; trial++) {
+        const n = 60, edges = new Map();
+        for (let i = 0; i < 90; i++) { const a = random(n - 1), b = a + 1 + random(Math.min(12, n - 1 - a)); edges.set(a * n + b, [a, b]); }
+        const { lane } = lanes(n, [...edges.values()]);
+        const first = new Map();
+        for (const [a, b] of edges.values()) first.set(b, Math.min(a, first.get(b) ?? n));
+        for (const [b, a] of first) for (let r = a + 1; r < b; r++) if (lane[r] === lane[b]) clashes.push([trial, a, r, b]);
+      }
+      return clashes;
+    }"""
+    )
+    assert clashes == []
+
+
+def test_the_browser_counts_shares_as_python_does(bare: Page) -> None:
+    trace = fake_trace()
+    made = underflow(trace)
+    made.chosen = [format_bins(dtype).name for dtype in FORMATS]
+    mount(bare, made)
+    slider, table = bare.get_by_role("slider", name="Loss scale (log2)"), bare.get_by_role("status", name="Shares")
+    for selected, scale in [(0, 0), (0, 24), (5, -16), (9, 40), (20, 7)]:
+        bare.get_by_label("Tensor").select_option(str(selected))
+        slider.fill(str(scale))
+        exponents = trace.histogram(int(made._rows["position"].iloc[selected]))
+        for i, dtype in enumerate(FORMATS):
+            cast = cast_shares(exponents, dtype, scale)
+            cells = table.get_by_role("row").nth(i + 1).get_by_role("cell").all_inner_texts()
+            shown = [int(text.split()[-1].replace(",", "")) for text in cells]
+            assert shown == [cast.zero, cast.subnormal, cast.normal, cast.overflow, cast.limit]
+
+
+def test_best_scales_are_taken_over_by_a_click(bare: Page) -> None:
+    made = underflow(fake_trace(faulty=False))
+    mount(bare, made)
+    bare.get_by_role("button", name="for this tensor").click()
+    assert bare.evaluate("window.model.get('log2_scale')") == made.tensors[0]["best"]["float16"]
+    bare.get_by_role("button", name="gradients").click()
+    assert bare.evaluate("window.model.get('log2_scale')") == made.gradients["best"]["float16"]
+
+
+def test_a_half_precision_result_stands_beside_its_float32_twin(bare: Page) -> None:
+    import pandas as pd
+
+    trace = fake_trace()
+    position = int(underflow(trace)._rows["position"].iloc[0])
+    twin = trace.histogram(position)
+    trace.shadow = pd.DataFrame({"position": [position], "flushed": [12], "exponents": [twin]})
+    mount(bare, underflow(trace))
+    expect(bare.get_by_role("img", name="as run, float32")).to_be_visible()
+    expect(bare.get_by_role("img", name="its float32 twin")).to_be_visible()
+    expect(bare.get_by_text("12 values became zero as run")).to_be_visible()
+
+
+def test_the_drawn_bars_carry_every_value(bare: Page) -> None:
+    made = underflow(fake_trace())
+    mount(bare, made)
+    titles = bare.locator(".nl-plots figure svg rect title").all_text_contents()
+    drawn = sum(int(title.split(": ")[1].split()[0].replace(",", "")) for title in titles)
+    assert drawn == made.tensors[0]["data"]["numel"]
+
+
+def test_a_table_asks_for_the_rows_in_view_only(bare: Page) -> None:
+    trace = big_trace(200)
+    made = browse(as_table(trace.ops, "ops", trace))
+    mount(bare, made)
+    assert bare.locator("tbody tr").count() < 60
+    bare.get_by_role("region", name="Table").evaluate("(node) => { node.scrollTop = 1000 * 23; }")
+    bare.wait_for_function("() => window.model.saved.some(([name, value]) => name === 'want' && value > 900)")
+    bare.get_by_role("button", name="rms").click()
+    assert bare.evaluate("window.model.get('sort_by')")[0] == [title for title, _ in made.heads].index("rms")
+    bare.get_by_role("searchbox", name="Filter").fill("sqrt")
+    bare.wait_for_function("() => window.model.get('needle') === 'sqrt'")
+
+
+@pytest.mark.parametrize("name", ["stepper", "underflow", "table"])
+def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(bare: Page, name: str) -> None:
+    made = widgets()[name]
+    mount(bare, made)
+    shown = bare.evaluate(
+        """async (name) => {
+      const still = Object.assign(document.createElement('div'), { className: name, textContent: 'static' });
+      document.body.append(still);
+      const widget = (await window.module).default, host = document.createElement('div');
+      const model = new window.model.constructor({ ...window.model.state });
+      const leave = widget.render({ model, el: host });
+      const during = still.style.display;
+      leave();
+      return [during, still.style.display, Object.values(model.handlers).flat().length];
+    }""",
+        made.fallback,
+    )
+    assert shown == ["none", "", 0]
+
+
+def test_ten_thousand_nodes_open_and_step_quickly(bare: Page) -> None:
+    opened = mount(bare, stepper(big_trace()))
+    assert bare.get_by_role("treeitem").count() < 60
+    step = bare.evaluate(
+        """() => { const go = document.querySelectorAll('button')[2], start = performance.now();
+        for (let i = 0; i < 50; i++) { go.click(); document.body.offsetHeight; } return (performance.now() - start) / 50; }"""
+    )
+    assert opened < 1500
+    assert step < 50
+
+
+def test_formats_reach_the_browser_as_they_are() -> None:
+    exponents = fake_trace().histogram(0)
+    assert sum(dense(exponents)["counts"]) == exponents.sum()
+    assert format_for_browser(format_bins(torch.float16)) == {
+        "name": "float16",
+        "zero_limit": -25,
+        "normal_limit": -15,
+        "overflow_limit": 15,
+    }
