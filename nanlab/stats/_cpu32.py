@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from nanlab.stats import _layout as L
-from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full
+from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full, write_counts
 from nanlab.stats._jit import (
     fast_helper,
     float32_bits,
@@ -119,7 +119,7 @@ def extent(bits, size):
         less = np.uint32(magnitude - ONE)
         smallest = less if less < smallest else smallest
         zeros = np.uint32(zeros + np.uint32(magnitude == np.uint32(0)))
-    return lowest, highest, smallest, zeros
+    return lowest, highest, smallest, np.int64(zeros)
 
 
 @helper
@@ -138,7 +138,7 @@ def finite_extent(bits, size):
         nan = np.uint32(nan + np.uint32(magnitude > INF))
         posinf = np.uint32(posinf + np.uint32(key == KEY_INF))
         neginf = np.uint32(neginf + np.uint32(key == KEY_NEGINF))
-    return lowest, highest, smallest, nan, posinf, neginf
+    return lowest, highest, smallest, np.int64(nan), np.int64(posinf), np.int64(neginf)
 
 
 @fast_helper
@@ -174,7 +174,7 @@ def half_counts(bits, size, own_normal):
         below = np.uint32(below + np.uint32(magnitude < HALF_NORMAL))
         above = np.uint32(above + np.uint32(magnitude >= HALF_INF))
         subnormal = np.uint32(subnormal + np.uint32(magnitude < own_normal))
-    return flushed, below, above, subnormal
+    return np.int64(flushed), np.int64(below), np.int64(above), np.int64(subnormal)
 
 
 @helper
@@ -187,8 +187,15 @@ def count_subnormals(bits, size, scratch):
 
 
 @helper
-def append_normals(state, bins, first, last, lanes):
-    """Move the bins of the biased exponents ``first`` to ``last`` to the arena, and clear those of 0, NaN and inf."""
+def append_bins(state, bins, smallest, greatest, lanes):
+    """Move every bin of a tensor to the arena, and clear those of 0, NaN and inf."""
+    first, last = np.int64(1), np.int64(0)
+    if smallest != NO_SMALLEST:
+        last = np.int64(greatest >> np.uint32(23))
+        if smallest < SMALLEST_NORMAL - ONE:
+            append_subnormals(state, pointer_int64(state[L.SCRATCH_ADDRESS]), -149)
+        else:
+            first = np.int64(np.uint32(smallest + ONE) >> np.uint32(23))
     for negative in range(2):
         for lane in range(lanes):
             bins[lane * LANE + negative * 256] = np.uint32(0)
@@ -246,7 +253,6 @@ def summarise32(address, size, kind, state_address):
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
-    scratch = pointer_int64(state[L.SCRATCH_ADDRESS])
     bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
     own_normal = own_smallest_normal(kind, state)
     watched = own_normal if own_normal > HALF_SMALLEST_NORMAL else HALF_SMALLEST_NORMAL
@@ -267,8 +273,7 @@ def summarise32(address, size, kind, state_address):
             block_total, block_squares = finite_moments(bits, count)
         else:
             block_total, block_squares = moments(values, count)
-        total += block_total
-        squares += block_squares
+        total, squares = total + block_total, squares + block_squares
         lowest = low if low < lowest else lowest
         highest = high if high > highest else highest
         smallest = small if small < smallest else smallest
@@ -280,21 +285,10 @@ def summarise32(address, size, kind, state_address):
             above += counts[2] - nonfinite
             subnormal += counts[3] - zeros
             if small < SMALLEST_NORMAL - ONE:
-                count_subnormals(bits, count, scratch)
+                count_subnormals(bits, count, pointer_int64(state[L.SCRATCH_ADDRESS]))
     row = begin_row(state, size)
-    times = state[L.TIMES]
-    row[L.NAN], row[L.POSINF], row[L.NEGINF], row[L.ZERO] = nan * times, posinf * times, neginf * times, zero * times
-    row[L.SUBNORMAL], row[L.FP16_ZERO] = subnormal * times, flushed * times
-    row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
+    write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above)
     finite = size - nan - posinf - neginf
     write_values(row, state, finite, lowest, highest, smallest, total, squares)
-    lanes = 1 if size < FEW else 8
-    first_exponent, last_exponent = np.int64(1), np.int64(0)
-    if smallest != NO_SMALLEST:
-        if smallest < SMALLEST_NORMAL - ONE:
-            append_subnormals(state, scratch, -149)
-        else:
-            first_exponent = np.int64(np.uint32(smallest + ONE) >> np.uint32(23))
-        last_exponent = np.int64(magnitude_of(lowest, highest) >> np.uint32(23))
-    append_normals(state, bins, first_exponent, last_exponent, lanes)
+    append_bins(state, bins, smallest, magnitude_of(lowest, highest), 1 if size < FEW else 8)
     return end_row(state, row)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from nanlab.stats import _layout as L
-from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full
+from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full, write_counts
 from nanlab.stats._jit import (
     fast_helper,
     float64_from,
@@ -213,12 +213,10 @@ def summarise64(address, size, kind, state_address):
         low, high, small, zeros, nonfinite = finite_extent(bits, count)
         if nonfinite > 0:
             infinities = count_infinities(pointer_float64(block), count)
-            posinf += infinities[0]
-            neginf += infinities[1]
+            posinf, neginf = posinf + infinities[0], neginf + infinities[1]
             nan += nonfinite - infinities[0] - infinities[1]
         moments = finite_moments(bits, count, 1.0)
-        total += moments[0]
-        squares += moments[1]
+        total, squares = total + moments[0], squares + moments[1]
         lowest = low if low < lowest else lowest
         highest = high if high > highest else highest
         smallest = small if small < smallest else smallest
@@ -241,13 +239,10 @@ def summarise64(address, size, kind, state_address):
     if kind == L.WIDE_FLOAT64 and greatest > np.uint64(0) and not 1.0 / SAFE_SQUARE < size_of_greatest < SAFE_SQUARE:
         scale, total, squares = scaled_moments(address, size, size_of_greatest)
     row = begin_row(state, size)
-    times = state[L.TIMES]
-    row[L.NAN], row[L.POSINF], row[L.NEGINF], row[L.ZERO] = nan * times, posinf * times, neginf * times, zero * times
-    row[L.SUBNORMAL], row[L.FP16_ZERO] = subnormal * times, flushed * times
-    row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
+    write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above)
     divisor = finite if finite > 0 else 1
-    rms = math.sqrt(squares / divisor) / scale
-    write_values(state, finite, lowest, highest, smallest, total / divisor / scale, rms)
+    mean, rms = total / divisor / scale, math.sqrt(squares / divisor) / scale
+    write_values(state, finite, lowest, highest, smallest, mean, rms)
     if kind == L.WIDE_FLOAT64:
         append_bins(state, smallest, greatest)
     return end_row(state, row)

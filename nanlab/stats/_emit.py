@@ -57,6 +57,15 @@ def begin_row(state, numel):
 
 
 @helper
+def write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above):
+    """The counts of a row, each element as often as it occurs."""
+    times = state[L.TIMES]
+    row[L.ZERO], row[L.NAN], row[L.POSINF], row[L.NEGINF] = zero * times, nan * times, posinf * times, neginf * times
+    row[L.SUBNORMAL], row[L.FP16_ZERO] = subnormal * times, flushed * times
+    row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
+
+
+@helper
 def end_row(state, row):
     """Note how many bins the row has, and move on; the count of NaN and inf."""
     row[L.BINS] = state[L.ARENA_NEXT] - row[L.FIRST_BIN]

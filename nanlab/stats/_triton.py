@@ -50,6 +50,19 @@ def add_count(words, place, counts):
 
 
 @triton.jit
+def add_counts(words, zero, nan, posinf, neginf, subnormal, flushed, below, above):
+    """Add every count of one program to the row."""
+    add_count(words, _ZERO, zero)
+    add_count(words, _NAN, nan)
+    add_count(words, _POSINF, posinf)
+    add_count(words, _NEGINF, neginf)
+    add_count(words, _SUBNORMAL, subnormal)
+    add_count(words, _FP16_ZERO, flushed)
+    add_count(words, _FP16_SUBNORMAL, below)
+    add_count(words, _FP16_INF, above)
+
+
+@triton.jit
 def add_subnormals(words, bits, magnitude):
     """Count float32 subnormals at their true exponents."""
     subnormal = (magnitude > 0) & (magnitude < _SMALLEST_NORMAL)
@@ -112,14 +125,7 @@ def summarise(source, words, sums, numel, own_normal, BFLOAT16: tl.constexpr, BL
         histogram += tl.histogram((bits >> _MANTISSA_BITS) & 511, 512)
         if tl.min(tl.where(nonzero, magnitude, _LOWEST)) < _SMALLEST_NORMAL:
             add_subnormals(words, bits, magnitude)
-    add_count(words, _ZERO, zero)
-    add_count(words, _NAN, nan)
-    add_count(words, _POSINF, posinf)
-    add_count(words, _NEGINF, neginf)
-    add_count(words, _SUBNORMAL, subnormal)
-    add_count(words, _FP16_ZERO, flushed)
-    add_count(words, _FP16_SUBNORMAL, below)
-    add_count(words, _FP16_INF, above)
+    add_counts(words, zero, nan, posinf, neginf, subnormal, flushed, below, above)
     tl.atomic_min(words + _MIN, tl.min(lowest).to(tl.int64))
     tl.atomic_max(words + _MAX, tl.max(highest).to(tl.int64))
     tl.atomic_min(words + _ABSMIN, tl.min(smallest).to(tl.int64))
