@@ -51,11 +51,9 @@ class Origin:
     def first_use(self, recording: Recording) -> int:
         """The first row on the path that computes with the value, rather than move it."""
         rows = [p for p in self.path if p >= 0]
-        for position in rows:
-            row = recording.row(position)
-            if row is not None and recording.ops.items[row[OP]] not in MOVES:
-                return position
-        return rows[0] if rows else self.sink.step_position
+        computing = [p for p in rows if (row := recording.row(p)) is not None and recording.ops.items[row[OP]] not in MOVES]
+        training = [p for p in computing if p >= recording.began]
+        return next(iter(training or computing or rows), self.sink.step_position)
 
 
 def origin_of(recording: Recording, sink: Sink) -> Origin | None:
@@ -73,6 +71,8 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     path = [position]
     while path[-1] != sink.position:
         path.append(came_from[path[-1]])
+    if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
+        kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
     return Origin(kind, position, sink, tuple(path))
 
 
@@ -158,10 +158,17 @@ def _call(recording: Recording, position: int) -> int:
 
 
 def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
-    """Whether a GradScaler saw the symptom and skipped, and a smaller scale would have made the step finite."""
-    if origin.sink.kind not in ("loss", "gradient") or not scaler_skipped(recording, origin.sink.step_position):
+    """Whether the step was skipped, by a GradScaler or by hand, and a smaller loss scale would have made it finite."""
+    if origin.sink.kind not in ("loss", "gradient"):
         return False
-    return depends_on_scale(recording, origin)
+    position = origin.sink.step_position
+    return (scaler_skipped(recording, position) or skipped_by_hand(recording, position)) and depends_on_scale(recording, origin)
+
+
+def skipped_by_hand(recording: Recording, position: int) -> bool:
+    """Whether no optimizer stepped in this training step, but one did before or after: the program looks at its gradients itself."""
+    steps = [recording.step_of(s.position) for s in recording.training.optimizer_steps]
+    return bool(steps) and recording.step_of(position) not in steps and max(steps) > recording.step_of(position)
 
 
 def scaler_skipped(recording: Recording, position: int) -> bool:
@@ -229,7 +236,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if row is None:
         return "data"
     if origin.kind == "uninitialised":
-        return "forward" if row[MODULE] or recording.step_of(origin.position) > 0 else "init"
+        return "init" if origin.position < recording.began else "forward" if row[MODULE] else "data"
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
 
 

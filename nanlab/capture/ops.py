@@ -187,6 +187,7 @@ class OpRecorder(TorchDispatchMode):
             self._first_sight(tensor, storage, owner)
         else:
             entry.owner = owner
+            self.recording.owned.add(entry.last)
 
     # -- one operation ---------------------------------------------------------------------------------------------
 

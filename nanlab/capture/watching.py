@@ -112,12 +112,11 @@ class watch:
         except BaseException:
             self._undo()
             raise
-        import nanlab
-
-        nanlab.last = self.trace
         return self.trace
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        import nanlab
+
         if self not in _current:
             return False
         self._ops.__exit__(kind, error, tb)
@@ -126,6 +125,8 @@ class watch:
             self._finish(error)
         except Exception as ours:
             self._failed(ours)
+        if self.recording.end or nanlab.last is None:
+            nanlab.last = self.trace
         return isinstance(error, _Stop)
 
     def _undo(self) -> None:
@@ -151,7 +152,8 @@ class watch:
 
     def _module_called(self) -> None:
         caller = self._lines.outside(sys._getframe(2))
-        self._ops.notice_loop(caller)
+        if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
+            self._ops.notice_loop(caller)
         self._clock.called(caller)
 
     def _module_moved(self) -> None:
@@ -178,6 +180,7 @@ class watch:
             fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
         if self.steps is not None and len(recording.starts) > self.steps:
             recording.ended = "steps"
+            recording.starts.pop()
             self._ops.off = True
             raise StepsDone(f"nanlab: {self.steps} training steps watched, the rest of the block was not run")
 

@@ -17,7 +17,8 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
     """What, where and which step; cause "unknown"."""
     recording = trace.recording
     phase = phase_of(recording, origin)
-    position = origin.first_use(recording) if phase in ("data", "init") and origin.kind != "uninitialised" else origin.position
+    used = origin.kind == "intended" or (phase in ("data", "init") and origin.kind != "uninitialised")
+    position = origin.first_use(recording) if used else origin.position
     row = recording.row(position)
     file, line, real = recording.places[row[LINE]] if row else ("", 0, "")
     stats = recording.stats(origin.sink.position)

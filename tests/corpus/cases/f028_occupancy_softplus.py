@@ -5,7 +5,7 @@ from torch import nn
 
 META = {
     "origin_op": "exp",
-    "phase": "forward",
+    "phase": "backward",
     "cause": "exp-overflow",
     "symptom": "grad-nan",
     "first_bad_step": 5,

@@ -7,6 +7,7 @@ META = {
     "origin_op": "log",
     "also_ops": ("addmm", "linear", "cat", "sub", "diff", "mm", "_thnn_fused_lstm_cell", "lstm", "mkldnn_rnn_layer"),
     "phase": "data",
+    "also_phase": "forward",
     "cause": "inf-in-input",
     "also_causes": ("log-of-zero",),
     "symptom": "grad-nan",

@@ -7,6 +7,7 @@ META = {
     "origin_op": "mse_loss",
     "also_ops": ("div", "sub"),
     "phase": "data",
+    "also_phase": "forward",
     "cause": "nan-in-target",
     "also_causes": ("div-by-zero",),
     "symptom": "loss-nan",
