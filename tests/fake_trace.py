@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 OPS = (
-    "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal min max absmin mean "
-    "rms fp16_zero fp16_subnormal fp16_inf node file line source site_file site_line status"
+    "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal min max absmin "
+    "mean rms fp16_zero fp16_subnormal fp16_inf node file line source site_file site_line status"
 ).split()
 BACKWARD = (
     "step order node name op module file line source grad_in_nan grad_in_inf grad_in_zero grad_in_rms grad_in_max "
@@ -242,7 +242,7 @@ def fake_trace(faulty: bool = True) -> FakeTrace:
 
 
 def add_forward(build: Builder, step: int, bad: bool) -> None:
-    for i, (name, op, module, line) in enumerate(reversed(CHAIN)):
+    for i, (_, op, module, line) in enumerate(reversed(CHAIN)):
         if op:
             values = gradient(100 * step + i, -2)
             if op == "sum" and bad:
@@ -362,8 +362,9 @@ def big_trace(nodes: int = 10_000) -> FakeTrace:
     columns = {
         "step": 1, "order": order, "node": nodes - order, "name": "AddmmBackward0", "op": "addmm", "module": modules,
         "file": "model.py", "line": 1 + order % 8, "source": [source_line(1 + i % 8) for i in order],
-        "grad_in_nan": np.where(bad, 7, 0), "grad_in_inf": 0, "grad_in_zero": 3, "grad_in_rms": rms, "grad_in_max": 5 * rms,
-        "grad_out_nan": np.where(bad, 7, 0), "grad_out_inf": 0, "grad_out_zero": 3, "grad_out_rms": rms, "grad_out_max": 5 * rms,
+        "grad_in_nan": np.where(bad, 7, 0), "grad_in_inf": 0, "grad_in_zero": 3, "grad_in_rms": rms,
+        "grad_in_max": 5 * rms, "grad_out_nan": np.where(bad, 7, 0), "grad_out_inf": 0, "grad_out_zero": 3,
+        "grad_out_rms": rms, "grad_out_max": 5 * rms,
         "fp16_zero": random.integers(0, 500, nodes), "gain": np.exp(random.normal(0, 1, nodes)), "status": status,
         "backward_pass": 0, "position_in": 0, "position_out": 0,
     }  # fmt: skip

@@ -53,7 +53,7 @@ def test_fixes_say_what_became_of_them() -> None:
 def test_evidence_samples_and_path_are_shown() -> None:
     html = report(fake_trace())._repr_html_()
     assert "samples 0, 1, 2" in html
-    assert html.index("<b style=\"font-family:monospace\">sqrt") < html.index("<b style=\"font-family:monospace\">addmm")
+    assert html.index('<b style="font-family:monospace">sqrt') < html.index('<b style="font-family:monospace">addmm')
     assert "21 non-finite values" in html
 
 

@@ -97,10 +97,17 @@ def test_a_sparkline_shows_every_value_somewhere() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1234567, "1,234,567"), (0.0, "0"), (1.5e-9, "1.50e-9"), (3.14159, "3.14"), (65504.0, "65,504"), (pd.NA, "–")]
-    + [(float("nan"), "nan"), (float("-inf"), "-inf"), (None, "–"), (np.int64(1000), "1,000"), (2e30, "2.00e30")],
+    [(1234567, "1,234,567"), (0.0, "0"), (1.5e-9, "1.50e-9"), (3.14159, "3.14"), (65504.0, "65,504"), (pd.NA, "–")],
 )
 def test_numbers_read_easily(value: object, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(float("nan"), "nan"), (float("-inf"), "-inf"), (None, "–"), (np.int64(1000), "1,000"), (2e30, "2.00e30")],
+)
+def test_numbers_of_every_kind_have_a_text(value: object, text: str) -> None:
     assert number(value) == text
 
 

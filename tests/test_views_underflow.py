@@ -50,7 +50,9 @@ def test_shares_are_those_of_the_chosen_formats_at_the_chosen_scale() -> None:
     assert made.row is not None
     expected = cast_shares(trace.histogram(int(made.row["position"])), torch.float8_e5m2, 12)
     assert made.shares.loc["float8_e5m2", "zero"] == expected.zero
-    assert made.shares[["zero", "subnormal", "normal", "overflow"]].sum(axis=1).tolist() == made.shares["numel"].tolist()
+    assert (
+        made.shares[["zero", "subnormal", "normal", "overflow"]].sum(axis=1).tolist() == made.shares["numel"].tolist()
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,13 @@ def register_formatters(ip: InteractiveShell) -> None:
 
     The tables of a trace, its report and its widgets show themselves. Nothing is imported until something is shown.
     """
-    html = ip.display_formatter.formatters["text/html"]
+    formatter = ip.display_formatter
+    if formatter is None:
+        return
+    html = formatter.formatters["text/html"]
     html.for_type_by_name("nanlab.trace", "Trace", _trace_html)
     html.for_type_by_name("nanlab.rules._rule", "Finding", _finding_html)
-    plain = ip.display_formatter.formatters["text/plain"]
+    plain = formatter.formatters["text/plain"]
     plain.for_type_by_name("nanlab.rules._rule", "Finding", _finding_text)
 
 

@@ -53,7 +53,8 @@ def _where(row: Row, trace: Trace | None) -> str:
     place = f"{escape(str(row.file).rsplit('/', 1)[-1])}:{number(row.line).replace(',', '')}"
     source = escape(known(getattr(row, "source", "")))
     short = source if len(source) <= 46 else source[:45] + "…"
-    return f'<span title="{escape(row.file)}: {source}">{place} <code style="font-size:11px;background:none">{short}</code></span>'
+    text = f'<code style="font-size:11px;background:none">{short}</code>'
+    return f'<span title="{escape(row.file)}: {source}">{place} {text}</span>'
 
 
 def _inf(row: Row, trace: Trace | None) -> str:

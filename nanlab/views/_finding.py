@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 EVIDENCE_ROWS = 12
 PATH_STATIONS = 10
+DOT = f"display:inline-block;box-sizing:border-box;width:11px;height:11px;border-radius:8px;border:2px solid {LINE}"
 
 
 def place(finding: Finding) -> str:
@@ -99,20 +100,20 @@ def path(finding: Finding) -> str:
 
 def _station(station: Any, first: bool, last: bool) -> str:
     get = station.get if hasattr(station, "get") else lambda name: getattr(station, name, None)
-    tint = TINTS["born"] if first else TINTS["carried"]
     role = "born" if first else ("seen" if last else "")
     module = f"in {escape(get('module'))}" if known(get("module")) else ""
     where = f"{escape(str(get('file')).rsplit('/', 1)[-1])}:{known(get('line'))}" if known(get("file")) else ""
     count = known(get("nonfinite"))
     bad = f"{plural(int(count), 'non-finite value')}" if count != "" else ""
     facts = " · ".join(part for part in (escape(get("phase") or ""), module, where, bad) if part)
-    line = "transparent" if last else LINE
-    dot = f'<span style="display:inline-block;width:11px;height:11px;border-radius:8px;background:{tint};border:2px solid {LINE};box-sizing:border-box"></span>'
+    dot = f"{DOT};background:{TINTS['born' if first else 'carried']}"
+    line = f"width:2px;height:14px;margin:0 auto;background:{'transparent' if last else LINE}"
+    name = f'<b style="font-family:monospace">{escape(get("op") or "leaf")}</b>'
+    mark = badge(role, "born" if first else "carried") if role else ""
     return (
-        f'<div style="display:flex;align-items:flex-start"><div style="width:16px;text-align:center;line-height:1.5">{dot}'
-        f'<div style="width:2px;height:14px;background:{line};margin:0 auto"></div></div>'
-        f'<div style="padding-left:8px;line-height:1.5"><b style="font-family:monospace">{escape(get("op") or "leaf")}</b> '
-        f'<span style="opacity:0.8">{facts}</span> {badge(role, "born" if first else "carried") if role else ""}</div></div>'
+        '<div style="display:flex;align-items:flex-start;line-height:1.5"><div style="width:16px;text-align:center">'
+        f'<span style="{dot}"></span><div style="{line}"></div></div>'
+        f'<div style="padding-left:8px">{name} <span style="opacity:0.85">{facts}</span> {mark}</div></div>'
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,10 @@ BAD = STATUSES[:3]
 def passes(backward: pd.DataFrame) -> list[dict[str, Any]]:
     """One entry per backward pass: step, backward_pass, nodes, and its worst status."""
     found = []
-    for (step, number), rows in backward.groupby(["step", _pass_of(backward)], sort=True):
+    for key, rows in backward.groupby(["step", _pass_of(backward)], sort=True):
+        step, number = (int(part) for part in cast(tuple[int, int], key))
         worst = min(rows["status"], key=severity, default="ok")
-        found.append({"step": int(step), "backward_pass": int(number), "nodes": len(rows), "worst": worst})
+        found.append({"step": step, "backward_pass": number, "nodes": len(rows), "worst": worst})
     return found
 
 

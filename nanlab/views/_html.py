@@ -85,7 +85,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[s
     )
     style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px;white-space:nowrap"
     return (
-        f'<div style="overflow-x:auto" tabindex="0"><table style="{style}">{title}<thead><tr style="background:transparent">{heads}'
+        f'<div style="overflow-x:auto" tabindex="0"><table style="{style}">{title}<thead>'
+        f'<tr style="background:transparent">{heads}'
         f"</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -98,8 +99,8 @@ def code(lines: Iterable[tuple[int, str]], marked: int) -> str:
         for n, text in lines
     )
     return (
-        f'<div tabindex="0" style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;border:1px solid {LINE};'
-        f'border-radius:3px;padding:3px 0;margin:4px 0;line-height:1.5">{shown}</div>'
+        f'<div tabindex="0" style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;'
+        f'border:1px solid {LINE};border-radius:3px;padding:3px 0;margin:4px 0;line-height:1.5">{shown}</div>'
     )
 
 

@@ -34,7 +34,8 @@ def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
         return f"Bad from forward: {told}; the forward result already holds {plural(forward_bad, 'non-finite value')}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
-        return f"Born here: incoming 0, local derivative inf, product NaN ({_bad(nan, 0)}; {plural(zeros, 'zero')} came in)."
+        told = f"{_bad(nan, 0)}; {plural(zeros, 'zero')} came in"
+        return f"Born here: incoming 0, local derivative inf, product NaN ({told})."
     if nan and inf and zeros:
         return f"Born here: the local derivative is inf. Times an incoming 0 it is NaN, else inf ({_bad(nan, inf)})."
     if inf and not nan:

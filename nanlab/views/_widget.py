@@ -51,14 +51,15 @@ class View(anywidget.AnyWidget):
         }
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle if bundle is not None else ({}, {})
         return data | {"text/html": self.static_html(), "text/plain": self.static_text()}, metadata
 
     def _ipython_display_(self) -> None:
-        display(self._summary(), raw=True)
+        display(self._summary(), raw=True)  # type: ignore[no-untyped-call]
         data, metadata = self._repr_mimebundle_()
         data["text/html"] = f"<small>{_NEEDS_KERNEL}</small>"
-        display(data, metadata=metadata, raw=True)
+        display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return self.static_text()

@@ -23,7 +23,7 @@ class TableBrowser(View):
     _esm = script("browse")
     _css = style("browse")
 
-    heads = traitlets.List().tag(sync=True)  # title and alignment of each column
+    heads: traitlets.List[Any] = traitlets.List().tag(sync=True)  # title and alignment of each column
     total = traitlets.Int(0).tag(sync=True)  # rows after the filter
     caption = traitlets.Unicode().tag(sync=True)
     want = traitlets.Int(0).tag(sync=True)  # the first row the page needs

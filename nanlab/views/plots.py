@@ -181,7 +181,8 @@ def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
 
 
 def _numbers(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    return pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+    values = pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+    return np.asarray(values, dtype=np.float64)
 
 
 def _axes() -> Axes:

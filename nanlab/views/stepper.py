@@ -35,7 +35,9 @@ class Stepper(View):
 
     statuses = traitlets.List(STATUSES).tag(sync=True)
     half = traitlets.Dict().tag(sync=True)  # the limits of float16, as histogram bins
-    passes = traitlets.List().tag(sync=True)  # step, backward_pass, nodes, worst status of each pass
+    passes: traitlets.List[Any] = traitlets.List().tag(
+        sync=True
+    )  # step, backward_pass, nodes, worst status of each pass
     chosen = traitlets.Int(0).tag(sync=True)  # which of them is shown
     graph = traitlets.Dict().tag(sync=True)  # its nodes, as columns
     edges = traitlets.Bytes(b"").tag(sync=True)  # int32 pairs of positions
@@ -134,7 +136,8 @@ class Stepper(View):
         """The results of the forward op that made the node."""
         ops = self._trace.ops
         same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
-        return ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
+        made: pd.DataFrame = ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
+        return made
 
     def static_text(self) -> str:
         """The pass and its first bad node in one line."""

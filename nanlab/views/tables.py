@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
@@ -32,11 +32,12 @@ class TraceTable(pd.DataFrame):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy for another process leaves the trace behind, and with it the small histograms."""
-        return super().__getstate__() | {"trace": None}
+        state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__()), "trace": None}
+        return state
 
     def _repr_html_(self) -> str | None:
         if not _is_telling(self):
-            return super()._repr_html_()  # type: ignore[operator,no-any-return]
+            return cast(str | None, super()._repr_html_())  # type: ignore[misc]
         return static_table(self, self.kind, self.trace)
 
     def _ipython_display_(self) -> None:

@@ -33,8 +33,10 @@ class UnderflowExplorer(View):
     _esm = script("underflow")
     _css = style("underflow")
 
-    formats = traitlets.List().tag(sync=True)  # the limits of each format, as histogram bins
-    tensors = traitlets.List().tag(sync=True)  # label, histogram, twin, best; by what float16 would lose
+    formats: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the limits of each format, as histogram bins
+    tensors: traitlets.List[Any] = traitlets.List().tag(
+        sync=True
+    )  # label, histogram, twin, best; by what float16 would lose
     gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
     left_out = traitlets.Int(0).tag(sync=True)  # tensors that did not fit into the list
     selected = traitlets.Int(0).tag(sync=True)  # which of ``tensors``
@@ -104,7 +106,9 @@ class UnderflowExplorer(View):
         row = self.row
         if row is None:
             return "Underflow explorer: nothing was recorded"
-        return f"Underflow explorer: {plural(len(self.tensors), 'tensor')}; {self._rows.iloc[0]['op']} loses most: {self._share(self._rows.iloc[0])}"
+        first = self._rows.iloc[0]
+        count = plural(len(self.tensors), "tensor")
+        return f"Underflow explorer: {count}; {first['op']} loses most: {self._share(first)}"
 
     def _share(self, row: pd.Series[Any]) -> str:
         zero, inf = int(known(row["fp16_zero"]) or 0), int(known(row["fp16_inf"]) or 0)
@@ -118,9 +122,9 @@ class UnderflowExplorer(View):
         from nanlab.views._static import exponents_picture
 
         heads = ["tensor", "values", "fp16 → 0", "fp16 subnormal", "fp16 → inf", "best scale"]
+        names = ["numel", "fp16_zero", "fp16_subnormal", "fp16_inf"]
         rows = [
-            [escape(t["label"]), number(int(r["numel"])), number(r["fp16_zero"]), number(r["fp16_subnormal"])]
-            + [number(r["fp16_inf"]), f"2^{t['best']['float16']}"]
+            [escape(t["label"]), *(number(r[name]) for name in names), f"2^{t['best']['float16']}"]
             for t, (_, r) in zip(self.tensors[:10], self._rows.head(10).iterrows(), strict=True)
         ]
         title = f"<div>{escape(self.tensors[self.selected]['label'])}</div>"

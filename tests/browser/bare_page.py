@@ -1,4 +1,4 @@
-"""A widget on a bare page: its own script and style, its state, and a stand-in for the model. No kernel, no JupyterLab."""
+"""A widget on a bare page: its own script, style and state, and a stand-in for the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ HOST = "http://nanlab.test"
 DARK = """--jp-layout-color1: #111; --jp-ui-font-color1: rgba(255,255,255,1); --jp-ui-font-color2: rgba(255,255,255,.7);
 --jp-border-color2: #424242; --jp-layout-color2: #424242; --jp-brand-color1: #2196f3; background: #111; color: #fff"""
 HTML = """<!doctype html><html lang=en><meta charset=utf-8><title>nanlab</title><link rel=stylesheet href=/widget.css>
-<body data-jp-theme-light="%(light)s" style="%(style)s"><main><h1 style="font-size:16px">nanlab</h1><div id=host></div></main>
+<body data-jp-theme-light="%(light)s" style="%(style)s"><main>
+<h1 style="font-size:16px">nanlab</h1><div id=host></div></main>
 <script type=module>
 import widget from '/widget.js';
 class Model {

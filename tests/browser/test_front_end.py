@@ -163,11 +163,15 @@ def test_no_two_edges_share_a_lane_at_one_row(bare: Page) -> None:
       const clashes = [];
       for (let trial = 0; trial < 50; trial++) {
         const n = 60, edges = new Map();
-        for (let i = 0; i < 90; i++) { const a = random(n - 1), b = a + 1 + random(Math.min(12, n - 1 - a)); edges.set(a * n + b, [a, b]); }
+        for (let i = 0; i < 90; i++) {
+          const a = random(n - 1), b = a + 1 + random(Math.min(12, n - 1 - a));
+          edges.set(a * n + b, [a, b]);
+        }
         const { lane } = lanes(n, [...edges.values()]);
         const first = new Map();
         for (const [a, b] of edges.values()) first.set(b, Math.min(a, first.get(b) ?? n));
-        for (const [b, a] of first) for (let r = a + 1; r < b; r++) if (lane[r] === lane[b]) clashes.push([trial, a, r, b]);
+        for (const [b, a] of first)
+          for (let r = a + 1; r < b; r++) if (lane[r] === lane[b]) clashes.push([trial, a, r, b]);
       }
       return clashes;
     }"""
@@ -260,7 +264,8 @@ def test_ten_thousand_nodes_open_and_step_quickly(bare: Page) -> None:
     assert bare.get_by_role("treeitem").count() < 60
     step = bare.evaluate(
         """() => { const go = document.querySelectorAll('button')[2], start = performance.now();
-        for (let i = 0; i < 50; i++) { go.click(); document.body.offsetHeight; } return (performance.now() - start) / 50; }"""
+        for (let i = 0; i < 50; i++) { go.click(); document.body.offsetHeight; }
+        return (performance.now() - start) / 50; }"""
     )
     assert opened < 1500
     assert step < 50

@@ -30,7 +30,9 @@ def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(notebook: Cal
     out = nb.out(1)
     chosen = out.get_by_role("tree", name="Backward graph").get_by_role("treeitem", selected=True)
     expect(chosen).to_contain_text("SqrtBackward0")
-    expect(out.get_by_role("region", name="Selected node")).to_contain_text("Born here: finite came in, local derivative or product inf")
+    expect(out.get_by_role("region", name="Selected node")).to_contain_text(
+        "Born here: finite came in, local derivative or product inf"
+    )
     expect(out.get_by_role("group", name="Source")).to_contain_text(".sqrt()")
     assert nb.py("[s.row['name'], s.row['status'], s.node == int(s.row['node'])]") == ["SqrtBackward0", "born", True]
 
