@@ -131,10 +131,12 @@ def finite_extent(bits, size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
         key = order_key(bits[i])
         finite = magnitude < INF
-        lowest = key if finite and key < lowest else lowest
-        highest = key if finite and key > highest else highest
-        less = np.uint32(magnitude - ONE)
-        smallest = less if finite and less < smallest else smallest
+        low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
+        high = key if finite else NO_HIGHEST
+        small = np.uint32(magnitude - ONE) if finite else NO_SMALLEST
+        lowest = low if low < lowest else lowest
+        highest = high if high > highest else highest
+        smallest = small if small < smallest else smallest
         nan = np.uint32(nan + np.uint32(magnitude > INF))
         posinf = np.uint32(posinf + np.uint32(key == KEY_INF))
         neginf = np.uint32(neginf + np.uint32(key == KEY_NEGINF))

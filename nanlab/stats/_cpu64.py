@@ -88,10 +88,12 @@ def finite_extent(bits, size):
         magnitude = bits[i] & MAGNITUDE
         key = order_key(bits[i])
         finite = magnitude < INF
-        lowest = key if finite and key < lowest else lowest
-        highest = key if finite and key > highest else highest
-        less = magnitude - np.uint64(1)
-        smallest = less if finite and less < smallest else smallest
+        low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
+        high = key if finite else NO_HIGHEST
+        small = magnitude - np.uint64(1) if finite else NO_SMALLEST
+        lowest = low if low < lowest else lowest
+        highest = high if high > highest else highest
+        smallest = small if small < smallest else smallest
         zeros += np.int64(magnitude == np.uint64(0))
         nonfinite += np.int64(magnitude >= INF)
     return lowest, highest, smallest, zeros, nonfinite
