@@ -17,8 +17,9 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"rules"},
     {"analysis"},
     {"capture"},
-    {"history", "capsule"},
+    {"capsule"},
     {"trace"},
+    {"history"},  # plain events, which a recording holds
     {"stats"},
     {"safe"},
     {"formats"},

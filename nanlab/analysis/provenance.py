@@ -94,15 +94,17 @@ def _ancestors(recording: Recording, sink: Sink) -> dict[int, int]:
 
 
 def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
-    """Whether the way goes from a backward row to a forward value of a pass whose loss was finite."""
+    """Whether the way goes from a backward row to a forward value of the graph, in a pass whose loss was finite.
+
+    Data that the graph reads (an input that is infinite) is no such value: it is bad in itself.
+    """
     row = recording.row(position)
     if row is None or row[PHASE] != BACKWARD or recording.status.get(position) not in (BORN, TURNED):
         return False
     parent_row = recording.row(parent)
-    if parent_row is not None and parent_row[PHASE] == BACKWARD:
+    if parent_row is None or parent_row[PHASE] == BACKWARD or parent_row[NODE] < 0:
         return False
-    run = row[PASS]
-    roots = recording.passes[run].roots if 0 <= run < len(recording.passes) else ()
+    roots = recording.passes[row[PASS]].roots if 0 <= row[PASS] < len(recording.passes) else ()
     return not any(r in recording.bad for r in roots)
 
 

@@ -88,8 +88,7 @@ class BackwardRecorder:
         edges, nodes, oldest, adding = self._hook([t.grad_fn for t in roots if t.grad_fn is not None], number, handles)
         recording.passes.append(BackwardPass(number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes)))
         if not number:
-            first = recording.nodes.get(oldest)
-            recording.began = first.position if first is not None else position
+            recording.began = ops.training_began(frame, oldest)
         for tensor, source in zip(roots, sources, strict=True):
             if source in recording.bad:
                 recording.sinks.append(Sink("loss", source, position))

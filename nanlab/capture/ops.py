@@ -85,6 +85,8 @@ class OpRecorder(TorchDispatchMode):
         self.failed: Callable[[Exception], None] = lambda error: None
         self._flags = 0
         self._grad = False  # whether the running call reads a gradient
+        self.opening: dict[int, int] = {}
+        self.first_call = 1 << 62  # position at which an outermost module was first called
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
         _active.add(self)
 
@@ -216,8 +218,32 @@ class OpRecorder(TorchDispatchMode):
     def notice_loop(self, frame: FrameType | None) -> None:
         """Begin a new training step if the program's loop came round."""
         position = self.recording.end
+        if not self.recording.passes:
+            self._note_opening(frame, position)
         if self.clock.operation(frame, position, _sequence(), not torch.is_grad_enabled()):
             self.step_began(position)
+
+    def _note_opening(self, frame: FrameType | None, position: int) -> None:
+        """Before the first backward: at which position each function was first seen at work."""
+        while frame is not None:
+            self.opening.setdefault(id(frame.f_code), position)
+            frame = frame.f_back
+
+    def training_began(self, frame: FrameType | None, oldest: int) -> int:
+        """Where building the program ends and training begins, told at the first backward.
+
+        That is with the function that calls backward, the first call of a module, or the first operation of the graph, whichever
+        came first. In a cell or script that does all in one place the function tells nothing.
+        """
+        node = self.recording.nodes.get(oldest)
+        found = [self.recording.end, self.first_call]
+        if node is not None:
+            found.append(node.position)
+        caller = self.lines.outside(frame)
+        if caller is not None and caller.f_code.co_name != "<module>":
+            found.append(self.opening.get(id(caller.f_code), found[0]))
+        self.opening.clear()
+        return min(found)
 
     def _read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
         self._flags, self._grad = 0, False

@@ -155,6 +155,7 @@ class watch:
         if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
             self._ops.notice_loop(caller)
         self._clock.called(caller)
+        self._ops.first_call = min(self._ops.first_call, self.recording.end)
 
     def _module_moved(self) -> None:
         self._ops.module, self._ops.depth = self._modules.current, self._modules.depth
