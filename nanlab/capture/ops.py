@@ -14,10 +14,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.capture.evidence import Evidence
+from nanlab.capture.indices import IndexGuard
 from nanlab.capture.ledger import Entry, Ledger, storage_of, view_key
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
+from nanlab.trace.failure import ReadOut
 from nanlab.trace.recording import (
     BACKWARD,
     FORWARD,
@@ -69,6 +71,7 @@ class OpRecorder(TorchDispatchMode):
         self.recording, self.lines, self.clock = recording, lines, clock
         self.ledger = Ledger()
         self.evidence = Evidence(recording, self.ledger)
+        self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
         self.plans: dict[Any, Plan] = {}
         self.module = 0  # number of the running module's path
@@ -199,6 +202,8 @@ class OpRecorder(TorchDispatchMode):
         if plan is None:
             plan = self.plans[func] = plan_for(func)
         if plan.skip or self.off:
+            if plan.reads_out and not self.off:
+                self._read_out(args[0], sys._getframe().f_back)
             return func(*args, **kwargs)
         try:
             if not self.depth and not self.in_backward and not self.in_optimizer:
@@ -208,12 +213,22 @@ class OpRecorder(TorchDispatchMode):
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
+        if plan.indexes:
+            self.guard.before(plan.name, args, sys._getframe().f_back)
         out = func(*args, **kwargs)
         try:
             self._write(func, plan, args, kwargs, out, sources, old, sys._getframe().f_back)
         except Exception as error:
             self.failed(error)
         return out
+
+    def _read_out(self, tensor: Tensor, frame: FrameType | None) -> None:
+        """A tensor is read as a Python number: what is computed from that carries no gradient."""
+        try:
+            if tensor.requires_grad and not self.in_backward:
+                self.recording.escapes.add(ReadOut(self.recording.end, self.source(tensor), self.lines.here(frame)[0]))
+        except Exception as error:
+            self.failed(error)
 
     def notice_loop(self, frame: FrameType | None) -> None:
         """Begin a new training step if the program's loop came round."""

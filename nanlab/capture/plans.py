@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from nanlab.capture.indices import INDEXING
+
 # Writes all of its target without reading it, so what was there before is no operand.
 _OVERWRITES = frozenset(
     "copy_ fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_ log_normal_ cauchy_ geometric_ set_ "
@@ -52,6 +54,8 @@ class Plan:
     pointwise: bool
     inplace_risk: bool
     special: str  # "" or what the training recorder wants to see
+    reads_out: bool = False  # it turns a tensor into a Python number
+    indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
 
 _SPECIAL = {
@@ -87,4 +91,6 @@ def plan_for(func: Any) -> Plan:
         pointwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         inplace_risk=name in RISKY_IN_PLACE,
         special=_SPECIAL.get(name, ""),
+        reads_out=name == "_local_scalar_dense",
+        indexes=name in INDEXING,
     )

@@ -29,6 +29,16 @@ def _kind(code: CodeType, frame: FrameType) -> int:
     return _LIBRARY if installed or path.startswith(_STDLIB) else _USER
 
 
+def is_user(frame: FrameType) -> bool:
+    """Whether a frame runs the user's own code."""
+    return _kind(frame.f_code, frame) == _USER
+
+
+def is_torch(frame: FrameType) -> bool:
+    """Whether a frame runs torch's code, or ours."""
+    return _kind(frame.f_code, frame) == _TORCH
+
+
 def display_name(filename: str) -> str:
     """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
     ipython = sys.modules.get("IPython")

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.failing import failure_of, note_interrupted_gradient
 from nanlab.capture.folding import fold
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.ops import OpRecorder
@@ -139,6 +140,9 @@ class watch:
     def _finish(self, error: BaseException | None) -> None:
         recording = self.recording
         recording.clock.append(time.perf_counter())
+        if isinstance(error, Exception):
+            recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
+            note_interrupted_gradient(recording, error)
         self._training.step_ended()
         self._ops.evidence.settle()
         if not recording.passes:

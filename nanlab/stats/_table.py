@@ -88,6 +88,10 @@ class StatsTable:
         if pending[-1][0] == self.n - 1:
             self.bad = self.nonfinite(self.n - 1)
 
+    def is_pending(self, row: int) -> bool:
+        """Whether reading the row would wait for its device."""
+        return bool(self._rows[row, L.BINS] == L.PENDING)
+
     def nonfinite(self, row: int) -> int:
         """How many elements of the row's tensor are NaN, inf or -inf; 0 where it could not be read."""
         words = self._ready(row)

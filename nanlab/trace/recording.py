@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from nanlab.history import History
 from nanlab.stats import StatsTable
+from nanlab.trace.failure import Escapes
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
 FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)
@@ -206,6 +207,7 @@ class Recording:
     training: History = field(default_factory=History)
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
     folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
+    escapes: Escapes = field(default_factory=Escapes)
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"
 

@@ -1,0 +1,191 @@
+"""What the frames of an exception say: the user's line, the operation and its operands, the module that was running."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
+from nanlab.capture.ops import OpRecorder
+from nanlab.capture.source import display_name, is_torch, is_user
+from nanlab.trace.failure import BadIndices, Failure, Operand
+from nanlab.trace.recording import BACKWARD, PHASE, Recording, Sink
+
+Tensor = torch.Tensor
+Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
+_DISPATCH = OpRecorder.__torch_dispatch__.__code__
+# Python functions of torch.nn.functional and the arguments of the operation that they end in.
+_FUNCTIONS = {
+    "embedding": ("embedding", ("weight", "input")),
+    "cross_entropy": ("nll_loss", ("input", "target", "weight", "reduction", "ignore_index")),
+    "nll_loss": ("nll_loss", ("input", "target", "weight", "reduction", "ignore_index")),
+}
+_SIZES = (
+    "in_features out_features num_embeddings embedding_dim in_channels out_channels normalized_shape num_features input_size hidden_size "
+    "embed_dim kernel_size padding_idx ignore_index"
+).split()
+_AFTER_DEATH = re.compile(r"device-side assert|CUBLAS_STATUS|CUDA error|illegal memory access|CUDNN_STATUS")
+
+
+def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.Module | None = None) -> Failure:
+    """An exception as plain data.
+
+    guard: asked for indices it copied to the host when a device has failed. root: the watched model, which the module's path starts from.
+    """
+    steps = list(_steps(error.__traceback__))
+    file, line, real = _place(steps)
+    modules = [frame.f_locals["self"] for frame, _ in steps if isinstance(frame.f_locals.get("self"), nn.Module)]
+    op, operands, bad = _operation(steps)
+    module = _path(modules, root)
+    if isinstance(error, IndexOutOfRangeError):
+        bad = error.bad
+    if bad is None and guard is not None and _AFTER_DEATH.search(str(error)) and (suspect := guard.suspect()) is not None:
+        bad, module, number = suspect
+        file, line, real = guard.place(number)
+        op = bad.op
+    return Failure(
+        kind=type(error).__name__,
+        text=str(error),
+        file=file,
+        line=line,
+        source=linecache.getline(real, line).strip() if line else "",
+        op=op,
+        operands=operands,
+        module=module,
+        module_type=type(modules[-1]).__name__ if modules else "",
+        facts=_facts(steps, modules),
+        bad=bad,
+    )
+
+
+def recording_of(error: BaseException) -> Recording | None:
+    """The recording of the watch in which an exception was raised, where an operation or a backward pass raised it."""
+    for frame, _ in _steps(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        ops = getattr(owner, "ops", owner)
+        if isinstance(ops, OpRecorder):
+            return ops.recording
+    return None
+
+
+def _steps(traceback: TracebackType | None) -> Iterator[Step]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno or 0
+        traceback = traceback.tb_next
+
+
+def _place(steps: list[Step]) -> tuple[str, int, str]:
+    """(file as shown, line, real file) of the user's innermost line, else of the innermost line outside torch."""
+    for mine in (is_user, lambda frame: not is_torch(frame)):
+        for frame, line in reversed(steps):
+            if mine(frame):
+                return display_name(frame.f_code.co_filename), line, frame.f_code.co_filename
+    return "", 0, ""
+
+
+def _path(modules: list[nn.Module], root: nn.Module | None) -> str:
+    """The innermost module by its attribute path; the outermost is named by its class unless it is the watched model."""
+    if not modules:
+        return ""
+    own = _name_below(root, modules[-1]) if root is not None else None
+    if own is not None:
+        return own
+    top = type(modules[0]).__name__
+    name = _name_below(modules[0], modules[-1])
+    return f"{top}.{name}" if name else top
+
+
+def _name_below(root: nn.Module, module: nn.Module) -> str | None:
+    return next((name for name, each in root.named_modules() if each is module), None)
+
+
+def _operation(steps: list[Step]) -> tuple[str, tuple[Operand, ...], BadIndices | None]:
+    """The operation that raised, as the dispatcher saw it, else as the functions of ``torch.nn.functional`` were called."""
+    for frame, _ in reversed(steps):
+        if frame.f_code is _DISPATCH:
+            return _dispatched(frame.f_locals)
+    for frame, _ in reversed(steps):
+        if frame.f_code.co_filename.endswith("functional.py") and frame.f_code.co_name in _FUNCTIONS and is_torch(frame):
+            op, names = _FUNCTIONS[frame.f_code.co_name]
+            values = [frame.f_locals.get(name) for name in names]
+            return op, tuple(_operands(names, values, [])), _indices(op, values)
+    return "", (), None
+
+
+def _dispatched(local: dict[str, Any]) -> tuple[str, tuple[Operand, ...], BadIndices | None]:
+    func, args, plan = local["func"], local["args"], local.get("plan")
+    if plan is None:
+        return "", (), None
+    names = [argument.name for argument in func._schema.arguments]
+    return plan.name, tuple(_operands(names, args, list(local.get("sources", [])))), _indices(plan.name, args)
+
+
+def _indices(op: str, args: Any) -> BadIndices | None:
+    """The bad indices of a call that failed on the CPU; one that failed on a device must not be read."""
+    try:
+        on_cpu = all(value.is_cpu for value in args if isinstance(value, Tensor))
+        return bad_indices(op, args) if on_cpu else None
+    except Exception:
+        return None
+
+
+def _operands(names: Any, values: Any, sources: list[int]) -> Iterator[Operand]:
+    rows = iter(sources)
+    for name, value in zip(names, values, strict=False):
+        if isinstance(value, Tensor):
+            yield operand_of(name, value, next(rows, None))
+        elif isinstance(value, (list, tuple)):
+            for i, item in enumerate(value):
+                if isinstance(item, Tensor):
+                    yield operand_of(f"{name}[{i}]", item, next(rows, None))
+
+
+def operand_of(name: str, tensor: Tensor, source: int | None = None) -> Operand:
+    """A tensor without its values."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Operand(name, tuple(tensor.shape), dtype, str(tensor.device), bool(tensor.requires_grad), source)
+
+
+def _facts(steps: list[Step], modules: list[nn.Module]) -> dict[str, Any]:
+    """Sizes of the innermost module, what its inputs were, the state of an optimizer that was stepping, the samples of a batch."""
+    facts: dict[str, Any] = {}
+    if modules:
+        facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}
+        devices = {str(p.device) for p in modules[-1].parameters(recurse=False)}
+        dtypes = {str(p.dtype).removeprefix("torch.") for p in modules[-1].parameters(recurse=False)}
+        facts |= {"parameter_devices": sorted(devices), "parameter_dtypes": sorted(dtypes)} if devices else {}
+    for frame, _ in steps:
+        local = frame.f_locals
+        if isinstance(local.get("optimizer"), torch.optim.Optimizer):
+            facts |= _optimizer_facts(local["optimizer"])
+        if frame.f_code.co_name == "forward" and local.get("self") is (modules[-1] if modules else None):
+            facts["inputs"] = [operand_of(name, v) for name, v in local.items() if isinstance(v, Tensor)]
+        batch = local.get("batch")
+        if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Tensor) for item in batch):
+            facts["batch"] = [tuple(item.shape) for item in batch]
+    return facts
+
+
+def _optimizer_facts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {
+        "optimizer": type(optimizer).__name__,
+        "optimizer_parameters": len(parameters),
+        "optimizer_gradients": sum(p.grad is not None for p in parameters),
+        "optimizer_frozen": sum(not p.requires_grad for p in parameters),
+    }
+
+
+def note_interrupted_gradient(recording: Recording, error: Exception) -> None:
+    """Anomaly detection stops the backward pass before its NaN reaches a parameter: the last bad row is the symptom then."""
+    if "nan values in its" not in str(error):
+        return
+    bad = [p for p in recording.bad if p >= 0 and (row := recording.row(p)) is not None and row[PHASE] == BACKWARD]
+    if bad:
+        recording.sinks.append(Sink("gradient", max(bad), recording.end - 1))
