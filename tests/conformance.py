@@ -14,6 +14,7 @@ import torch
 
 import nanlab
 
+UNDEFINED = ("empty", "new_empty", "empty_like", "empty_strided", "empty_permuted", "new_empty_strided")  # whatever was in memory
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
 
 
@@ -130,6 +131,9 @@ def operators(samples: int, keep: Callable[[int], bool] = lambda i: True) -> Tal
     tally = Tally()
     for number, op in enumerate(op_db):
         if not keep(number):
+            continue
+        if op.name in UNDEFINED:
+            tally.skipped["uninitialised result"] += 1
             continue
         supported = op.supported_dtypes("cpu")
         backwards = op.supported_backward_dtypes("cpu")

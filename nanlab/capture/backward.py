@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.autograd.graph
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode  # as in torch 2.6 to 2.13
 
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
@@ -17,6 +18,9 @@ from nanlab.trace.recording import BackwardPass, NodeRun, Sink
 
 MOST_NODES = 20_000  # touching more from Python overflows the stack when a deep graph is freed (seen from 39,700 on)
 _LEAF = 1 << 63
+# Nodes whose formula takes another path, with other rounding, while any dispatch mode is on (torch asks isTensorSubclassLike; found
+# by holding torch 2.13's operator database to equal bits). They run unobserved, and become one row of their own.
+_UNOBSERVED = frozenset({"ProdBackward0", "ProdBackward1", "LinalgLstsqBackward0"})
 
 LossSeen = Callable[[torch.Tensor, int], None]
 GradientSeen = Callable[[torch.Tensor, int], None]
@@ -35,6 +39,7 @@ class BackwardRecorder:
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
         self._original: Any = None
         self._places: list[Any] = []
+        self._popped = False  # whether the dispatch mode is off for a node
 
     def start(self) -> None:
         self._original = torch.autograd.graph._engine_run_backward
@@ -67,6 +72,7 @@ class BackwardRecorder:
         try:
             return self._original(outputs, *args, **kwargs)
         finally:
+            self._observe_again()
             ops.in_backward -= 1
             ops.backward_pass = outer
             for handle in handles:
@@ -113,7 +119,11 @@ class BackwardRecorder:
                 handles.append(node.register_hook(partial(self._gradient_ran, node, here, number)))
             else:
                 oldest = min(oldest, here)
-                handles.append(node.register_hook(partial(self._ran, here, node.name(), number)))
+                name = node.name()
+                if name in _UNOBSERVED:
+                    handles.append(node.register_prehook(self._stop_observing))
+                    handles.append(node.register_hook(partial(self._unobserved_ran, node, name)))
+                handles.append(node.register_hook(partial(self._ran, here, name, number)))
             numbers.add(here)
             for following, _ in node.next_functions:
                 if following is None:
@@ -148,6 +158,25 @@ class BackwardRecorder:
             )
         except Exception as error:
             ops.failed(error)
+
+    def _stop_observing(self, taken: Any) -> None:
+        if not self.ops.off and _get_current_dispatch_mode() is self.ops:
+            _pop_mode()
+            self._popped = True
+
+    def _observe_again(self) -> None:
+        if self._popped:
+            self._popped = False
+            _push_mode(self.ops)
+
+    def _unobserved_ran(self, node: Any, name: str, given: Any, taken: Any) -> None:
+        if not self._popped:
+            return
+        self._observe_again()
+        try:
+            self.ops.record_node(node, name, [g for g in taken if g is not None], [g for g in given if g is not None])
+        except Exception as error:
+            self.ops.failed(error)
 
     def _gradient_ran(self, leaf: Any, node: int, number: int, given: Any, taken: Any) -> None:
         ops = self.ops

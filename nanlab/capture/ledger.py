@@ -69,4 +69,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def view_key(tensor: torch.Tensor) -> ViewKey:
+    """Which part of its storage a tensor shows."""
+    if tensor.layout is not torch.strided:
+        return (0, tuple(tensor.shape), ())
     return (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))

@@ -42,6 +42,7 @@ Tensor = torch.Tensor
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
+_NODE_PLAN = (False, (), False, (), False, False, False, False, False, False, False, "")  # of an unobserved node: reads, makes something new
 _active: WeakSet[OpRecorder] = WeakSet()
 
 
@@ -391,6 +392,25 @@ class OpRecorder(TorchDispatchMode):
             self._notice_owners(targets, call, old)
         if plan.special:
             self.special(plan.special, call, args)
+
+    def record_node(self, node: Any, name: str, taken: list[Tensor], given: list[Tensor]) -> None:
+        """One row for each gradient that a node gave, where its operations were not observed."""
+        recording, chunk = self.recording, self.chunk
+        plan = Plan(name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward", *_NODE_PLAN)
+        self._flags, self._grad = 0, False
+        saved = [v for v in (getattr(node, key) for key in dir(node) if key.startswith("_saved_")) if isinstance(v, Tensor)]
+        sources = [self.source(t) for t in (*taken, *saved)]
+        number = node._sequence_nr()
+        info = recording.nodes.get(number)
+        place = (BACKWARD, number, info.line, info.site, info.module) if info else (BACKWARD, number, 0, 0, 0)
+        call, op = recording.end, recording.ops(plan.name)
+        for slot, source in enumerate(sources):
+            chunk.edges.extend((call, source, slot))
+        for output, target in enumerate(given):
+            self._row(plan, op, place, output, call, target, sources, False)
+        if not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
+            with self.quiet():
+                self.evidence.judge(None, plan, call, given, sources, (*taken, *saved), {}, None, 0, node)
 
     def _row(
         self, plan: Plan, op: int, place: tuple[int, int, int, int, int], output: int, call: int, target: Tensor, sources: list[int], written: bool
