@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nanlab.analysis.provenance import harmful_origins
-from nanlab.rules._origin import finding_of
-from nanlab.rules._rule import Finding, Fix
+from nanlab.rules import division, domain
+from nanlab.rules._fault import Fault
+from nanlab.rules._origin import finding_of, matched, surveyed
+from nanlab.rules._rule import Finding, Fix, Match, Rule, rule
 from nanlab.trace import Trace
 
 MOST_FINDINGS = 20
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+BUILTIN: tuple[Rule, ...] = (*domain.RULES, *division.RULES)
 
 
-def diagnose(trace: Trace) -> list[Finding]:
-    """Every finding of a run, most harmful first."""
-    findings = []
+def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
+    """Every finding of a run, most harmful first.
+
+    Each origin of a symptom gets one cause, from the rule of highest precedence that fits (of equals the later one);
+    the same cause on the same line is told once. A rule that fails is a note in ``trace.notes``.
+    """
+    ranked = sorted(rules[::-1], key=lambda r: -r.precedence)
+    judges = [r for r in ranked if r.over == "fault"]
+    findings: list[Finding] = []
     for origin in harmful_origins(trace.recording):
-        findings.append(finding_of(trace, origin))
+        finding = explained(trace, Fault(trace, origin, finding_of(trace, origin)), judges)
+        if not any(_same(finding, other) for other in findings):
+            findings.append(finding)
         if len(findings) >= MOST_FINDINGS:
             break
-    return findings
+    for survey in (r for r in ranked if r.over == "trace"):
+        findings += [surveyed(trace, survey, found) for found in _tried(trace, survey, trace)]
+    return sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))[:MOST_FINDINGS]
+
+
+def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
+    """The finding of a fault, from the first of these rules that knows its cause."""
+    for judge in judges:
+        for found in _tried(trace, judge, fault):
+            return matched(trace, fault.finding, judge, found)
+    return fault.finding
+
+
+def _tried(trace: Trace, judge: Rule, subject: Fault | Trace) -> list[Match | Finding]:
+    try:
+        return judge.matches(subject)
+    except Exception as error:
+        note = f"rule '{judge.name}' failed ({type(error).__name__}: {error}); the other rules ran"
+        if note not in trace.notes:
+            trace.notes.append(note)
+        return []
+
+
+def _same(finding: Finding, other: Finding) -> bool:
+    """Whether a finding tells again what another told: in a later step, or backward after forward."""
+    if (finding.file, finding.line) != (other.file, other.line) or not finding.line:
+        return False
+    return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
 
 
 def culprit_of(findings: list[Finding]) -> Finding | None:
@@ -25,4 +67,4 @@ def culprit_of(findings: list[Finding]) -> Finding | None:
     return next((f for f in findings if f.harmful and f.severity == "error"), None)
 
 
-__all__ = ["Finding", "Fix", "culprit_of", "diagnose"]
+__all__ = ["BUILTIN", "Fault", "Finding", "Fix", "Match", "Rule", "culprit_of", "diagnose", "rule"]

@@ -1,12 +1,13 @@
-"""The finding of an origin, before anything is known of its cause."""
+"""The finding of an origin: its place and path, and its cause once a rule knows it."""
 
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 from typing import Any
 
 from nanlab.analysis.provenance import Origin, operator_name, phase_of
-from nanlab.rules._rule import Finding
+from nanlab.rules._rule import Finding, Match, Rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import LINE, MODULE, NODE, OP, PHASE, PHASES, Recording
 
@@ -19,34 +20,81 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
     phase = phase_of(recording, origin)
     used = origin.kind == "intended" or (phase in ("data", "init") and origin.kind != "uninitialised")
     position = origin.first_use(recording) if used else origin.position
-    row = recording.row(position)
-    file, line, real = recording.places[row[LINE]] if row else ("", 0, "")
     stats = recording.stats(origin.sink.position)
     what = "nan" if stats is not None and stats.nan else "inf"
-    op = operator_name(recording, position)
-    module = recording.modules.items[row[MODULE]] if row else ""
+    place = place_of(trace, position)
     return Finding(
         cause="unknown",
         severity="error",
-        title=f"{op} made a non-finite value",
+        title=f"{place['op']} made a non-finite value",
         explanation="",
         phase=phase,
-        op=op,
-        node=row[NODE] if row and row[NODE] >= 0 else None,
-        module=module,
         step=recording.step_of(origin.sink.step_position),
-        file=file,
-        line=line,
-        source=linecache.getline(real, line).strip() if line else "",
         symptom=f"{_SYMPTOMS[origin.sink.kind]}-{what}",
         path=path_rows(recording, origin),
-        position=position,
         harmful=True,
+        **place,
     )
 
 
+def place_of(trace: Trace, position: int) -> dict[str, Any]:
+    """The fields of a Finding that follow from its row: op, node, module, file, line, source, position."""
+    recording = trace.recording
+    row = recording.row(position) if position >= 0 else None
+    file, line, real = recording.places[row[LINE]] if row else ("", 0, "")
+    return {
+        "op": operator_name(recording, position) if row else "",
+        "node": row[NODE] if row and row[NODE] >= 0 else None,
+        "module": recording.modules.items[row[MODULE]] if row else "",
+        "file": file,
+        "line": line,
+        "source": linecache.getline(real, line).strip() if line else "",
+        "position": position,
+    }
+
+
+def matched(trace: Trace, finding: Finding, rule: Rule, match: Match | Finding) -> Finding:
+    """The finding of a fault, now that a rule knows its cause."""
+    if isinstance(match, Finding):
+        return match
+    place = {} if match.position is None else place_of(trace, match.position)
+    given = {"step": match.step, "phase": match.phase, "op": match.op, "symptom": match.symptom}
+    place |= {name: value for name, value in given.items() if value is not None}
+    return replace(
+        finding,
+        cause=rule.name,
+        severity=match.severity or rule.severity,
+        title=match.title,
+        explanation=" ".join(text for text in (rule.explanation, match.explanation) if text),
+        evidence=match.evidence,
+        samples=match.samples,
+        **place,
+    )
+
+
+def surveyed(trace: Trace, rule: Rule, match: Match | Finding) -> Finding:
+    """The finding of a rule that looked at the whole trace."""
+    if isinstance(match, Finding):
+        return match
+    recording = trace.recording
+    position = -1 if match.position is None else match.position
+    row = recording.row(position) if position >= 0 else None
+    bare = Finding(
+        cause="",
+        severity="note",
+        title="",
+        explanation="",
+        phase=PHASES[row[PHASE]] if row else "other",
+        step=recording.step_of(max(position, 0)),
+        symptom="",
+        harmful=match.harmful,
+        **place_of(trace, position),
+    )
+    return matched(trace, bare, rule, match)
+
+
 def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
-    """The rows from the origin to the symptom: position, op, phase, module, file, line, and how many elements were bad."""
+    """The rows from the origin to the symptom: what ran, where, and how many elements were bad."""
     rows: list[dict[str, Any]] = []
     for position in origin.path:
         stats = recording.stats(position)
@@ -55,7 +103,13 @@ def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
         row = recording.row(position) if position >= 0 else None
         if row is None:
             source = recording.sources.get(position)
-            entry |= {"op": source.kind if source else "", "phase": "data", "module": source.name if source else "", "file": "", "line": 0}
+            entry |= {
+                "op": source.kind if source else "",
+                "phase": "data",
+                "module": source.name if source else "",
+                "file": "",
+                "line": 0,
+            }
         else:
             file, line, _ = recording.places[row[LINE]]
             entry |= {

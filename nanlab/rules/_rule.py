@@ -1,13 +1,20 @@
-"""Finding and Fix: one report of a fault, and what to write instead."""
+"""Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator: what makes a finding."""
 
 from __future__ import annotations
 
+import inspect
+import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
 
+from nanlab.errors import UsageError
+
 Severity = Literal["error", "warning", "note"]
+# Of several rules that fit one origin the one of highest precedence names its cause; of equals the later in the list.
+FALLBACK, GENERAL, OPERATION, COMPOSITE, CONTEXT, TRAINING = 10, 20, 30, 50, 70, 90
 
 
 @dataclass(frozen=True)
@@ -16,7 +23,9 @@ class Fix:
 
     title: str
     code: str
-    verified: bool | None = None  # True: re-run forward and backward, and finite; None: cannot be tried on one operation
+    verified: bool | None = (
+        None  # True: re-run forward and backward, and finite; None: cannot be tried on one operation
+    )
     distortion: float | None = None  # largest relative change on the healthy elements, against float64
     gradient_max: float | None = None
 
@@ -49,3 +58,88 @@ class Finding:
         where = f"{self.file}:{self.line}" if self.file else "unknown line"
         module = f", in {self.module}" if self.module else ""
         return f"{self.title}  ({where}{module}, step {self.step})"
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a rule found; what it leaves out is taken from the rule and from the row at ``position``."""
+
+    title: str  # one sentence with numbers
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
+    explanation: str = ""  # added to the rule's own
+    samples: list[int] = field(default_factory=list)
+    position: int | None = None  # a row of trace.ops; None: the row of the fault
+    step: int | None = None
+    phase: str | None = None
+    op: str | None = None
+    symptom: str | None = None
+    severity: Severity | None = None
+    harmful: bool = False  # a rule over the trace says so itself; a fault is harmful
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A cause, how it is recognised, and a program that has it beside one that is cured of it."""
+
+    name: str  # the slug in Finding.cause
+    severity: Severity
+    explanation: str
+    example: str
+    fix: str
+    judge: Callable[[Any], Any]
+    over: Literal["fault", "trace"]
+    precedence: int
+
+    def matches(self, subject: Any) -> list[Match | Finding]:
+        """What the rule finds in a Fault or a Trace.
+
+        A rule may return or yield a Match, its title alone, (position, title), or a whole Finding; None is no match.
+        """
+        found = self.judge(subject)
+        if found is None or isinstance(found, (Match, Finding, str, tuple)):
+            found = [found]
+        return [_match(item) for item in found if item is not None]
+
+
+def _match(item: Match | Finding | str | tuple[int, str]) -> Match | Finding:
+    if isinstance(item, (Match, Finding)):
+        return item
+    return Match(item) if isinstance(item, str) else Match(item[1], position=item[0])
+
+
+def rule(
+    severity: Severity, *, example: str = "", fix: str = "", precedence: int = OPERATION
+) -> Callable[[Callable[[Any], Any]], Rule]:
+    """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring the explanation.
+
+    The function takes a ``fault`` (one origin of a symptom, see Fault) or the whole ``trace``: the name of its
+    parameter decides. What it may return: see :meth:`Rule.matches`.
+    example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty line ends in
+    ``# here``.
+    Nothing is registered: pass it along, ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
+
+    Raises UsageError if the parameter is called otherwise.
+    """
+
+    def make(judge: Callable[[Any], Any]) -> Rule:
+        subject = next(iter(inspect.signature(judge).parameters), "")
+        if subject not in ("fault", "trace"):
+            raise UsageError(
+                f"expected a rule with a parameter called 'fault' or 'trace', got {judge.__name__}({subject}); "
+                "rename it"
+            )
+        name = judge.__name__.strip("_").replace("_", "-")
+        text = " ".join((inspect.getdoc(judge) or "").split())
+        over: Literal["fault", "trace"] = "fault" if subject == "fault" else "trace"
+        return Rule(
+            name,
+            severity,
+            text,
+            textwrap.dedent(example).strip(),
+            textwrap.dedent(fix).strip(),
+            judge,
+            over,
+            precedence,
+        )
+
+    return make

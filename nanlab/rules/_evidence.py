@@ -1,0 +1,72 @@
+"""The table that proves a fault: the offending elements, what they were made from, what became of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import torch
+
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import Match
+
+SHOWN = 20  # offending elements in the table
+
+
+def number(value: Any) -> str:
+    """A number as a sentence writes it."""
+    value = value.item() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, complex):
+        return f"{value:.4g}"
+    return "NaN" if value != value else f"{value:.6g}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 zero``, ``3 zeros``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def table(fault: Fault, mask: torch.Tensor | None = None, **columns: Any) -> pd.DataFrame:
+    """A row for each of the first offending elements: its index, these operands at it, its value.
+
+    mask: of the elements to show, the offending ones if omitted; columns that cannot be broadcast to it are left out.
+    ``attrs["total"]`` says how many there are in all.
+    """
+    mask = fault.bad if mask is None else mask
+    if mask is None or fault.result is None:
+        return pd.DataFrame()
+    where = mask.nonzero()[:SHOWN]
+    index = [tuple(i) if len(i) != 1 else i[0] for i in where.tolist()]
+    found: dict[str, Any] = {"index": index}
+    at = tuple(where.T)
+    for name, operand in columns.items():
+        if isinstance(operand, (int, float)):
+            found[name.replace("_", " ")] = [operand] * len(index)
+        elif isinstance(operand, torch.Tensor) and (wide := fault.spread(operand)) is not None:
+            found[name.replace("_", " ")] = _listed(wide[at])
+    found["value"] = _listed(fault.result[at])
+    frame = pd.DataFrame(found)
+    frame.attrs["total"] = int(mask.sum())
+    return frame
+
+
+def _listed(values: torch.Tensor) -> list[Any]:
+    if values.dtype.itemsize == 1 and values.is_floating_point():
+        values = values.float()
+    listed = values.reshape(-1).tolist()
+    return [str(v) if isinstance(v, complex) else v for v in listed]
+
+
+def algebra(fault: Fault, derivative: str) -> str:
+    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x inf = NaN"."""
+    incoming, result = fault.at(fault.incoming), fault.at(fault.result)
+    if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
+        return f"its derivative there is {derivative}"
+    return f"its derivative there is {derivative}; incoming {number(incoming[0])} × {derivative} = {number(result[0])}"
+
+
+def match(fault: Fault, title: str, explanation: str = "", mask: torch.Tensor | None = None, **columns: Any) -> Match:
+    """A Match with its table and samples; a backward fault shows the incoming gradient too."""
+    if fault.backward and fault.incoming is not None:
+        columns["incoming_gradient"] = fault.incoming
+    return Match(title, table(fault, mask, **columns), explanation, fault.samples)

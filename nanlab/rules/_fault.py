@@ -1,0 +1,374 @@
+"""A Fault: one origin of a symptom with everything that a rule wants to read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from nanlab.analysis.provenance import Origin
+from nanlab.rules._rule import Finding
+from nanlab.trace import Trace
+from nanlab.trace.recording import (
+    BACKWARD,
+    CALL,
+    DTYPE,
+    FLAGS,
+    FORWARD,
+    HEALED,
+    NODE,
+    OP,
+    PHASE,
+    SHAPE,
+    VIEW,
+    Kept,
+    Recording,
+)
+
+Tensor = torch.Tensor
+LOW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
+THROUGH = frozenset(
+    "_to_copy clone copy_ expand expand_as view _unsafe_view reshape unsqueeze squeeze permute transpose t select slice index index_select "
+    "gather cat stack repeat alias detach contiguous clamp clamp_min clamp_max maximum minimum add add_ sub rsub mul mul_ div neg abs "
+    "masked_fill where sqrt sqrt_ rsqrt pow square unbind split narrow diagonal as_strided real view_as_real".split()
+)
+
+
+def nonfinite(tensor: Tensor) -> Tensor:
+    """Mask of NaN and infinities, for every dtype."""
+    return ~torch.isfinite(tensor.float() if tensor.dtype.itemsize == 1 else tensor)
+
+
+def floating(value: Any) -> bool:
+    """Whether a value is a tensor of real or complex floating point."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+class Fault:
+    """One origin, read for rules. Tensors are copies of the operands that failed; they may be None if they were too large to keep."""
+
+    def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
+        self.trace, self.origin, self.finding = trace, origin, finding
+        self.kind = origin.kind
+        self.position = origin.position
+
+    @property
+    def recording(self) -> Recording:
+        return self.trace.recording
+
+    @cached_property
+    def row(self) -> tuple[int, ...] | None:
+        return self.recording.row(self.position) if self.position >= 0 else None
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved."""
+        return self.recording.kept.get(self.row[CALL]) if self.row is not None else None
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        return self.kept.saved if self.kept else {}
+
+    @cached_property
+    def backward(self) -> bool:
+        return self.row is not None and self.row[PHASE] == BACKWARD
+
+    @cached_property
+    def name(self) -> str:
+        """The operator that ran, without the underscore of an in-place variant: ``div``."""
+        return self.op_at(self.position)
+
+    @cached_property
+    def forward(self) -> str:
+        """The operator of the forward pass: of a backward fault the one whose derivative it was."""
+        if not self.backward or self.row is None:
+            return self.name
+        node = self.kept.node_name if self.kept else ""
+        found = re.match(r"(\w+?)Backward\d+$", node)
+        if found and found[1] not in ("Copy", "View"):
+            return _snake(found[1])
+        info = self.recording.nodes.get(self.row[NODE])
+        return str(self.recording.ops.items[info.op]).rstrip("_") if info is not None and info.op >= 0 else self.name
+
+    @cached_property
+    def forward_position(self) -> int:
+        """The row of the forward operation; the fault's own in the forward pass; -1 if it is gone."""
+        if not self.backward or self.row is None:
+            return self.position
+        info = self.recording.nodes.get(self.row[NODE])
+        return info.position if info is not None else -1
+
+    @cached_property
+    def custom(self) -> bool:
+        """Whether it is the backward of a ``torch.autograd.Function`` written in Python."""
+        if not self.backward or self.row is None:
+            return False
+        info = self.recording.nodes.get(self.row[NODE])
+        node = self.kept.node_name if self.kept else ""
+        return bool(info is not None and info.custom) or (
+            node.endswith("Backward") and not node.startswith("Checkpoint")
+        )
+
+    @cached_property
+    def dtype(self) -> str:
+        return str(self.recording.dtypes.items[self.row[DTYPE]]).removeprefix("torch.") if self.row is not None else ""
+
+    @property
+    def low(self) -> bool:
+        """Whether it happened in half precision or less."""
+        return self.dtype in LOW
+
+    # -- operands --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def operands(self) -> list[Tensor]:
+        """The tensors that the guilty call read, in the order of its arguments."""
+        if self.kept is None:
+            return []
+        return [v for v in _flat((*self.kept.args, *self.kept.kwargs.values())) if isinstance(v, Tensor)]
+
+    def argument(self, index: int, name: str = "") -> Any:
+        """An argument of the guilty call, a tensor or not."""
+        if self.kept is None:
+            return None
+        if index < len(self.kept.args):
+            return self.kept.args[index]
+        return self.kept.kwargs.get(name)
+
+    def subject(self, index: int = 0, name: str = "self") -> Any:
+        """An argument of the forward operation: as it was called, or as its autograd node had saved it."""
+        return self.saved.get(name) if self.backward else self.argument(index, name)
+
+    @cached_property
+    def result(self) -> Tensor | None:
+        """The output in which the bad elements are."""
+        outputs = [] if self.kept is None else [o for o in self.kept.outputs if floating(o)]
+        if self.row is not None and self.kept is not None:
+            at = self.position - self.row[CALL]
+            if at < len(self.kept.outputs) and floating(self.kept.outputs[at]):
+                return self.kept.outputs[at]  # type: ignore[no-any-return]
+        return next((o for o in outputs if bool(nonfinite(o).any())), outputs[0] if outputs else None)
+
+    @cached_property
+    def bad(self) -> Tensor | None:
+        """Mask of the offending elements of the result: non-finite, and where possible made from finite ones."""
+        if self.result is None:
+            return None
+        mask = nonfinite(self.result)
+        fresh = mask
+        for operand in self.operands:
+            wide = self.spread(operand) if floating(operand) else None
+            if wide is not None and wide.shape == mask.shape:
+                fresh = fresh & ~torch.isnan(wide)
+        return fresh if bool(fresh.any()) else mask
+
+    @property
+    def count(self) -> int:
+        """How many elements are bad."""
+        return (
+            int(self.bad.sum())
+            if self.bad is not None
+            else self.finding.path[0]["nonfinite"]
+            if self.finding.path
+            else 0
+        )
+
+    @property
+    def numel(self) -> int:
+        return self.result.numel() if self.result is not None else 0
+
+    def spread(self, tensor: Tensor) -> Tensor | None:
+        """A tensor broadcast to the shape of the result, None if it does not fit."""
+        if self.result is None:
+            return None
+        try:
+            return tensor.expand(self.result.shape)
+        except RuntimeError:
+            return None
+
+    def at(self, value: Any) -> Tensor | None:
+        """The elements of an operand from which the bad ones were made; all of them where shapes do not tell."""
+        if isinstance(value, (int, float)):
+            value = torch.tensor(float(value))
+        if not isinstance(value, Tensor):
+            return None
+        wide = self.spread(value)
+        if wide is None or self.bad is None:
+            return value.flatten()
+        return wide[self.bad]
+
+    @cached_property
+    def incoming(self) -> Tensor | None:
+        """The gradient that the guilty backward call read, if it read it."""
+        if not self.backward or self.row is None or self.kept is None:
+            return None
+        tensors = [v for v in _flat(self.kept.args) if isinstance(v, Tensor)]
+        for source, slot in self.recording.operands(self.row[CALL]):
+            row = self.recording.row(source) if source >= 0 else None
+            if slot < len(tensors) and row is not None and row[PHASE] == BACKWARD:
+                return tensors[slot]
+        return None
+
+    @cached_property
+    def incoming_is_zero(self) -> bool:
+        """Whether the gradient that came in was 0 at each offending element."""
+        if self.incoming is None or self.spread(self.incoming) is None:
+            return False
+        values = self.at(self.incoming)
+        return values is not None and len(values) > 0 and bool((values == 0).all())
+
+    @cached_property
+    def exact(self) -> Tensor | None:
+        """The result computed again in float64; None where the operation cannot be."""
+        if self.kept is None or self.result is None:
+            return None
+        try:
+            with torch.no_grad():
+                found = self.kept.op(*_wide(self.kept.args), **_wide(self.kept.kwargs))
+        except Exception:
+            return None
+        outputs = list(found) if isinstance(found, (list, tuple)) else [found]
+        fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
+        return fitting[0] if fitting else None
+
+    # -- the neighbourhood -----------------------------------------------------------------------------------------
+
+    def op_at(self, position: int) -> str:
+        """The operator of a row without the underscore of an in-place variant."""
+        row = self.recording.row(position) if position >= 0 else None
+        return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
+
+    def parents(self, position: int) -> list[int]:
+        """The rows that an operation read, in the order of its arguments."""
+        return self.recording.parents(position)
+
+    def operand_row(self, slot: int) -> int:
+        """The row of one operand of the forward operation; -1 if it is gone or came from outside."""
+        for source, at in self.recording.operands(self.forward_position) if self.forward_position >= 0 else []:
+            if at == slot:
+                return source
+        return -1
+
+    def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
+        """(position, op) of a row and of what it was made from, through operations that hand a value on."""
+        level, seen = [position], {position}
+        for _ in range(depth):
+            following = []
+            for at in level:
+                if at < 0:
+                    following += [p for p in self.parents(at) if p not in seen]
+                    continue
+                op = self.op_at(at)
+                if not op:
+                    continue
+                yield at, op
+                if op in THROUGH:
+                    following += [p for p in self.parents(at) if p not in seen]
+            seen.update(following)
+            level = following
+
+    def consumers(self, position: int) -> list[int]:
+        """The forward rows that read a row."""
+        chunk = self.recording.chunk_of(position)
+        edges = chunk.edge_table()
+        calls = edges[edges[:, 1] == position, 0].tolist()
+        rows = [(c, self.recording.row(c)) for c in dict.fromkeys(calls)]
+        return [c for c, row in rows if row is not None and row[PHASE] != BACKWARD]
+
+    def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
+        """(position, op) of what was made from the result of the forward operation, the nearest first."""
+        level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
+        for _ in range(depth):
+            following = []
+            for at in level:
+                for reader in self.consumers(at):
+                    if reader in seen:
+                        continue
+                    seen.add(reader)
+                    yield reader, self.op_at(reader)
+                    following.append(reader)
+            level = following[:16]
+
+    def healed(self, position: int) -> bool:
+        """Whether a row is finite although something it read was not."""
+        return self.recording.status.get(position) == HEALED
+
+    def value_was_bad(self) -> bool:
+        """Whether the result of the forward operation was itself non-finite."""
+        return self.forward_position in self.recording.bad
+
+    # -- the program -----------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The user's own line, without its comment."""
+        return re.sub(r"\s#.*$", "", self.finding.source)
+
+    def calls(self, *names: str) -> bool:
+        """Whether the user's line calls a function or method of one of these names."""
+        return any(re.search(rf"\b{name}\(", self.source) for name in names)
+
+    @cached_property
+    def batch(self) -> int:
+        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if unknown."""
+        step = self.finding.step
+        starts = [*self.recording.starts, self.recording.end]
+        sizes: Counter[int] = Counter()
+        for chunk in self.recording.chunks:
+            table, where = chunk.table(), chunk.where()
+            mask = (
+                (where >= starts[step])
+                & (where < starts[step + 1])
+                & (table[:, PHASE] == FORWARD)
+                & (table[:, FLAGS] & VIEW == 0)
+            )
+            for shape in table[mask, SHAPE].tolist():
+                dimensions = self.recording.shapes.items[shape]
+                sizes[int(dimensions[0]) if len(dimensions) else 0] += 1
+        del sizes[0], sizes[1]
+        return sizes.most_common(1)[0][0] if sizes else 0
+
+    @property
+    def samples(self) -> list[int]:
+        """Indices in the batch of the offending elements, where the leading dimension is the batch (or its heads)."""
+        if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
+            return []
+        size = self.bad.shape[0]
+        if size == 0 or size % self.batch or (size != self.batch and self.name not in ("_softmax", "bmm", "baddbmm")):
+            return []
+        rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
+        return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
+
+
+def _plain(name: str) -> str:
+    return name.rstrip("_") or name
+
+
+def _snake(node: str) -> str:
+    """The operator of an autograd node: ``LinalgVectorNorm`` becomes ``linalg_vector_norm``, ``Log1P`` ``log1p``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", node).lower()
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(torch.complex128 if value.is_complex() else torch.float64) if floating(value) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_wide(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _wide(v) for k, v in value.items()}
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value

@@ -1,0 +1,362 @@
+"""Functions at or beyond the edge of their domain: log, fractional powers, inverse functions; and exp beyond the largest number."""
+
+from __future__ import annotations
+
+import torch
+
+from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import OPERATION, Match, rule
+
+Tensor = torch.Tensor
+# Argument at which the function has its pole; the domain lies above it.
+_POLES = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0, "special_log_ndtr": -float("inf")}
+_LOGS = frozenset(
+    {
+        *_POLES,
+        "logit",
+        "xlogy",
+        "special_xlog1py",
+        "lgamma",
+        "digamma",
+        "polygamma",
+        "mvlgamma",
+        "special_entr",
+        "special_zeta",
+    }
+)
+
+
+def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
+    """(argument, its distance above the pole) of a logarithm, for the offending elements; None where it was not kept."""
+    name = fault.forward
+    if name in ("xlogy", "special_xlog1py"):
+        argument = fault.subject(1, "other")
+        pole = -1.0 if name.endswith("1py") else 0.0
+    else:
+        argument, pole = fault.subject(), _POLES.get(name, 0.0)
+    if (
+        argument is None and fault.backward and fault.name == "div"
+    ):  # saved by recomputation: its derivative 1 / x is at hand
+        argument, pole = fault.argument(1), 0.0
+    values = fault.at(argument)
+    if values is None or values.is_complex():
+        return argument, None if values is None else values.abs()
+    values = values.double()
+    if name == "logit":
+        return argument, torch.minimum(values, 1 - values)
+    if name in ("lgamma", "digamma", "polygamma", "mvlgamma"):
+        return argument, torch.where((values <= 0) & (values == values.round()), torch.zeros_like(values), values.abs())
+    return argument, values - pole
+
+
+def _log_at(fault: Fault, sign: int) -> Match | None:
+    if fault.forward not in _LOGS:
+        return None
+    argument, distance = _log_argument(fault)
+    if distance is None or argument is None:
+        return None
+    zero, below = int((distance == 0).sum()), int((distance < 0).sum())
+    if (zero < below or not zero) if sign == 0 else (below <= zero or not below):
+        return None
+    name = fault.forward
+    points = {"log1p": "-1", "logit": "0 or 1", "special_xlog1py": "-1"}.get(name, "0")
+    if sign:
+        lowest = number(fault.at(argument).double().min())  # type: ignore[union-attr]
+        return match(
+            fault,
+            f"{name} of {plural(below, 'value')} below {points} (lowest {lowest}) among {argument.numel():,} is NaN",
+            x=argument,
+        )
+    what = plural(zero, "zero") if points == "0" else f"{plural(zero, 'value')} equal to {points}"
+    if fault.backward:
+        return match(
+            fault,
+            f"the derivative of {name} at {what} among {argument.numel():,} is infinite",
+            algebra(fault, "inf") + ".",
+            x=argument,
+        )
+    sample = fault.at(fault.result)
+    gives = number(sample[0]) if sample is not None and len(sample) else "-inf"
+    return match(fault, f"{name} of {what} among {argument.numel():,} values gives {gives}", x=argument)
+
+
+@rule(
+    "error",
+    example="""
+        p = torch.tensor([0.0, 0.5], requires_grad=True)
+        p.log().sum().backward()  # here
+    """,
+    fix="""
+        p = torch.tensor([0.0, 0.5], requires_grad=True)
+        p.clamp_min(1e-12).log().sum().backward()
+    """,
+)
+def log_of_zero(fault: Fault) -> Match | None:
+    """A logarithm at its pole is infinite, and so is its derivative 1/x.
+
+    Masking the result afterwards does not help: inf times the mask's 0 is NaN, forward and backward.
+    A probability gets to exactly 0 (or 1 - p does) when softmax, sigmoid or a density underflows; the fused forms
+    (log_softmax, logsigmoid, the losses that take logits, log_prob) never form it.
+    """
+    return _log_at(fault, 0)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.tensor([-0.5, 0.5], requires_grad=True)
+        torch.log(x).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.tensor([-0.5, 0.5], requires_grad=True)
+        torch.log(torch.nn.functional.softplus(x)).sum().backward()
+    """,
+)
+def log_of_negative(fault: Fault) -> Match | None:
+    """A real logarithm has no value below its pole.
+
+    The argument was meant to be positive: make it so by construction (softplus, exp, square, abs) rather than by a clamp, whose gradient is zero.
+    """
+    return _log_at(fault, -1)
+
+
+# -- powers ------------------------------------------------------------------------------------------------------------
+
+
+def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(base, base of the offending elements, their exponents)."""
+    if fault.forward not in ("pow", "float_power"):
+        return None, None, None
+    base, exponent = fault.subject(0, "self"), fault.subject(1, "exponent")
+    if base is None and isinstance(exponent, torch.Tensor) and fault.backward:
+        return None, None, None
+    if isinstance(base, (int, float)):
+        base = torch.tensor(float(base))
+    values, powers = fault.at(base), fault.at(exponent)
+    if values is None or powers is None or values.is_complex():
+        return None, None, None
+    if len(powers) == 1:
+        powers = powers.expand(len(values))
+    return (base, values.double(), powers.double()) if len(powers) == len(values) else (None, None, None)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.tensor([0.0, 0.5], requires_grad=True)
+        (x ** 0.4).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.tensor([0.0, 0.5], requires_grad=True)
+        (x.clamp_min(1e-6) ** 0.4).sum().backward()
+    """,
+)
+def pow_fraction_at_zero(fault: Fault) -> Match | None:
+    """The derivative p x^(p-1) of a power p < 1 is infinite at x = 0, and so is the power itself where p < 0.
+
+    A ReLU or an empty region makes exact zeros; an epsilon inside the power keeps both finite.
+    """
+    base, values, powers = _power(fault)
+    if base is None or values is None or powers is None:
+        return None
+    at = (values == 0) & (powers < (1 if fault.backward else 0))
+    if not bool(at.any()) or 2 * int(at.sum()) < len(at) or bool((powers[at] == -1).all()):
+        return None
+    p = number(powers[at][0])
+    if fault.backward:
+        return match(
+            fault,
+            f"the derivative of x**{p} at {plural(int(at.sum()), 'zero')} is infinite",
+            algebra(fault, "inf") + ".",
+            base=base,
+        )
+    return match(fault, f"x**{p} of {plural(int(at.sum()), 'zero')} among {base.numel():,} values is inf", base=base)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.tensor([-0.5, 0.5], requires_grad=True)
+        (x ** 0.4).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.tensor([-0.5, 0.5], requires_grad=True)
+        (x.abs().clamp_min(1e-6) ** 0.4).sum().backward()
+    """,
+)
+def pow_negative_base(fault: Fault) -> Match | None:
+    """A negative number has no real fractional power: the result is NaN.
+
+    Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or take the power of its magnitude.
+    """
+    base, values, powers = _power(fault)
+    if base is None or values is None or powers is None:
+        return None
+    at = (values < 0) & ((powers != powers.round()) | fault.backward)
+    if not bool(at.any()) or 2 * int(at.sum()) < len(at):
+        return None
+    title = f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among {base.numel():,} raised to {number(powers[at][0])} gives NaN"
+    return match(fault, title, base=base)
+
+
+# -- inverse functions -------------------------------------------------------------------------------------------------
+
+_INVERSE = {  # (lowest, highest) argument
+    "acos": (-1.0, 1.0),
+    "asin": (-1.0, 1.0),
+    "atanh": (-1.0, 1.0),
+    "erfinv": (-1.0, 1.0),
+    "acosh": (1.0, float("inf")),
+    "special_ndtri": (0.0, 1.0),
+}
+
+
+def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(argument, mask of the offending ones at the edge, mask of those outside)."""
+    if fault.forward not in _INVERSE:
+        return None
+    argument = fault.subject()
+    values = fault.at(argument)
+    if values is None or not isinstance(argument, torch.Tensor) or values.is_complex():
+        return None
+    low, high = _INVERSE[fault.forward]
+    return argument, (values == low) | (values == high), (values < low) | (values > high)
+
+
+@rule(
+    "error",
+    example="""
+        c = torch.tensor([1.0, 0.5], requires_grad=True)
+        torch.acos(c).sum().backward()  # here
+    """,
+    fix="""
+        c = torch.tensor([1.0, 0.5], requires_grad=True)
+        torch.acos(c.clamp(-1 + 1e-6, 1 - 1e-6)).sum().backward()
+    """,
+)
+def inverse_function_at_edge(fault: Fault) -> Match | None:
+    """At the edge of its domain an inverse function stands upright: its derivative is infinite there, for atanh and erfinv its value too.
+
+    The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is met in practice.
+    A clamp to the edge itself does not help; clamp inside it, or use atan2, which has no edge.
+    """
+    if fault.forward in ("angle", "atan2") and fault.backward:
+        return match(
+            fault,
+            f"the derivative of {fault.forward} at {plural(fault.count, 'point')} next to the origin is not finite",
+            algebra(fault, "0/0") + ".",
+        )
+    found = _inverse(fault)
+    if found is None or int(found[1].sum()) <= int(found[2].sum()):
+        return None
+    argument, edge, _ = found
+    where = number(fault.at(argument)[edge][0])  # type: ignore[index]
+    count = plural(int(edge.sum()), "value")
+    if fault.backward:
+        return match(
+            fault,
+            f"the derivative of {fault.forward} at {count} equal to {where} is infinite",
+            algebra(fault, "inf") + ".",
+            x=argument,
+        )
+    return match(
+        fault, f"{fault.forward} of {count} equal to {where} among {argument.numel():,} is infinite", x=argument
+    )
+
+
+@rule(
+    "error",
+    example="""
+        c = torch.tensor([1.001, 0.5], requires_grad=True)
+        torch.acos(c).sum().backward()  # here
+    """,
+    fix="""
+        c = torch.tensor([1.001, 0.5], requires_grad=True)
+        torch.acos(c.clamp(-1 + 1e-6, 1 - 1e-6)).sum().backward()
+    """,
+)
+def inverse_function_domain(fault: Fault) -> Match | None:
+    """Outside its domain an inverse function is NaN.
+
+    Rounding carries a cosine a few ulps beyond 1; clamp the argument inside the domain.
+    """
+    found = _inverse(fault)
+    if found is None or not bool(found[2].any()):
+        return None
+    argument, _, outside = found
+    values = fault.at(argument)[outside]  # type: ignore[index]
+    low, high = _INVERSE[fault.forward]
+    furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
+    title = f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}] (such as {number(furthest)}) is NaN"
+    return match(fault, title, x=argument)
+
+
+# -- exp ---------------------------------------------------------------------------------------------------------------
+
+_EXPS = frozenset("exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erfcx".split())
+
+
+@rule(
+    "error",
+    example="""
+        z = torch.tensor([100.0, 1.0], requires_grad=True)
+        (torch.exp(z) / torch.exp(z).sum()).log().sum().backward()  # here
+    """,
+    fix="""
+        z = torch.tensor([100.0, 1.0], requires_grad=True)
+        torch.log_softmax(z, 0).sum().backward()
+    """,
+    precedence=OPERATION,
+)
+def exp_overflow(fault: Fault) -> Match | None:
+    """An exponential outgrows its dtype soon: exp of 88.8 in float32, of 11.1 in float16.
+
+    Subtract the maximum first, stay in the log domain (logsumexp, log_softmax, softplus, logaddexp), or bound the argument.
+    """
+    if fault.forward in _EXPS:
+        return _exponential(fault)
+    if fault.name in ("pow", "float_power") and not fault.backward:
+        return _power_overflow(fault)
+    return None
+
+
+def _exponential(fault: Fault) -> Match | None:
+    argument = fault.subject()
+    values = fault.at(argument)
+    if values is None or not isinstance(argument, torch.Tensor):  # the derivative of exp is its result, infinite here
+        saved = fault.saved.get("result")
+        if saved is None or not bool(torch.isinf(saved).any()):
+            return None
+        count = int(torch.isinf(saved).sum())
+        return match(
+            fault,
+            f"{fault.forward} overflowed for {plural(count, 'value')} of {saved.numel():,}",
+            algebra(fault, "inf") + ".",
+            result=saved,
+        )
+    largest = number(values[values.abs().argmax()]) if len(values) and not values.is_complex() else "a large value"
+    title = f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,} (largest {largest}) overflows {fault.dtype}"
+    return match(fault, title, x=argument)
+
+
+def _power_overflow(fault: Fault) -> Match | None:
+    base, values, powers = _power(fault)
+    if base is None or values is None or powers is None or fault.low:
+        return None
+    large = (values.abs() > 1) & (powers > 2)
+    if not bool(large.all()) or not len(large):
+        return None
+    title = f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base {number(values.abs().max())}) overflow {fault.dtype}"
+    return match(fault, title, base=base)
+
+
+RULES = (
+    log_of_zero,
+    log_of_negative,
+    pow_fraction_at_zero,
+    pow_negative_base,
+    inverse_function_at_edge,
+    inverse_function_domain,
+    exp_overflow,
+)

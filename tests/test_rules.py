@@ -1,0 +1,133 @@
+"""Every rule shows its example and stays silent on its fix."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.rules import BUILTIN, Match, Rule, diagnose, rule
+from nanlab.trace import Trace
+
+SETUP = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+
+
+def run(program: str, path: Path) -> Trace:
+    """Watch a program that lies in a file of its own, so that its lines are found."""
+    path.write_text(SETUP + textwrap.dedent(program) + "\n")
+    torch.manual_seed(0)
+    code = compile(path.read_text(), str(path), "exec")
+    with nanlab.watch(on_fault="record") as trace:
+        exec(code, {"__name__": path.stem})
+    return trace
+
+
+def marked(path: Path) -> list[int]:
+    return [i for i, line in enumerate(path.read_text().splitlines(), 1) if re.search(r"# here\b", line)]
+
+
+def by_name(rules: Any) -> list[Any]:
+    return [pytest.param(r, id=r.name) for r in rules if r.example]
+
+
+@pytest.mark.parametrize("subject", by_name(BUILTIN))
+def test_example_of_a_rule_shows_its_cause_on_the_marked_line(subject: Rule, tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    trace = run(subject.example, path)
+    found = [f for f in trace.findings if f.cause == subject.name]
+    assert found, [f"{f.cause}: {f}" for f in trace.findings] + trace.notes
+    assert found[0].line in marked(path)
+    assert found[0].severity == subject.severity
+    assert found[0].explanation.startswith(subject.explanation)
+    assert not trace.notes
+
+
+@pytest.mark.parametrize("subject", by_name(BUILTIN))
+def test_fix_of_a_rule_is_silent(subject: Rule, tmp_path: Path) -> None:
+    trace = run(subject.fix, tmp_path / "fix.py")
+    assert [f"{f.cause}: {f}" for f in trace.findings if f.severity == "error"] == []
+    assert not trace.notes
+
+
+@pytest.mark.parametrize("subject", [pytest.param(r, id=r.name) for r in BUILTIN])
+def test_rule_has_an_explanation_an_example_and_a_fix(subject: Rule) -> None:
+    assert subject.explanation
+    assert "# here" in subject.example
+    assert subject.fix
+
+
+LOG_OF_ZERO = """
+    p = torch.tensor([0.0, 0.5], requires_grad=True)
+    p.log().sum().backward()  # here
+"""
+
+
+def test_failing_rule_is_a_note_and_the_others_run(tmp_path: Path) -> None:
+    @rule("error", precedence=100)
+    def broken(fault: Any) -> str:
+        """Fails."""
+        return {}["x"]
+
+    trace = run(LOG_OF_ZERO, tmp_path / "program.py")
+    findings = diagnose(trace, rules=[*BUILTIN, broken])
+    assert [f.cause for f in findings] == ["log-of-zero"]
+    assert trace.notes == ["rule 'broken' failed (KeyError: 'x'); the other rules ran"]
+
+
+def test_rule_of_the_user_names_the_cause_before_the_builtin_ones(tmp_path: Path) -> None:
+    @rule("error")
+    def empty_class(fault: Any) -> str | None:
+        """A class without examples."""
+        return f"{fault.count} empty class" if fault.forward == "log" else None
+
+    trace = run(LOG_OF_ZERO, tmp_path / "program.py")
+    found = diagnose(trace, rules=[*BUILTIN, empty_class])
+    assert [(f.cause, f.title, f.op) for f in found] == [("empty-class", "1 empty class", "log")]
+
+
+def test_rule_over_the_trace_reports_rows(tmp_path: Path) -> None:
+    @rule("note")
+    def many_zeros(trace: Any) -> Any:
+        """Rows that hold zeros."""
+        for row in trace.ops[trace.ops.op == "log"].itertuples():
+            yield row.position, f"{row.op} of {row.numel} values"
+
+    trace = run(LOG_OF_ZERO, tmp_path / "program.py")
+    found = [f for f in diagnose(trace, rules=[many_zeros]) if f.cause == "many-zeros"]
+    assert [(f.title, f.op, f.line, f.severity, f.harmful) for f in found] == [
+        ("log of 2 values", "log", 6, "note", False)
+    ]
+
+
+def test_parameter_of_a_rule_is_called_fault_or_trace() -> None:
+    with pytest.raises(nanlab.NanlabError, match="'fault' or 'trace', got wrong\\(x\\)"):
+
+        @rule("error")
+        def wrong(x: Any) -> None: ...
+
+
+def test_evidence_lists_the_first_twenty_elements_and_counts_all(tmp_path: Path) -> None:
+    trace = run("p = torch.zeros(4, 25, requires_grad=True)\n(p + 0).log().sum().backward()", tmp_path / "program.py")
+    evidence = trace.culprit.evidence
+    assert len(evidence) == 20 and evidence.attrs["total"] == 100
+    assert evidence["index"].tolist() == [(0, i) for i in range(20)]
+    assert evidence["x"].tolist() == [0.0] * 20
+    assert evidence["value"].tolist() == [-float("inf")] * 20
+
+
+def test_samples_are_indices_of_the_batch(tmp_path: Path) -> None:
+    program = """
+        x = torch.ones(6, 3)
+        x[[1, 4]] = 0.0
+        w = torch.ones(3, requires_grad=True)
+        (x * w).sum(1).log().sum().backward()
+    """
+    trace = run(program, tmp_path / "program.py")
+    assert trace.culprit.samples == [1, 4]
+    assert isinstance(trace.culprit, nanlab.rules.Finding)
+    assert Match("x").position is None
