@@ -98,3 +98,11 @@ def test_static_stand_in_has_a_picture_and_a_table() -> None:
     html = underflow(fake_trace()).static_html()
     assert "data:image/png;base64," in html
     assert "best scale" in html
+
+
+def test_what_an_optimizer_keeps_in_full_precision_comes_last() -> None:
+    build = Builder()
+    for phase, exponent in (("optimizer", -60), ("forward", -2)):
+        build.op(gradient(1, exponent), step=0, phase=phase, op="mul", module="", line=4)
+    made = underflow(build.trace([], []))
+    assert [str(phase) for phase in made.rows["phase"]] == ["forward", "optimizer"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 
 from nanlab.formats import FloatFormat, format_of
 
+Counts = npt.NDArray[np.int64]
 LOSS_SCALES = range(-16, 41)  # powers of two that are tried; GradScaler starts at 2**16
 
 
@@ -69,25 +72,34 @@ def cast_shares(exponents: pd.Series[int], dtype: torch.dtype, log2_scale: int =
 
     Round to nearest even sends |x| <= smallest_subnormal / 2 to zero (IEEE 754-2019, 4.3.1).
     """
-    bins = format_bins(dtype)
-    scaled = exponents.index.to_numpy(dtype="int64") + log2_scale
-    counts = exponents.to_numpy(dtype="int64")
-
-    def between(low: int | None, high: int | None) -> int:
-        """Values in the bins low <= bin < high."""
-        inside = (scaled >= low) if low is not None else scaled == scaled
-        return int(counts[inside & (scaled < high)].sum() if high is not None else counts[inside].sum())
-
+    bins, below = format_bins(dtype), _Below(exponents)
+    flushed, tied = below(bins.zero_limit - log2_scale), below(bins.zero_limit + 1 - log2_scale)
+    faint, small = below(bins.normal_limit - log2_scale), below(bins.normal_limit + 1 - log2_scale)
+    large, kept = below(bins.overflow_limit - log2_scale), below(bins.overflow_limit + 1 - log2_scale)
     return CastShares(
-        numel=int(counts.sum()),
-        zero=between(None, bins.zero_limit),
-        subnormal=between(bins.zero_limit, bins.normal_limit + 1),
-        normal=between(bins.normal_limit + 1, bins.overflow_limit + 1),
-        overflow=between(bins.overflow_limit + 1, None),
-        limit_zero=between(bins.zero_limit, bins.zero_limit + 1),
-        limit_normal=between(bins.normal_limit, bins.normal_limit + 1),
-        limit_overflow=between(bins.overflow_limit, bins.overflow_limit + 1),
+        numel=below.numel,
+        zero=int(flushed),
+        subnormal=int(small - flushed),
+        normal=int(kept - small),
+        overflow=int(below.numel - kept),
+        limit_zero=int(tied - flushed),
+        limit_normal=int(small - faint),
+        limit_overflow=int(kept - large),
     )
+
+
+class _Below:
+    """How many values of a histogram lie in the bins below one, or below each of several."""
+
+    def __init__(self, exponents: pd.Series[int]) -> None:
+        order = np.argsort(exponents.index.to_numpy(dtype="int64"))
+        self._bins = exponents.index.to_numpy(dtype="int64")[order]
+        self._sums = np.concatenate([[0], np.cumsum(exponents.to_numpy(dtype="int64")[order])])
+        self.numel = int(self._sums[-1])
+
+    def __call__(self, exponent: Counts | int) -> Counts:
+        found: Counts = self._sums[np.searchsorted(self._bins, exponent)]
+        return found
 
 
 def best_scale(exponents: pd.Series[int], dtype: torch.dtype, scales: Iterable[int] = LOSS_SCALES) -> int:
@@ -96,12 +108,11 @@ def best_scale(exponents: pd.Series[int], dtype: torch.dtype, scales: Iterable[i
     One infinite gradient costs the whole step, so no overflow comes first (a value in the bin of the largest one is
     taken to overflow), then the fewest values flushed to zero, then the fewest subnormal, then the smallest change.
     """
-
-    def cost(log2_scale: int) -> tuple[int, int, int, int]:
-        cast = cast_shares(exponents, dtype, log2_scale)
-        return cast.overflow + cast.limit_overflow, cast.zero + cast.limit_zero, cast.subnormal, abs(log2_scale)
-
-    return min(scales, key=cost)
+    bins, below = format_bins(dtype), _Below(exponents)
+    tried = np.array(sorted(scales, key=abs), dtype=np.int64)
+    zero, small = below(bins.zero_limit + 1 - tried), below(bins.normal_limit + 1 - tried)
+    overflow = below.numel - below(bins.overflow_limit - tried)
+    return int(tried[np.lexsort((np.abs(tried), small - zero, zero, overflow))[0]])
 
 
 def add_histograms(histograms: Iterable[pd.Series[int]]) -> pd.Series[int]:

@@ -52,9 +52,13 @@ def _where(row: Row, trace: Trace | None) -> str:
         return ""
     place = f"{escape(str(row.file).rsplit('/', 1)[-1])}:{number(row.line).replace(',', '')}"
     source = escape(known(getattr(row, "source", "")))
-    short = source if len(source) <= 46 else source[:45] + "…"
-    text = f'<code style="font-size:11px;background:none">{short}</code>'
+    text = f'<span style="font:11px monospace">{escape(shortened(known(getattr(row, "source", ""))))}</span>'
     return f'<span title="{escape(row.file)}: {source}">{place} {text}</span>'
+
+
+def shortened(text: str, most: int = 34) -> str:
+    """The text, cut where it is longer than ``most`` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _inf(row: Row, trace: Trace | None) -> str:

@@ -129,7 +129,7 @@ def fixes(finding: Finding) -> str:
     rows = []
     for fix in finding.fixes:
         word, tint = verdict(fix)
-        written = f'<code style="white-space:pre;background:none">{escape(fix.code)}</code>'
+        written = f'<span style="font:12px monospace;white-space:pre">{escape(fix.code)}</span>'
         rows.append([badge(word, tint), escape(fix.title), written, number(fix.distortion), number(fix.gradient_max)])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verified is not None for fix in finding.fixes)

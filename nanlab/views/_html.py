@@ -23,7 +23,7 @@ TINTS = {
 }
 LINE = "rgba(128,128,128,0.35)"
 SHADE = "rgba(128,128,128,0.12)"
-CELL = "padding:2px 9px;text-align:{align}"
+CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"  # JupyterLab sets each cell, so each cell says it
 
 
 def escape(text: object) -> str:
@@ -83,7 +83,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[s
         if caption
         else ""
     )
-    style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px;white-space:nowrap"
+    style = "border-collapse:collapse;margin:4px 0;font-variant-numeric:tabular-nums;font-size:12px"
     return (
         f'<div style="overflow-x:auto" tabindex="0"><table style="{style}">{title}<thead>'
         f'<tr style="background:transparent">{heads}'

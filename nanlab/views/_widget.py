@@ -11,7 +11,7 @@ import traitlets
 from IPython.display import display
 
 _HERE = Path(__file__).parent
-_NEEDS_KERNEL = "Above is a static picture; run the cell again for the interactive view."
+_NEEDS_KERNEL = "Above is a static view; run the cell in a notebook for the interactive one."
 
 
 def script(name: str) -> str:
@@ -58,7 +58,7 @@ class View(anywidget.AnyWidget):
     def _ipython_display_(self) -> None:
         display(self._summary(), raw=True)  # type: ignore[no-untyped-call]
         data, metadata = self._repr_mimebundle_()
-        data["text/html"] = f"<small>{_NEEDS_KERNEL}</small>"
+        data |= {"text/html": f"<small>{_NEEDS_KERNEL}</small>", "text/plain": _NEEDS_KERNEL}
         display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:

@@ -248,9 +248,10 @@ function render({ model, el }) {
   }
   function go(node) {
     if (!count()) return;
-    model.set("position", Math.max(0, Math.min(count() - 1, node)));
+    const to = Math.max(0, Math.min(count() - 1, node));
+    if (to === get("position")) return select();
+    model.set("position", to);  // its event selects
     model.save_changes();
-    select();
   }
   const show = (node) => { if (node !== null) { reveal(node); go(node); } };
   function select() {

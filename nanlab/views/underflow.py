@@ -45,11 +45,11 @@ class UnderflowExplorer(View):
 
     def __init__(self, trace: Trace) -> None:
         ordered = by_loss(trace)
-        self._rows = ordered.head(MOST)
+        self.rows = ordered.head(MOST)  # rows of trace.ops, in the order of the list
         self._trace = trace
         super().__init__(
             formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
-            tensors=[self._tensor(row) for _, row in self._rows.iterrows()],
+            tensors=[self._tensor(row) for _, row in self.rows.iterrows()],
             gradients=_gradients(trace),
             left_out=max(0, len(ordered) - MOST),
         )
@@ -57,7 +57,7 @@ class UnderflowExplorer(View):
     @property
     def row(self) -> pd.Series[Any] | None:
         """The row of ``trace.ops`` of the chosen tensor; None where nothing was recorded."""
-        return self._rows.iloc[self.selected] if len(self._rows) else None
+        return self.rows.iloc[self.selected] if len(self.rows) else None
 
     @property
     def shares(self) -> pd.DataFrame:
@@ -70,10 +70,8 @@ class UnderflowExplorer(View):
 
     @traitlets.validate("selected")
     def _in_list(self, proposal: Any) -> int:
-        if not 0 <= proposal["value"] < max(1, len(self._rows)):
-            raise UsageError(
-                f"expected a tensor from 0 to {len(self._rows) - 1}, got {proposal['value']}; see .tensors"
-            )
+        if not 0 <= proposal["value"] < max(1, len(self.rows)):
+            raise UsageError(f"expected a tensor from 0 to {len(self.rows) - 1}, got {proposal['value']}; see .tensors")
         return int(proposal["value"])
 
     @traitlets.validate("chosen")
@@ -106,7 +104,7 @@ class UnderflowExplorer(View):
         row = self.row
         if row is None:
             return "Underflow explorer: nothing was recorded"
-        first = self._rows.iloc[0]
+        first = self.rows.iloc[0]
         count = plural(len(self.tensors), "tensor")
         return f"Underflow explorer: {count}; {first['op']} loses most: {self._share(first)}"
 
@@ -125,7 +123,7 @@ class UnderflowExplorer(View):
         names = ["numel", "fp16_zero", "fp16_subnormal", "fp16_inf"]
         rows = [
             [escape(t["label"]), *(number(r[name]) for name in names), f"2^{t['best']['float16']}"]
-            for t, (_, r) in zip(self.tensors[:10], self._rows.head(10).iterrows(), strict=True)
+            for t, (_, r) in zip(self.tensors[:10], self.rows.head(10).iterrows(), strict=True)
         ]
         title = f"<div>{escape(self.tensors[self.selected]['label'])}</div>"
         picture = exponents_picture(self._trace.histogram(int(row["position"])))
@@ -136,15 +134,19 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     """Rows of ``trace.ops`` with values, the one that would lose the largest share in float16 first.
 
     What counts is the share flushed to zero or overflowing, the float32 twin's where there is one, then the share
-    that becomes subnormal; between equals the earlier row, where the signal is lost first.
+    that becomes subnormal; between equals the earlier row, where the signal is lost first. What an optimizer keeps in
+    full precision comes last: no loss scale reaches it.
     """
     ops = trace.ops
     ops = ops[(ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
     numel = ops["numel"].to_numpy(dtype="float64", na_value=np.nan)
     lost = _floats(ops["fp16_zero"]) + _floats(ops["fp16_inf"])
     lost = np.maximum(lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64"))
-    keys = pd.DataFrame({"lost": -lost / numel, "faint": -_floats(ops["fp16_subnormal"]) / numel})
-    return ops.iloc[keys.sort_values(["lost", "faint"], kind="stable").index.to_numpy()]
+    aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(["float32", "float64"]).to_numpy(
+        dtype=bool
+    )
+    keys = pd.DataFrame({"aside": aside, "lost": -lost / numel, "faint": -_floats(ops["fp16_subnormal"]) / numel})
+    return ops.iloc[keys.sort_values(list(keys.columns), kind="stable").index.to_numpy()]
 
 
 def _twin_flushed(trace: Trace) -> dict[int, int]:

@@ -188,7 +188,7 @@ def test_the_browser_counts_shares_as_python_does(bare: Page) -> None:
     for selected, scale in [(0, 0), (0, 24), (5, -16), (9, 40), (20, 7)]:
         bare.get_by_label("Tensor").select_option(str(selected))
         slider.fill(str(scale))
-        exponents = trace.histogram(int(made._rows["position"].iloc[selected]))
+        exponents = trace.histogram(int(made.rows["position"].iloc[selected]))
         for i, dtype in enumerate(FORMATS):
             cast = cast_shares(exponents, dtype, scale)
             cells = table.get_by_role("row").nth(i + 1).get_by_role("cell").all_inner_texts()
@@ -209,7 +209,7 @@ def test_a_half_precision_result_stands_beside_its_float32_twin(bare: Page) -> N
     import pandas as pd
 
     trace = fake_trace()
-    position = int(underflow(trace)._rows["position"].iloc[0])
+    position = int(underflow(trace).rows["position"].iloc[0])
     twin = trace.histogram(position)
     trace.shadow = pd.DataFrame({"position": [position], "flushed": [12], "exponents": [twin]})
     mount(bare, underflow(trace))
