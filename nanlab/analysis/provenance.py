@@ -163,7 +163,7 @@ def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
     """Whether the step was skipped, by a GradScaler or by hand, and a smaller loss scale would have made it finite."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
-    position = origin.sink.step_position
+    position = min(origin.sink.step_position, max(origin.position, 0))  # a later backward may add to a gradient that was judged
     return (scaler_skipped(recording, position) or skipped_by_hand(recording, position)) and depends_on_scale(recording, origin)
 
 
@@ -177,7 +177,7 @@ def scaler_skipped(recording: Recording, position: int) -> bool:
     """Whether a scaler's check found the gradients of this training step non-finite."""
     step = recording.step_of(position)
     for check in recording.training.unscales:
-        if check.found_inf and recording.step_of(check.position) == step and check.position >= position:
+        if check.found_inf and check.position >= position and recording.step_of(check.position) == step:
             return True
     return False
 
