@@ -208,7 +208,7 @@ class Evidence:
         operands = _tensors((*args, *kwargs.values()))
         if plan.overwrites or len(operands) != len(sources):
             return []
-        written = {id(_tensors((args[w],))[0]) for w in plan.writes if isinstance(w, int) and w < len(args) and _tensors((args[w],))}
+        written = {id(t) for w in plan.writes if isinstance(w, int) and w < len(args) for t in _tensors((args[w],))}
         chunk = recording.chunks[-1]
         for slot, (operand, source) in enumerate(zip(operands, sources, strict=True)):
             if id(operand) in written or not has_nonfinite(operand):
