@@ -16,7 +16,8 @@ class Loss:
     position: int  # of the trace when backward was called
     source: int  # row or source of the loss, before a loss scaler multiplied it
     scaled: bool  # whether a loss scaler did
-    root: int | None = None  # what backward was called on, if a loss scaler made it
+    root: int  # row or source that backward was called on
+    factor: float = 1.0  # root over loss, where a scaler or the program multiplied it; 1 if it did not
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Standstill:
     numel: int
     update: float  # largest magnitude that was added in vain, 0 if unknown
     value: float  # rms of what it was added to
-    first: int  # position of the first update without effect
+    by_hand: bool  # outside of an optimizer: a moving average, say
+    first: int = -1  # position of the first update without effect, -1: there is none
     still: int = 0
     moved_after: int = 0  # updates with effect since
     moved_before: int = 0

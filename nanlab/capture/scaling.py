@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from nanlab.capture.following import StepRows, place_of
 from nanlab.history import History, Misuse, ParameterStep
 from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
@@ -54,18 +57,33 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
     return not before or after <= before / scale**0.5
 
 
+def note_factors(rows: StepRows, history: History) -> None:
+    """Work out by how much each loss of the step was multiplied before backward was called."""
+    recording = rows.recording
+    for i in range(len(history.losses) - 1, -1, -1):
+        loss = history.losses[i]
+        if loss.position < rows.start:
+            break
+        source = loss.source if loss.scaled else _multiplied(recording, loss.root)
+        value, scaled = recording.value(source), recording.value(loss.root)
+        if source != loss.root and value and scaled is not None and math.isfinite(value):
+            factor = abs(scaled / value)
+            history.losses[i] = replace(loss, factor=factor if math.isfinite(factor) else math.inf)
+
+
+def _multiplied(recording: Recording, root: int) -> int:
+    """The operand that a product was made from; the root itself if it is no product."""
+    row = recording.row(root) if root >= 0 else None
+    if row is None or recording.ops.items[row[OP]] not in ("mul", "div"):
+        return root
+    return next((p for p, slot in recording.operands(root) if slot == 0), root)
+
+
 def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
     """Note the first parameter that an optimizer updated by a gradient that still bore the loss scale."""
     recording = rows.recording
-    scale = 0.0
-    for loss in reversed(history.losses):
-        if loss.position < rows.start:
-            break
-        if loss.scaled and loss.root is not None:
-            value, scaled = recording.value(loss.source), recording.value(loss.root)
-            if value and scaled and abs(scaled / value) > 2.0:
-                scale = abs(scaled / value)
-    if not 0.0 < scale < float("inf"):
+    scale = next((loss.factor for loss in reversed(history.losses) if loss.position >= rows.start and loss.scaled), 0.0)
+    if not 2.0 < scale < math.inf:
         return
     for step in steps:
         if step.used is None or step.gradient is None or step.value is None or _unscaled(recording, step.used, step.gradient, scale):

@@ -17,6 +17,7 @@ PRODUCTS = frozenset("mul mul_ div div_ mm bmm addmm baddbmm convolution convolu
 # Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
 ADDS = frozenset("add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split())
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
+NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 MOST_VISITS = 4000  # rows that are walked over for one victim
 
 
@@ -112,17 +113,19 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
 def note_standstills(rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]) -> None:
     """Count the updates that changed a parameter, and those that were too small to."""
     recording = rows.recording
-    for step in steps:
-        if step.update is None or step.value is None or step.used is None or not step.lr or step.value < rows.start:
+    gradients = [recording.stats(step.used) if step.used is not None else None for step in steps]
+    noise = NOISE * max((g.rms for g in gradients if g is not None and g.rms is not None), default=0.0)
+    for step, gradient in zip(steps, gradients, strict=True):
+        if step.update is None or step.value is None or not step.lr or step.value < rows.start:
             continue
-        gradient, change = recording.stats(step.used), _update_stats(recording, step.update)
-        if gradient is None or change is None or not gradient.is_finite or gradient.zero == gradient.numel:
+        change = _update_stats(recording, step.update)
+        if gradient is None or change is None or not gradient.is_finite or (gradient.rms or 0.0) <= noise:
             continue
-        _count(rows, history, step.owner, step.value, change.zero == change.numel)
+        _count(rows, history, step.owner, step.value, change.zero == change.numel, by_hand=False)
     for owner, position in written:
         still = _unchanged(recording, position)
         if still is not None:
-            _count(rows, history, owner, position, still)
+            _count(rows, history, owner, position, still, by_hand=True)
 
 
 def _update_stats(recording: Recording, stat: int) -> Any:
@@ -159,7 +162,7 @@ def _outputs(recording: Recording, call: int) -> int:
     return count
 
 
-def _count(rows: StepRows, history: History, owner: int, position: int, still: bool) -> None:
+def _count(rows: StepRows, history: History, owner: int, position: int, still: bool, by_hand: bool) -> None:
     recording = rows.recording
     place = place_of(recording, position)
     if place is None:
@@ -168,7 +171,7 @@ def _count(rows: StepRows, history: History, owner: int, position: int, still: b
     known = history.standstills.get(key)
     if known is None:
         value = recording.stats(position)
-        known = history.standstills[key] = Standstill(place, owner, value.numel, _added(recording, position), value.rms or 0.0, -1)
+        known = history.standstills[key] = Standstill(place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand)
     if still:
         if known.first < 0:
             known.first, known.at = position, place

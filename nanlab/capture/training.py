@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nanlab.capture.following import StepRows, follow
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.ops import OpRecorder
-from nanlab.capture.scaling import changed_before_unscale, lost_to_clipping, still_scaled
+from nanlab.capture.scaling import changed_before_unscale, lost_to_clipping, note_factors, still_scaled
 from nanlab.capture.silent import note_flushes, note_standstills
 from nanlab.capture.steps import StepClock
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
@@ -131,7 +131,7 @@ class TrainingRecorder:
     def loss_seen(self, loss: torch.Tensor, source: int) -> None:
         scaled = self._scaled is not None and self._scaled[1] == source
         unscaled = self._scaled[0] if scaled and self._scaled else source
-        self.history.losses.append(Loss(self.ops.recording.end, unscaled, scaled, source if scaled else None))
+        self.history.losses.append(Loss(self.ops.recording.end, unscaled, scaled, source))
 
     def gradient_seen(self, parameter: torch.Tensor, source: int) -> None:
         owner = self.owner_of(parameter)
@@ -249,6 +249,7 @@ class TrainingRecorder:
             if step.position < rows.start:
                 break
             steps.append(step)
+        note_factors(rows, history)
         follow(history.series, rows, self._written)
         note_flushes(rows, history, self._gradients, self._by_hand)
         note_standstills(rows, history, steps, self._by_hand)

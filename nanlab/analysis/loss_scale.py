@@ -1,0 +1,194 @@
+"""The loss scale: what it would flush or overflow at each power of two, and the steps that a scaler skipped."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import torch
+
+from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_shares
+from nanlab.analysis.provenance import origin_of
+from nanlab.capture.following import place_of
+from nanlab.errors import UsageError
+from nanlab.history import Place
+from nanlab.trace import Trace
+
+FIXED_SKIPS = 3  # skipped steps in a row at one scale that show that nobody lowers it
+MOST_SKIPS = 24  # skipped steps in a row that no calibration needs: 2**24 down to 1
+
+
+# -- what each scale would do ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """What every loss scale 2**k makes of the measured gradients when they are held in ``dtype``."""
+
+    table: pd.DataFrame  # by log2_scale: scale, flushed, subnormal, overflow (shares of the non-zero values), uncertain
+    parameters: pd.DataFrame  # the same by (log2_scale, parameter)
+    advised: tuple[float, float] | None  # scales that overflow nothing and flush least; None: there is no such scale
+    headroom: int | None  # doublings from the scale in use to the first overflow; negative: it overflows
+    used: float  # the scale that the gradients were recorded at
+    dtype: str
+    histogram: pd.Series[int] = field(repr=False)  # of all unscaled gradients together
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the shares flushed, subnormal and overflowing against the scale, on ``ax``, which is returned."""
+        import matplotlib.pyplot as plt
+
+        ax = ax or plt.subplots()[1]
+        for name, style in (("flushed", "-"), ("subnormal", ":"), ("overflow", "--")):
+            ax.plot(self.table.index, 100 * self.table[name], style, label=name)
+        if self.advised is not None:
+            low, high = (math.log2(s) for s in self.advised)
+            ax.axvspan(low - 0.5, high + 0.5, alpha=0.15, label="advised")
+        ax.axvline(math.log2(self.used), linewidth=1, color="grey")
+        ax.set(xlabel="log2(loss scale)", ylabel=f"gradients in {self.dtype} (%)")
+        ax.legend()
+        return ax
+
+
+def loss_scale(trace: Trace, dtype: torch.dtype = torch.float16, step: int | None = None) -> LossScale:
+    """Simulate every loss scale from 2**-16 to 2**40 on the gradients of a recorded step.
+
+    step: a training step whose table is at hand; default: the last one with finite gradients.
+    The shares follow from the exact exponent histograms. A power of two moves a histogram by whole bins, so they equal
+    what a run at that scale measures, but for values in the bin of a limit (column ``uncertain``).
+
+    Raises UsageError if no gradients were recorded.
+    """
+    gradients, scale = _gradients(trace, step)
+    if not gradients:
+        raise UsageError("no gradients at hand to simulate a loss scale with; watch a step that calls backward")
+    together = add_histograms(gradients.values())
+    rows, per = [], []
+    for k in LOSS_SCALES:
+        rows.append(_shares(together, dtype, k))
+        per += [{"parameter": name, **_shares(h, dtype, k)} for name, h in gradients.items()]
+    table = pd.DataFrame(rows).set_index("log2_scale")
+    advised = _advised(table)
+    fits = table.index[table.overflow + table.uncertain_overflow == 0]
+    headroom = None if not len(fits) else int(fits.max() - round(math.log2(scale)))
+    return LossScale(
+        table.drop(columns="uncertain_overflow"),
+        pd.DataFrame(per).drop(columns="uncertain_overflow").set_index(["log2_scale", "parameter"]),
+        advised,
+        headroom,
+        scale,
+        str(dtype).removeprefix("torch."),
+        together,
+    )
+
+
+def _shares(histogram: pd.Series[int], dtype: torch.dtype, k: int) -> dict[str, float]:
+    cast = cast_shares(histogram, dtype, k)
+    count = max(cast.numel, 1)
+    return {
+        "log2_scale": k,
+        "scale": 2.0**k,
+        "flushed": cast.zero / count,
+        "subnormal": cast.subnormal / count,
+        "overflow": cast.overflow / count,
+        "uncertain": cast.limit / count,
+        "uncertain_overflow": cast.limit_overflow / count,
+    }
+
+
+def _advised(table: pd.DataFrame) -> tuple[float, float] | None:
+    """The scales at which nothing overflows and hardly more is flushed than at the best of them."""
+    safe = table[table.overflow + table.uncertain_overflow == 0]
+    if not len(safe):
+        return None
+    best = safe[safe.flushed <= safe.flushed.min() + 0.001]
+    return float(best.scale.min()), float(best.scale.max())
+
+
+def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]], float]:
+    """Histograms of the unscaled gradients by parameter, and the scale that they bore."""
+    recording = trace.recording
+    rows = [r for r in recording.training.parameters if r.gradient is not None]
+    finite: dict[int, list[Any]] = {}
+    for row in rows:
+        finite.setdefault(recording.step_of(row.position), []).append(row)
+    for number in sorted(finite, reverse=True):
+        chosen = finite[number]
+        if step is not None and number != step:
+            continue
+        stats = [recording.stats(r.gradient) for r in chosen]
+        if step is None and any(s is None or not s.is_finite for s in stats):
+            continue
+        scale = _scale_of(trace, number)
+        shift = round(math.log2(scale))
+        found = {}
+        for row in chosen:
+            stat = recording.stat_of(row.gradient)
+            if stat >= 0:
+                chunk = recording.chunks[stat >> 32]
+                histogram = chunk.stats.histogram(chunk.stat_row(stat))
+                histogram.index = histogram.index - shift
+                found[recording.parameter_names[row.owner]] = histogram
+        return found, scale
+    return {}, 1.0
+
+
+def _scale_of(trace: Trace, step: int) -> float:
+    """The loss scale of a step: what the scaler multiplied its loss by; 1 without a scaler."""
+    recording = trace.recording
+    for loss in reversed(recording.training.losses):
+        if recording.step_of(loss.position) == step and loss.factor > 1.0 and math.isfinite(loss.factor):
+            return 2.0 ** round(math.log2(loss.factor))
+    return 1.0
+
+
+# -- the steps that were skipped -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A step that the scaler skipped, and the first gradient that made it."""
+
+    step: int
+    position: int
+    scale: float  # 0 if nothing was seen to use it
+    after: float
+    parameter: str
+    place: Place | None  # the operation whose gradient overflowed
+
+
+def skips(trace: Trace) -> list[Skip]:
+    """Every skipped step, in order."""
+    recording = trace.recording
+    found: dict[int, Skip] = {}
+    sinks = [s for s in recording.sinks if s.kind == "gradient"]
+    for check in recording.training.unscales:
+        step = recording.step_of(check.position)
+        if not check.found_inf or step in found:
+            continue
+        update = next((u for u in recording.training.scales if u.position > check.position and u.skipped), None)
+        if update is not None and recording.step_of(update.position) != step:
+            update = None
+        sink = next((s for s in sinks if recording.step_of(s.step_position) == step), None)
+        origin = origin_of(recording, sink) if sink is not None and sink.position in recording.bad else None
+        place = place_of(recording, origin.position) if origin is not None and origin.position >= 0 else None
+        before, after = (update.before, update.after) if update else (0.0, 0.0)
+        found[step] = Skip(step, check.position, before, after, sink.name if sink else "", place)
+    return list(found.values())
+
+
+def collapse(trace: Trace, entries: list[Skip]) -> str:
+    """Why the scaler will not find a scale; empty if the skips are a calibration."""
+    run = [entries[0]]
+    longest = run
+    for entry in entries[1:]:
+        run = [*run, entry] if entry.step == run[-1].step + 1 else [entry]
+        longest = max(longest, run, key=len)
+    fixed = [e for e in longest if e.after >= e.scale]
+    if len(fixed) >= FIXED_SKIPS:
+        updated = any(e.scale for e in longest)
+        return "the scale does not come down" if updated else "no scaler.update() lowered the scale after the skipped steps"
+    if len(longest) >= MOST_SKIPS or (longest[-1].after and longest[-1].after < 1.0):
+        return f"the scale fell to {longest[-1].after:g} and the gradients still overflow"
+    return ""

@@ -1,0 +1,169 @@
+"""What became of the weights: whether updates drove them away, and which update it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nanlab.history import OptimizerStep, Place
+from nanlab.trace.frames import parameter_columns
+from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
+
+GREW = 100.0  # a parameter whose rms grew by this factor ...
+LARGE = 100.0  # ... to more than this has run away
+DEEP = 8  # gradients of rising magnitude that make an explosion gradual
+RISE = 20.0  # log2 of the magnitude from which on they count
+
+
+@dataclass(frozen=True, slots=True)
+class Runaway:
+    """The update that drove a parameter away."""
+
+    name: str
+    before: float  # rms at the start
+    after: float  # rms at the end
+    steps: int  # training steps between
+    op: str
+    place: int
+    site: int
+    position: int
+    rate: float | None
+    decay: float  # weight decay
+    decoupled: bool  # whether the decay multiplies the weights (AdamW) rather than joins the gradient
+    optimizer: str
+    deep: bool  # whether the gradients grew through depth or time
+
+
+def optimizer_step_before(recording: Recording, position: int) -> OptimizerStep | None:
+    """The last optimizer step that had ended at a position."""
+    return next((s for s in reversed(recording.training.optimizer_steps) if s.end <= position), None)
+
+
+def optimizer_step_at(recording: Recording, position: int) -> OptimizerStep | None:
+    """The optimizer step inside which a row lies."""
+    return next((s for s in recording.training.optimizer_steps if s.position <= position < s.end), None)
+
+
+def _grown(recording: Recording, position: int) -> tuple[int, float, float] | None:
+    """(parameter, rms at first, rms at last) of the parameter that grew most before a position."""
+    blocks = parameter_columns(recording)
+    keep = (blocks["position"] < position) & blocks["value_known"]
+    keep &= (blocks["value_nan"] + blocks["value_inf"]) == 0
+    best: tuple[float, int, float, float] | None = None
+    for owner in np.unique(blocks["owner"][keep]).tolist():
+        rows = np.flatnonzero(keep & (blocks["owner"] == owner))
+        first, last = rows[0], rows[-1]
+        change = np.nan_to_num(blocks["update_rms"][first])
+        start = abs(float(blocks["value_rms"][first]) - change)
+        end = float(blocks["value_rms"][last])
+        if end > LARGE and end > GREW * start and (best is None or end > best[0]):
+            best = end, owner, start, end
+    return None if best is None else best[1:]
+
+
+def runaway(recording: Recording, position: int) -> Runaway | None:
+    """Whether the weights had been driven away by updates before a position; None if they had not."""
+    grown = _grown(recording, position)
+    if grown is None:
+        return _by_hand(recording, position)
+    owner, before, after = grown
+    step = optimizer_step_before(recording, position)
+    if step is None:
+        return None
+    settings = dict(step.settings)
+    rate = step.rates[0] if step.rates else None
+    decay = float(settings.get("weight_decay") or 0.0)
+    decoupled = step.optimizer in ("AdamW", "NAdamW", "RAdamW")
+    op = step.writer
+    if decoupled and rate is not None and rate * decay > 2.0:
+        op = "_foreach_mul_" if op.startswith("_foreach") else "mul_" if not op.startswith("_fused") else op
+    steps = recording.step_of(step.position) + 1
+    name = recording.parameter_names[owner]
+    deep = rises_gradually(recording, position)
+    return Runaway(
+        name, before, after, steps, op, step.line, step.site, step.position, rate, decay, decoupled, step.optimizer, deep
+    )
+
+
+def _by_hand(recording: Recording, position: int) -> Runaway | None:
+    """The same for updates that the program made itself, from the series of magnitudes."""
+    series = recording.training.series
+    steps = [i for i, end in enumerate(series.steps) if end <= position]
+    if len(steps) < 2 or not series.owners:
+        return None
+    best: tuple[float, float, int] | None = None
+    for column in series.owners:
+        if column < 0 or series.places[column].phase != OPTIMIZER:
+            continue
+        values = series.table[steps, column]
+        values = values[np.isfinite(values)]
+        if len(values) < 2 or values[-1] < np.log2(LARGE) or values[-1] - values[0] < np.log2(GREW):
+            continue
+        if best is None or values[-1] > best[1]:
+            best = float(values[0]), float(values[-1]), column
+    if best is None:
+        return None
+    place = series.places[best[2]]
+    name = recording.parameter_names[series.owners[best[2]]]
+    deep = rises_gradually(recording, position)
+    return Runaway(
+        name, 2.0 ** best[0], 2.0 ** best[1], len(steps), place.op, place.line, place.site, place.position, None, 0.0, False, "", deep
+    )
+
+
+def backward_magnitudes(recording: Recording, position: int) -> npt.NDArray[np.float64]:
+    """log2 of the largest magnitude of each gradient of a training step, in the order in which the backward pass made them.
+
+    The step is the one of ``position``, or the last one before it of which there is a record.
+    """
+    series = recording.training.series
+    if not len(series):
+        return np.zeros(0)
+    at = min(int(np.searchsorted(series.steps, position, side="right")), len(series) - 1)
+    columns = [i for i, p in enumerate(series.places) if p.phase == BACKWARD]
+    return series.table[at, columns].astype(np.float64)
+
+
+def rises_gradually(recording: Recording, position: int) -> bool:
+    """Whether gradients rise from the loss on, through many operations, rather than in one."""
+    values = backward_magnitudes(recording, position)
+    known = values[~np.isnan(values) & ~np.isneginf(values)]
+    if len(known) < DEEP:
+        return False
+    finite = known[np.isfinite(known)]
+    high = finite[finite > RISE]
+    return bool(finite[:5].min(initial=np.inf) < RISE / 2 and len(high) >= DEEP and high.std() > RISE / 4)
+
+
+def place_text(recording: Recording, line: int) -> tuple[str, int, str]:
+    """(shown file, line, source text) of a place."""
+    import linecache
+
+    file, number, real = recording.places[line]
+    return file, number, linecache.getline(real, number).strip() if number else ""
+
+
+def where(recording: Recording, place: Place) -> dict[str, Any]:
+    """The fields of a Finding that say where something is."""
+    from nanlab.trace.recording import PHASES
+
+    file, line, source = place_text(recording, place.line)
+    return {
+        "op": _operator(recording, place),
+        "phase": PHASES[place.phase],
+        "module": recording.modules.items[place.module],
+        "node": place.node if place.node >= 0 else None,
+        "file": file,
+        "line": line,
+        "source": source,
+        "position": place.position,
+    }
+
+
+def _operator(recording: Recording, place: Place) -> str:
+    """The operator to name: for a backward operation the forward operator of its node."""
+    info = recording.nodes.get(place.node) if place.phase == BACKWARD else None
+    return str(recording.ops.items[info.op]) if info is not None and info.op >= 0 and not info.custom else place.op

@@ -1,0 +1,126 @@
+"""Losses without a NaN: values flushed to zero, updates that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nanlab.analysis.training import where
+from nanlab.formats import format_of
+from nanlab.history import Flush, Standstill
+from nanlab.rules._rule import Finding, Fix
+from nanlab.trace import Trace
+
+LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
+SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
+FEW = 8  # elements below which a single step proves nothing
+
+
+def _steps_since(trace: Trace, position: int) -> int:
+    """Training steps with a backward pass, from the one of a position on."""
+    recording = trace.recording
+    first = recording.step_of(position)
+    steps = {
+        recording.step_of(loss.position)
+        for loss in recording.training.losses
+        if recording.step_of(loss.position) >= first
+    }
+    return max(1, len(steps))
+
+
+def flushed_to_zero(trace: Trace) -> Iterator[Finding]:
+    """Values too small for the dtype became exact zeros: nothing is learned there, and nothing says so."""
+    groups: dict[tuple[str, int, str], list[Flush]] = {}
+    for flush in trace.recording.training.flushes.values():
+        groups.setdefault((flush.at.op, flush.at.line, flush.cost), []).append(flush)
+    told = {(op, line) for op, line, cost in groups if cost != "tensor"}
+    for (op, line, cost), flushes in groups.items():
+        if cost != "tensor" or (op, line) not in told:
+            yield _flush_finding(trace, cost, sorted(flushes, key=lambda f: f.first))
+
+
+def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
+    recording = trace.recording
+    flush = flushes[0]
+    lasting = max(f.count for f in flushes) >= LASTING * _steps_since(trace, flush.first)
+    harmful = cost != "tensor" and lasting
+    names = [f.name for f in flushes if f.name]
+    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    loses = {"gradient": f"the whole gradient of {shown} is lost", "update": f"{shown} gets no update"}.get(
+        cost, "all its values are lost"
+    )
+    limits = format_of(_dtype(flush.at.dtype))
+    place = where(recording, flush.at)
+    return Finding(
+        cause="dtype-underflow",
+        severity="error" if harmful else "warning",
+        title=f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
+        explanation=f"The largest magnitude is {flush.largest:.3g}; {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
+        step=recording.step_of(flush.first),
+        symptom="silent-underflow",
+        fixes=_flush_fixes(flush, limits.name, limits.rounds_to_zero),
+        harmful=harmful,
+        **place,
+    )
+
+
+def _dtype(name: str) -> object:
+    import torch
+
+    return getattr(torch, name)
+
+
+def _flush_fixes(flush: Flush, name: str, limit: float) -> list[Fix]:
+    fixes = []
+    if flush.cost == "gradient" and name == "float16":
+        fixes.append(
+            Fix(
+                "scale the loss",
+                'scaler = torch.amp.GradScaler("cuda")  # scaler.scale(loss).backward(), scaler.step(opt), scaler.update()',
+            )
+        )
+    if name == "float16":
+        fixes.append(Fix("a dtype with float32's range", "torch.bfloat16"))
+    fixes.append(Fix("compute this in float32", "x.float()"))
+    return fixes
+
+
+def absorbed_update(trace: Trace) -> Iterator[Finding]:
+    """An update smaller than half an ulp of what it is added to changes no bit of it: nothing moves.
+
+    bfloat16 keeps 8 bits: an update below one part in 512 of the weight is lost.
+    """
+    groups: dict[tuple[str, int], list[Standstill]] = {}
+    for still in trace.recording.training.standstills.values():
+        groups.setdefault((still.at.op, still.at.line), []).append(still)
+    for members in groups.values():
+        stuck = [m for m in members if m.still and not m.moved_before and not m.moved_after and (m.still > 1 or m.numel >= FEW)]
+        if stuck:
+            share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
+            whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE
+            yield _absorbed_finding(trace, sorted(stuck, key=lambda m: (-m.numel, m.first)), whole)
+
+
+def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Finding:
+    recording = trace.recording
+    largest = stuck[0]
+    limits = format_of(_dtype(largest.at.dtype))
+    names = [recording.parameter_names[m.owner] for m in stuck]
+    shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    first = min(stuck, key=lambda m: m.first)
+    return Finding(
+        cause="absorbed-update",
+        severity="error" if whole else "warning",
+        title=f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in {limits.name}",
+        explanation=f"Neighbouring {limits.name} values differ by one part in {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.",
+        step=recording.step_of(first.first),
+        symptom="silent-underflow",
+        fixes=[
+            Fix(
+                "keep these values in float32",
+                "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}",
+            ),
+            Fix("stochastic rounding, or a larger step", "lr=... above value / 512"),
+        ],
+        harmful=whole,
+        **(where(recording, first.at)),
+    )
