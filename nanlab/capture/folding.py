@@ -9,7 +9,7 @@ from nanlab.capture.ledger import Ledger
 from nanlab.trace.frames import parameter_numbers, step_numbers
 from nanlab.trace.recording import BORN, CALL, MOST_SINKS, NODE, STAT, TURNED, Chunk, Recording
 
-MOST_BIRTHS = 50  # whose surroundings are kept
+MOST_BIRTHS = 500  # whose surroundings are kept
 DEPTH = 4  # operations upstream of a birth that are kept with it
 
 
@@ -60,7 +60,7 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
 
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
     """Around each birth: the operations that made its operands, and the forward operation of its autograd node."""
-    births = [p for p in wanted if p >= 0 and recording.status.get(p) in (BORN, TURNED)][:MOST_BIRTHS]
+    births = sorted(p for p in wanted if p >= 0 and recording.status.get(p) in (BORN, TURNED))[:MOST_BIRTHS]
     found: set[int] = set()
     level = set(births)
     for position in births:
