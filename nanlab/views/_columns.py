@@ -78,20 +78,22 @@ STATUS = Column("status", _status, "status", "left")
 KINDS: dict[str, Sequence[Column]] = {
     "ops": [
         *(STATUS, _number("step"), _number("position"), _text("phase"), _text("op"), _text("module"), WHERE),
-        *(_text("shape"), _text("dtype"), _histogram("position"), _number("nan", "NaN")),
+        *(_histogram("position"), _number("nan", "NaN")),
         *(Column("inf", _inf, "posinf"), _number("zero"), _number("min"), _number("max"), _number("rms")),
         *(
             _number("fp16_zero", "fp16 → 0"),
             _number("fp16_subnormal", "fp16 subnormal"),
             _number("fp16_inf", "fp16 → inf"),
         ),
+        *(_text("shape"), _text("dtype")),
     ],
     "backward": [
         *(STATUS, _number("step"), _number("order"), _number("node"), _text("name"), _text("module"), WHERE),
+        _histogram("position_out"),
         *(_number("grad_in_nan", "in NaN"), _number("grad_in_inf", "in inf"), _number("grad_in_rms", "in rms")),
         *(_number("grad_out_nan", "out NaN"), _number("grad_out_inf", "out inf"), _number("grad_out_zero", "out zero")),
         *(_number("grad_out_rms", "out rms"), _number("grad_out_max", "out max"), _number("gain")),
-        *(_number("fp16_zero", "fp16 → 0"), _histogram("position_out")),
+        _number("fp16_zero", "fp16 → 0"),
     ],
     "parameters": [],
     "steps": [],
