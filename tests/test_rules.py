@@ -14,7 +14,7 @@ import nanlab
 from nanlab.rules import BUILTIN, Match, Rule, diagnose, rule
 from nanlab.trace import Trace
 
-SETUP = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+SETUP = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 
 
 def run(program: str, path: Path) -> Trace:
@@ -100,7 +100,7 @@ def test_rule_over_the_trace_reports_rows(tmp_path: Path) -> None:
     trace = run(LOG_OF_ZERO, tmp_path / "program.py")
     found = [f for f in diagnose(trace, rules=[many_zeros]) if f.cause == "many-zeros"]
     assert [(f.title, f.op, f.line, f.severity, f.harmful) for f in found] == [
-        ("log of 2 values", "log", 6, "note", False)
+        ("log of 2 values", "log", 7, "note", False)
     ]
 
 

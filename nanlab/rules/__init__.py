@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nanlab.analysis.provenance import harmful_origins
-from nanlab.rules import division, domain
+from nanlab.rules import (
+    clipping,
+    data,
+    division,
+    domain,
+    masks,
+    matrices,
+    precision,
+    reductions,
+    scaling,
+    silent,
+    training,
+)
 from nanlab.rules._fault import Fault
 from nanlab.rules._origin import finding_of, matched, surveyed
 from nanlab.rules._rule import Finding, Fix, Match, Rule, rule
@@ -14,7 +26,19 @@ from nanlab.trace import Trace
 MOST_FINDINGS = 20
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
-BUILTIN: tuple[Rule, ...] = (*domain.RULES, *division.RULES)
+BUILTIN: tuple[Rule, ...] = (
+    *domain.RULES,
+    *division.RULES,
+    *reductions.RULES,
+    *masks.RULES,
+    *matrices.RULES,
+    *precision.RULES,
+    *data.RULES,
+    *training.RULES,
+    *scaling.RULES,
+    *clipping.RULES,
+    *silent.RULES,
+)
 
 
 def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:

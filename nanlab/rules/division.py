@@ -185,8 +185,6 @@ def norm_at_zero(fault: Fault) -> Match | None:
             f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite: {_NORM_TEXT}",
             algebra(fault, "0/0") + ".",
         )
-    if fault.forward in _NORMS and not fault.backward:
-        return match(fault, f"{fault.forward} is not finite for {plural(fault.count, 'element')}")
     if not _zeros(fault) or fault.forward == "sqrt" or not of_norm(fault):
         return None
     title = f"{plural(_zeros(fault), 'element')} of {fault.numel:,} were divided by a norm of zero: {_NORM_TEXT}"

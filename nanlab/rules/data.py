@@ -1,0 +1,239 @@
+"""What was bad before the program computed with it: data, parameters, buffers, memory never written."""
+
+from __future__ import annotations
+
+from nanlab.rules._evidence import plural
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import CONTEXT, Match, rule
+from nanlab.trace.recording import OPTIMIZER, PHASE
+
+_LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
+# Tensor operands of an operator that are parameters, by slot.
+_WEIGHTS = {"addmm": (0, 2), "linear": (1, 2), "convolution": (1, 2), "embedding": (0,), "native_layer_norm": (1, 2)}
+_WEIGHTS |= {"native_batch_norm": (1, 2), "native_group_norm": (1, 2), "_weight_norm_interface": (0, 1), "lstm": (2, 3)}
+
+
+def _first_use(fault: Fault) -> tuple[int, int]:
+    """(row, slot) of the operation that first computed with the value."""
+    path = fault.origin.path
+    use = fault.finding.position
+    before = path[path.index(use) - 1] if use in path and path.index(use) else fault.position
+    slots = [slot for source, slot in fault.recording.operands(use) if source == before] if use >= 0 else []
+    return use, slots[0] if slots else -1
+
+
+def _role(fault: Fault) -> str:
+    """What the bad tensor is: "parameter", "buffer", "target" or "input"."""
+    if fault.kind in ("parameter", "buffer"):
+        return _owned(fault)
+    use, slot = _first_use(fault)
+    op = fault.op_at(use)
+    if op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0:
+        return "buffer"
+    if slot in _WEIGHTS.get(op, ()) or not fault.recording.owned.isdisjoint(fault.origin.path) or _is_parameter(fault):
+        return "parameter"
+    return "input" if _meets_parameter(fault, use) else "target"
+
+
+def _owned(fault: Fault) -> str:
+    use, slot = _first_use(fault)
+    running = fault.op_at(use) == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0
+    return "buffer" if running or fault.kind == "buffer" else "parameter"
+
+
+def _is_parameter(fault: Fault) -> bool:
+    values = {step.value for step in fault.recording.training.parameters}
+    return any(p in values for p in fault.origin.path)
+
+
+def _meets_parameter(fault: Fault, use: int) -> bool:
+    """Whether the value goes through the model before it reaches the loss."""
+    path = list(fault.origin.path)
+    rows = [p for p in (path[path.index(use) :] if use in path else path) if p >= 0]
+    if any(name in fault.op_at(rows[0]) for name in _LOSSES) if rows else False:
+        return False
+    return any(_reads_parameter(fault, p) for p in rows)
+
+
+def _reads_parameter(fault: Fault, position: int) -> bool:
+    for source, _ in fault.recording.operands(position):
+        known = fault.recording.sources.get(source)
+        row = fault.recording.row(source) if source >= 0 else None
+        if (known is not None and known.kind in ("parameter", "buffer")) or source in fault.recording.owned:
+            return True
+        if row is not None and row[PHASE] == OPTIMIZER:
+            return True
+    return False
+
+
+def _counts(fault: Fault) -> tuple[int, int, int]:
+    """(NaN, infinities, elements) of the bad tensor."""
+    shown = [fault.recording.stats(p) for p in fault.origin.path[:2]]
+    stats = next((s for s in reversed(shown) if s is not None and s.nonfinite), None)
+    return (stats.nan, stats.posinf + stats.neginf, stats.numel) if stats is not None else (0, 0, 0)
+
+
+def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
+    if fault.kind not in ("data", "parameter", "buffer") or _role(fault) != role:
+        return None
+    nans, infinities, numel = _counts(fault)
+    if nan is not None and nan != bool(nans):
+        return None
+    parts = [plural(nans, "NaN")] * bool(nans) + [plural(infinities, "infinity", "infinities")] * bool(infinities)
+    source = fault.recording.sources.get(fault.position)
+    name = f" {source.name}" if source is not None and source.name else ""
+    used = f"first used by {fault.finding.op}"
+    text = ""
+    born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
+    if born < fault.finding.step:
+        text = f"It was there in step {born} already and showed in step {fault.finding.step}."
+    return Match(f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.tensor([[1.0, float("nan")]])
+        w = torch.ones(2, 1, requires_grad=True)
+        loss = (x @ w).sum()  # here
+        loss.backward()
+    """,
+    fix="""
+        x = torch.tensor([[1.0, 2.0]])
+        w = torch.ones(2, 1, requires_grad=True)
+        loss = (x @ w).sum()
+        loss.backward()
+    """,
+    precedence=CONTEXT,
+)
+def nan_in_input(fault: Fault) -> Match | None:
+    """The data held NaN before the model saw it: a missing value, or a preprocessing step that divided 0 by 0.
+
+    Impute or drop such samples where the data is loaded, and check there with torch.isfinite.
+    """
+    return _data(fault, "input", True)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.from_numpy(np.array([[1.0, np.inf]], np.float32))
+        w = torch.ones(2, 1, requires_grad=True)
+        loss = (x @ w).sum()  # here
+        loss.backward()
+    """,
+    fix="""
+        x = torch.tensor([[1.0, 2.0]])
+        w = torch.ones(2, 1, requires_grad=True)
+        loss = (x @ w).sum()
+        loss.backward()
+    """,
+    precedence=CONTEXT,
+)
+def inf_in_input(fault: Fault) -> Match | None:
+    """The data held an infinity before the model saw it: a log of zero, a division by zero, or an overflow in preprocessing.
+
+    Clip or drop such values where the data is loaded.
+    """
+    return _data(fault, "input", False)
+
+
+@rule(
+    "error",
+    example="""
+        w = torch.ones(2, requires_grad=True)
+        y = torch.tensor([1.0, float("nan")])
+        loss = F.mse_loss(w * 2, y)  # here
+        loss.backward()
+    """,
+    fix="""
+        w = torch.ones(2, requires_grad=True)
+        y = torch.tensor([1.0, 3.0])
+        loss = F.mse_loss(w * 2, y)
+        loss.backward()
+    """,
+    precedence=CONTEXT,
+)
+def nan_in_target(fault: Fault) -> Match | None:
+    """The target held NaN or an infinity: a missing label, or one computed by a division of 0 by 0.
+
+    Leave such samples out of the loss by selecting the others, not by multiplying with a mask.
+    """
+    return _data(fault, "target", None)
+
+
+@rule(
+    "error",
+    example="""
+        layer = nn.Linear(2, 1)
+        with torch.no_grad():
+            layer.weight[0, 0] = float("nan")
+        loss = layer(torch.ones(1, 2)).sum()  # here
+        loss.backward()
+    """,
+    fix="""
+        layer = nn.Linear(2, 1)
+        loss = layer(torch.ones(1, 2)).sum()
+        loss.backward()
+    """,
+    precedence=CONTEXT,
+)
+def poisoned_parameter(fault: Fault) -> Match | None:
+    """A parameter was already NaN or infinite, so every output of its layer is.
+
+    No loss scaling and no smaller learning rate cures this: load a good checkpoint, or initialise the parameter again, and find what poisoned it.
+    """
+    return _data(fault, "parameter", None)
+
+
+@rule(
+    "error",
+    example="""
+        norm = nn.BatchNorm1d(2).eval()
+        norm.running_var[0] = float("nan")
+        loss = norm(torch.ones(1, 2)).sum()  # here
+        loss.backward()
+    """,
+    fix="""
+        norm = nn.BatchNorm1d(2).eval()
+        loss = norm(torch.ones(1, 2)).sum()
+        loss.backward()
+    """,
+    precedence=CONTEXT,
+)
+def poisoned_buffer(fault: Fault) -> Match | None:
+    """A buffer (running statistics, a table) was already NaN or infinite.
+
+    Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step was skipped; reset the statistics.
+    """
+    return _data(fault, "buffer", None)
+
+
+@rule(
+    "error",
+    example="""
+        memory = torch.empty(4)  # here
+        memory.numpy()[:] = float("nan")  # stands for what happened to be there
+        w = torch.ones(4, requires_grad=True)
+        (memory * w).sum().backward()
+    """,
+    fix="""
+        memory = torch.zeros(4)
+        w = torch.ones(4, requires_grad=True)
+        (memory * w).sum().backward()
+    """,
+    precedence=CONTEXT,
+)
+def uninitialised_memory(fault: Fault) -> Match | None:
+    """`torch.empty` gives memory as it is; read before it is written it holds anything, NaN and infinities too.
+
+    Use torch.zeros or torch.full, or initialise the parameter (torch.nn.init), before the first use.
+    """
+    if fault.kind != "uninitialised":
+        return None
+    path = fault.finding.path
+    bad = next((r for r in path if r["nonfinite"]), {"nonfinite": 0, "numel": 0})
+    return Match(f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} were read from memory of {fault.name} that nothing had written")
+
+
+RULES = (nan_in_input, inf_in_input, nan_in_target, poisoned_parameter, poisoned_buffer, uninitialised_memory)

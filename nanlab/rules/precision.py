@@ -1,0 +1,179 @@
+"""What a dtype cannot hold: results too large for it, epsilons that vanish in it; and backward passes written by hand."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from nanlab.formats import format_of
+from nanlab.rules._evidence import match, number, plural
+from nanlab.rules._fault import LOW, Fault
+from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Match, rule
+from nanlab.trace.recording import DTYPE, LINE
+
+Tensor = torch.Tensor
+_EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|1(\.0*)?\s*-\s*\w|0\.0+\d")
+_CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
+        (x * x).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
+        (x.float() * x.float()).sum().backward()
+    """,
+    precedence=FALLBACK,
+)
+def dtype_overflow(fault: Fault) -> Match | None:
+    """The exact result is finite, but larger than the largest number of the dtype it is held in.
+
+    Compute this operation in float32 (or scale its operands down first): sums, squares, matrix products and casts of
+    unbounded quantities do not belong in float16.
+    """
+    if fault.exact is None or fault.bad is None or fault.result is None:
+        return None
+    limit = format_of(getattr(torch, fault.dtype)).max if fault.dtype else 0.0
+    values = fault.exact[fault.bad]
+    over = torch.isfinite(values) & (values.abs() > 0.5 * limit)
+    if not bool(over.any()):
+        return None
+    largest = values[over].abs().max()
+    where = "the derivative of " if fault.backward else ""
+    name = "cast" if fault.name == "_to_copy" else fault.name
+    title = (
+        f"{where}{name} overflows {fault.dtype} for {plural(int(over.sum()), 'element')} of {fault.numel:,}: "
+        f"{number(largest)} is beyond its largest number {number(limit)}"
+    )
+    return match(fault, title, exact=fault.exact)
+
+
+def _line(fault: Fault, position: int) -> str:
+    row = fault.recording.row(position)
+    if row is None:
+        return ""
+    file, line, _ = fault.recording.places[row[LINE]]
+    return " ".join(text for _, text in fault.trace.source(file, line, 0)).split("#")[0]
+
+
+def _same_numbers(fault: Fault, position: int) -> bool:
+    """Whether an operation on one tensor changed none of its numbers, as far as its statistics tell."""
+    operands = [p for p, _ in fault.recording.operands(position)]
+    after, before = fault.recording.stats(position), fault.recording.stats(operands[0]) if len(operands) == 1 else None
+    if after is None or before is None:
+        return False
+    return bool((after.min, after.max, after.zero, after.mean) == (before.min, before.max, before.zero, before.mean))
+
+
+def vanished_epsilon(fault: Fault) -> int | None:
+    """The row of an epsilon that made no difference, upstream of the operand that failed; None if there is none."""
+    slot = 1 if fault.forward in ("div", "xlogy", "remainder", "fmod") else 0
+    start = fault.operand_row(slot)
+    if start == -1:
+        return None
+    for position, op in fault.upstream(start, 6):
+        row = fault.recording.row(position)
+        if row is None:
+            continue
+        stats = fault.recording.stats(position)
+        low = str(fault.recording.dtypes.items[row[DTYPE]]).removeprefix("torch.") in LOW
+        text = _line(fault, position)
+        if op in ("add", "sub", "rsub") and low and stats is not None and stats.zero and _same_numbers(fault, position):
+            return position
+        if op in _CLAMPS and stats is not None:
+            composite = re.search(r"\b(normalize|cosine_similarity)\(", text)
+            if low and stats.zero and (composite or _EPSILON.search(text)):
+                return position
+            if stats.max == 1.0 and re.search(r"clamp\w*\(.*1(\.0*)?\s*-", text):
+                return position
+    return None
+
+
+@rule(
+    "error",
+    example="""
+        v = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
+        F.normalize(v, dim=1).sum().backward()  # here
+    """,
+    fix="""
+        v = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
+        F.normalize(v.float(), dim=1, eps=1e-3).sum().backward()
+    """,
+    precedence=COMPOSITE + 5,
+)
+def eps_underflow(fault: Fault) -> Match | None:
+    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost next to the number it is added to.
+
+    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype can hold, or compute this
+    part in float32.
+    """
+    if fault.kind != "operation":
+        return None
+    position = vanished_epsilon(fault)
+    if position is None:
+        return None
+    row = fault.recording.row(position)
+    dtype = str(fault.recording.dtypes.items[row[DTYPE]]).removeprefix("torch.") if row is not None else fault.dtype
+    limits = format_of(getattr(torch, dtype))
+    stats = fault.recording.stats(position)
+    if stats is not None and stats.max == 1.0 and not stats.zero:
+        why = f"1 minus an epsilon is 1 in {dtype}, whose spacing below 1 is {number(limits.ulp / 2)}"
+    else:
+        why = f"the epsilon is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
+    title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"
+    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
+
+
+@rule(
+    "error",
+    example="""
+        class Root(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = x.sqrt()
+                ctx.save_for_backward(y)
+                return y
+
+            @staticmethod
+            def backward(ctx, g):
+                (y,) = ctx.saved_tensors
+                return g / (2 * y)
+
+        x = torch.tensor([0.0, 4.0], requires_grad=True)
+        Root.apply(x).sum().backward()  # here
+    """,
+    fix="""
+        class Root(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = x.sqrt()
+                ctx.save_for_backward(y)
+                return y
+
+            @staticmethod
+            def backward(ctx, g):
+                (y,) = ctx.saved_tensors
+                return g / (2 * y.clamp_min(1e-6))
+
+        x = torch.tensor([0.0, 4.0], requires_grad=True)
+        Root.apply(x).sum().backward()
+    """,
+    precedence=CONTEXT + 5,
+)
+def custom_backward(fault: Fault) -> Match | None:
+    """A hand-written `autograd.Function.backward` made the bad gradient.
+
+    Its formula has to be finite wherever its forward is: check it with `torch.autograd.gradcheck`, at the edges too.
+    """
+    if not fault.custom:
+        return None
+    name = fault.kept.node_name.removesuffix("Backward") if fault.kept else "a custom Function"
+    title = f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of {fault.numel:,} non-finite"
+    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
+
+
+RULES = (dtype_overflow, eps_underflow, custom_backward)

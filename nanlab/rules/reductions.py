@@ -1,0 +1,142 @@
+"""Means and losses of nothing, and targets to which a model gives no probability."""
+
+from __future__ import annotations
+
+import torch
+
+from nanlab.rules._evidence import match, plural
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import COMPOSITE, FALLBACK, Match, rule
+
+Tensor = torch.Tensor
+_SPREADS = frozenset("std var std_mean var_mean".split())
+_LOSSES = frozenset("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d".split())
+_LOGARITHMS = frozenset("log log2 log10 log1p xlogy special_xlog1py lgamma logit".split())
+
+
+def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
+    """How many elements go into each result of a reduction."""
+    if fault.result is None or not fault.result.numel():
+        return operand.numel()
+    return operand.numel() // fault.result.numel()
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.randn(5, requires_grad=True)
+        loss = x[x > 100].mean()  # here
+        loss.backward()
+    """,
+    fix="""
+        x = torch.randn(5, requires_grad=True)
+        chosen = x[x > 100]
+        loss = chosen.sum() / max(chosen.numel(), 1)
+        loss.backward()
+    """,
+    precedence=COMPOSITE,
+)
+def empty_reduction(fault: Fault) -> Match | None:
+    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in which every target is ignored.
+
+    Skip the batch, or divide the sum by max(count, 1).
+    """
+    first = fault.operands[0] if fault.operands else None
+    if first is None:
+        return None
+    if fault.name in _LOSSES:
+        return _nothing_counted(fault)
+    if fault.name in _SPREADS and first.numel():
+        size = _reduced(fault, first, None)
+        title = f"{fault.forward} of {plural(size, 'sample')} divides by {size} - 1 = {size - 1}"
+        return match(fault, title, x=first) if size <= 1 else None
+    if any(o.numel() == 0 for o in fault.operands):
+        return match(fault, f"{fault.name} of an empty tensor of shape {tuple(first.shape)} is NaN")
+    if fault.name == "div" and not fault.backward and fault.calls("cross_entropy", "nll_loss", "nanmean", "criterion"):
+        below = fault.at(fault.argument(1))
+        if below is not None and len(below) and bool((below == 0).all()):
+            return match(fault, "0/0: no element counts, all are ignored", numerator=fault.argument(0), count=fault.argument(1))
+    return None
+
+
+def _nothing_counted(fault: Fault) -> Match | None:
+    target, ignored = fault.argument(1), fault.argument(4)
+    if fault.kept is None or not isinstance(target, Tensor):
+        return None
+    totals = [o for o in fault.kept.outputs[1:] if isinstance(o, Tensor)]
+    left = int((target != ignored).sum())
+    if left and not (totals and bool((totals[0] == 0).all())):
+        return None
+    why = f"all {target.numel():,} targets are ignored (ignore_index={ignored})" if not left else "the class weights of all targets are 0"
+    return match(fault, f"the loss is 0/0: {why}")
+
+
+@rule(
+    "error",
+    example="""
+        logits = torch.tensor([[1.0, 2.0, -float("inf")]])
+        w = torch.ones(1, requires_grad=True)
+        F.cross_entropy(logits * w, torch.tensor([2])).backward()  # here
+    """,
+    fix="""
+        logits = torch.tensor([[1.0, 2.0, -1e4]])
+        w = torch.ones(1, requires_grad=True)
+        F.cross_entropy(logits * w, torch.tensor([2])).backward()
+    """,
+    precedence=COMPOSITE,
+)
+def infeasible_likelihood(fault: Fault) -> Match | None:
+    """The model gives the target no probability at all, so the loss is infinite.
+
+    A CTC input shorter than its target, a value outside a distribution's support, or a target class that a mask forbids.
+    Drop such samples, or see that masks and targets agree.
+    """
+    if fault.kind == "intended":
+        return _forbidden_target(fault)
+    if "ctc_loss" in fault.forward:
+        return match(fault, f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames; the loss is inf")
+    if fault.calls("log_prob", "kl_divergence") and fault.forward in _LOGARITHMS:
+        title = f"log_prob: {plural(fault.count, 'value')} of {fault.numel:,} outside the support of the distribution"
+        return match(fault, title, x=fault.subject())
+    return None
+
+
+def _infinite(fault: Fault) -> int:
+    return int(torch.isinf(fault.result).sum()) if fault.result is not None else 0
+
+
+def _forbidden_target(fault: Fault) -> Match | None:
+    rows = [p for p in fault.origin.path if p >= 0]
+    picked = [p for p in rows if "nll_loss" in fault.op_at(p)] or [p for p in rows if fault.op_at(p) in ("gather", "kl_div")]
+    if not picked or any(fault.op_at(p) == "logsumexp" for p in rows):
+        return None
+    op = fault.op_at(picked[0])
+    return Match(f"{op} picked a target whose log-probability a mask had set to -inf; the loss is infinite", position=picked[0])
+
+
+@rule(
+    "error",
+    example="""
+        w = torch.ones(2, requires_grad=True)
+        cost = torch.tensor([1.0, float("inf")])
+        (cost * w).sum().backward()  # here
+    """,
+    fix="""
+        w = torch.ones(2, requires_grad=True)
+        cost = torch.tensor([1.0, 1e4])
+        (cost * w).sum().backward()
+    """,
+    precedence=FALLBACK,
+)
+def intended_inf_in_loss(fault: Fault) -> Match | None:
+    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into the loss or a gradient.
+
+    Such an infinity has to be taken out, by softmax, min or selection, before the loss is formed.
+    """
+    if fault.kind != "intended":
+        return None
+    stats = fault.recording.stats(fault.position)
+    return Match(f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the {fault.origin.sink.kind}")
+
+
+RULES = (empty_reduction, infeasible_likelihood, intended_inf_in_loss)
