@@ -166,6 +166,8 @@ def _facts(steps: list[Step], modules: list[nn.Module]) -> dict[str, Any]:
             facts |= _optimizer_facts(local["optimizer"])
         if frame.f_code.co_name == "forward" and local.get("self") is (modules[-1] if modules else None):
             facts["inputs"] = [operand_of(name, v) for name, v in local.items() if isinstance(v, Tensor)]
+        if frame.f_code.co_name == "_make_grads" and isinstance(local.get("out"), Tensor):
+            facts["loss_shape"] = tuple(local["out"].shape)
         batch = local.get("batch")
         if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Tensor) for item in batch):
             facts["batch"] = [tuple(item.shape) for item in batch]

@@ -1,0 +1,68 @@
+"""What an exception means, with the evidence of the watch it was raised in."""
+
+from __future__ import annotations
+
+import sys
+
+from nanlab.capture.failing import failure_of, recording_of
+from nanlab.rules.errors import data, devices, dtypes, graph, indices, shapes
+from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, means
+from nanlab.trace.failure import Failure
+from nanlab.trace.recording import Recording
+
+MEANINGS: list[Meaning] = [
+    *graph.MEANINGS,
+    *data.MEANINGS,
+    *indices.MEANINGS,
+    *devices.MEANINGS,
+    *dtypes.MEANINGS,
+    *shapes.MEANINGS,
+]
+
+
+def explain(exc: BaseException | None = None) -> Explanation | None:
+    """What an exception means, and what to write instead; None if it is not one that nanlab knows.
+
+    exc: default: the exception that the interpreter showed last, else the one that ended the last watch. Where it was raised inside
+    of ``nanlab.last`` the evidence is the recorded run, else its traceback and its message. Never raises.
+    """
+    try:
+        failure, recording = _known(exc)
+    except Exception:
+        return None
+    return explain_failure(failure, recording) if failure is not None else None
+
+
+def explain_failure(failure: Failure, recording: Recording | None, meanings: list[Meaning] | None = None) -> Explanation | None:
+    """The explanation of the first meaning that knows the message; one that fails is passed over."""
+    for meaning in MEANINGS if meanings is None else meanings:
+        match = meaning.pattern.search(failure.text)
+        if match is None:
+            continue
+        for evidence in (recording, None):
+            try:
+                found = meaning.judge(Case(failure, match, evidence))
+            except Exception:
+                continue
+            if found is not None:
+                return found
+    return None
+
+
+def _known(exc: BaseException | None) -> tuple[Failure | None, Recording | None]:
+    """The exception as data, and the recording of the watch that it belongs to."""
+    import nanlab
+
+    last = nanlab.last.recording if nanlab.last is not None else None
+    ended = last.escapes.failure if last is not None else None
+    if exc is None:
+        exc = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if exc is None:
+        return ended, last
+    if last is not None and ended is not None and (ended.kind, ended.text) == (type(exc).__name__, str(exc)):
+        return ended, last
+    belongs = last is not None and recording_of(exc) is last
+    return failure_of(exc), last if belongs else None
+
+
+__all__ = ["MEANINGS", "Case", "Explanation", "Meaning", "advice", "explain", "explain_failure", "means"]

@@ -1,0 +1,130 @@
+"""Errors of devices: a CUDA assertion, a device that is not there, memory that is out, tensors on two devices."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import torch
+
+from nanlab.rules.errors._explanation import Case, Explanation, advice, means, operands_frame
+from nanlab.rules.errors.indices import with_evidence
+from nanlab.trace.recording import LINE, OP, SHAPE, Recording
+
+_BLOCKING = ("run the failing step on the CPU, where the message is exact", "model.cpu()(batch.cpu())  # after a restart of the kernel")
+
+
+@means(r"device-side assert triggered|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|illegal memory access|unspecified launch failure")
+def device_failed(case: Case) -> Explanation | None:
+    """A kernel stopped the device; the line that reports it is a later one."""
+    dead = " The device is lost to this process: restart the kernel before anything else runs on it."
+    bad = case.failure.bad
+    if bad is not None:
+        return with_evidence(case, bad, dead)
+    memory = "CUBLAS_STATUS_ALLOC_FAILED" in case.match[0] or "NOT_INITIALIZED" in case.match[0]
+    free = " cuBLAS also says so when memory is out: if nvidia-smi shows no free memory, use a smaller batch." if memory else ""
+    return case.explain(
+        "device-failure",
+        f"{case.match[0]}: a kernel failed on the device, at an earlier line than the one shown",
+        "CUDA runs behind the program, so that the line that reports a failure is not the one that caused it. Nearly always an index is outside "
+        f"of an embedding (tokens were added, the embedding was not resized) or a label outside of the classes.{free}{dead}",
+        fixes=advice(
+            ("let nanlab check indices before the kernel runs", "with nanlab.watch(model):\n    step()"),
+            _BLOCKING,
+            ("make CUDA wait, to see the right line", "CUDA_LAUNCH_BLOCKING=1 python train.py  # set before torch is imported"),
+            ("tokens were added to the tokenizer: resize the embedding", "model.resize_token_embeddings(len(tokenizer))"),
+        ),
+    )
+
+
+@means(r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but torch\.cuda\.device_count\(\) is (\d+)| but torch\.\w+\.is_available\(\) is False)?")
+def missing_device(case: Case) -> Explanation | None:
+    """A file was saved on a device that this machine does not have."""
+    match = case.match
+    here = _device_here()
+    saved = f"{match[1].lower()}:{match[2]}" if match[2] else match[1].lower()
+    has = f"{match[3]} CUDA device{'' if match[3] == '1' else 's'}" if match[3] else f"no {match[1]} device"
+    return case.explain(
+        "missing-device",
+        f"the file was saved from {saved}, and this machine has {has}",
+        "torch.load puts each tensor on the device it was saved from unless map_location says another.",
+        fixes=advice(
+            (f"load to the device that is here: {here}", f'state = torch.load(path, map_location="{here}")'),
+            ("load to the CPU, then move the model", 'model.load_state_dict(torch.load(path, map_location="cpu"))\nmodel.to(device)'),
+        ),
+    )
+
+
+def _device_here() -> str:
+    """The device to load to: read without starting CUDA."""
+    return "cuda:0" if torch.cuda.device_count() else "cpu"
+
+
+@means(r"out of memory|[Cc]an't allocate memory|not enough memory: you tried to allocate|Cannot allocate memory")
+def out_of_memory(case: Case) -> Explanation | None:
+    """Memory is out, on the device or on the host."""
+    text = case.failure.text
+    cuda = "CUDA" in text or "HIP" in text
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+ ?\w+?)(?:\.| bytes|$|\s)", text)
+    size = _readable(asked[1], " bytes" in text[asked.end(1) : asked.end(1) + 7]) if asked else ""
+    total = re.search(r"total capacity of ([\d.]+ \w+)", text)
+    of = f" of {total[1]}" if total else ""
+    largest = _largest(case.recording) if case.recording is not None else pd.DataFrame()
+    return case.explain(
+        "out-of-memory",
+        f"{size or 'memory'} more {'on the device' + of if cuda else 'of host memory'} could not be had{case.inside}",
+        "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with "
+        "the batch. The table shows the largest results of the run." if len(largest) else
+        "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with the batch.",
+        evidence=largest,
+        fixes=advice(
+            ("a smaller batch, its gradients accumulated", "(criterion(model(x), y) / accumulate).backward()  # optimizer.step() every `accumulate` batches"),
+            ("keep no graph alive: add numbers, not losses", "total += loss.item()  # not total += loss"),
+            ("recompute activations instead of keeping them", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"),
+            ("half precision", 'with torch.autocast("cuda", torch.bfloat16):\n    loss = criterion(model(x), y)'),
+            ("no graph in evaluation", "with torch.inference_mode():\n    model(x)"),
+        ),
+    )
+
+
+def _readable(number: str, in_bytes: bool) -> str:
+    return f"{int(number) / 2**30:,.1f} GiB" if in_bytes and number.isdigit() else number
+
+
+def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
+    """The operations with the largest results."""
+    seen: dict[tuple[int, int], tuple[int, str, str]] = {}
+    for _, row in recording.rows():
+        shape = recording.shapes.items[row[SHAPE]]
+        seen.setdefault((row[OP], row[LINE]), (0, "", ""))
+        numel = shape.numel()
+        if numel > seen[row[OP], row[LINE]][0]:
+            file, line, _ = recording.places[row[LINE]]
+            seen[row[OP], row[LINE]] = (numel, " x ".join(map(str, shape)), f"{file}:{line}")
+    order = sorted(seen.items(), key=lambda item: -item[1][0])[:count]
+    return pd.DataFrame([{"op": recording.ops.items[key[0]], "elements": n, "shape": shape, "where": where} for key, (n, shape, where) in order])
+
+
+@means(r"Expected all tensors to be on the same device(?:, but (?:found at least two devices, |got \w+ is on )(\S+?),? (?:and |different from other tensors on )(\S+?)[!,\s(])?")
+def mixed_devices(case: Case) -> Explanation | None:
+    """An operation got tensors of two devices."""
+    failure = case.failure
+    operands = [*failure.operands, *failure.facts.get("inputs", [])] if failure.operands or failure.facts.get("inputs") else []
+    named = sorted({o.device for o in operands}) or [d for d in case.match.groups() if d]
+    what = " and ".join(named) if len(named) > 1 else "two devices"
+    own = failure.facts.get("parameter_devices")
+    parameters = f" The parameters of the module are on {', '.join(own)}." if own else ""
+    return case.explain(
+        "mixed-devices",
+        f"an operation got tensors on {what}{case.inside}",
+        f"All operands must be on one device.{parameters} Usually the batch was not moved, or a tensor was made in forward() without device=.",
+        evidence=operands_frame(operands),
+        fixes=advice(
+            ("move the batch to the model", "x = x.to(next(model.parameters()).device)"),
+            ("make tensors where their operands are", "mask = torch.ones(n, device=x.device)  # or x.new_ones(n)"),
+            ("constants of a module: register them, so that model.to() moves them", 'self.register_buffer("scale", torch.ones(n))'),
+        ),
+    )
+
+
+MEANINGS = [device_failed, missing_device, out_of_memory, mixed_devices]
