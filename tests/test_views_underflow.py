@@ -106,3 +106,15 @@ def test_what_an_optimizer_keeps_in_full_precision_comes_last() -> None:
         build.op(gradient(1, exponent), step=0, phase=phase, op="mul", module="", line=4)
     made = underflow(build.trace([], []))
     assert [str(phase) for phase in made.rows["phase"]] == ["forward", "optimizer"]
+
+
+def test_a_result_lost_whole_in_float16_is_listed_at_its_own_line() -> None:
+    layer = nn.Linear(16, 16, bias=False)
+    nn.init.normal_(layer.weight, std=1e-6)
+    with nanlab.watch(on_fault="record") as trace:
+        h = layer(1e-3 * torch.randn(8, 16))
+        ((h - h.mean()) * (h.var() + 1e-9).rsqrt()).sum().backward()
+    row = underflow(trace).row
+    assert row is not None
+    assert row["fp16_zero"] == row["numel"]
+    assert "layer(" in row["source"]
