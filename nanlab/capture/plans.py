@@ -37,6 +37,9 @@ RISKY_IN_PLACE = frozenset(
 )
 
 
+RISKY_IN_OPTIMIZER = frozenset("sqrt_ rsqrt_ reciprocal_ div_ pow_ log_".split())
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How to record the calls of one operator overload."""
@@ -53,6 +56,9 @@ class Plan:
     uninitialised: bool
     pointwise: bool
     inplace_risk: bool
+    optimizer_risk: bool  # also inside an optimizer step
+    plain: bool  # it writes nothing, so all there is to record is what it returns
+    lifts: bool  # it brings in a literal
     special: str  # "" or what the training recorder wants to see
     reads_out: bool = False  # it turns a tensor into a Python number
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
@@ -70,7 +76,7 @@ def plan_for(func: Any) -> Plan:
     name = getattr(func, "_opname", None) or getattr(func, "__name__", str(func))
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
-        return Plan(name, True, (), False, (), False, False, False, False, False, False, False, "")
+        return Plan(name, True, (), False, (), False, False, False, False, False, False, False, False, False, False, "")
     writes: list[int | str] = []
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -90,6 +96,9 @@ def plan_for(func: Any) -> Plan:
         uninitialised=name in _UNINITIALISED,
         pointwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         inplace_risk=name in RISKY_IN_PLACE,
+        optimizer_risk=name in RISKY_IN_OPTIMIZER,
+        plain=not writes and name not in _HIDDEN_WRITES,
+        lifts=name == "lift_fresh",
         special=_SPECIAL.get(name, ""),
         reads_out=name == "_local_scalar_dense",
         indexes=name in INDEXING,

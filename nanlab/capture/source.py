@@ -79,6 +79,10 @@ class SourceLines:
             found = self._ids[key] = len(self.places) - 1
         return found
 
+    def torch_code(self, frame: FrameType | None) -> bool:
+        """Whether a frame runs torch's own code (or ours)."""
+        return frame is not None and self._kinds.get(id(frame.f_code)) == _TORCH
+
     def here(self, frame: FrameType | None) -> tuple[int, int]:
         """(the user's innermost line, the innermost line outside torch) at and above ``frame``."""
         kinds, site = self._kinds, 0

@@ -22,6 +22,7 @@ class StepClock:
         self._tentative: list[tuple[int, int, bool]] = []  # (index into starts, autograd sequence number, in a no_grad loop)
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
+        self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
         self.optimizer_seen = False
         self.backward_seen = False
 
@@ -34,10 +35,12 @@ class StepClock:
         self.optimizer_seen = True
         self._complete = call_path(frame)
         self._called = None
+        self.checked.clear()
 
     def called(self, frame: FrameType | None) -> None:
         """An outermost module was called."""
         self._called = call_path(frame)
+        self.checked.clear()
 
     def backward(self, frame: FrameType | None, oldest: int, accumulates: bool) -> None:
         """A backward pass ended; ``oldest`` is the lowest sequence number among its nodes."""
@@ -47,6 +50,7 @@ class StepClock:
         self._take_back(lambda seq, no_grad: accumulates or seq > oldest)
         if not self.optimizer_seen:
             self._complete = call_path(frame)
+            self.checked.clear()
 
     def _take_back(self, wrong: object) -> None:
         while self._tentative and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
@@ -70,5 +74,6 @@ class StepClock:
                 return False
             self._tentative.append((len(self.starts), sequence, no_grad))
         self._complete = self._called = None
+        self.checked.clear()
         self.starts.append(position)
         return True

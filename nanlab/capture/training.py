@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nanlab.capture.following import StepRows, follow
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.ops import OpRecorder
-from nanlab.capture.scaling import changed_before_unscale, lost_to_clipping, note_factors, still_scaled
+from nanlab.capture.scaling import changed_before_unscale, note_clipping, note_factors, still_scaled
 from nanlab.capture.silent import note_flushes, note_standstills
 from nanlab.capture.steps import StepClock
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
@@ -36,6 +36,7 @@ class TrainingRecorder:
         self._done: set[int] = set()  # owners with a row in this step
         self._running: list[tuple[int, list[torch.Tensor], list[torch.Tensor] | None, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
+        self._copies: dict[int, list[torch.Tensor]] = {}  # of the parameters, by optimizer
         self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
         self._looked = 0  # position up to which steps were looked through
@@ -60,7 +61,7 @@ class TrainingRecorder:
         if self._scale_method is not None:
             torch.amp.GradScaler.scale = self._scale_method  # type: ignore[method-assign]
             self._scale_method = None
-        self._running = []
+        self._running, self._copies = [], {}
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
@@ -171,10 +172,24 @@ class TrainingRecorder:
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
         with ops.quiet():
             dense = all(p.layout is torch.strided and not p.is_meta for p in parameters)
-            old = torch._foreach_mul([p.detach() for p in parameters], 1) if small and dense and parameters else None
+            old = self._copy(optimizer, parameters) if small and dense and parameters else None
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
         self._running.append((ops.recording.end, parameters, old, used))
         ops.in_optimizer += 1
+        own = type(optimizer).__module__.startswith("torch.optim.")
+        ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
+
+    def _copy(self, optimizer: Any, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The parameters as they are now, in memory that is kept from step to step."""
+        copies = self._copies.get(id(optimizer), [])
+        same = len(copies) == len(parameters) and all(
+            c.shape == p.shape and c.dtype == p.dtype and c.device == p.device for c, p in zip(copies, parameters, strict=True)
+        )
+        if same:
+            torch._foreach_copy_(copies, parameters)
+        else:
+            copies = self._copies[id(optimizer)] = [p.detach().clone() for p in parameters]
+        return copies
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         ops, recording = self.ops, self.ops.recording
@@ -193,7 +208,9 @@ class TrainingRecorder:
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
-            changes = torch._foreach_sub([p.detach() for p in parameters], old) if old is not None else [None] * len(parameters)
+            for parameter, before in zip(parameters, old or (), strict=False):
+                torch.sub(parameter.detach(), before, out=before)
+            changes = old if old is not None else [None] * len(parameters)
             for parameter, change, gradient, lr in zip(parameters, changes, used, rate, strict=True):
                 if gradient is not None:
                     self._parameter_row(parameter, change, gradient, lr)
@@ -254,7 +271,7 @@ class TrainingRecorder:
         note_flushes(rows, history, self._gradients, self._by_hand)
         note_standstills(rows, history, steps, self._by_hand)
         still_scaled(rows, history, steps)
-        recording.sinks.extend(lost_to_clipping(recording, steps))
+        recording.sinks.extend(note_clipping(rows, history, steps))
 
 
 def _number(value: Any) -> float | None:

@@ -1,0 +1,138 @@
+"""What an operation reads: the row, or the source, behind each operand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nanlab.capture.ledger import Entry, Ledger, storage_of, view_key
+from nanlab.capture.plans import Plan
+from nanlab.trace.recording import LITERAL, Chunk, Recording, Source
+
+Tensor = torch.Tensor
+
+
+class Reading:
+    """The part of the recorder that looks operands up in the ledger."""
+
+    recording: Recording
+    ledger: Ledger
+    chunk: Chunk
+    _flags: int  # of the running call
+    _grad: bool  # whether the running call reads a gradient
+    _lifting: bool  # whether it brings in a literal: torch.tensor([...])
+
+    def read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
+        """The sources of a call's tensor operands, in the order of its arguments."""
+        self._flags, self._grad = 0, False
+        sources: list[int] = []
+        if plan.uninitialised:
+            return sources
+        self._lifting = plan.lifts
+        for value in args if not kwargs else (*args, *(v for k, v in kwargs.items() if k not in plan.writes)):
+            if isinstance(value, Tensor):
+                sources.append(self.source(value))
+            elif value.__class__ is list or value.__class__ is tuple:
+                sources.extend(self.source(item) for item in value if isinstance(item, Tensor))
+            elif value.__class__ is float and value - value != 0.0:
+                self._flags |= LITERAL
+        if plan.overwrites and plan.writes and plan.writes[0] == 0 and sources and args[0].__class__ is not list:
+            del sources[0]
+        return sources
+
+    def source(self, tensor: Tensor) -> int:
+        """The row (or source, negative) that describes what a tensor holds now."""
+        try:
+            storage = tensor.untyped_storage()
+        except Exception:
+            found = storage_of(tensor)
+            if found is None:
+                return self.new_source(tensor, "data")
+            storage = found
+        entry = self.ledger.entries.get(storage._cdata)
+        if entry is None:
+            return self._first_sight(tensor, storage)
+        if entry.grad:
+            self._grad = True
+        if entry.uninit:
+            return self._read_uninitialised(entry, tensor)
+        if entry.numel == tensor.numel():
+            if not entry.parts:
+                return entry.last
+            if not entry.bad:
+                return entry.parts[-1]
+            return self._snapshot(entry, tensor, whole=True)
+        if entry.views is not None and (row := entry.views.get(view_key(tensor))) is not None:
+            return row
+        if entry.bad:
+            return self._snapshot(entry, tensor, whole=False)
+        return entry.parts[-1] if entry.parts else entry.last
+
+    def new_source(self, tensor: Tensor, kind: Any, name: str = "", parents: tuple[int, ...] = ()) -> int:
+        recording, stats = self.recording, self.chunk.stats
+        number = recording.new_number()
+        stat = (self.chunk.number << 32) | stats.add(tensor)
+        if stats.bad > 0:
+            recording.bad.add(number)
+        recording.sources[number] = Source(
+            number, kind, name, stat, recording.end, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), parents
+        )
+        return number
+
+    def _first_sight(self, tensor: Tensor, storage: torch.UntypedStorage, owner: int = -1) -> int:
+        numel = storage.nbytes() // max(tensor.itemsize, 1)
+        kind, name = "data", ""
+        if owner >= 0:
+            kind, name = self.recording.parameter_kinds[owner], self.recording.parameter_names[owner]
+        elif type(tensor) is torch.nn.Parameter:
+            kind = "parameter"
+        elif self._lifting:
+            kind = "literal"
+        number = self.new_source(tensor, kind, name)
+        entry = self.ledger.enter(storage, numel)
+        entry.last, entry.owner = number, owner
+        entry.bad = self.chunk.stats.bad
+        if numel != tensor.numel() and not entry.bad:
+            entry.bad = -1  # the rest of the storage was not looked at
+        return number
+
+    def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
+        """What a tensor holds now, when its storage was written piece by piece and something bad may be in it."""
+        parents = (entry.last, *entry.parts)
+        bad = tuple(p for p in parents if p in self.recording.bad)
+        number = self.new_source(tensor, "snapshot", parents=bad or parents[-1:])
+        if whole:
+            entry.last, entry.parts = number, []
+            entry.bad = self.chunk.stats.bad
+        elif entry.views is None:
+            entry.views = {view_key(tensor): number}
+        else:
+            entry.views[view_key(tensor)] = number
+        return number
+
+    def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
+        """Memory that was allocated and never written as a whole: what is in it counts from now on."""
+        number = self.new_source(tensor, "snapshot", parents=(entry.last, *entry.parts))
+        if number in self.recording.bad:
+            self.recording.bad.add(entry.last)
+        return number
+
+    def own(self, tensor: Tensor, owner: int) -> None:
+        """Say that a tensor is the parameter or buffer with this number."""
+        storage = storage_of(tensor)
+        if storage is None:
+            return
+        entry = self.ledger.entries.get(storage._cdata)
+        if entry is None:
+            self._first_sight(tensor, storage, owner)
+        else:
+            entry.owner = owner
+            self.recording.owned.add(entry.last)
+
+    def mark_gradient(self, tensor: Tensor) -> None:
+        """Say that a tensor is a parameter's gradient."""
+        storage = storage_of(tensor)
+        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        if entry is not None:
+            entry.grad = True
