@@ -1,0 +1,78 @@
+"""A candidate: another way to write an operation, and the function that tries it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nanlab.analysis.epsilon import advise_eps
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._rewriting import Spelling
+from nanlab.errors import NanlabError
+from nanlab.formats import format_of
+
+_ADVISED_ON = 2048  # elements
+MOST_STEPS = 100.0  # above the default of the dtype: of data without healthy elements every epsilon is harmless
+
+
+@dataclass(frozen=True)
+class Form:
+    """What replaces an expression that has one of the spellings; a template, see :func:`rewrite`."""
+
+    spellings: tuple[Spelling, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Another way to write an operation."""
+
+    title: str
+    forms: tuple[Form, ...]  # the first whose spelling the line has is taken
+    run: Callable[..., Tensor] | None  # of the operation's operands; None: it cannot be tried on them
+    plain: Callable[..., Tensor] | None = None  # what it is compared with, where that is more than the operation
+    snippet: str = ""  # what to write where the line has none of the spellings; "": the first form
+    only_spelled: bool = False  # of no use where the line does not have the spelling
+    why: str = ""  # it cannot be tried
+
+
+def default_eps(dtype: torch.dtype) -> float:
+    """An epsilon whose square root and reciprocal the dtype holds with ease."""
+    return {torch.float16: 1e-3, torch.bfloat16: 1e-5, torch.float64: 1e-12}.get(dtype, 1e-6)
+
+
+def eps_for(op: Operation, fn: Callable[..., Tensor], *operands: Tensor) -> float:
+    """The advised epsilon of ``fn(*operands, eps)`` as a power of ten; a default of the dtype where none is advised."""
+    try:
+        advice = advise_eps(fn, [_thinned(t) for t in operands], op.dtype)
+    except (NanlabError, RuntimeError):
+        return default_eps(op.dtype)
+    eps = advice.recommended
+    if eps is None or eps < format_of(op.dtype).smallest_subnormal:
+        return default_eps(op.dtype)
+    return min(float(f"1e{math.floor(math.log10(eps))}"), MOST_STEPS * default_eps(op.dtype))
+
+
+def inside(op: Operation, eps: float) -> float:
+    """An epsilon that leads away from an edge at 1, where the dtype has no smaller steps than its ulp."""
+    return max(eps, default_eps(op.dtype)) if op.dtype != torch.bfloat16 else max(eps, 1e-2)
+
+
+def _thinned(t: Tensor) -> Tensor:
+    """Its smallest elements and a sample of the others."""
+    flat = t.detach().flatten()
+    if flat.numel() <= _ADVISED_ON:
+        return t.detach()
+    order = flat.abs().argsort()
+    rest = order[64:]
+    return flat[torch.cat([order[:64], rest[:: max(1, len(rest) // _ADVISED_ON)]])]
+
+
+def number(value: float) -> str:
+    """A number as one types it: ``1e-6``."""
+    text = f"{value:.0e}" if value < 1e-2 else f"{value:.6g}"
+    return text.replace("e-0", "e-").replace("e+0", "e")

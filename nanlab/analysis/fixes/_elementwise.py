@@ -1,0 +1,390 @@
+"""Candidates for functions at the edge of their domain: roots, logarithms, quotients, powers, inverse functions, exp."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanlab import safe
+from nanlab.analysis.fixes._candidate import Candidate, Form, eps_for, inside, number
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called, power
+
+EXP_BOUND = 20.0  # where softplus is linear in torch, too
+
+
+def forms(spelling: Spelling | tuple[Spelling, ...], text: str) -> tuple[Form, ...]:
+    """One form for one or several spellings."""
+    return (Form(spelling if isinstance(spelling, tuple) else (spelling,), text),)
+
+
+# -- one operand with a pole or a floor --------------------------------------------------------------------------------
+
+
+def _root(node: ast.AST) -> Found | None:
+    """``x ** 0.5``."""
+    found = power(node)
+    if found is None or not isinstance(found.operands[1], ast.Constant) or found.operands[1].value != 0.5:
+        return None
+    return Found(found.operands[:1])
+
+
+_FLOORED: dict[str, tuple[float, Callable[[Tensor], Tensor] | None]] = {  # lowest argument; safe form
+    "sqrt": (0.0, safe.sqrt),
+    "rsqrt": (0.0, safe.rsqrt),
+    "log": (0.0, safe.log),
+    "log2": (0.0, safe.log2),
+    "log10": (0.0, safe.log10),
+    "log1p": (-1.0, safe.log1p),
+    "lgamma": (0.0, None),
+    "digamma": (0.0, None),
+    "acosh": (1.0, safe.acosh),
+}
+
+
+def floored(op: Operation) -> list[Candidate]:
+    """Functions that fail at and below the lowest argument of their domain."""
+    fn: Callable[..., Tensor] = getattr(torch, op.name)
+    low, safely = _FLOORED[op.name]
+    spelled: tuple[Spelling, ...] = (called(op.name), *((_root,) if op.name == "sqrt" else ()))
+    eps = eps_for(op, lambda t, e: fn(t + e), op.x) if not op.x.is_complex() else 1e-6
+    eps = inside(op, eps) if low else eps
+    found = []
+    if safely is not None and not op.x.is_complex():
+        found.append(
+            Candidate(
+                f"nanlab.safe.{op.name}: finite value and gradient",
+                forms(spelled, f"nanlab.safe.{op.name}({{x}})"),
+                safely,
+            )
+        )
+    title = f"an epsilon of {number(eps)} inside the {'root' if 'sqrt' in op.name else op.name}"
+    found.append(Candidate(title, forms(spelled, f"torch.{op.name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)))
+    if not op.x.is_complex():
+        floor = number(eps) if not low else f"{low:.0f} + {number(eps)}"
+        text = f"torch.{op.name}({{X}}.clamp_min({floor}))"
+        found.append(
+            Candidate(f"clamp the argument at {floor}", forms(spelled, text), lambda t: fn(t.clamp_min(low + eps)))
+        )
+    if "sqrt" in op.name:
+        outside = f"(torch.{op.name}({{x}}) + {number(eps)})"
+        found.append(
+            Candidate("an epsilon after the root instead of inside", forms(spelled, outside), lambda t: fn(t) + eps)
+        )
+    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+
+
+def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[Candidate]:
+    """The same in float32, where it was in half precision."""
+    if not op.low:
+        return []
+    return [
+        Candidate(
+            "compute this operation in float32", forms(spelled, text), lambda *ts: op.plain(*[_float(t) for t in ts])
+        )
+    ]
+
+
+def _float(t: Any) -> Any:
+    return t.float() if isinstance(t, Tensor) and t.is_floating_point() else t
+
+
+# -- inverse functions -------------------------------------------------------------------------------------------------
+
+
+def inverse(op: Operation) -> list[Candidate]:
+    """acos, asin, atanh, erfinv (between -1 and 1), logit (between 0 and 1)."""
+    fn: Callable[..., Tensor] = getattr(torch, op.name)
+    low, high = (0.0, 1.0) if op.name == "logit" else (-1.0, 1.0)
+    spelled = (called(op.name),)
+
+    def clamped(t: Tensor, eps: float) -> Tensor:
+        return fn(t.clamp(low + eps, high - eps))
+
+    eps = inside(op, eps_for(op, clamped, op.x))
+    found = []
+    safely = getattr(safe, op.name, None)
+    if safely is not None:
+        found.append(
+            Candidate(
+                f"nanlab.safe.{op.name}: finite value and gradient",
+                forms(spelled, f"nanlab.safe.{op.name}({{x}})"),
+                safely,
+            )
+        )
+    lower = number(eps) if low == 0 else f"-1 + {number(eps)}"
+    title = f"clamp the argument {number(eps)} inside its domain"
+    text = f"torch.{op.name}({{X}}.clamp({lower}, 1 - {number(eps)}))"
+    found.append(Candidate(title, forms(spelled, text), lambda t: clamped(t, eps)))
+    if bool(((op.x == low) | (op.x == high)).any()):
+        text = f"torch.{op.name}({{X}}.clamp({low:.0f}, {high:.0f}))"
+        found.append(
+            Candidate("clamp the argument to the edge itself", forms(spelled, text), lambda t: fn(t.clamp(low, high)))
+        )
+    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+
+
+def angles(op: Operation) -> list[Candidate]:
+    """angle, atan2, hypot and abs of complex numbers next to the origin."""
+    if op.name == "hypot":
+        x, y = op.operands
+        eps = eps_for(op, lambda a, b, e: torch.sqrt(a * a + b * b + e), x, y)
+        text = f"torch.sqrt({{X}} ** 2 + {{Y}} ** 2 + {number(eps)})"
+        run = lambda a, b: torch.sqrt(a**2 + b**2 + eps)  # noqa: E731
+        return [Candidate(f"an epsilon of {number(eps)} inside the root", forms(called("hypot", arity=2), text), run)]
+    if op.name == "atan2":
+        text = "nanlab.safe.atan2({x}, {y})"
+        return [
+            Candidate(
+                "nanlab.safe.atan2: finite value and gradient",
+                forms(called("atan2", "arctan2", arity=2), text),
+                safe.atan2,
+            )
+        ]
+    spelled = called("angle")
+    safely = Candidate(
+        "the angle by nanlab.safe.atan2 of both parts",
+        forms(spelled, "nanlab.safe.atan2({X}.imag, {X}.real)"),
+        lambda z: safe.atan2(z.imag, z.real),
+    )
+    floor = Candidate(
+        "an epsilon on the argument", forms(spelled, "torch.angle({X} + 1e-6)"), lambda z: torch.angle(z + 1e-6)
+    )
+    return [safely, floor] if op.x.is_complex() else []
+
+
+# -- quotients ---------------------------------------------------------------------------------------------------------
+
+QUOTIENT: tuple[Spelling, ...] = (binary(ast.Div), called("div", "divide", "true_divide", arity=2))
+
+
+def quotient(op: Operation) -> list[Candidate]:
+    """x / y and 1 / y."""
+    if op.name in ("div", "true_divide", "divide"):
+        return _guarded(op, *op.operands, own=())
+    one = torch.ones_like(op.x)
+    own = ((called("reciprocal"), "reciprocal"),)
+    return [_bound_first(c, one) for c in _guarded(op, one, op.x, own)]
+
+
+def _bound_first(candidate: Candidate, one: Tensor) -> Candidate:
+    run = candidate.run
+    return Candidate(candidate.title, candidate.forms, None if run is None else lambda y: run(one, y))
+
+
+def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...]) -> list[Candidate]:
+    if not isinstance(y, Tensor):
+        return []
+    counts = (
+        not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any())
+        if not y.is_complex()
+        else False
+    )
+
+    def both(text: str, single: str) -> tuple[Form, ...]:
+        return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text))
+
+    found = []
+    if not (isinstance(x, Tensor) and x.is_complex()) and not y.is_complex():
+        found.append(
+            Candidate(
+                "nanlab.safe.div: 0 where nothing is divided by",
+                both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})"),
+                safe.div,
+            )
+        )
+    if counts:
+        found.append(
+            Candidate(
+                "count at least one",
+                both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()"),
+                lambda a, b: a / b.clamp_min(1),
+            )
+        )
+    if y.is_complex() or not y.is_floating_point():
+        return found
+    numerator = x if isinstance(x, Tensor) and x.is_floating_point() else torch.ones_like(y)
+    eps = (
+        eps_for(op, lambda a, b, e: a / (b + e), *torch.broadcast_tensors(numerator, y))
+        if not numerator.is_complex()
+        else 1e-6
+    )
+    if bool((y >= 0).all()):
+        text = f"{{Y}}.clamp_min({number(eps)})"
+        run = lambda a, b: a / b.clamp_min(eps)  # noqa: E731
+        found.append(
+            Candidate(
+                f"clamp the divisor at {number(eps)}",
+                both("{X} / " + text, text.replace("Y", "X") + ".reciprocal()"),
+                run,
+            )
+        )
+    text = f"({{Y}} + {number(eps)})"
+    found.append(
+        Candidate(
+            f"an epsilon of {number(eps)} on the divisor",
+            both("{X} / " + text, "1 / " + text.replace("Y", "X")),
+            lambda a, b: a / (b + eps),
+        )
+    )
+    return found + _wider_quotient(op, both)
+
+
+def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]]) -> list[Candidate]:
+    if not op.low:
+        return []
+    text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
+    return [Candidate("compute this operation in float32", text, lambda a, b: _float(a) / _float(b))]
+
+
+def remainder(op: Operation) -> list[Candidate]:
+    """A remainder by zero."""
+    x, y = op.operands
+    eps = eps_for(op, lambda a, b, e: torch.remainder(a, b.clamp_min(e)), *torch.broadcast_tensors(x, y))
+    spelled = (called("remainder", "fmod", arity=2), binary(ast.Mod))
+    text = f"torch.remainder({{x}}, {{Y}}.clamp_min({number(eps)}))"
+    return [
+        Candidate(
+            f"clamp the divisor at {number(eps)}",
+            forms(spelled, text),
+            lambda a, b: torch.remainder(a, b.clamp_min(eps)),
+        )
+    ]
+
+
+def xlogy(op: Operation) -> list[Candidate]:
+    """x log y at y = 0."""
+    spelled = called("xlogy", arity=2)
+    x, y = op.operands
+    eps = eps_for(op, lambda a, b, e: torch.xlogy(a, b + e), *torch.broadcast_tensors(x, y))
+    return [
+        Candidate(
+            "nanlab.safe.xlogy: finite value and gradient", forms(spelled, "nanlab.safe.xlogy({x}, {y})"), safe.xlogy
+        ),
+        Candidate(
+            f"clamp the argument at {number(eps)}",
+            forms(spelled, f"torch.xlogy({{x}}, {{Y}}.clamp_min({number(eps)}))"),
+            lambda a, b: torch.xlogy(a, b.clamp_min(eps)),
+        ),
+    ]
+
+
+# -- powers and exponentials -------------------------------------------------------------------------------------------
+
+
+def powers(op: Operation) -> list[Candidate]:
+    """A fractional or negative power at or below zero."""
+    base, p = op.operands
+    if not isinstance(base, Tensor):
+        return []
+    eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), _shaped(p)), base) if not isinstance(p, Tensor) else 1e-6
+    text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
+    found = [
+        Candidate("nanlab.safe.pow: finite value and gradient", forms(power, "nanlab.safe.pow({x}, {y})"), safe.pow),
+        Candidate(f"clamp the base at {number(eps)}", forms(power, text), lambda t, q: t.clamp_min(eps) ** q),
+        Candidate(
+            f"an epsilon of {number(eps)} on the base",
+            forms(power, f"({{X}} + {number(eps)}) ** {{Y}}"),
+            lambda t, q: (t + eps) ** q,
+        ),
+    ]
+    if _root_like(p):
+        found.insert(
+            0,
+            Candidate(
+                "nanlab.safe.sqrt: finite value and gradient",
+                forms(_root, "nanlab.safe.sqrt({x})"),
+                lambda t, q: safe.sqrt(t),
+                only_spelled=True,
+            ),
+        )
+    return found + in_float32(op, (power,), "{X}.float() ** {Y}")
+
+
+def _root_like(p: Any) -> bool:
+    return not isinstance(p, Tensor) and p == 0.5
+
+
+def _shaped(p: Any) -> Any:
+    return p
+
+
+def _log_of(*inner: str) -> Spelling:
+    """``log(f(x))``."""
+
+    def match(node: ast.AST) -> Found | None:
+        outer = called("log")(node)
+        return called(*inner)(outer.operands[0]) if outer is not None else None
+
+    return match
+
+
+def _log_one_plus_exp(node: ast.AST) -> Found | None:
+    """``log(1 + exp(x))``, ``log1p(exp(x))``."""
+    outer = called("log1p")(node)
+    if outer is not None:
+        return called("exp")(outer.operands[0])
+    outer = called("log")(node)
+    inside = outer.operands[0] if outer is not None else None
+    if not isinstance(inside, ast.BinOp) or not isinstance(inside.op, ast.Add):
+        return None
+    one, other = (inside.left, inside.right) if isinstance(inside.left, ast.Constant) else (inside.right, inside.left)
+    return called("exp")(other) if isinstance(one, ast.Constant) and one.value == 1 else None
+
+
+def exponential(op: Operation) -> list[Candidate]:
+    """exp, sinh, cosh, expm1 of a large argument."""
+    spelled = (called(op.name),)
+    limit = math.log(torch.finfo(op.dtype).max)
+    x = op.x.double()
+    healthy = x[x < limit / 2]
+    top = float(healthy.max()) if healthy.numel() else 0.0
+    bound = math.ceil(min(max(top, min(EXP_BOUND, limit / 2)), limit / 2))
+    lower = "" if op.name in ("exp", "exp2", "expm1") else f"-{bound}, "
+    text = f"torch.{op.name}({{X}}.clamp({lower or 'max='}{bound}))"
+    low = -float(bound) if lower else None
+    found = [
+        Candidate(
+            "softplus, which is log(1 + exp(x)) for every x",
+            forms(_log_one_plus_exp, "torch.nn.functional.softplus({x})"),
+            torch.nn.functional.softplus,
+            lambda t: torch.log1p(torch.exp(t)),
+            only_spelled=True,
+        ),
+        Candidate(
+            "|x| + softplus(-2|x|) - log 2, which is log cosh x for every x",
+            forms(
+                _log_of("cosh"), f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})"
+            ),
+            lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
+            lambda t: torch.log(torch.cosh(t)),
+            only_spelled=True,
+        ),
+        Candidate(
+            f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
+        ),
+    ]
+    if op.name == "exp":
+        found.append(
+            Candidate("nanlab.safe.exp: finite value and gradient", forms(spelled, "nanlab.safe.exp({x})"), safe.exp)
+        )
+    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+
+
+ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
+    **dict.fromkeys(_FLOORED, floored),
+    **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit"), inverse),
+    **dict.fromkeys(("angle", "atan2", "hypot"), angles),
+    **dict.fromkeys(("div", "true_divide", "divide", "reciprocal"), quotient),
+    "remainder": remainder,
+    "fmod": remainder,
+    "xlogy": xlogy,
+    "pow": powers,
+    "float_power": powers,
+    **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh"), exponential),
+}

@@ -1,0 +1,170 @@
+"""The user's own line, with one expression in it written otherwise."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+MODULES = frozenset({"torch", "F", "nn", "math", "special", "linalg", "functional", "fft", "np", "nanlab", "tf"})
+_ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
+Parts = dict[str, ast.expr | None]
+Spelling = Callable[[ast.AST], "Found | None"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """An expression that spells an operation: its operands, and the other arguments."""
+
+    operands: tuple[ast.expr, ...]
+    rest: tuple[ast.expr | ast.keyword, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Lines ``first`` to ``last`` of the file, in their new wording, without their common indentation."""
+
+    first: int
+    last: int
+    text: str
+
+
+def called(*names: str, arity: int = 1) -> Spelling:
+    """A call of one of these functions, ``torch.sqrt(x)`` or ``sqrt(x)``, or of the method, ``x.sqrt()``."""
+
+    def match(node: ast.AST) -> Found | None:
+        if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
+            return None
+        if isinstance(node.func, ast.Name) and node.func.id in names:
+            args = list(node.args)
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in names:
+            args = list(node.args) if _is_module(node.func.value) else [node.func.value, *node.args]
+        else:
+            return None
+        if len(args) < arity:
+            return None
+        return Found(tuple(args[:arity]), (*args[arity:], *node.keywords))
+
+    return match
+
+
+def _is_module(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in MODULES
+
+
+def binary(kind: type[ast.operator]) -> Spelling:
+    """An infix operation ``a / b`` or ``a /= b`` of something that is not a plain number."""
+
+    def match(node: ast.AST) -> Found | None:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, kind) and not isinstance(node.right, ast.Constant):
+            return Found((node.left, node.right))
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, kind) and not isinstance(node.value, ast.Constant):
+            return Found((node.target, node.value))
+        return None
+
+    return match
+
+
+def power(node: ast.AST) -> Found | None:
+    """``x ** p``, or a call of pow."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return Found((node.left, node.right))
+    return called("pow", "float_power", arity=2)(node)
+
+
+def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> Rewritten | None:
+    """Write every expression on a line that has one of the spellings in another form; None if there is none.
+
+    text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they stand, ``{X}``,
+    ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
+    the comma before them.
+    """
+    page = _Page.of(text)
+    if page is None:
+        return None
+    spots = {}
+    for node in page.covering(line):
+        found = next((f for spelling in spellings if (f := spelling(node)) is not None), None)
+        if found is not None:
+            spots[node] = found
+    if not spots:
+        return None
+    outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
+    return page.replaced([(n, page.render(n, spots, form)) for n in outer])
+
+
+def _inside(inner: ast.AST, outer: ast.AST) -> bool:
+    return any(n is inner for n in ast.walk(outer))
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A file's lines (as UTF-8, in which ast counts columns) and its tree."""
+
+    lines: list[bytes]
+    tree: ast.AST
+
+    @staticmethod
+    def of(text: str) -> _Page | None:
+        try:
+            return _Page([line.encode() for line in text.splitlines()], ast.parse(text))
+        except (SyntaxError, ValueError):
+            return None
+
+    def covering(self, line: int) -> Iterator[ast.AST]:
+        """Expressions and augmented assignments that reach over a line."""
+        waiting: list[ast.AST] = [self.tree]
+        for node in waiting:
+            for child in ast.iter_child_nodes(node):
+                if not hasattr(child, "lineno"):
+                    waiting.append(child)
+                elif child.lineno <= line <= (child.end_lineno or child.lineno):
+                    waiting.append(child)
+            if isinstance(node, ast.expr | ast.AugAssign):
+                yield node
+
+    def source(self, node: ast.AST) -> str:
+        first, last = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
+        rows = self.lines[first : last + 1]
+        rows[-1] = rows[-1][: node.end_col_offset]  # type: ignore[attr-defined]
+        rows[0] = rows[0][node.col_offset :]  # type: ignore[attr-defined]
+        return b"\n".join(rows).decode()
+
+    def render(self, node: ast.AST, spots: dict[ast.AST, Found], form: str) -> str:
+        """The text of a node, every spot in it in its new form."""
+        if node not in spots:
+            return self._patched(node, spots, form)
+        found = spots[node]
+        parts: dict[str, str] = {}
+        for name, operand in zip("xyzw", found.operands, strict=False):
+            text = self.render(operand, spots, form)
+            parts[name] = text
+            parts[name.upper()] = text if isinstance(operand, _ATOMS) else f"({text})"
+        parts["rest"] = "".join(", " + self.source(a) for a in found.rest)
+        new = form.format(**parts)
+        return f"{parts['x']} = {new}" if isinstance(node, ast.AugAssign) else new
+
+    def _patched(self, node: ast.AST, spots: dict[ast.AST, Found], form: str) -> str:
+        inner = [n for n in spots if n is not node and _inside(n, node)]
+        outer = [n for n in inner if not any(n is not m and _inside(n, m) for m in inner)]
+        text = self.source(node)
+        for spot in outer:
+            text = text.replace(self.source(spot), self.render(spot, spots, form), 1)
+        return text
+
+    def replaced(self, changes: list[tuple[ast.AST, str]]) -> Rewritten:
+        """The lines of these nodes with their new texts."""
+        first = min(n.lineno for n, _ in changes)  # type: ignore[attr-defined]
+        last = max(n.end_lineno for n, _ in changes)  # type: ignore[attr-defined]
+        rows = list(self.lines)
+        for node, text in sorted(changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True):  # type: ignore[attr-defined]
+            start, end = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
+            joined = rows[start][: node.col_offset] + text.encode() + rows[end][node.end_col_offset :]  # type: ignore[attr-defined]
+            rows[start : end + 1] = [joined] + [b""] * 0
+            last -= end - start
+        code = b"\n".join(rows[first - 1 : last]).decode()
+        end_line = max(n.end_lineno for n, _ in changes)  # type: ignore[attr-defined]
+        return Rewritten(first, end_line, textwrap.dedent(code).strip())

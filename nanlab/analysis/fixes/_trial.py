@@ -1,0 +1,141 @@
+"""Running one operation, forward and backward, with a change, and measuring what the change costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HEADROOM = 64.0  # value and gradient stay this factor below the dtype's maximum: sums and products follow
+MOST_ELEMENTS = 1 << 16  # of an elementwise operation; of more, the offending ones and a sample of the others
+MOST_OFFENDING = 1 << 12
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of an operation when it was run with a change."""
+
+    finite: bool  # value and gradients, with headroom
+    distortion: float | None  # largest relative change of a healthy value or gradient against float64
+    gradient_max: float | None  # largest finite magnitude; None: not differentiable
+    why: str = ""  # what is wrong where it is not finite
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    value: Tensor
+    gradients: tuple[Tensor, ...]
+
+
+def attempt(
+    changed: Callable[..., Tensor],
+    plain: Callable[..., Tensor],
+    operands: Sequence[Any],
+    gradient: Tensor | None = None,
+) -> Trial:
+    """Run ``changed`` on the operands and compare it with ``plain``, the operation as it was.
+
+    operands: tensors and numbers; floating tensors get gradients.
+    gradient: that came into the operation, in the shape of its result; None or another shape: ones.
+    Distortion is measured on the elements whose value (or gradient) was finite before the change, relative to the
+    reference in float64 or to its median magnitude, whichever is larger.
+    """
+    try:
+        seen = _evaluate(changed, operands, gradient)
+    except Exception as error:
+        return Trial(False, None, None, f"it fails with {type(error).__name__}")
+    why = _complaint(seen)
+    largest = max((_largest_finite(g) for g in seen.gradients), default=None)
+    return Trial(not why, _distortion(seen, plain, operands, gradient), largest, why)
+
+
+def _evaluate(fn: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None) -> _Outcome:
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        leaves = [
+            t.detach().clone().requires_grad_(_differentiable(t)) if isinstance(t, Tensor) else t for t in operands
+        ]
+        value = fn(*leaves)
+        wanted = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
+        if not (value.requires_grad and wanted):
+            return _Outcome(value.detach(), ())
+        fits = gradient is not None and gradient.shape == value.shape
+        start = gradient.detach().to(value.dtype) if fits and gradient is not None else torch.ones_like(value)
+        found = torch.autograd.grad(value, wanted, start, allow_unused=True, materialize_grads=True)
+    return _Outcome(value.detach(), found)
+
+
+def _differentiable(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
+def _complaint(seen: _Outcome) -> str:
+    """What is wrong with an outcome: "" if nothing."""
+    for part, tensors in (("value", (seen.value,)), ("gradient", seen.gradients)):
+        for t in tensors:
+            if not bool(torch.isfinite(t).all()):
+                return f"the {part} stays {'NaN' if bool(torch.isnan(t).any()) else 'infinite'}"
+            if _differentiable(t) and t.numel() and float(t.abs().max()) * HEADROOM > torch.finfo(t.dtype).max:
+                return f"the {part} comes within a factor {HEADROOM:.0f} of the largest {str(t.dtype).removeprefix('torch.')}"
+    return ""
+
+
+def _largest_finite(x: Tensor) -> float:
+    size = torch.where(torch.isfinite(x), x.abs(), 0.0)
+    return float(size.max()) if size.numel() else 0.0
+
+
+def _distortion(
+    seen: _Outcome, plain: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None
+) -> float | None:
+    try:
+        before = _evaluate(plain, operands, gradient)
+        exact = _evaluate(plain, [_wide(t) for t in operands], None if gradient is None else _wide(gradient))
+    except Exception:
+        return None
+    pairs = [
+        (seen.value, before.value, exact.value),
+        *zip(seen.gradients, before.gradients, exact.gradients, strict=False),
+    ]
+    found = [d for d in (_largest_change(*pair) for pair in pairs) if d is not None]
+    return max(found) if found else None
+
+
+def _wide(t: Any) -> Any:
+    if not isinstance(t, Tensor):
+        return t
+    return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
+
+
+def _largest_change(value: Tensor, before: Tensor, exact: Tensor) -> float | None:
+    if not value.shape == before.shape == exact.shape:
+        return None
+    healthy = torch.isfinite(value) & torch.isfinite(before) & torch.isfinite(exact)
+    value, exact = _wide(value)[healthy], exact[healthy]
+    if not value.numel():
+        return None
+    size = exact.abs()
+    median = float(size[size > 0].median()) if bool((size > 0).any()) else 1.0
+    return float(((value - exact).abs() / size.clamp_min(median)).max())
+
+
+def sampled(operands: Sequence[Any], gradient: Tensor | None, bad: Tensor) -> tuple[list[Any], Tensor | None]:
+    """The operands of an elementwise operation, of many elements only the offending ones and a sample of the others.
+
+    bad: mask of the offending elements, in the shape of the result.
+    """
+    if bad.numel() <= MOST_ELEMENTS:
+        return list(operands), gradient
+    flat = bad.flatten()
+    offending = flat.nonzero().flatten()[:MOST_OFFENDING]
+    healthy = (~flat).nonzero().flatten()
+    chosen = torch.cat([offending, healthy[:: max(1, len(healthy) // MOST_ELEMENTS)]])
+
+    def pick(t: Any) -> Any:
+        return t.expand(bad.shape).flatten()[chosen] if isinstance(t, Tensor) and t.dim() else t
+
+    fits = gradient is not None and gradient.shape == bad.shape
+    return [pick(t) for t in operands], pick(gradient) if fits else None
