@@ -21,6 +21,7 @@ from nanlab.rules import (
 from nanlab.rules._fault import Fault
 from nanlab.rules._origin import finding_of, matched, surveyed
 from nanlab.rules._rule import Finding, Fix, Match, Rule, rule
+from nanlab.rules.remedies import with_fixes
 from nanlab.trace import Trace
 
 MOST_FINDINGS = 20
@@ -58,7 +59,8 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             break
     for survey in (r for r in ranked if r.over == "trace"):
         findings += [surveyed(trace, survey, found) for found in _tried(trace, survey, trace)]
-    return sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))[:MOST_FINDINGS]
+    ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
+    return with_fixes(trace, ranking[:MOST_FINDINGS])
 
 
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:

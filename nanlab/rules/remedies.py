@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import linecache
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nanlab.analysis.fixes import Tried, candidates_for, operation_of, try_out
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
+
+SECONDS = 0.8  # findings after the first whose turn comes later get no fixes
+
+
+def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with their fixes, in their order; what fails here is a note in ``trace.notes``."""
+    started = time.perf_counter()
+    found = []
+    for finding in findings:
+        fixes = list(finding.fixes)
+        if not found or time.perf_counter() - started < SECONDS:
+            try:
+                fixes += fixes_for(trace, finding)
+            except Exception as error:
+                _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
+        found.append(replace(finding, fixes=fixes))
+    return found
+
+
+def _note(trace: Trace, text: str) -> None:
+    if text not in trace.notes:
+        trace.notes.append(text)
 
 
 def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:
