@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import linecache
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from nanlab.trace.recording import DTYPE, FLAGS, FORWARD, LINE, MODULE, NODE, NOGRAD, OP, PHASE, SHAPE, Recording
+from nanlab.trace.recording import DTYPE, FLAGS, FORWARD, INPLACE, LINE, MODULE, NODE, NOGRAD, OP, OPTIMIZER, PHASE, Recording
 
 Kind = Literal["no-grad", "detach", "data", "literal", "number", "numpy", "index", "comparison", "cast", "frozen", "unknown"]
 MOST_ROWS = 20_000  # rows that are walked over
@@ -51,16 +52,31 @@ def place(recording: Recording, number: int) -> tuple[str, int, str]:
 class GraphCuts:
     """Questions about which rows of a recording carry gradient."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, parameters: frozenset[int] = frozenset()) -> None:
         self.recording = recording
+        self._parameters = parameters  # rows (or sources) that are known to be parameters
         self._custom = sorted(info.position for info in recording.nodes.values() if info.custom)
+        self._live = recording.passes[-1].nodes if recording.passes else frozenset()
 
-    def carries(self, position: int) -> bool:
-        """Whether a row, or a parameter, is part of a graph."""
+    def is_parameter(self, position: int) -> bool:
+        """Whether a row or source is what a parameter (or buffer) held: read from outside, made while the model was built, or updated."""
         if position < 0:
             source = self.recording.sources.get(position)
-            return source is not None and source.kind == "parameter"
+            return position in self._parameters or (source is not None and source.kind == "parameter")
         row = self.recording.row(position)
+        if row is None or position in self._parameters:
+            return position in self._parameters
+        in_place = bool(row[FLAGS] & INPLACE)
+        if row[PHASE] == OPTIMIZER:
+            return in_place
+        # A tensor that was computed and then asked for a gradient is "owned" too, and no parameter.
+        return position in self.recording.owned and (in_place or not self.recording.parents(position))
+
+    def carries(self, position: int) -> bool:
+        """Whether a row is part of a graph, or a parameter."""
+        if self.is_parameter(position):
+            return True
+        row = self.recording.row(position) if position >= 0 else None
         if row is None or row[PHASE] != FORWARD:
             return False
         return row[NODE] >= 0 or (bool(row[FLAGS] & NOGRAD) and self._in_custom(position))
@@ -76,52 +92,80 @@ class GraphCuts:
     def cuts(self, root: int) -> list[Cut]:
         """The cuts on the way to ``root``, the most telling first, and of two alike the one nearest to it."""
         found: list[Cut] = []
-        distance = {root: 0}
-        waiting = [root]
-        for position in waiting:
-            parents = self._forward_parents(position)
-            cut = self._cut_at(position, parents, distance[position])
-            if cut is not None:
-                found.append(cut)
-                if cut.kind != "frozen":
-                    continue
-            for parent in parents:
-                if parent not in distance and len(distance) < MOST_ROWS:
-                    distance[parent] = distance[position] + 1
-                    waiting.append(parent)
+        for position, steps in self._walk(root, self._leads_on):
+            if self._is_literal(position):
+                found += self._literal(position, steps)
+            elif position >= 0 and not self.is_parameter(position):
+                lost = next((p for p in self._parents(position) if self._lost_between(p, position)), None)
+                if lost is not None:
+                    found.append(self._cut(position, lost, steps))
         return sorted(found, key=lambda cut: (not cut.known, _SEVERITY[cut.kind], cut.steps))
 
     def reaches_parameter(self, root: int) -> bool:
         """Whether gradient flows from ``root`` to some parameter."""
-        seen, waiting = {root}, [root]
-        for position in waiting:
-            if position < 0 and self.carries(position):
-                return True
-            if position >= 0 and not self.carries(position):
-                continue
-            for parent in self._forward_parents(position):
-                if parent not in seen and len(seen) < MOST_ROWS:
-                    seen.add(parent)
-                    waiting.append(parent)
-        return False
+        flows = self._walk(root, lambda p, c: self.carries(c) and not self._lost_between(p, c))
+        return any(position in self._parameters if self._parameters else self.is_parameter(position) for position, _ in flows)
 
-    def _forward_parents(self, position: int) -> list[int]:
+    def cuts_off_parameters(self, cut: Cut) -> bool:
+        """Whether gradient would flow on to a parameter from where it was lost."""
+        return cut.known and any(self._comes_from_parameter(p) for p in cut.carriers or (cut.carrier,))
+
+    def _comes_from_parameter(self, position: int) -> bool:
+        """Whether a row was computed from a parameter, whatever became of that graph."""
+        flows = self._walk(position, lambda p, c: self.carries(p))
+        return any(p in self._parameters if self._parameters else self.is_parameter(p) for p, _ in flows)
+
+    def _walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
+        """(row or source, operations to the root) of what leads to it, where ``follow(parent, child)``; a parameter is the end of a way."""
+        distance = {root: 0}
+        waiting = [root]
+        for position in waiting:
+            yield position, distance[position]
+            if self.is_parameter(position):
+                continue
+            for parent in self._parents(position):
+                if parent not in distance and len(distance) < MOST_ROWS and follow(parent, position):
+                    distance[parent] = distance[position] + 1
+                    waiting.append(parent)
+
+    def _parents(self, position: int) -> list[int]:
         return [p for p in self.recording.parents(position) if p != position]
 
-    def _cut_at(self, position: int, parents: list[int], steps: int) -> Cut | None:
+    def _leads_on(self, parent: int, child: int) -> bool:
+        return not self._lost_between(parent, child)
+
+    def _lost_between(self, parent: int, child: int) -> bool:
+        """Whether a row carries gradient that an operation which reads it does not hand on."""
+        if not self.carries(parent):
+            return False
+        row = self.recording.row(child)
+        if row is None or row[PHASE] != FORWARD or not self.carries(child):
+            return True
+        made = self.recording.row(parent) if parent >= 0 and not self.is_parameter(parent) else None
+        if made is None or made[NODE] < 0 or row[NODE] not in self._live:
+            return False
+        return made[NODE] not in self._live
+
+    def _cut(self, position: int, carrier: int, steps: int) -> Cut:
         recording = self.recording
-        row = recording.row(position) if position >= 0 else None
-        if row is None or self.carries(position):
-            return None
+        at = self._detached(carrier, position)
+        row = recording.row(position if at is None else at)
+        assert row is not None
         op = recording.ops.items[row[OP]]
-        if op == "lift_fresh":
-            return self._literal(position, steps)
-        carrier = next((p for p in parents if self.carries(p)), None)
-        if carrier is None:
-            return self._from_outside(position, parents, steps)
-        file, line, source = place(recording, row[LINE])
         module = recording.modules.items[row[MODULE]]
-        return Cut(self._kind(row, op, carrier, source), position, op, module, file, line, source, carrier, True, steps)
+        file, line, source = place(recording, row[LINE])
+        return Cut(self._kind(row, op, carrier, source), position if at is None else at, op, module, file, line, source, carrier, True, steps)
+
+    def _detached(self, carrier: int, reader: int) -> int | None:
+        """The row that took ``carrier`` out of the graph before ``reader`` read it; an alias, so that the reader's edge does not name it."""
+        reader_row = self.recording.row(reader)
+        if reader_row is not None and reader_row[FLAGS] & NOGRAD:
+            return None
+        rows = self.recording.chunk_of(reader)
+        for position in range(reader - 1, max(carrier, rows.start - 1), -1):
+            if self._op(position) == "detach" and carrier in self.recording.parents(position):
+                return position
+        return None
 
     def _kind(self, row: tuple[int, ...], op: str, carrier: int, source: str) -> Kind:
         name = op.rstrip("_")
@@ -143,60 +187,78 @@ class GraphCuts:
 
     # -- values that left torch ------------------------------------------------------------------------------------
 
-    def _literal(self, position: int, steps: int) -> Cut | None:
-        """A tensor made from Python numbers or an array, where these are values that carried gradient."""
-        row = self.recording.row(position)
-        assert row is not None
-        dtype = self.recording.dtypes.items[row[DTYPE]]
-        if not dtype.is_floating_point:
-            return None
-        file, line, source = place(self.recording, row[LINE])
-        module = self.recording.modules.items[row[MODULE]]
+    def _is_literal(self, position: int) -> bool:
+        source = self.recording.sources.get(position) if position < 0 else None
+        return source is not None and source.kind == "literal" and "float" in source.dtype
+
+    def _literal(self, number: int, steps: int) -> list[Cut]:
+        """A tensor made from Python numbers or an array, where these may be values that carried gradient."""
+        recording = self.recording
+        position = recording.sources[number].first
         ends = self._dead_ends(position)
-        read = self._read_before(position, ends)
+        held = self._held(number, ends)
+        read = self._read_before(position, held or ends)
+        arrays = [end for end in held or ends if self._op(end) == "detach"]
+        row = recording.row(position)
+        spot = place(recording, row[LINE]) if row is not None else ("", 0, "")
+        module = recording.modules.items[row[MODULE]] if row is not None else ""
         if read is not None:
-            where = place(self.recording, read[1])
-            return Cut("number", position, "item", module, *where, read[0], True, steps, tuple(ends))
-        held = self._held(position, ends)
-        if not held:
-            return Cut("literal", position, "lift_fresh", module, file, line, source, 0, False, steps)
-        kind: Kind = "numpy" if any(self._op(p) == "detach" for p in held) else "literal"
-        if kind == "numpy":
-            file, line, source = place_of(self.recording, held[-1])
-        return Cut(kind, position, "lift_fresh", module, file, line, source, held[-1], True, steps, tuple(held))
+            return [Cut("number", position, "item", module, *place(recording, read[1]), read[0], True, steps)]
+        if arrays:
+            return [Cut("numpy", position, "numpy", module, *place_of(recording, arrays[-1]), arrays[-1], True, steps)]
+        if held:
+            return [Cut("literal", position, "lift_fresh", module, *spot, held[-1], True, steps, tuple(held))]
+        return [Cut("literal", position, "lift_fresh", module, *spot, 0, False, steps)]
 
     def _op(self, position: int) -> str:
         row = self.recording.row(position)
         return "" if row is None else str(self.recording.ops.items[row[OP]])
 
     def _dead_ends(self, before: int) -> list[int]:
-        """Rows of the same step that carry gradient (or were detached from such) and that no operation has read since."""
+        """Rows since the last update that carry gradient (or were detached from such) and that no operation has read since."""
         recording = self.recording
-        start = recording.starts[recording.step_of(before)]
         chunk = recording.chunk_of(before)
         used = set(chunk.edge_table()[:, 1].tolist())
         ends = []
-        for position in range(max(start, chunk.start), before):
+        for position in range(self._since(before), before):
             row = recording.row(position)
-            if row is None or position in used or row[PHASE] != FORWARD:
+            if row is None or position in used or row[PHASE] != FORWARD or self.is_parameter(position):
                 continue
-            detached = recording.ops.items[row[OP]] == "detach" and any(self.carries(p) for p in recording.parents(position))
-            if self.carries(position) or detached:
+            if self._detached_by_program(position, row) or self.carries(position):
                 ends.append(position)
         return ends
 
+    def _detached_by_program(self, position: int, row: tuple[int, ...]) -> bool:
+        """Whether a row is a ``detach`` that the program wrote; autograd detaches what it saves, right after the operation that made it."""
+        recording = self.recording
+        if recording.ops.items[row[OP]] != "detach":
+            return False
+        parents = recording.parents(position)
+        written = any(word in place(recording, row[LINE])[2] for word in ("detach", "numpy", ".data"))
+        return any(self.carries(p) for p in parents) and (written or position - 1 not in parents)
+
     def _read_before(self, position: int, ends: list[int]) -> tuple[int, int] | None:
-        """(row, place) of the last value that was read as a number before, in the same step, and led nowhere else."""
-        step = self.recording.step_of(position)
+        """(row, place) of the last value that was read as a number before and led nowhere else."""
+        start = self._since(position)
         for read in reversed(self.recording.escapes.read_outs):
-            if read.position <= position and self.recording.step_of(read.position) == step and (read.source in ends or read.source < 0):
+            if start <= read.position <= position and read.source in ends:
                 return read.source, read.line
         return None
 
-    def _held(self, position: int, ends: list[int]) -> list[int]:
+    def _since(self, position: int) -> int:
+        """Position after the last update of a parameter before this one."""
+        chunk = self.recording.chunk_of(position)
+        first = max(chunk.start, position - MOST_ROWS)
+        for at in range(position - 1, first - 1, -1):
+            row = self.recording.row(at)
+            if row is not None and row[PHASE] == OPTIMIZER and row[FLAGS] & INPLACE:
+                return at + 1
+        return first
+
+    def _held(self, number: int, ends: list[int]) -> list[int]:
         """The dead ends whose values a literal holds: as many elements, in the same range."""
         recording = self.recording
-        stats = recording.stats(position)
+        stats = recording.stats(number)
         if stats is None or stats.min is None:
             return []
         inside = []
@@ -210,23 +272,6 @@ class GraphCuts:
             if total == stats.numel:
                 return inside[-count:]
         return []
-
-    def _from_outside(self, position: int, parents: list[int], steps: int) -> Cut | None:
-        """A tensor that came in without an operation: ``torch.from_numpy`` of an array that was computed from the graph."""
-        recording = self.recording
-        for parent in parents:
-            source = recording.sources.get(parent) if parent < 0 else None
-            if source is None or source.kind != "data" or "float" not in source.dtype or source.first != position:
-                continue
-            ends = [e for e in self._dead_ends(position) if self._op(e) == "detach" and self._shape(e) == source.shape]
-            if ends:
-                file, line, text = place_of(recording, ends[-1])
-                return Cut("numpy", position, "from_numpy", "", file, line, text, ends[-1], True, steps, tuple(ends[-1:]))
-        return None
-
-    def _shape(self, position: int) -> tuple[int, ...]:
-        row = self.recording.row(position)
-        return () if row is None else tuple(self.recording.shapes.items[row[SHAPE]])
 
 
 def last_root(recording: Recording) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nanlab.trace.recording import FLAGS, INPLACE, OP, SHAPE, VIEW, BackwardPass, NodeInfo, Recording
+from nanlab.trace.recording import FLAGS, INPLACE, LINE, OP, SHAPE, VIEW, BackwardPass, NodeInfo, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
     if node is None or made is None:
         return None
     saved = _aliases(recording, made.position, run.position)
-    hits = [(p, root) for p, root in _writes(recording, made.position, run.position, saved) if shape is None or _fits(recording, p, root, shape)]
+    writes = _writes(recording, made.position, run.position, saved)
+    hits = [(p, root) for p, root in writes if shape is None or _fits(recording, p, root, shape)]
     if not hits:
         return Overwritten(node, made, None, False)
     written, root = hits[0]
@@ -98,11 +99,22 @@ def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) 
         row = recording.row(at)
         if row is None or not row[FLAGS] & INPLACE:
             continue
-        operands = recording.parents(at)
-        root = next((family[p] for p in operands if p in family), None)
+        root = next((family[p] for p in recording.parents(at) if p in family), None)
+        if root is None:
+            root = _written_through_view(recording, at, family)
         if root is not None:
             found.append((at, root))
     return found
+
+
+def _written_through_view(recording: Recording, position: int, family: dict[int, int]) -> int | None:
+    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that the edges do not name the view."""
+    row = recording.row(position)
+    for before in (position - 1, position - 2):
+        view = recording.row(before) if before >= 0 else None
+        if row is not None and view is not None and before in family and view[FLAGS] & VIEW and view[LINE] == row[LINE]:
+            return family[before]
+    return None
 
 
 def _fits(recording: Recording, position: int, root: int, shape: tuple[int, ...]) -> bool:

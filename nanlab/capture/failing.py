@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -59,7 +60,7 @@ def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.M
         operands=operands,
         module=module,
         module_type=type(modules[-1]).__name__ if modules else "",
-        facts=_facts(steps, modules),
+        facts=_facts(steps, modules, guard),
         bad=bad,
     )
 
@@ -72,6 +73,17 @@ def recording_of(error: BaseException) -> Recording | None:
         if isinstance(ops, OpRecorder):
             return ops.recording
     return None
+
+
+def mark(error: BaseException, recording: Recording) -> None:
+    """Note on an exception which run it ended; a plain number, as exceptions have no weak references and may be pickled."""
+    with suppress(AttributeError, TypeError):
+        error._nanlab_run = recording.escapes.number  # type: ignore[attr-defined]
+
+
+def ended(error: BaseException, recording: Recording) -> bool:
+    """Whether an exception ended this run."""
+    return getattr(error, "_nanlab_run", 0) == recording.escapes.number
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[Step]:
@@ -152,7 +164,7 @@ def operand_of(name: str, tensor: Tensor, source: int | None = None) -> Operand:
     return Operand(name, tuple(tensor.shape), dtype, str(tensor.device), bool(tensor.requires_grad), source)
 
 
-def _facts(steps: list[Step], modules: list[nn.Module]) -> dict[str, Any]:
+def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None) -> dict[str, Any]:
     """Sizes of the innermost module, what its inputs were, the state of an optimizer that was stepping, the samples of a batch."""
     facts: dict[str, Any] = {}
     if modules:
@@ -163,7 +175,7 @@ def _facts(steps: list[Step], modules: list[nn.Module]) -> dict[str, Any]:
     for frame, _ in steps:
         local = frame.f_locals
         if isinstance(local.get("optimizer"), torch.optim.Optimizer):
-            facts |= _optimizer_facts(local["optimizer"])
+            facts |= _optimizer_facts(local["optimizer"], guard)
         if frame.f_code.co_name == "forward" and local.get("self") is (modules[-1] if modules else None):
             facts["inputs"] = [operand_of(name, v) for name, v in local.items() if isinstance(v, Tensor)]
         if frame.f_code.co_name == "_make_grads" and isinstance(local.get("out"), Tensor):
@@ -174,13 +186,13 @@ def _facts(steps: list[Step], modules: list[nn.Module]) -> dict[str, Any]:
     return facts
 
 
-def _optimizer_facts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _optimizer_facts(optimizer: torch.optim.Optimizer, guard: IndexGuard | None) -> dict[str, Any]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {
         "optimizer": type(optimizer).__name__,
         "optimizer_parameters": len(parameters),
         "optimizer_gradients": sum(p.grad is not None for p in parameters),
-        "optimizer_frozen": sum(not p.requires_grad for p in parameters),
+        "optimizer_rows": frozenset(guard.row_of(p) for p in parameters) if guard is not None else frozenset(),
     }
 
 

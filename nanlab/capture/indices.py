@@ -187,6 +187,10 @@ class IndexGuard:
         limits = Allowed(each.argument, host, each.low, each.high, each.ignored)
         self._copies.append(Copied(op, limits, self._recorder.module, self._recorder.lines.here(frame)[0]))
 
+    def row_of(self, tensor: Tensor) -> int:
+        """The row (or source, negative) that describes what a tensor holds now."""
+        return self._recorder.source(tensor)
+
     def place(self, number: int) -> tuple[str, int, str]:
         """(file as shown, line, real file) by its number."""
         return self._recorder.lines.places[number]

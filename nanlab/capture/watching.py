@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from nanlab.capture.backward import BackwardRecorder
-from nanlab.capture.failing import failure_of, note_interrupted_gradient
+from nanlab.capture.failing import failure_of, mark, note_interrupted_gradient
 from nanlab.capture.folding import fold
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.ops import OpRecorder
@@ -24,7 +24,6 @@ from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording, Sink
-
 
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
@@ -141,6 +140,7 @@ class watch:
         recording = self.recording
         recording.clock.append(time.perf_counter())
         if isinstance(error, Exception):
+            mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
             note_interrupted_gradient(recording, error)
         self._training.step_ended()
@@ -211,6 +211,11 @@ class watch:
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
         self.recording.notes.append(note)
         warnings.warn(note, RuntimeWarning, stacklevel=2)
+
+
+def running() -> Recording | None:
+    """The recording of the watch that is running."""
+    return _current[-1].recording if _current else None
 
 
 def _check(model: Any, steps: Any, keep: Any, on_fault: Any) -> None:

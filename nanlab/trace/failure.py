@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 
@@ -60,12 +61,14 @@ class ReadOut:
 
 
 MOST_READ_OUTS = 512
+_numbers = count(1)
 
 
 @dataclass(slots=True)
 class Escapes:
     """What left the watch: the exception that ended it, and values read out of the graph as Python numbers."""
 
+    number: int = field(default_factory=lambda: next(_numbers))  # of the run
     failure: Failure | None = None
     read_outs: list[ReadOut] = field(default_factory=list)  # the latest
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from nanlab.capture.failing import failure_of, recording_of
+from nanlab.capture.failing import ended, failure_of, recording_of
+from nanlab.capture.watching import running
 from nanlab.rules.errors import data, devices, dtypes, graph, indices, shapes
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, means
 from nanlab.trace.failure import Failure
@@ -24,7 +25,7 @@ def explain(exc: BaseException | None = None) -> Explanation | None:
     """What an exception means, and what to write instead; None if it is not one that nanlab knows.
 
     exc: default: the exception that the interpreter showed last, else the one that ended the last watch. Where it was raised inside
-    of ``nanlab.last`` the evidence is the recorded run, else its traceback and its message. Never raises.
+    of a watch the evidence is the recorded run, else its traceback and its message. Never raises.
     """
     try:
         failure, recording = _known(exc)
@@ -54,15 +55,13 @@ def _known(exc: BaseException | None) -> tuple[Failure | None, Recording | None]
     import nanlab
 
     last = nanlab.last.recording if nanlab.last is not None else None
-    ended = last.escapes.failure if last is not None else None
     if exc is None:
         exc = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if exc is None:
-        return ended, last
-    if last is not None and ended is not None and (ended.kind, ended.text) == (type(exc).__name__, str(exc)):
-        return ended, last
-    belongs = last is not None and recording_of(exc) is last
-    return failure_of(exc), last if belongs else None
+        return (last.escapes.failure, last) if last is not None else (None, None)
+    if last is not None and ended(exc, last):
+        return last.escapes.failure or failure_of(exc), last
+    return failure_of(exc), recording_of(exc) or running()
 
 
 __all__ = ["MEANINGS", "Case", "Explanation", "Meaning", "advice", "explain", "explain_failure", "means"]

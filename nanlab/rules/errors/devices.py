@@ -65,8 +65,8 @@ def out_of_memory(case: Case) -> Explanation | None:
     """Memory is out, on the device or on the host."""
     text = case.failure.text
     cuda = "CUDA" in text or "HIP" in text
-    asked = re.search(r"[Tt]ried to allocate ([\d.]+ ?\w+?)(?:\.| bytes|$|\s)", text)
-    size = _readable(asked[1], " bytes" in text[asked.end(1) : asked.end(1) + 7]) if asked else ""
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+) (\w+)", text)
+    size = _readable(*asked.groups()) if asked else ""
     total = re.search(r"total capacity of ([\d.]+ \w+)", text)
     of = f" of {total[1]}" if total else ""
     largest = _largest(case.recording) if case.recording is not None else pd.DataFrame()
@@ -87,8 +87,8 @@ def out_of_memory(case: Case) -> Explanation | None:
     )
 
 
-def _readable(number: str, in_bytes: bool) -> str:
-    return f"{int(number) / 2**30:,.1f} GiB" if in_bytes and number.isdigit() else number
+def _readable(number: str, unit: str) -> str:
+    return f"{int(number) / 2**30:,.1f} GiB" if unit == "bytes" else f"{number} {unit}"
 
 
 def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:

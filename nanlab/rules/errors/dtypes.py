@@ -75,15 +75,19 @@ def _integer(case: Case, first: str, second: str) -> Explanation:
 @means(
     r"\"(\w+)\" not implemented for '(\w+)'|result type (\w+) can't be cast to the desired output type (\w+)"
     r"|could not infer output dtype.*Got: (\w+)|[Oo]nly Tensors of floating point.* (?:dtype )?can require gradients"
+    r"|expected target dtype to be Long or Byte, but got (\w+)"
     r"|Expected floating point type for target with class probabilities, got (\w+)|Expected tensor for argument #1 'indices' to have .* got (?:torch\.)?(?:cuda\.)?(\w+)"
 )
 def dtype_unknown(case: Case) -> Explanation | None:
     """An operation that is not made for this dtype."""
     match, failure = case.match, case.failure
-    if match[7]:
-        title, fix = f"indices are {dtype_name(match[7])}, and must be integers", ("indices are int64", "self.embedding(tokens.long())")
-    elif match[6]:
-        title = f"targets have the shape of the scores and are {dtype_name(match[6])}: probabilities must be floating point"
+    if match[6]:
+        title = f"the target is {dtype_name(match[6])}, and class indices must be int64"
+        fix = ("class indices", "loss = F.cross_entropy(scores, target.long())")
+    elif match[8]:
+        title, fix = f"indices are {dtype_name(match[8])}, and must be integers", ("indices are int64", "self.embedding(tokens.long())")
+    elif match[7]:
+        title = f"targets have the shape of the scores and are {dtype_name(match[7])}: probabilities must be floating point"
         fix = ("probabilities, or class indices of one dimension less", "F.cross_entropy(scores, target.float())")
     else:
         dtype = dtype_name(next((g for g in (match[2], match[3], match[5]) if g), "integer"))

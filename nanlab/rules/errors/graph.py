@@ -91,17 +91,14 @@ def no_inf_checks(case: Case) -> Explanation | None:
             symptom,
             fixes=advice(("call backward on the scaled loss first", "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()")),
         )
-    graph = GraphCuts(recording)
+    graph = GraphCuts(recording, facts.get("optimizer_rows", frozenset()))
     cuts = graph.cuts(root)
-    if graph.reaches_parameter(root) and not (cuts and cuts[0].known and _gradless(recording)):
+    guilty = [cut for cut in cuts if graph.cuts_off_parameters(cut)]
+    if guilty and not graph.reaches_parameter(root):
+        return _cut_explanation(case, recording, guilty, symptom)
+    if any(run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad" for run in recording.node_runs):
         return _other_parameters(case, recording, symptom)
     return _cut_explanation(case, recording, cuts, symptom) if cuts else _without_trace(case, symptom)
-
-
-def _gradless(recording: Recording) -> bool:
-    """Whether the last backward pass gave no parameter a gradient."""
-    number = recording.passes[-1].number
-    return not any(run.backward_pass == number and run.name == "AccumulateGrad" for run in recording.node_runs)
 
 
 def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explanation:

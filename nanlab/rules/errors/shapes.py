@@ -27,7 +27,7 @@ def product_mismatch(case: Case) -> Explanation | None:
         left, right = numbers[1], numbers[3]
         shapes = " times ".join(shape_text(o.shape) for o in failure.operands[-2:]) or f"batches of inner size {left} and {right}"
     else:
-        left, right = numbers[-3] if case.match[5] else numbers[0], numbers[-1]
+        left, right = numbers[-2], numbers[-1]
         shapes = f"inner sizes {left} and {right}"
     turned = len(numbers) == 4 and numbers[1] == numbers[3]
     first = ("transpose the second", "scores = q @ k.transpose(-1, -2)") if turned else ("bring the sizes together", "print(a.shape, b.shape)  # (..., n, k) @ (..., k, m)")

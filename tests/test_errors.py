@@ -1,0 +1,592 @@
+"""What an exception means: each one raised for real, under a watch and without."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import nanlab
+from nanlab.rules import errors
+from nanlab.rules.errors import Explanation, explain
+from nanlab.rules.errors._explanation import means
+
+torch.set_num_threads(1)
+Program = Callable[[], object]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.embedding(tokens).mean(1))
+
+
+def raised(program: Program, watched: bool = True, model: nn.Module | None = None) -> Exception:
+    """The exception that a program raises."""
+    with pytest.raises(Exception) as caught, warnings.catch_warnings():  # noqa: PT011, B017
+        warnings.simplefilter("ignore")
+        if watched:
+            with nanlab.watch(model):
+                program()
+        else:
+            program()
+    return caught.value
+
+
+def explained(program: Program, watched: bool = True, model: nn.Module | None = None) -> Explanation:
+    found = explain(raised(program, watched, model))
+    assert found is not None
+    assert str(found).startswith(found.title)
+    assert found._repr_html_().count("<div") == found._repr_html_().count("</div")
+    return found
+
+
+def line_of(program: Program, mark: str) -> int:
+    """Number of the line of a program that ends with a comment ``# mark``."""
+    lines, first = inspect.getsourcelines(program)
+    return first + next(i for i, line in enumerate(lines) if line.rstrip().endswith(f"# {mark}"))
+
+
+# -- the graph was cut -------------------------------------------------------------------------------------------------
+
+
+def scaler_and_model() -> tuple[torch.amp.GradScaler, Net, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = Net()
+    return torch.amp.GradScaler("cpu"), model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def list_of_logits() -> None:
+    scaler, model, optimizer = scaler_and_model()
+    tokens, outputs = torch.tensor([[1, 2], [3, 4]]), []
+    for row in tokens:
+        outputs.append(model(row[None]).sum())
+    pred = torch.as_tensor(outputs)  # cut
+    loss = (pred - 1).pow(2).mean().requires_grad_()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+
+
+def detached() -> None:
+    scaler, model, optimizer = scaler_and_model()
+    out = model(torch.tensor([[1, 2]]))
+    still = out.detach()  # cut
+    loss = (still * torch.ones(3, requires_grad=True)).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+
+
+def test_no_inf_checks_names_the_list_that_cut_the_graph() -> None:
+    found = explained(list_of_logits)
+    assert (found.cause, found.line) == ("graph-cut", line_of(list_of_logits, "cut"))
+    assert "torch.as_tensor" in found.source
+    assert "torch.stack" in found.fixes[0].code
+    assert "None of the 3 parameters" in found.explanation or "none of the 3 parameters" in found.explanation
+    assert (found.evidence["role"] == "still carried gradient").sum() == 2
+
+
+def test_no_inf_checks_names_the_detach() -> None:
+    found = explained(detached)
+    assert (found.cause, found.line) == ("graph-cut", line_of(detached, "cut"))
+    assert "detach" in found.title
+
+
+def test_no_inf_checks_without_a_watch_says_what_cuts_a_graph() -> None:
+    found = explained(list_of_logits, watched=False)
+    assert found.cause == "graph-cut"
+    assert "nothing to do with infinities" in found.explanation
+    assert "3 parameters" in found.explanation
+
+
+def test_no_inf_checks_of_an_optimizer_with_the_parameters_of_another_model() -> None:
+    def program() -> None:
+        scaler, model, _ = scaler_and_model()
+        stranger = torch.optim.SGD(Net().parameters(), lr=0.1)
+        scaler.scale(model(torch.tensor([[1, 2]])).sum()).backward()
+        scaler.step(stranger)
+
+    assert explained(program).cause == "optimizer-without-gradients"
+
+
+def test_no_inf_checks_before_any_backward() -> None:
+    def program() -> None:
+        scaler, model, optimizer = scaler_and_model()
+        scaler.scale(model(torch.tensor([[1, 2]])).sum())
+        scaler.step(optimizer)
+
+    assert explained(program).cause == "backward-missing"
+
+
+def by_no_grad() -> None:
+    model = Net()
+    with torch.no_grad():
+        hidden = model(torch.tensor([[1, 2]]))  # model
+    (hidden * 2).sum().backward()
+
+
+def by_item() -> None:
+    model = Net()
+    number = model(torch.tensor([[1, 2]])).sum().item()  # cut
+    torch.tensor(number * 2).backward()
+
+
+def by_numpy() -> None:
+    model = Net()
+    array = model(torch.tensor([[1, 2]])).detach().numpy()  # cut
+    torch.from_numpy(np.log1p(np.abs(array))).sum().backward()
+
+
+def by_tensor_of_array() -> None:
+    model = Net()
+    array = model(torch.tensor([[1, 2]])).detach().numpy()  # cut
+    torch.tensor(array).sum().backward()
+
+
+def by_argmax() -> None:
+    model = Net()
+    out = model(torch.tensor([[1, 2]]))
+    choice = out.argmax(-1)  # cut
+    choice.float().mean().backward()
+
+
+def by_comparison() -> None:
+    model = Net()
+    out = model(torch.tensor([[1, 2]]))
+    right = out > 0  # cut
+    right.float().mean().backward()
+
+
+def by_cast() -> None:
+    model = Net()
+    out = model(torch.tensor([[1, 2]]))
+    whole = out.long()  # cut
+    whole.float().mean().backward()
+
+
+def by_data() -> None:
+    model = Net()
+    out = model(torch.tensor([[1, 2]]))
+    loss = out.data.sum()  # cut
+    loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        (by_item, "item"),
+        (by_numpy, "numpy"),
+        (by_tensor_of_array, "numpy"),
+        (by_argmax, "argmax"),
+        (by_comparison, "gt"),
+        (by_cast, "cast to an integer"),
+        (by_data, ".data"),
+        (detached, "detach"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_cut_the_graph_is_told_apart(program: Program, word: str) -> None:
+    found = explained(program)
+    assert (found.cause, found.line) == ("graph-cut", line_of(program, "cut"))
+    assert word in found.title + found.explanation
+
+
+def test_no_grad_is_named_with_the_line_that_ran_in_it() -> None:
+    found = explained(by_no_grad)
+    assert "no_grad" in found.explanation
+    assert found.line in range(*(lambda first: (first, first + 20))(inspect.getsourcelines(Net)[1]))
+
+
+def test_frozen_parameters_are_no_detach() -> None:
+    def program() -> None:
+        model = Net().requires_grad_(False)
+        model(torch.tensor([[1, 2]])).sum().backward()
+
+    found = explained(program)
+    assert found.cause == "graph-cut"
+    assert "requires_grad" in found.fixes[0].code
+
+
+def test_loss_of_data_alone_has_no_cut_to_name() -> None:
+    found = explained(lambda: torch.ones(3).sum().backward())
+    assert "nothing that the loss was computed from" in found.title
+
+
+# -- the graph was freed, or overwritten -----------------------------------------------------------------------------
+
+
+def two_losses() -> None:
+    model = Net()
+    out = model(torch.tensor([[1, 2]]))
+    shared = out.exp()  # shared
+    shared.sum().backward()  # first
+    shared.mean().backward()  # second
+
+
+def test_second_backward_names_both_calls_and_the_shared_node() -> None:
+    found = explained(two_losses)
+    first, second, shared = (line_of(two_losses, mark) for mark in ("first", "second", "shared"))
+    assert (found.cause, found.line) == ("graph-freed", second)
+    assert f"which backward at test_errors.py:{first} had freed" in found.title
+    assert f"exp at test_errors.py:{shared}" in found.title
+    assert found.evidence["op"].tolist() == ["exp"]
+    assert "retain_graph" in "".join(fix.code for fix in found.fixes)
+
+
+def test_hidden_state_carried_over_is_to_be_detached() -> None:
+    def program() -> None:
+        cell, hidden = nn.RNNCell(3, 4), torch.zeros(2, 4)
+        optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+        for _ in range(3):
+            hidden = cell(torch.ones(2, 3), hidden)
+            optimizer.zero_grad()
+            hidden.sum().backward()
+            optimizer.step()
+
+    found = explained(program)
+    assert found.cause == "graph-freed"
+    assert "detach" in found.fixes[0].code
+    assert "carried over" in found.explanation
+
+
+def test_second_backward_without_a_watch_gives_the_remedies() -> None:
+    found = explained(two_losses, watched=False)
+    assert (found.cause, found.line) == ("graph-freed", line_of(two_losses, "second"))
+
+
+def saved_result_overwritten() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    y = weight.exp()  # saved
+    y += 1  # written
+    y.sum().backward()
+
+
+def saved_operand_overwritten() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    x = weight * 1
+    y = x * x  # saved
+    x.mul_(2)  # written
+    y.sum().backward()
+
+
+def saved_part_overwritten() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    y = weight.sigmoid()  # saved
+    y[0] = 0  # written
+    y.sum().backward()
+
+
+def weight_overwritten_by_the_optimizer() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(3, 3), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    out = second(first(torch.ones(2, 3)))  # saved
+    out.sum().backward(retain_graph=True)
+    optimizer.step()  # written
+    out.mean().backward()
+
+
+@pytest.mark.parametrize(
+    "program", [saved_result_overwritten, saved_operand_overwritten, saved_part_overwritten, weight_overwritten_by_the_optimizer]
+)
+def test_overwriting_names_who_saved_and_who_wrote(program: Program) -> None:
+    found = explained(program)
+    assert (found.cause, found.line) == ("inplace-modification", line_of(program, "written"))
+    assert f"at test_errors.py:{line_of(program, 'saved')} had saved" in found.title
+
+
+def test_overwriting_without_a_watch_gives_the_remedies() -> None:
+    found = explained(saved_result_overwritten, watched=False)
+    assert found.cause == "inplace-modification"
+    assert "the result of Exp" in found.title
+
+
+def test_parameter_changed_in_place() -> None:
+    def program() -> None:
+        weight = torch.ones(3, requires_grad=True)
+        weight += 1
+
+    assert "no_grad" in explained(program).fixes[0].code
+
+
+def root_at_zero() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    y = x.sqrt()  # born
+    with torch.autograd.set_detect_anomaly(True):
+        (y * 0).sum().backward()
+
+
+def test_anomaly_detection_is_answered_with_the_culprit() -> None:
+    found = explained(root_at_zero)
+    assert found.line == line_of(root_at_zero, "born")
+    assert "SqrtBackward0" in found.title
+    assert explained(root_at_zero, watched=False).cause == "backward-nan"
+
+
+def test_loss_with_several_elements() -> None:
+    found = explained(lambda: Net()(torch.tensor([[1, 2]])).backward())
+    assert found.cause == "loss-not-scalar"
+    assert "1 x 3" in found.title
+
+
+def test_numpy_of_a_tensor_with_gradient() -> None:
+    assert explained(lambda: torch.ones(2, requires_grad=True).numpy()).cause == "numpy-of-graph"
+
+
+# -- indices ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_embedding_index_with_its_place_in_the_batch(watched: bool) -> None:
+    model = Net()
+    found = explained(lambda: model(torch.tensor([[1, 2], [3, 12]])), watched, model)
+    assert found.cause == "index-out-of-range"
+    assert "index 12 at position [1, 1] is outside of the 10 rows of the embedding" in found.title
+    assert found.module.endswith("embedding")
+    assert found.evidence.to_dict("records") == [{"position": [1, 1], "index": 12}]
+    assert "resize_token_embeddings" in found.fixes[0].code
+    assert "self.out(self.embedding" in found.source
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_label_outside_of_the_classes(watched: bool) -> None:
+    model = Net()
+    target = torch.tensor([1, -100, 5])
+    found = explained(lambda: F.cross_entropy(model(torch.tensor([[1, 2]] * 3)), target), watched, model)
+    assert found.cause == "index-out-of-range"
+    assert "target 5 at position [2] is outside of the 3 classes" in found.title
+    assert "ignore_index" in "".join(fix.code for fix in found.fixes)
+    assert found.evidence["index"].tolist() == [5]
+
+
+def test_gather_index_outside_of_its_dimension() -> None:
+    found = explained(lambda: torch.ones(2, 3).gather(1, torch.tensor([[0, 2], [1, 7]])))
+    assert found.evidence.to_dict("records") == [{"position": [1, 1], "index": 7}]
+
+
+def test_python_errors_of_indices_are_not_ours() -> None:
+    assert explain(raised(lambda: [1, 2][5])) is None
+    assert explain(raised(lambda: np.ones(3)[5])) is None
+
+
+# -- shapes and dtypes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_stack_of_unequal_sizes_lists_the_batch(watched: bool) -> None:
+    lengths = [32, 24, 7]
+    data = [torch.zeros(n) for n in lengths]
+    loader = torch.utils.data.DataLoader(data, batch_size=3)
+    found = explained(lambda: next(iter(loader)), watched)
+    assert found.cause == "unequal-sizes"
+    assert "[32]" in found.title
+    assert "[24]" in found.title
+    assert found.evidence["shape"].tolist() == ["32", "24", "7"]
+    assert "pad_sequence" in found.fixes[0].code
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_linear_layer_of_another_width(watched: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(32, 5))
+    found = explained(lambda: model(torch.zeros(1, 1, 6, 6)), watched, model)
+    assert found.cause == "shape-mismatch"
+    assert "takes 32 features, its input has 4" in found.title
+    assert "flatten(1)" in found.fixes[0].code
+    assert found.module == ("1" if watched else "Sequential.1")
+
+
+def test_matrix_product_by_hand() -> None:
+    found = explained(lambda: torch.zeros(4, 10) @ torch.zeros(8, 10))
+    assert "4 x 10 times 8 x 10" in found.title
+    assert "transpose" in found.fixes[0].code
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (lambda: torch.bmm(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)), "2 x 3 x 4 times 2 x 5 x 4"),
+        (lambda: torch.zeros(3, 4) @ torch.zeros(5), "4 and 5"),
+        (lambda: torch.zeros(3, 4) + torch.zeros(3, 5), "sizes 4 and 5"),
+        (lambda: nn.Conv2d(3, 1, 1)(torch.zeros(1, 1, 8, 8)), "takes 3 channels"),
+        (lambda: nn.Conv2d(3, 1, 1)(torch.zeros(1, 8, 8, 3)), "takes 3 channels"),
+        (lambda: torch.cat([torch.zeros(2, 3), torch.zeros(2, 4)]), "has size 4"),
+    ],
+)
+@pytest.mark.parametrize("watched", [True, False])
+def test_shapes_that_do_not_fit(program: Program, words: str, watched: bool) -> None:
+    found = explained(program, watched)
+    assert found.cause in ("shape-mismatch", "unequal-sizes")
+    if watched or "x" not in words:
+        assert words in found.title
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (lambda: nn.Linear(2, 2)(torch.zeros(1, 2, dtype=torch.float64)), ("float64", "float32")),
+        (lambda: nn.Linear(2, 2).half()(torch.zeros(1, 2)), ("float16", "float32")),
+        (lambda: nn.Conv1d(1, 1, 1)(torch.zeros(1, 1, 3).half()), ("float16", "float32")),
+        (lambda: F.cross_entropy(torch.zeros(2, 3), torch.zeros(2)), ("float32", "int64")),
+        (lambda: F.cross_entropy(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int32)), ("int32", "int64")),
+        (lambda: F.binary_cross_entropy(torch.zeros(2), torch.zeros(2).long()), ("int64",)),
+        (lambda: torch.arange(3).mean(), ("int64",)),
+        (lambda: nn.Embedding(3, 2)(torch.zeros(2)), ("float32",)),
+        (lambda: torch.nn.functional.softmax(torch.arange(3), 0), ("int64",)),
+        (lambda: torch.arange(3).div_(2.0), ("float32",)),
+    ],
+)
+def test_dtypes_that_do_not_fit(program: Program, words: tuple[str, ...], watched: bool) -> None:
+    error = raised(program, watched)
+    found = explain(error)
+    assert found is not None, str(error)
+    assert found.cause == "dtype-mismatch"
+    for word in words:
+        assert word in found.title
+
+
+def test_probability_that_is_none() -> None:
+    assert explained(lambda: F.binary_cross_entropy(torch.tensor([1.5]), torch.ones(1))).cause == "not-a-probability"
+
+
+def test_checkpoint_of_another_model() -> None:
+    found = explained(lambda: nn.Linear(2, 3).load_state_dict({"weight": torch.zeros(4, 2), "extra": torch.zeros(1)}))
+    assert found.cause == "state-dict-mismatch"
+    assert found.evidence.set_index("name")["model"].to_dict() == {"weight": "3, 2", "bias": "wanted", "extra": "unknown"}
+
+
+def test_checkpoint_of_a_wrapped_model() -> None:
+    state = {f"module.{name}": value for name, value in nn.Linear(2, 3).state_dict().items()}
+    found = explained(lambda: nn.Linear(2, 3).load_state_dict(state))
+    assert "removeprefix" in found.fixes[0].code
+
+
+# -- devices: the genuine messages, for there need be no GPU -------------------------------------------------------------
+
+GENUINE = {
+    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1": ("device-failure", "resize_token_embeddings"),
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`": ("device-failure", "resize_token_embeddings"),
+    "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load with map_location to map your "
+    "storages to an existing device.": ("missing-device", "map_location"),
+    "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are running on a CPU-only machine, please use "
+    "torch.load with map_location=torch.device('cpu') to map your storages to the CPU.": ("missing-device", "map_location"),
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB of which 3.12 GiB is free.": ("out-of-memory", "accumulate"),
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes. "
+    "Error code 12 (Cannot allocate memory)": ("out-of-memory", "accumulate"),
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking argument for argument index in "
+    "method wrapper_CUDA__index_select)": ("mixed-devices", ".to("),
+    "Expected all tensors to be on the same device, but got mat1 is on cpu, different from other tensors on cuda:0 (when checking argument in method "
+    "wrapper_CUDA_addmm)": ("mixed-devices", ".to("),
+    "DataLoader worker (pid 4242) is killed by signal: Killed. ": ("worker-died", "np.array"),
+    "DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to "
+    "raise your shared memory limit.": ("worker-died", "shm-size"),
+    "DataLoader worker (pid(s) 4242, 4243) exited unexpectedly": ("worker-died", "num_workers=0"),
+    "expected scalar type Half but found Float": ("dtype-mismatch", "autocast"),
+    "expected m1 and m2 to have the same dtype, but got: float != c10::Half": ("dtype-mismatch", "autocast"),
+    "Found dtype Long but expected Float": ("dtype-mismatch", "float()"),
+    "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same": ("dtype-mismatch", "float()"),
+    "expected scalar type Long but found Int": ("dtype-mismatch", "long()"),
+    "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.": ("numpy-of-graph", "detach()"),
+    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.": ("numpy-of-graph", "cpu()"),
+    "index 5 is out of bounds for dimension 0 with size 3": ("index-out-of-range", "min()"),
+    "size mismatch, got input (4), mat (4x3), vec (5)": ("shape-mismatch", "shape"),
+}
+
+
+@pytest.mark.parametrize("text", GENUINE, ids=lambda text: re.sub(r"\W+", "-", text)[:40])
+def test_genuine_message_is_known(text: str) -> None:
+    cause, remedy = GENUINE[text]
+    found = explain(RuntimeError(text))
+    assert found is not None
+    assert found.cause == cause
+    assert remedy in "\n".join(fix.code for fix in found.fixes)
+
+
+def test_deserialising_names_the_devices() -> None:
+    found = explain(RuntimeError("Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load"))
+    assert found is not None
+    assert found.title == "the file was saved from cuda:2, and this machine has 1 CUDA device"
+
+
+def test_memory_on_the_host_for_real() -> None:
+    found = explained(lambda: torch.empty(1 << 46))
+    assert found.cause == "out-of-memory"
+    assert "262,144.0 GiB" in found.title
+
+
+# -- explain itself ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("labels"), RuntimeError(""), AssertionError(), KeyboardInterrupt()])
+def test_unknown_exception_means_nothing(error: BaseException) -> None:
+    assert explain(error) is None
+
+
+def test_default_is_the_exception_that_ended_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("last_exc", "last_value"):
+        monkeypatch.delattr("sys." + name, raising=False)
+    raised(two_losses)
+    found = explain()
+    assert found is not None
+    assert found.line == line_of(two_losses, "second")
+
+
+def test_exception_caught_inside_a_watch_is_explained_there() -> None:
+    with nanlab.watch():
+        try:
+            two_losses()
+        except RuntimeError as error:
+            found = explain(error)
+    assert found is not None
+    assert "exp at test_errors.py" in found.title
+
+
+def test_another_exception_is_not_explained_by_the_last_run() -> None:
+    raised(two_losses)
+    try:
+        Net()(torch.tensor([[99]]))
+    except IndexError as error:
+        found = explain(error)
+    assert found is not None
+    assert found.cause == "index-out-of-range"
+
+
+def test_explain_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    @means("stack")
+    def broken(case: errors.Case) -> Explanation | None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(errors, "MEANINGS", [broken])
+    assert explain(RuntimeError("stack")) is None
+    assert explain("no exception") is None  # type: ignore[arg-type]
+
+
+def test_trace_keeps_no_tensor_of_a_failed_program_alive() -> None:
+    import gc
+    import weakref
+
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def program() -> None:
+        x = torch.zeros(2, 5)
+        kept.append(weakref.ref(x))
+        nn.Linear(4, 3)(x)
+
+    try:
+        with nanlab.watch():
+            program()
+    except RuntimeError:
+        pass
+    gc.collect()
+    assert kept[0]() is None
