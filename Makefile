@@ -46,8 +46,7 @@ bench: $(READY)  ## measure what a watch costs
 	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 notebooks: $(READY)  ## run the notebooks and keep their outputs in them
-	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.store_widget_state=False \
-		--ExecutePreprocessor.record_timing=False $(NOTEBOOKS)
+	$(BIN)/python notebooks/build.py
 
 docs: $(READY)  ## the notebooks as web pages in build/docs
 	$(BIN)/jupyter nbconvert --to html --output-dir build/docs $(NOTEBOOKS)
