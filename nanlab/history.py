@@ -114,14 +114,14 @@ class Standstill:
 
 @dataclass(frozen=True, slots=True)
 class Misuse:
-    """A step that used gradients in the wrong order with the loss scaler."""
+    """A step that scaled or clipped its gradients wrongly."""
 
-    kind: Literal["clip-before-unscale", "bypass"]
+    kind: Literal["clip-before-unscale", "bypass", "clip-spread"]
     at: Place
     position: int
     scale: float
-    ratio: float  # how much smaller the gradients became (clipping), or how much too large they were (bypass)
-    name: str = ""  # a parameter
+    ratio: float  # how much smaller the gradients became (clipping), how much too large they were (bypass), how many were spoilt
+    name: str = ""  # of the parameter that was updated, or of those whose gradient was bad before
 
 
 MOST_KEYS = 20_000  # results that are followed

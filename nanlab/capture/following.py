@@ -8,7 +8,21 @@ import torch
 
 from nanlab.history import Place, Series
 from nanlab.trace.frames import stat_columns
-from nanlab.trace.recording import DTYPE, FLAGS, LINE, MODULE, NODE, OP, OUTPUT, PHASE, SITE, STAT, VIEW, WIDTH, Recording
+from nanlab.trace.recording import (
+    DTYPE,
+    FLAGS,
+    LINE,
+    MODULE,
+    NODE,
+    OP,
+    OUTPUT,
+    PHASE,
+    SITE,
+    STAT,
+    VIEW,
+    WIDTH,
+    Recording,
+)
 
 Array = npt.NDArray[np.int64]
 _FACTOR = np.uint64(1_000_003)

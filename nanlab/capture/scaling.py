@@ -95,20 +95,34 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
             return
 
 
-def lost_to_clipping(recording: Recording, steps: list[ParameterStep]) -> list[Sink]:
-    """The infinite norm by which a gradient was divided to zero, as a sink; empty where there is none."""
+def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) -> list[Sink]:
+    """Note a norm that is not finite and was spread to every gradient; the norm as a sink where it made them zero."""
+    recording = rows.recording
     if not recording.bad:
         return []
     for step in steps:
-        if step.used is None or step.gradient is None or step.used == step.gradient or step.used < 0:
+        if step.used is None or step.gradient is None or step.used == step.gradient or step.used < rows.start:
             continue
         before, after = recording.stats(step.gradient), recording.stats(step.used)
-        if before is None or after is None or after.zero != after.numel or before.zero == before.numel or not before.is_finite:
+        if before is None or after is None or before.zero == before.numel or not before.is_finite:
             continue
-        norm = _bad_ancestor(recording, step.used, step.gradient)
-        if norm is not None:
+        if after.is_finite and after.zero != after.numel:
+            continue
+        if any(s.gradient in recording.bad for s in steps):
+            _note_spread(rows, history, steps, step.used)
+            return []
+        if after.is_finite and (norm := _bad_ancestor(recording, step.used, step.gradient)) is not None:
             return [Sink("gradient", norm, step.position, recording.parameter_names[step.owner])]
     return []
+
+
+def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], used: int) -> None:
+    recording = rows.recording
+    guilty = [recording.parameter_names[s.owner] for s in steps if s.gradient in recording.bad]
+    place = place_of(recording, used)
+    if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
+        shown = ", ".join(guilty[:3]) + (f" and {len(guilty) - 3} more" if len(guilty) > 3 else "")
+        history.misuses.append(Misuse("clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), shown))
 
 
 def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:

@@ -5,73 +5,84 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
-from nanlab.analysis.provenance import Origin
-from nanlab.rules._rule import Finding, Fix
+from nanlab.analysis.training import where
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
-from nanlab.trace.frames import parameter_columns
-from nanlab.trace.recording import DTYPE, OP, OPTIMIZER, PHASE
+from nanlab.trace.recording import OPTIMIZER, PHASE
 
-_NORMS = frozenset("_foreach_norm linalg_vector_norm norm sum dot _foreach_mul_ mul_".split())
+_NORMS = frozenset("_foreach_norm linalg_vector_norm norm sum dot _foreach_mul mul".split())
+_REFUSE = Fix(
+    "refuse to clip by such a norm", "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)"
+)
 
 
-def infinite_norm(trace: Trace, origin: Origin, finding: Finding) -> Finding | None:
-    """The norm of finite gradients overflowed, and dividing by it made every gradient zero or NaN."""
-    recording = trace.recording
-    row = recording.row(origin.position) if origin.position >= 0 else None
-    if row is None or origin.sink.kind != "gradient" or row[PHASE] != OPTIMIZER or origin.kind != "operation":
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        net = nn.Linear(4, 2).half()
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        (60000 * net(torch.ones(3, 4).half()).float()).mean().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # here
+        opt.step()
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        (60000 * net(torch.ones(3, 4))).mean().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        opt.step()
+    """,
+)
+def clip_nonfinite_norm(fault: Fault) -> Finding | None:
+    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of them NaN or zero."""
+    if fault.row is None or fault.origin.sink.kind != "gradient" or fault.row[PHASE] != OPTIMIZER:
         return None
-    op = recording.ops.items[row[OP]]
-    if op not in _NORMS:
+    if fault.kind != "operation" or fault.name not in _NORMS:
         return None
-    dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
     return replace(
-        finding,
+        fault.finding,
         cause="clip-nonfinite-norm",
-        title=f"the norm of finite gradients overflows {dtype}; clipping by it destroys every gradient",
-        explanation="Each gradient is finite, but the total norm is inf, so the clipping factor max_norm / inf is 0: every gradient becomes zero and nothing is learned.",
-        fixes=[
-            Fix(
-                "stop instead of clipping by a norm that is not finite",
-                "clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)",
-            )
-        ],
+        title=f"the norm of finite gradients overflows {fault.dtype}, and clipping by it makes every gradient zero",
+        explanation=f"{clip_nonfinite_norm.explanation} Each gradient is finite here; only the norm is not.",
+        fixes=[_REFUSE, Fix("take the norm in float32", "parameter.grad.float().norm()")],
     )
 
 
-def spread_by_clipping(trace: Trace) -> Iterator[Finding]:
-    """Clipping by a norm that is not finite multiplied every gradient by NaN or 0; one of them was bad before."""
-    recording = trace.recording
-    columns = parameter_columns(recording)
-    if not len(columns["position"]):
+@rule(
+    "warning",
+    example="""
+        a, b = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        opt = torch.optim.SGD([a, b], lr=0.1)
+        (a.sqrt() + b).sum().backward()
+        nn.utils.clip_grad_norm_([a, b], 1.0)  # here
+        opt.step()
+    """,
+    fix="""
+        a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+        opt = torch.optim.SGD([a, b], lr=0.1)
+        (a.sqrt() + b).sum().backward()
+        nn.utils.clip_grad_norm_([a, b], 1.0)
+        opt.step()
+    """,
+)
+def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
+    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of them NaN or zero."""
+    for misuse in trace.recording.training.misuses:
+        if misuse.kind != "clip-spread":
+            continue
+        yield Finding(
+            cause="clip-nonfinite-norm",
+            severity="warning",
+            title=f"clipping spread the bad gradient of {misuse.name} to {misuse.ratio:.0f} other parameters",
+            explanation=f"{clip_nonfinite_norm_.explanation} Only the gradients named here were bad before.",
+            step=trace.recording.step_of(misuse.position),
+            symptom="grad-nan",
+            fixes=[_REFUSE],
+            **where(trace.recording, misuse.at),
+        )
         return
-    before = columns["gradient_nan"] + columns["gradient_inf"]
-    after = columns["used_nan"] + columns["used_inf"]
-    spoiled = (before == 0) & (after > 0) & columns["used_known"] & columns["gradient_known"]
-    if not spoiled.any():
-        return
-    steps = np.searchsorted(recording.starts, columns["position"], side="right") - 1
-    step = int(steps[spoiled].min())
-    guilty = np.unique(columns["owner"][(steps == step) & (before > 0)])
-    if not len(guilty):
-        return
-    names = [recording.parameter_names[o] for o in guilty.tolist()]
-    victims = int((spoiled & (steps == step)).sum())
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    yield Finding(
-        cause="clip-nonfinite-norm",
-        severity="warning",
-        title=f"clipping spread the bad gradient of {shown} to {victims} other parameters",
-        explanation="clip_grad_norm_ multiplies every gradient by max_norm / norm; a norm that is NaN or inf spoils them all. Only the gradients named here were bad before.",
-        phase="optimizer",
-        op="_foreach_mul_",
-        node=None,
-        module="",
-        step=step,
-        file="",
-        line=0,
-        source="",
-        symptom="grad-nan",
-        fixes=[Fix("refuse to clip by such a norm", "clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)")],
-    )
+
+
+RULES = (clip_nonfinite_norm, clip_nonfinite_norm_)

@@ -10,18 +10,34 @@ from nanlab.analysis.loss_scale import collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale
 from nanlab.analysis.training import where
 from nanlab.history import Misuse
-from nanlab.rules._rule import Finding, Fix
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, OP, PHASE, Recording
 
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
-def scale_too_large(trace: Trace, origin: Origin, finding: Finding) -> Finding | None:
-    """The loss was multiplied by a fixed scale, and the gradients overflow at that scale but not at a smaller one."""
-    recording = trace.recording
-    row = recording.row(origin.position) if origin.position >= 0 else None
-    if row is None or origin.kind != "operation":
+@rule(
+    "error",
+    precedence=TRAINING + 1,
+    example="""
+        net = nn.Linear(4, 2)
+        half = net(torch.ones(3, 4)).half()
+        loss = half.float().mean()  # here
+        (loss * 2.0**24).backward()
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        half = net(torch.ones(3, 4)).half()
+        loss = half.float().mean()
+        (loss * 2.0**8).backward()
+    """,
+)
+def loss_scale_overflow(fault: Fault) -> Finding | None:
+    """The gradients overflow at the loss scale in use, but not at a smaller one."""
+    recording, origin, finding = fault.recording, fault.origin, fault.finding
+    if fault.row is None or fault.kind != "operation":
         return None
     factor = _factor(recording, origin.position)
     if factor >= SCALED and (depends_on_scale(recording, origin) or _is_root(recording, origin)):
@@ -35,7 +51,7 @@ def _too_large(finding: Finding, factor: float) -> Finding:
         finding,
         cause="loss-scale-overflow",
         title=f"the loss scale {scale} is too large: {finding.op} overflows",
-        explanation="The same gradients at a smaller scale are finite. A dynamic scaler finds the scale by itself and skips the steps that overflow.",
+        explanation=f"{loss_scale_overflow.explanation} A dynamic scaler finds the scale by itself and skips the steps that overflow.",
         fixes=[Fix("a dynamic loss scale", "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()")],
     )
 
@@ -69,21 +85,74 @@ def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
     return bool(joins and value and value >= SCALED)
 
 
-def bypassed_before(trace: Trace, origin: Origin, finding: Finding) -> Finding | None:
-    """An optimizer stepped with gradients that still bore the loss scale, and the weights were thrown away."""
-    for misuse in trace.recording.training.misuses:
-        if misuse.kind == "bypass" and misuse.position < origin.sink.step_position:
-            return replace(
-                _misuse_finding(trace, misuse, 1), step=finding.step, symptom=finding.symptom, path=finding.path
-            )
+@rule(
+    "error",
+    precedence=TRAINING + 2,
+    example="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=1e30)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for i in range(3):
+            opt.zero_grad()
+            scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+            opt.step()  # here
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for i in range(3):
+            opt.zero_grad()
+            scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+            scaler.step(opt)
+            scaler.update()
+    """,
+)
+def scaler_misuse(fault: Fault) -> Finding | None:
+    """Gradients that still bear the loss scale were used as they are.
+
+    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
+    """
+    finding = fault.finding
+    for found in fault.recording.training.misuses:
+        if found.kind == "bypass" and found.position < fault.origin.sink.step_position:
+            told = _misuse_finding(fault.trace, found, 1)
+            return replace(told, step=finding.step, symptom=finding.symptom, path=finding.path)
     return None
 
 
-def misuse(trace: Trace) -> Iterator[Finding]:
-    """Scaled gradients were used as they are: clipped before they were unscaled, or given to the optimizer."""
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # here
+        scaler.step(opt)
+        scaler.update()
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+    """,
+)
+def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
+    """Gradients that still bear the loss scale were used as they are.
+
+    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
+    """
     kinds: dict[tuple[str, int], list[Misuse]] = {}
     for found in trace.recording.training.misuses:
-        kinds.setdefault((found.kind, found.at.line), []).append(found)
+        if found.kind != "clip-spread":
+            kinds.setdefault((found.kind, found.at.line), []).append(found)
     for group in kinds.values():
         yield _misuse_finding(trace, group[0], len(group))
 
@@ -94,7 +163,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     step = recording.step_of(found.position)
     if found.kind == "bypass":
         title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"
-        explanation = "scaler.scale(loss) multiplies every gradient; scaler.step(optimizer) divides it out again. optimizer.step() does not."
+        explanation = "optimizer.step() knows nothing of the scaler."
         fix = Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")
         step = next(
             (recording.step_of(s.step_position) for s in recording.sinks if s.step_position > found.position), step
@@ -110,7 +179,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
         cause="scaler-misuse",
         severity="error",
         title=title,
-        explanation=f"{explanation} Seen in {count} steps.",
+        explanation=f"{scaler_misuse.explanation} {explanation} Seen in {count} steps.",
         step=step,
         symptom="silent-scaler-misuse",
         fixes=[fix],
@@ -119,8 +188,36 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     )
 
 
-def scaler_ledger(trace: Trace) -> Iterator[Finding]:
-    """Steps that a loss scaler skipped: a calibration is harmless, a scale that never fits is not."""
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+        for i in range(5):
+            opt.zero_grad()
+            half = net(torch.ones(3, 4)).half()
+            wide = half.float()  # here
+            scaler.scale(wide.square().mean()).backward()
+            scaler.step(opt)
+            scaler.update(2.0**24)
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
+        for i in range(5):
+            opt.zero_grad()
+            half = net(torch.ones(3, 4)).half()
+            wide = half.float()
+            scaler.scale(wide.square().mean()).backward()
+            scaler.step(opt)
+            scaler.update()
+    """,
+)
+def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
+    """The gradients overflow at the loss scale in use, but not at a smaller one."""
     entries = skips(trace)
     if not entries:
         return
@@ -144,7 +241,7 @@ def scaler_ledger(trace: Trace) -> Iterator[Finding]:
             cause="loss-scale-overflow",
             severity="error",
             title=f"the loss scale {first.scale:g} overflows in {len(entries)} steps, and no smaller one is tried",
-            explanation=f"{fatal}{at}.",
+            explanation=f"{loss_scale_overflow_.explanation} Here {fatal}{at}.",
             step=first.step,
             symptom="grad-nan",
             fixes=[
@@ -159,8 +256,11 @@ def scaler_ledger(trace: Trace) -> Iterator[Finding]:
         cause="loss-scale-overflow",
         severity="note",
         title=f"the loss scaler skipped {len(entries)} step{'s' if len(entries) > 1 else ''}: {first.scale:g} → {last.after:g}{at}",
-        explanation="A dynamic scaler starts high and halves the scale until the gradients fit. The skipped steps changed no weight.",
+        explanation=f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the scale until the gradients fit. The skipped steps changed no weight.",
         step=first.step,
         symptom="grad-inf",
         **place,
     )
+
+
+RULES = (loss_scale_overflow, loss_scale_overflow_, scaler_misuse, scaler_misuse_)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from nanlab.analysis.training import where
 from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
-from nanlab.rules._rule import Finding, Fix
+from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
@@ -27,7 +29,27 @@ def _steps_since(trace: Trace, position: int) -> int:
     return max(1, len(steps))
 
 
-def flushed_to_zero(trace: Trace) -> Iterator[Finding]:
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        net = nn.Linear(4, 2)
+        for i in range(2):
+            net.zero_grad()
+            half = net(torch.ones(3, 4)).half()
+            wide = half.float()  # here
+            (1e-9 * wide).sum().backward()
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        for i in range(2):
+            net.zero_grad()
+            half = net(torch.ones(3, 4)).half()
+            wide = half.float()
+            (1e-3 * wide).sum().backward()
+    """,
+)
+def dtype_underflow(trace: Trace) -> Iterator[Finding]:
     """Values too small for the dtype became exact zeros: nothing is learned there, and nothing says so."""
     groups: dict[tuple[str, int, str], list[Flush]] = {}
     for flush in trace.recording.training.flushes.values():
@@ -54,7 +76,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         cause="dtype-underflow",
         severity="error" if harmful else "warning",
         title=f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
-        explanation=f"The largest magnitude is {flush.largest:.3g}; {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
+        explanation=f"{dtype_underflow.explanation} The largest magnitude is {flush.largest:.3g}; {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
         step=recording.step_of(flush.first),
         symptom="silent-underflow",
         fixes=_flush_fixes(flush, limits.name, limits.rounds_to_zero),
@@ -63,10 +85,8 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     )
 
 
-def _dtype(name: str) -> object:
-    import torch
-
-    return getattr(torch, name)
+def _dtype(name: str) -> torch.dtype:
+    return getattr(torch, name)  # type: ignore[no-any-return]
 
 
 def _flush_fixes(flush: Flush, name: str, limit: float) -> list[Fix]:
@@ -84,6 +104,26 @@ def _flush_fixes(flush: Flush, name: str, limit: float) -> list[Fix]:
     return fixes
 
 
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        w = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
+        opt = torch.optim.SGD([w], lr=1e-3)
+        for i in range(3):
+            opt.zero_grad()
+            w.sum().backward()
+            opt.step()  # here
+    """,
+    fix="""
+        w = nn.Parameter(torch.ones(16))
+        opt = torch.optim.SGD([w], lr=1e-3)
+        for i in range(3):
+            opt.zero_grad()
+            w.sum().backward()
+            opt.step()
+    """,
+)
 def absorbed_update(trace: Trace) -> Iterator[Finding]:
     """An update smaller than half an ulp of what it is added to changes no bit of it: nothing moves.
 
@@ -111,7 +151,7 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
         cause="absorbed-update",
         severity="error" if whole else "warning",
         title=f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in {limits.name}",
-        explanation=f"Neighbouring {limits.name} values differ by one part in {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.",
+        explanation=f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.",
         step=recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[
@@ -124,3 +164,6 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
         harmful=whole,
         **(where(recording, first.at)),
     )
+
+
+RULES = (dtype_underflow, absorbed_update)

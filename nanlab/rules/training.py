@@ -9,9 +9,9 @@ from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import Runaway, optimizer_step_at, place_text, rises_gradually, runaway
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
-from nanlab.rules._rule import Finding, Fix
-from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, LITERAL, NOGRAD, OP, OPTIMIZER, PHASE, Recording
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OP, OPTIMIZER, PHASE, Recording
 
 _PRODUCTS = frozenset(
     "mm addmm bmm baddbmm mul mul_ convolution convolution_backward sum add add_ matmul linear dot mv".split()
@@ -21,22 +21,113 @@ _DIVIDES = frozenset(
 )
 
 
-def learning_rate(trace: Trace, origin: Origin, finding: Finding) -> Finding | None:
-    """Updates drove the weights away, step by step, until a result overflowed.
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        weight = nn.Linear(4, 1)
+        opt = torch.optim.SGD(weight.parameters(), lr=0.1)
+        x, y = 40 * torch.randn(8, 4), torch.randn(8, 1)
+        for i in range(30):
+            opt.zero_grad()
+            F.mse_loss(weight(x), y).backward()
+            opt.step()  # here
+    """,
+    fix="""
+        weight = nn.Linear(4, 1)
+        opt = torch.optim.SGD(weight.parameters(), lr=1e-4)
+        x, y = 40 * torch.randn(8, 4), torch.randn(8, 1)
+        for i in range(30):
+            opt.zero_grad()
+            F.mse_loss(weight(x), y).backward()
+            opt.step()
+    """,
+)
+def learning_rate(fault: Fault) -> Finding | None:
+    """Updates drove the weights away until a result overflowed, or the rate itself is not a finite number.
 
-    The operation that overflowed is only where it showed; the update is the cause. A smaller learning rate, or clipping
-    the gradient's norm where gradients explode, cures it.
+    The operation that overflowed is only where it showed; the update is the cause.
     """
-    recording = trace.recording
-    row = recording.row(origin.position) if origin.position >= 0 else None
-    if row is None or origin.kind != "operation":
+    recording, origin = fault.recording, fault.origin
+    if fault.row is None:
         return None
-    if row[PHASE] == OPTIMIZER and optimizer_step_at(recording, origin.position) and _state_is_sane(recording, origin):
+    step = optimizer_step_at(recording, origin.position)
+    if _in_update(fault) and (fault.row[FLAGS] & LITERAL or (step is not None and not all(map(_finite, step.rates)))):
+        return _bad_rate(fault.finding, step)
+    away = _drove_away(fault)
+    return _blame_update(recording, fault.finding, away, "learning-rate", learning_rate.explanation) if away and not _explodes(away) else None
+
+
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        x, w = torch.ones(2, 4, requires_grad=True), nn.Parameter(5.0 * torch.eye(4))
+        h = 1e-30 * x
+        for t in range(60):
+            h = h @ w  # here
+        h.sum().backward()
+    """,
+    fix="""
+        x, w = torch.ones(2, 4, requires_grad=True), nn.Parameter(torch.eye(4))
+        h = 1e-30 * x
+        for t in range(60):
+            h = h @ w
+        h.sum().backward()
+    """,
+)
+def exploding_gradient(fault: Fault) -> Finding | None:
+    """Each layer or time step multiplies the gradient by more than one, until it overflows or throws the weights away.
+
+    The derivative of a chain is the product of those of its links. Clipping the norm keeps the direction of a large
+    gradient; it cannot undo an infinity, for which the factor itself must come down.
+    """
+    away = _drove_away(fault)
+    if away is not None and _explodes(away):
+        return _blame_update(fault.recording, fault.finding, away, "exploding-gradient", exploding_gradient.explanation)
+    if not fault.backward or fault.kind != "operation" or fault.low:
         return None
-    if not _overflowed(recording, origin.position):
+    if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
         return None
-    away = runaway(recording, origin.position)
-    return None if away is None else _blame_update(recording, finding, away)
+    return replace(
+        fault.finding,
+        cause="exploding-gradient",
+        title=f"the gradient grew from operation to operation until {fault.finding.op} overflowed in backward",
+        explanation=exploding_gradient.explanation,
+        fixes=[
+            Fix("an initialisation of gain one", "nn.init.orthogonal_(cell.weight_hh)"),
+            Fix("a shorter chain: truncated backpropagation", "h = h.detach()  # every k steps"),
+        ],
+    )
+
+
+def _drove_away(fault: Fault) -> Runaway | None:
+    """The update that drove the weights away before this overflow; None if none did."""
+    if fault.row is None or fault.kind != "operation":
+        return None
+    if fault.row[PHASE] == OPTIMIZER and optimizer_step_at(fault.recording, fault.position) and _state_is_sane(fault.recording, fault.origin):
+        return None
+    return runaway(fault.recording, fault.position) if _overflowed(fault.recording, fault.position) else None
+
+
+def _explodes(away: Runaway) -> bool:
+    return away.deep and not _decays(away)
+
+
+def _decays(away: Runaway) -> bool:
+    """Whether weight decay multiplies the weights by less than -1 in each step."""
+    return away.rate is not None and away.rate * away.decay > 2.0
+
+
+def _in_update(fault: Fault) -> bool:
+    """Whether a parameter is being updated, by an optimizer or by hand."""
+    if fault.row is None:
+        return False
+    return fault.row[PHASE] == OPTIMIZER or (fault.origin.sink.kind == "parameter" and bool(fault.row[FLAGS] & NOGRAD))
+
+
+def _finite(rate: float | None) -> bool:
+    return rate is not None and math.isfinite(rate)
 
 
 def _state_is_sane(recording: Recording, origin: Origin) -> bool:
@@ -61,27 +152,24 @@ def _overflowed(recording: Recording, position: int) -> bool:
         if stats is not None and stats.posinf + stats.neginf:
             return True
     row = recording.row(position)
-    limit = format_of(recording.dtypes.items[row[DTYPE]]).max if row is not None else math.inf
+    dtype = recording.dtypes.items[row[DTYPE]] if row is not None else None
+    limit = format_of(dtype).max if dtype is not None and dtype.is_floating_point else math.inf
     return max(sizes, default=0.0) > limit**0.25
 
 
-def _blame_update(recording: Recording, finding: Finding, away: Runaway) -> Finding:
+def _blame_update(recording: Recording, finding: Finding, away: Runaway, cause: str, explanation: str) -> Finding:
     file, line, source = place_text(recording, away.place)
-    decayed = away.rate is not None and away.rate * away.decay > 2.0
-    cause = "exploding-gradient" if away.deep and not decayed else "learning-rate"
     grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {away.steps} steps"
     rate = f"a learning rate of {away.rate:.3g}" if away.rate is not None else "these updates"
-    if decayed:
-        title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {1 - away.rate * away.decay:.3g} each step"  # type: ignore[operator]
-    elif cause == "exploding-gradient":
-        title = f"exploding gradients drove the weights away: {grown}"
-    else:
-        title = f"{rate} drives the weights away: {grown}"
+    title = f"exploding gradients drove the weights away: {grown}" if _explodes(away) else f"{rate} drives the weights away: {grown}"
+    if away.rate is not None and _decays(away):
+        factor = 1 - away.rate * away.decay
+        title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"
     return replace(
         finding,
         cause=cause,
         title=title,
-        explanation=f"{grown}; then {finding.op} overflowed ({finding.file}:{finding.line}). The update is the cause, the overflow only where it showed.",
+        explanation=f"{explanation} {grown}; then {finding.op} overflowed ({finding.file}:{finding.line}).",
         phase="optimizer",
         op=away.op,
         node=None,
@@ -90,7 +178,7 @@ def _blame_update(recording: Recording, finding: Finding, away: Runaway) -> Find
         line=line,
         source=source,
         position=away.position,
-        fixes=_update_fixes(away, decayed),
+        fixes=_update_fixes(away, _decays(away)),
     )
 
 
@@ -103,53 +191,69 @@ def _update_fixes(away: Runaway, decayed: bool) -> list[Fix]:
     return fixes if away.deep else fixes[::-1]
 
 
-def exploding_gradient(trace: Trace, origin: Origin, finding: Finding) -> Finding | None:
-    """Each layer or time step multiplies the gradient, until it overflows although the loss is finite.
+@rule(
+    "error",
+    precedence=TRAINING - 1,
+    example="""
+        w = torch.ones(3, requires_grad=True)
+        opt = torch.optim.Adagrad([w], lr=0.1, eps=0.0)
+        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
+        opt.step()  # here
+    """,
+    fix="""
+        w = torch.ones(3, requires_grad=True)
+        opt = torch.optim.Adagrad([w], lr=0.1)
+        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
+        opt.step()
+    """,
+)
+def optimizer_arithmetic(fault: Fault) -> Finding | None:
+    """Loss and gradients were finite; the update rule itself divided by zero, took a root of a negative, or overflowed.
 
-    The derivative of a chain is the product of its links'. Clipping cannot undo an infinity: the factor must come
-    down (initialisation, normalisation, a shorter chain).
+    Bias corrections that count from zero, trust ratios of a zero norm and variances that round below zero do this.
     """
-    recording = trace.recording
-    row = recording.row(origin.position) if origin.position >= 0 else None
-    if row is None or row[PHASE] != BACKWARD or origin.kind != "operation":
+    if not _in_update(fault) or fault.kind not in ("operation", "intended", "data"):
         return None
-    if recording.ops.items[row[OP]] not in _PRODUCTS or not rises_gradually(recording, origin.position):
-        return None
+    step = optimizer_step_at(fault.recording, fault.position)
     return replace(
-        finding,
-        cause="exploding-gradient",
-        title=f"the gradient grew from operation to operation until {finding.op} overflowed in backward",
-        explanation="The forward values are finite; each step of the chain multiplies the gradient by more than one, and the product leaves the range of the dtype.",
-        fixes=[
-            Fix("an initialisation of gain one", "nn.init.orthogonal_(cell.weight_hh)"),
-            Fix("a shorter chain: truncated backpropagation", "h = h.detach()  # every k steps"),
-        ],
-    )
-
-
-def optimizer_fault(trace: Trace, origin: Origin, finding: Finding) -> Finding | None:
-    """An update rule divided by zero, took the root of a negative, or was given a learning rate that is no number."""
-    recording = trace.recording
-    row = recording.row(origin.position) if origin.position >= 0 else None
-    if row is None or origin.kind not in ("operation", "intended", "data"):
-        return None
-    step = optimizer_step_at(recording, origin.position)
-    by_hand = origin.sink.kind == "parameter" and bool(row[FLAGS] & NOGRAD)
-    if row[PHASE] != OPTIMIZER and not by_hand:
-        return None
-    finding = replace(finding, phase="optimizer")
-    if row[FLAGS] & LITERAL or (step is not None and any(r is None or not math.isfinite(r) for r in step.rates)):
-        return _bad_rate(finding, step)
-    op = recording.ops.items[row[OP]]
-    if step is not None and op in _DIVIDES and (found := _eps_underflow(recording, origin, finding, step)) is not None:
-        return found
-    return replace(
-        finding,
+        fault.finding,
         cause="optimizer-arithmetic",
-        title=f"{op} in the update rule{f' of {step.optimizer}' if step else ''} made a non-finite value from finite operands",
-        explanation="Loss and gradients were finite; the update rule itself divided by zero, took the root of a negative number, or overflowed.",
+        phase="optimizer",
+        title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} made a non-finite value from finite operands",
+        explanation=optimizer_arithmetic.explanation,
         fixes=[Fix("keep the divisor away from zero inside the update rule", "denominator.clamp_min(1e-12)")],
     )
+
+
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
+        opt = torch.optim.Adam([w], lr=0.1)
+        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
+        opt.step()  # here
+    """,
+    fix="""
+        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
+        opt = torch.optim.Adam([w], lr=0.1, eps=1e-4)
+        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
+        opt.step()
+    """,
+)
+def optimizer_eps_underflow(fault: Fault) -> Finding | None:
+    """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides by zero."""
+    step = optimizer_step_at(fault.recording, fault.position)
+    if step is None or fault.row is None or not _in_update(fault):
+        return None
+    if _full_name(fault) not in _DIVIDES:
+        return None
+    return _eps_underflow(fault.recording, fault.origin, fault.finding, step)
+
+
+def _full_name(fault: Fault) -> str:
+    """The operator with the underscore of its in-place form."""
+    return str(fault.recording.ops.items[fault.row[OP]]) if fault.row is not None else ""
 
 
 def _bad_rate(finding: Finding, step: OptimizerStep | None) -> Finding:
@@ -159,7 +263,8 @@ def _bad_rate(finding: Finding, step: OptimizerStep | None) -> Finding:
         finding,
         cause="learning-rate",
         title=f"the learning rate is {shown}",
-        explanation="The schedule (or the code that computes the rate) gave a value that is not a finite number, and the update spread it to every parameter. Loss and gradients were finite.",
+        explanation=f"{learning_rate.explanation} Here the schedule gave the bad value, and the update spread it to every parameter; loss and gradients were finite.",
+        phase="optimizer",
         fixes=[
             Fix(
                 "guard the schedule against a length of zero, a step of zero and steps past its end",
@@ -183,7 +288,7 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
         finding,
         cause="optimizer-eps-underflow",
         title=f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero",
-        explanation=f"{limits.name} has nothing between 0 and {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
+        explanation=f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
         fixes=[
             Fix(
                 "keep the parameters in float32 (mixed precision)",
@@ -192,3 +297,6 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
             Fix(f"an eps that {limits.name} can hold", f"{step.optimizer}(..., eps={safe * 2:.0e})"),
         ],
     )
+
+
+RULES = (exploding_gradient, learning_rate, optimizer_arithmetic, optimizer_eps_underflow)
