@@ -297,7 +297,8 @@ def weight_overwritten_by_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize(
-    "program", [saved_result_overwritten, saved_operand_overwritten, saved_part_overwritten, weight_overwritten_by_the_optimizer]
+    "program",
+    [saved_result_overwritten, saved_operand_overwritten, saved_part_overwritten, weight_overwritten_by_the_optimizer],
 )
 def test_overwriting_names_who_saved_and_who_wrote(program: Program) -> None:
     found = explained(program)
@@ -462,7 +463,11 @@ def test_probability_that_is_none() -> None:
 def test_checkpoint_of_another_model() -> None:
     found = explained(lambda: nn.Linear(2, 3).load_state_dict({"weight": torch.zeros(4, 2), "extra": torch.zeros(1)}))
     assert found.cause == "state-dict-mismatch"
-    assert found.evidence.set_index("name")["model"].to_dict() == {"weight": "3, 2", "bias": "wanted", "extra": "unknown"}
+    assert found.evidence.set_index("name")["model"].to_dict() == {
+        "weight": "3, 2",
+        "bias": "wanted",
+        "extra": "unknown",
+    }
 
 
 def test_checkpoint_of_a_wrapped_model() -> None:
@@ -475,13 +480,25 @@ def test_checkpoint_of_a_wrapped_model() -> None:
 
 GENUINE = {
     "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
-    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1": ("device-failure", "resize_token_embeddings"),
-    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`": ("device-failure", "resize_token_embeddings"),
+    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1": (
+        "device-failure",
+        "resize_token_embeddings",
+    ),
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`": (
+        "device-failure",
+        "resize_token_embeddings",
+    ),
     "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load with map_location to map your "
     "storages to an existing device.": ("missing-device", "map_location"),
     "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are running on a CPU-only machine, please use "
-    "torch.load with map_location=torch.device('cpu') to map your storages to the CPU.": ("missing-device", "map_location"),
-    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB of which 3.12 GiB is free.": ("out-of-memory", "accumulate"),
+    "torch.load with map_location=torch.device('cpu') to map your storages to the CPU.": (
+        "missing-device",
+        "map_location",
+    ),
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB of which 3.12 GiB is free.": (
+        "out-of-memory",
+        "accumulate",
+    ),
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes. "
     "Error code 12 (Cannot allocate memory)": ("out-of-memory", "accumulate"),
     "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking argument for argument index in "
@@ -495,10 +512,19 @@ GENUINE = {
     "expected scalar type Half but found Float": ("dtype-mismatch", "autocast"),
     "expected m1 and m2 to have the same dtype, but got: float != c10::Half": ("dtype-mismatch", "autocast"),
     "Found dtype Long but expected Float": ("dtype-mismatch", "float()"),
-    "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same": ("dtype-mismatch", "float()"),
+    "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same": (
+        "dtype-mismatch",
+        "float()",
+    ),
     "expected scalar type Long but found Int": ("dtype-mismatch", "long()"),
-    "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.": ("numpy-of-graph", "detach()"),
-    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.": ("numpy-of-graph", "cpu()"),
+    "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.": (
+        "numpy-of-graph",
+        "detach()",
+    ),
+    "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.": (
+        "numpy-of-graph",
+        "cpu()",
+    ),
     "index 5 is out of bounds for dimension 0 with size 3": ("index-out-of-range", "min()"),
     "size mismatch, got input (4), mat (4x3), vec (5)": ("shape-mismatch", "shape"),
 }
@@ -514,7 +540,11 @@ def test_genuine_message_is_known(text: str) -> None:
 
 
 def test_deserialising_names_the_devices() -> None:
-    found = explain(RuntimeError("Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load"))
+    found = explain(
+        RuntimeError(
+            "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load"
+        )
+    )
     assert found is not None
     assert found.title == "the file was saved from cuda:2, and this machine has 1 CUDA device"
 
@@ -528,7 +558,9 @@ def test_memory_on_the_host_for_real() -> None:
 # -- explain itself ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), KeyError("labels"), RuntimeError(""), AssertionError(), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), KeyError("labels"), RuntimeError(""), AssertionError(), KeyboardInterrupt()]
+)
 def test_unknown_exception_means_nothing(error: BaseException) -> None:
     assert explain(error) is None
 

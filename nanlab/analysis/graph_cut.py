@@ -8,15 +8,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from nanlab.trace.recording import DTYPE, FLAGS, FORWARD, INPLACE, LINE, MODULE, NODE, NOGRAD, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import (
+    DTYPE,
+    FLAGS,
+    FORWARD,
+    INPLACE,
+    LINE,
+    MODULE,
+    NODE,
+    NOGRAD,
+    OP,
+    OPTIMIZER,
+    PHASE,
+    VIEW,
+    Recording,
+)
 
-Kind = Literal["no-grad", "detach", "data", "literal", "number", "numpy", "index", "comparison", "cast", "frozen", "unknown"]
+Kind = Literal[
+    "no-grad", "detach", "data", "literal", "number", "numpy", "index", "comparison", "cast", "frozen", "unknown"
+]
 MOST_ROWS = 20_000  # rows that are walked over
 
-_CHOICES = frozenset("argmax argmin argsort sort topk multinomial bincount nonzero searchsorted bucketize unique one_hot histc any all".split())
+_CHOICES = frozenset(
+    "argmax argmin argsort sort topk multinomial bincount nonzero searchsorted bucketize unique one_hot histc any all".split()
+)
 _COMPARISONS = frozenset("gt lt ge le eq ne isnan isfinite isinf logical_and logical_or logical_not signbit".split())
 _SEVERITY: dict[Kind, int] = {
-    kind: i for i, kind in enumerate(("no-grad", "literal", "number", "detach", "data", "numpy", "index", "cast", "comparison", "frozen", "unknown"))
+    kind: i
+    for i, kind in enumerate(
+        ("no-grad", "literal", "number", "detach", "data", "numpy", "index", "cast", "comparison", "frozen", "unknown")
+    )
 }
 
 
@@ -104,7 +125,9 @@ class GraphCuts:
     def reaches_parameter(self, root: int) -> bool:
         """Whether gradient flows from ``root`` to some parameter."""
         flows = self._walk(root, lambda p, c: self.carries(c) and not self._lost_between(p, c))
-        return any(position in self._parameters if self._parameters else self.is_parameter(position) for position, _ in flows)
+        return any(
+            position in self._parameters if self._parameters else self.is_parameter(position) for position, _ in flows
+        )
 
     def cuts_off_parameters(self, cut: Cut) -> bool:
         """Whether gradient would flow on to a parameter from where it was lost."""
@@ -154,7 +177,18 @@ class GraphCuts:
         op = recording.ops.items[row[OP]]
         module = recording.modules.items[row[MODULE]]
         file, line, source = place(recording, row[LINE])
-        return Cut(self._kind(row, op, carrier, source), position if at is None else at, op, module, file, line, source, carrier, True, steps)
+        return Cut(
+            self._kind(row, op, carrier, source),
+            position if at is None else at,
+            op,
+            module,
+            file,
+            line,
+            source,
+            carrier,
+            True,
+            steps,
+        )
 
     def _detached(self, carrier: int, reader: int) -> int | None:
         """The row that took ``carrier`` out of the graph before ``reader`` read it; an alias, so that the reader's edge does not name it."""
@@ -224,6 +258,8 @@ class GraphCuts:
             row = recording.row(position)
             if row is None or position in used or row[PHASE] != FORWARD or self.is_parameter(position):
                 continue
+            if row[FLAGS] & VIEW and all(self.is_parameter(p) for p in recording.parents(position)):
+                continue
             if self._detached_by_program(position, row) or self.carries(position):
                 ends.append(position)
         return ends
@@ -261,16 +297,14 @@ class GraphCuts:
         stats = recording.stats(number)
         if stats is None or stats.min is None:
             return []
-        inside = []
+        by_size: dict[int, list[int]] = {}
         for end in ends:
             each = recording.stats(end)
             if each is not None and each.min is not None and stats.min <= each.min and each.max <= stats.max:
-                inside.append(end)
-        total = 0
-        for count, end in enumerate(reversed(inside), start=1):
-            total += recording.stats(end).numel
-            if total == stats.numel:
-                return inside[-count:]
+                by_size.setdefault(each.numel, []).append(end)
+        for size, rows in by_size.items():
+            if size * len(rows) >= stats.numel and stats.numel % size == 0:
+                return rows[-(stats.numel // size) :]
         return []
 
 

@@ -46,7 +46,12 @@ def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.M
     module = _path(modules, root)
     if isinstance(error, IndexOutOfRangeError):
         bad = error.bad
-    if bad is None and guard is not None and _AFTER_DEATH.search(str(error)) and (suspect := guard.suspect()) is not None:
+    if (
+        bad is None
+        and guard is not None
+        and _AFTER_DEATH.search(str(error))
+        and (suspect := guard.suspect()) is not None
+    ):
         bad, module, number = suspect
         file, line, real = guard.place(number)
         op = bad.op
@@ -123,7 +128,11 @@ def _operation(steps: list[Step]) -> tuple[str, tuple[Operand, ...], BadIndices 
         if frame.f_code is _DISPATCH:
             return _dispatched(frame.f_locals)
     for frame, _ in reversed(steps):
-        if frame.f_code.co_filename.endswith("functional.py") and frame.f_code.co_name in _FUNCTIONS and is_torch(frame):
+        if (
+            frame.f_code.co_filename.endswith("functional.py")
+            and frame.f_code.co_name in _FUNCTIONS
+            and is_torch(frame)
+        ):
             op, names = _FUNCTIONS[frame.f_code.co_name]
             values = [frame.f_locals.get(name) for name in names]
             return op, tuple(_operands(names, values, [])), _indices(op, values)

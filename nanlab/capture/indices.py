@@ -114,7 +114,15 @@ def examine(op: str, indices: Tensor, limits: Allowed) -> BadIndices | None:
     first = places[:SHOWN].tolist()
     values = indices[wrong][:SHOWN].tolist()
     return BadIndices(
-        op, limits.argument, limits.low, limits.high, limits.ignored, len(places), tuple(values), tuple(map(tuple, first)), tuple(indices.shape)
+        op,
+        limits.argument,
+        limits.low,
+        limits.high,
+        limits.ignored,
+        len(places),
+        tuple(values),
+        tuple(map(tuple, first)),
+        tuple(indices.shape),
     )
 
 
@@ -147,7 +155,9 @@ class IndexGuard:
     copied to pinned memory on the stream of the kernel; that copy outlives the context when the kernel's assertion ends it.
     """
 
-    def __init__(self, recorder: OpRecorder, elsewhere: Callable[[Tensor], bool] = lambda tensor: bool(tensor.is_cuda)) -> None:
+    def __init__(
+        self, recorder: OpRecorder, elsewhere: Callable[[Tensor], bool] = lambda tensor: bool(tensor.is_cuda)
+    ) -> None:
         self._recorder = recorder
         self._elsewhere = elsewhere  # whether the indices are on a device that asserts
         self._copies: deque[Copied] = deque(maxlen=COPIES)
@@ -171,7 +181,9 @@ class IndexGuard:
             if each.indices.dtype not in _INTEGERS or not each.indices.numel():
                 continue
             known = known_range(self._recorder.recording, self._recorder.source(each.indices))
-            if known is None or (known[0] == each.ignored and known[1] < each.high):  # a bad one may hide above ignore_index
+            if known is None or (
+                known[0] == each.ignored and known[1] < each.high
+            ):  # a bad one may hide above ignore_index
                 self._copy(op, each, frame)
             elif each.broken_by(*known) and (bad := examine(op, each.indices, each)) is not None:
                 return bad

@@ -47,7 +47,9 @@ class Failure:
     operands: tuple[Operand, ...] = ()
     module: str = ""  # path of the innermost running module
     module_type: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)  # what the frames on the way say: sizes of the module, state of the optimizer
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the frames on the way say: sizes of the module, state of the optimizer
     bad: BadIndices | None = None
 
 

@@ -50,7 +50,10 @@ def _text(value: object) -> str:
 def _fixes(explanation: Explanation) -> str:
     if not explanation.fixes:
         return ""
-    rows = [[escape(fix.title), f'<code style="white-space:pre;background:none">{escape(fix.code)}</code>'] for fix in explanation.fixes]
+    rows = [
+        [escape(fix.title), f'<code style="white-space:pre;background:none">{escape(fix.code)}</code>']
+        for fix in explanation.fixes
+    ]
     return table(["what to do", "write"], rows, ["left", "left"])
 
 

@@ -17,7 +17,9 @@ _PADDING = (
 )
 
 
-@means(r"stack expects each tensor to be equal size, but got \[([\d, ]*)\] at entry (\d+) and \[([\d, ]*)\] at entry (\d+)")
+@means(
+    r"stack expects each tensor to be equal size, but got \[([\d, ]*)\] at entry (\d+) and \[([\d, ]*)\] at entry (\d+)"
+)
 def unequal_sizes(case: Case) -> Explanation | None:
     """Samples of different length cannot be stacked into one batch."""
     sizes = _sizes(case)
@@ -34,7 +36,10 @@ def unequal_sizes(case: Case) -> Explanation | None:
         evidence=frame,
         fixes=advice(
             _PADDING,
-            ("in transformers: let the collator pad", "DataCollatorWithPadding(tokenizer)  # or tokenizer(texts, padding=True, return_tensors='pt')"),
+            (
+                "in transformers: let the collator pad",
+                "DataCollatorWithPadding(tokenizer)  # or tokenizer(texts, padding=True, return_tensors='pt')",
+            ),
             ("or join them one after the other", "torch.cat(tensors)  # where there is no batch dimension to make"),
         ),
     )
@@ -53,7 +58,9 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", text))
 
 
-@means(r"Sizes of tensors must match except in dimension (\d+)\. (?:Expected size (\d+) but got|Got) (?:size )?(\d+)(?: for tensor number (\d+))?")
+@means(
+    r"Sizes of tensors must match except in dimension (\d+)\. (?:Expected size (\d+) but got|Got) (?:size )?(\d+)(?: for tensor number (\d+))?"
+)
 def unequal_in_cat(case: Case) -> Explanation | None:
     """Tensors that are joined differ in another dimension."""
     match = case.match
@@ -63,11 +70,19 @@ def unequal_in_cat(case: Case) -> Explanation | None:
         f"{which} has size {match[3]} where the others have {match[2] or 'another'}",
         f"torch.cat joins along dimension {match[1]}; in all others the sizes must be equal. Either another dimension was meant, or the tensors need padding.",
         evidence=operands_frame(case.failure.operands),
-        fixes=advice(("join along the other dimension", f"torch.cat(tensors, dim={1 - int(match[1]) if int(match[1]) < 2 else 0})"), _PADDING),
+        fixes=advice(
+            (
+                "join along the other dimension",
+                f"torch.cat(tensors, dim={1 - int(match[1]) if int(match[1]) < 2 else 0})",
+            ),
+            _PADDING,
+        ),
     )
 
 
-@means(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: (.+?)\.|exited unexpectedly)|[Uu]nexpected bus error encountered in worker")
+@means(
+    r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: (.+?)\.|exited unexpectedly)|[Uu]nexpected bus error encountered in worker"
+)
 def worker_died(case: Case) -> Explanation | None:
     """A DataLoader worker was ended by the operating system."""
     text = case.failure.text
@@ -78,7 +93,10 @@ def worker_died(case: Case) -> Explanation | None:
     elif case.match[2] and "Killed" in case.match[2]:
         title = "a DataLoader worker was killed, most likely because the machine ran out of memory"
         why = "The kernel ends a process when memory is out. Each worker has a copy of the dataset object, which grows as its Python objects are touched."
-        first = ("keep the data in arrays, not in lists of Python objects", "self.items = np.array(items)  # shared by the workers, not copied")
+        first = (
+            "keep the data in arrays, not in lists of Python objects",
+            "self.items = np.array(items)  # shared by the workers, not copied",
+        )
     else:
         title = "a DataLoader worker died without an error of its own"
         why = "It crashed in native code, was killed, or could not import the main script (a notebook's dataset class under spawn)."

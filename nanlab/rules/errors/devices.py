@@ -11,10 +11,15 @@ from nanlab.rules.errors._explanation import Case, Explanation, advice, means, o
 from nanlab.rules.errors.indices import with_evidence
 from nanlab.trace.recording import LINE, OP, SHAPE, Recording
 
-_BLOCKING = ("run the failing step on the CPU, where the message is exact", "model.cpu()(batch.cpu())  # after a restart of the kernel")
+_BLOCKING = (
+    "run the failing step on the CPU, where the message is exact",
+    "model.cpu()(batch.cpu())  # after a restart of the kernel",
+)
 
 
-@means(r"device-side assert triggered|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|illegal memory access|unspecified launch failure")
+@means(
+    r"device-side assert triggered|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|illegal memory access|unspecified launch failure"
+)
 def device_failed(case: Case) -> Explanation | None:
     """A kernel stopped the device; the line that reports it is a later one."""
     dead = " The device is lost to this process: restart the kernel before anything else runs on it."
@@ -22,7 +27,11 @@ def device_failed(case: Case) -> Explanation | None:
     if bad is not None:
         return with_evidence(case, bad, dead)
     memory = "CUBLAS_STATUS_ALLOC_FAILED" in case.match[0] or "NOT_INITIALIZED" in case.match[0]
-    free = " cuBLAS also says so when memory is out: if nvidia-smi shows no free memory, use a smaller batch." if memory else ""
+    free = (
+        " cuBLAS also says so when memory is out: if nvidia-smi shows no free memory, use a smaller batch."
+        if memory
+        else ""
+    )
     return case.explain(
         "device-failure",
         f"{case.match[0]}: a kernel failed on the device, at an earlier line than the one shown",
@@ -31,13 +40,21 @@ def device_failed(case: Case) -> Explanation | None:
         fixes=advice(
             ("let nanlab check indices before the kernel runs", "with nanlab.watch(model):\n    step()"),
             _BLOCKING,
-            ("make CUDA wait, to see the right line", "CUDA_LAUNCH_BLOCKING=1 python train.py  # set before torch is imported"),
-            ("tokens were added to the tokenizer: resize the embedding", "model.resize_token_embeddings(len(tokenizer))"),
+            (
+                "make CUDA wait, to see the right line",
+                "CUDA_LAUNCH_BLOCKING=1 python train.py  # set before torch is imported",
+            ),
+            (
+                "tokens were added to the tokenizer: resize the embedding",
+                "model.resize_token_embeddings(len(tokenizer))",
+            ),
         ),
     )
 
 
-@means(r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but torch\.cuda\.device_count\(\) is (\d+)| but torch\.\w+\.is_available\(\) is False)?")
+@means(
+    r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but torch\.cuda\.device_count\(\) is (\d+)| but torch\.\w+\.is_available\(\) is False)?"
+)
 def missing_device(case: Case) -> Explanation | None:
     """A file was saved on a device that this machine does not have."""
     match = case.match
@@ -50,7 +67,10 @@ def missing_device(case: Case) -> Explanation | None:
         "torch.load puts each tensor on the device it was saved from unless map_location says another.",
         fixes=advice(
             (f"load to the device that is here: {here}", f'state = torch.load(path, map_location="{here}")'),
-            ("load to the CPU, then move the model", 'model.load_state_dict(torch.load(path, map_location="cpu"))\nmodel.to(device)'),
+            (
+                "load to the CPU, then move the model",
+                'model.load_state_dict(torch.load(path, map_location="cpu"))\nmodel.to(device)',
+            ),
         ),
     )
 
@@ -74,13 +94,20 @@ def out_of_memory(case: Case) -> Explanation | None:
         "out-of-memory",
         f"{size or 'memory'} more {'on the device' + of if cuda else 'of host memory'} could not be had{case.inside}",
         "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with "
-        "the batch. The table shows the largest results of the run." if len(largest) else
-        "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with the batch.",
+        "the batch. The table shows the largest results of the run."
+        if len(largest)
+        else "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with the batch.",
         evidence=largest,
         fixes=advice(
-            ("a smaller batch, its gradients accumulated", "(criterion(model(x), y) / accumulate).backward()  # optimizer.step() every `accumulate` batches"),
+            (
+                "a smaller batch, its gradients accumulated",
+                "(criterion(model(x), y) / accumulate).backward()  # optimizer.step() every `accumulate` batches",
+            ),
             ("keep no graph alive: add numbers, not losses", "total += loss.item()  # not total += loss"),
-            ("recompute activations instead of keeping them", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"),
+            (
+                "recompute activations instead of keeping them",
+                "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+            ),
             ("half precision", 'with torch.autocast("cuda", torch.bfloat16):\n    loss = criterion(model(x), y)'),
             ("no graph in evaluation", "with torch.inference_mode():\n    model(x)"),
         ),
@@ -102,14 +129,23 @@ def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
             file, line, _ = recording.places[row[LINE]]
             seen[row[OP], row[LINE]] = (numel, " x ".join(map(str, shape)), f"{file}:{line}")
     order = sorted(seen.items(), key=lambda item: -item[1][0])[:count]
-    return pd.DataFrame([{"op": recording.ops.items[key[0]], "elements": n, "shape": shape, "where": where} for key, (n, shape, where) in order])
+    return pd.DataFrame(
+        [
+            {"op": recording.ops.items[key[0]], "elements": n, "shape": shape, "where": where}
+            for key, (n, shape, where) in order
+        ]
+    )
 
 
-@means(r"Expected all tensors to be on the same device(?:, but (?:found at least two devices, |got \w+ is on )(\S+?),? (?:and |different from other tensors on )(\S+?)[!,\s(])?")
+@means(
+    r"Expected all tensors to be on the same device(?:, but (?:found at least two devices, |got \w+ is on )(\S+?),? (?:and |different from other tensors on )(\S+?)[!,\s(])?"
+)
 def mixed_devices(case: Case) -> Explanation | None:
     """An operation got tensors of two devices."""
     failure = case.failure
-    operands = [*failure.operands, *failure.facts.get("inputs", [])] if failure.operands or failure.facts.get("inputs") else []
+    operands = (
+        [*failure.operands, *failure.facts.get("inputs", [])] if failure.operands or failure.facts.get("inputs") else []
+    )
     named = sorted({o.device for o in operands}) or [d for d in case.match.groups() if d]
     what = " and ".join(named) if len(named) > 1 else "two devices"
     own = failure.facts.get("parameter_devices")
@@ -122,7 +158,10 @@ def mixed_devices(case: Case) -> Explanation | None:
         fixes=advice(
             ("move the batch to the model", "x = x.to(next(model.parameters()).device)"),
             ("make tensors where their operands are", "mask = torch.ones(n, device=x.device)  # or x.new_ones(n)"),
-            ("constants of a module: register them, so that model.to() moves them", 'self.register_buffer("scale", torch.ones(n))'),
+            (
+                "constants of a module: register them, so that model.to() moves them",
+                'self.register_buffer("scale", torch.ones(n))',
+            ),
         ),
     )
 

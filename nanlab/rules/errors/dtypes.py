@@ -19,7 +19,13 @@ _NAMES = {
     "bool": "bool",
 }
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
-_METHODS = {"float16": "half()", "float32": "float()", "float64": "double()", "bfloat16": "bfloat16()", "int64": "long()"}
+_METHODS = {
+    "float16": "half()",
+    "float32": "float()",
+    "float64": "double()",
+    "bfloat16": "bfloat16()",
+    "int64": "long()",
+}
 
 
 def dtype_name(text: str) -> str:
@@ -52,7 +58,10 @@ def dtype_mismatch(case: Case) -> Explanation | None:
         evidence=operands_frame([*case.failure.operands, *case.failure.facts.get("inputs", [])]),
         fixes=advice(
             ("cast the operand to the parameters' dtype", f"x = x.{_METHODS[kept]}  # or x.to(self.weight.dtype)"),
-            ("keep the forward pass inside of autocast", 'with torch.autocast(device_type="cuda"):\n    loss = criterion(model(x), y)'),
+            (
+                "keep the forward pass inside of autocast",
+                'with torch.autocast(device_type="cuda"):\n    loss = criterion(model(x), y)',
+            ),
         ),
     )
 
@@ -63,12 +72,20 @@ def _integer(case: Case, first: str, second: str) -> Explanation:
     source, op = case.failure.source, case.failure.op
     classes = wants_indices or "nll_loss" in op or "cross_entropy" in source
     if classes and first == "int64":
-        title, why = f"the target is {second}, and class indices must be int64", "Class indices are int64; probabilities need the shape of the scores."
-        fixes = advice(("class indices", "loss = F.cross_entropy(scores, target.long())"), ("probabilities", "target.shape == scores.shape"))
+        title, why = (
+            f"the target is {second}, and class indices must be int64",
+            "Class indices are int64; probabilities need the shape of the scores.",
+        )
+        fixes = advice(
+            ("class indices", "loss = F.cross_entropy(scores, target.long())"),
+            ("probabilities", "target.shape == scores.shape"),
+        )
     else:
         title = f"{first} met {second}{case.inside}"
         why = "An operation of floating-point numbers got integers: a target of mse_loss or binary_cross_entropy, or features loaded as integers."
-        fixes = advice(("make it floating point", "loss = criterion(out, target.float())"), ("features too", "model(x.float())"))
+        fixes = advice(
+            ("make it floating point", "loss = criterion(out, target.float())"), ("features too", "model(x.float())")
+        )
     return case.explain("dtype-mismatch", title, why, evidence=operands_frame(case.failure.operands), fixes=fixes)
 
 
@@ -85,16 +102,24 @@ def dtype_unknown(case: Case) -> Explanation | None:
         title = f"the target is {dtype_name(match[6])}, and class indices must be int64"
         fix = ("class indices", "loss = F.cross_entropy(scores, target.long())")
     elif match[8]:
-        title, fix = f"indices are {dtype_name(match[8])}, and must be integers", ("indices are int64", "self.embedding(tokens.long())")
+        title, fix = (
+            f"indices are {dtype_name(match[8])}, and must be integers",
+            ("indices are int64", "self.embedding(tokens.long())"),
+        )
     elif match[7]:
-        title = f"targets have the shape of the scores and are {dtype_name(match[7])}: probabilities must be floating point"
+        title = (
+            f"targets have the shape of the scores and are {dtype_name(match[7])}: probabilities must be floating point"
+        )
         fix = ("probabilities, or class indices of one dimension less", "F.cross_entropy(scores, target.float())")
     else:
         dtype = dtype_name(next((g for g in (match[2], match[3], match[5]) if g), "integer"))
         op = re.sub(r"_(cpu|cuda|impl|kernel|out|frame).*$", "", failure.op or match[1] or "the operation")
         title, fix = f"{op} does not work on {dtype}{case.inside}", ("convert first", "x = x.float()")
         if dtype == "float16":
-            fix = ("float16 is for GPUs: on the CPU use bfloat16 or float32", "model.float()(x.float())  # or .bfloat16()")
+            fix = (
+                "float16 is for GPUs: on the CPU use bfloat16 or float32",
+                "model.float()(x.float())  # or .bfloat16()",
+            )
     why = "Each operation is compiled for the dtypes that it makes sense for."
     return case.explain("dtype-mismatch", title, why, evidence=operands_frame(failure.operands), fixes=advice(fix))
 

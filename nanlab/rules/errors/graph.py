@@ -34,7 +34,10 @@ _CURES = {
     "comparison": ("use a smooth stand-in for the threshold", "soft = torch.sigmoid((x - threshold) / temperature)"),
     "cast": ("stay in floating point", "out = x.float()  # not x.long()"),
     "frozen": ("let the parameters learn", "for p in model.parameters():\n    p.requires_grad_(True)"),
-    "unknown": ("compute this step by differentiable operations", "out.requires_grad  # must be True after every operation"),
+    "unknown": (
+        "compute this step by differentiable operations",
+        "out.requires_grad  # must be True after every operation",
+    ),
 }
 
 
@@ -43,7 +46,11 @@ def _cut_explanation(case: Case, recording: Recording, cuts: list[Cut], symptom:
     rows = [(f"lost gradient ({cut.kind})", cut.position) for cut in cuts[:10]]
     carriers = [("still carried gradient", p) for p in (first.carriers or (first.carrier,)) if first.known]
     inside = f" in {first.module}" if first.module else ""
-    held = f" (it holds the values of {len(first.carriers)} results that carry gradient)" if len(first.carriers) > 1 else ""
+    held = (
+        f" (it holds the values of {len(first.carriers)} results that carry gradient)"
+        if len(first.carriers) > 1
+        else ""
+    )
     what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(first.kind, first.op)
     return case.explain(
         "graph-cut",
@@ -69,7 +76,10 @@ def _without_trace(case: Case, symptom: str) -> Explanation:
         f"{symptom} Look for torch.tensor or torch.as_tensor of a list of results, .item(), .detach(), .numpy(), .data, torch.no_grad, "
         "argmax or a comparison between the model and the loss; under a watch nanlab names the line.",
         fixes=advice(
-            _CURES["literal"], _CURES["detach"], _CURES["no-grad"], ("let nanlab find the line", "with nanlab.watch(model):\n    step()\nnanlab.explain()")
+            _CURES["literal"],
+            _CURES["detach"],
+            _CURES["no-grad"],
+            ("let nanlab find the line", "with nanlab.watch(model):\n    step()\nnanlab.explain()"),
         ),
     )
 
@@ -80,7 +90,9 @@ def no_inf_checks(case: Case) -> Explanation | None:
     facts, recording = case.failure.facts, case.recording
     count = facts.get("optimizer_parameters")
     of = f"None of the {count} parameters" if count else "None of the parameters"
-    symptom = f"The message has nothing to do with infinities: {of[0].lower() + of[1:]} of this optimizer has a gradient."
+    symptom = (
+        f"The message has nothing to do with infinities: {of[0].lower() + of[1:]} of this optimizer has a gradient."
+    )
     if recording is None:
         return _without_trace(case, symptom)
     root = last_root(recording)
@@ -89,14 +101,21 @@ def no_inf_checks(case: Case) -> Explanation | None:
             "backward-missing",
             "scaler.step(optimizer) was called before any backward()",
             symptom,
-            fixes=advice(("call backward on the scaled loss first", "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()")),
+            fixes=advice(
+                (
+                    "call backward on the scaled loss first",
+                    "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
+                )
+            ),
         )
     graph = GraphCuts(recording, facts.get("optimizer_rows", frozenset()))
     cuts = graph.cuts(root)
     guilty = [cut for cut in cuts if graph.cuts_off_parameters(cut)]
     if guilty and not graph.reaches_parameter(root):
         return _cut_explanation(case, recording, guilty, symptom)
-    if any(run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad" for run in recording.node_runs):
+    if any(
+        run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad" for run in recording.node_runs
+    ):
         return _other_parameters(case, recording, symptom)
     return _cut_explanation(case, recording, cuts, symptom) if cuts else _without_trace(case, symptom)
 
@@ -109,7 +128,12 @@ def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explana
         f"the backward pass at {_spot(file, line)} gave gradients to other parameters than those of the optimizer",
         f"{symptom} Gradients did arrive elsewhere: the optimizer holds parameters of another model (one that was copied, moved or built anew "
         "after the optimizer was made), they were cleared by zero_grad() after backward(), or this optimizer's loss was not used.",
-        fixes=advice(("make the optimizer after the model has its final form", "model = model.to(device)\noptimizer = torch.optim.AdamW(model.parameters())")),
+        fixes=advice(
+            (
+                "make the optimizer after the model has its final form",
+                "model = model.to(device)\noptimizer = torch.optim.AdamW(model.parameters())",
+            )
+        ),
         evidence=places_frame(recording, [("loss", root) for root in last.roots]),
         file=file or case.failure.file,
         line=line or case.failure.line,
@@ -150,11 +174,15 @@ def second_backward(case: Case) -> Explanation | None:
     why = "The first backward() frees what its nodes had saved; a second one through the same nodes finds nothing."
     found = reused_graph(recording) if recording is not None else None
     if recording is None or found is None:
-        return case.explain("graph-freed", "two backward passes went through the same graph", why, fixes=advice(*remedies))
+        return case.explain(
+            "graph-freed", "two backward passes went through the same graph", why, fixes=advice(*remedies)
+        )
     return _reuse_explanation(case, recording, found, why, remedies)
 
 
-def _reuse_explanation(case: Case, recording: Recording, found: Reused, why: str, remedies: list[tuple[str, str]]) -> Explanation:
+def _reuse_explanation(
+    case: Case, recording: Recording, found: Reused, why: str, remedies: list[tuple[str, str]]
+) -> Explanation:
     first, second = place(recording, found.first.line), place(recording, found.second.line)
     made = place(recording, found.made.line) if found.made is not None else ("", 0, "")
     op = op_of(recording, found.made)
@@ -181,30 +209,49 @@ def _reuse_explanation(case: Case, recording: Recording, found: Reused, why: str
     )
 
 
-@means(r"modified by an inplace operation(?:: \[\S+ \[([\d, ]*)\]\](?:, which is output \d+ of (\w+),)? is at version (\d+); expected version (\d+))?")
+@means(
+    r"modified by an inplace operation(?:: \[\S+ \[([\d, ]*)\]\](?:, which is output \d+ of (\w+),)? is at version (\d+); expected version (\d+))?"
+)
 def overwritten_tensor(case: Case) -> Explanation | None:
     """A tensor that the backward pass needs was overwritten after it was saved."""
     match, recording = case.match, case.recording
     shape = tuple(int(n) for n in match[1].split(",")) if match[1] else (() if match[1] == "" else None)
-    why = "Autograd had saved the tensor for the backward pass; the in-place operation changed it before that pass came."
-    remedies = [("write a new tensor instead", "y = y * 2  # not y *= 2, y.mul_(2), y[mask] = 0, relu(inplace=True)"), ("change a copy", "y = y.clone()\ny[0] = 0")]
+    why = (
+        "Autograd had saved the tensor for the backward pass; the in-place operation changed it before that pass came."
+    )
+    remedies = [
+        ("write a new tensor instead", "y = y * 2  # not y *= 2, y.mul_(2), y[mask] = 0, relu(inplace=True)"),
+        ("change a copy", "y = y.clone()\ny[0] = 0"),
+    ]
     found = overwritten(recording, shape) if recording is not None else None
     if recording is None or found is None:
         named = f", the result of {match[2]}," if match[2] else ""
         size = f" of shape {shape_text(shape)}" if shape is not None else ""
-        return case.explain("inplace-modification", f"a tensor{size}{named} was overwritten before the backward pass", why, fixes=advice(*remedies))
-    saver, saved_at = op_of(recording, found.made), place(recording, found.made.line) if found.made is not None else ("", 0, "")
+        return case.explain(
+            "inplace-modification",
+            f"a tensor{size}{named} was overwritten before the backward pass",
+            why,
+            fixes=advice(*remedies),
+        )
+    saver, saved_at = (
+        op_of(recording, found.made),
+        place(recording, found.made.line) if found.made is not None else ("", 0, ""),
+    )
     rows = [("saved it", found.made.position)] if found.made is not None else []
     what = "its operand" if found.operand else "its result"
     if found.written is None:
         title = f"what {saver} at {_spot(*saved_at[:2])} had saved was overwritten before the backward pass"
-        return case.explain("inplace-modification", title, why, evidence=places_frame(recording, rows), fixes=advice(*remedies))
+        return case.explain(
+            "inplace-modification", title, why, evidence=places_frame(recording, rows), fixes=advice(*remedies)
+        )
     file, line, source = place_of(recording, found.written)
     rows.append(("overwrote it", found.written))
     frame = places_frame(recording, rows)
     writer = frame["op"].iloc[-1]
     if writer.startswith("_foreach") or "optim" in source or ".step(" in source:
-        remedies.insert(0, ("step the optimizer after the last backward", "loss_a.backward()\nloss_b.backward()\noptimizer.step()"))
+        remedies.insert(
+            0, ("step the optimizer after the last backward", "loss_a.backward()\nloss_b.backward()\noptimizer.step()")
+        )
     return case.explain(
         "inplace-modification",
         f"{writer} at {_spot(file, line)} overwrote what {saver} at {_spot(*saved_at[:2])} had saved ({what})",
@@ -225,7 +272,10 @@ def leaf_in_place(case: Case) -> Explanation | None:
         "inplace-modification",
         f"a parameter was changed in place while gradients are on{case.inside}",
         f"{case.match[1]} has no history to which the change could be added; an update by hand is no part of the model.",
-        fixes=advice(("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"), ("or compute a new tensor", "scaled = weight * 2")),
+        fixes=advice(
+            ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
+            ("or compute a new tensor", "scaled = weight * 2"),
+        ),
     )
 
 
@@ -268,7 +318,10 @@ def loss_not_scalar(case: Case) -> Explanation | None:
         "loss-not-scalar",
         f"backward() was called on a tensor{of}, not on one number",
         "A gradient is that of one number. A loss with reduction='none', or a model's output, has one for each sample: reduce it first.",
-        fixes=advice(("reduce it", "loss.mean().backward()"), ("or weigh the elements", "loss.backward(gradient=torch.ones_like(loss))")),
+        fixes=advice(
+            ("reduce it", "loss.mean().backward()"),
+            ("or weigh the elements", "loss.backward(gradient=torch.ones_like(loss))"),
+        ),
     )
 
 
@@ -282,7 +335,10 @@ def numpy_of_graph(case: Case) -> Explanation | None:
         f"numpy() was called on a tensor {'on ' + on.rstrip(':') if on else 'that carries gradient'}{case.inside}",
         "NumPy reads CPU memory and knows no graph. To look at the values, detach them; if the loss is computed from the array, the graph ends "
         "there and no parameter gets a gradient: use the torch function then.",
-        fixes=advice(("to look at the values", code), ("on the way to the loss: stay in torch", "torch.log1p(x)  # not np.log1p(x.numpy())")),
+        fixes=advice(
+            ("to look at the values", code),
+            ("on the way to the loss: stay in torch", "torch.log1p(x)  # not np.log1p(x.numpy())"),
+        ),
     )
 
 

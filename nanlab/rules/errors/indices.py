@@ -35,8 +35,14 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
     samples = sorted({place[0] for place in bad.places if place})
     first = bad.values[0]
     at = f" at position {list(bad.places[0])}" if bad.places[0] else ""
-    frame = pd.DataFrame([{"position": list(place), "index": value} for place, value in zip(bad.places, bad.values, strict=True)])
-    sample = f" Samples of the batch that hold one: {', '.join(map(str, samples))}." if samples and len(bad.shape) > 0 else ""
+    frame = pd.DataFrame(
+        [{"position": list(place), "index": value} for place, value in zip(bad.places, bad.values, strict=True)]
+    )
+    sample = (
+        f" Samples of the batch that hold one: {', '.join(map(str, samples))}."
+        if samples and len(bad.shape) > 0
+        else ""
+    )
     ignored = f"; {bad.ignored} is ignored" if bad.ignored is not None else ""
     return case.explain(
         "index-out-of-range",
@@ -50,7 +56,11 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
 def _kind_of(op: str, module: str) -> tuple[str, str, str]:
     """(what the index is, what it points into, the usual reason)."""
     if "embedding" in op or module == "Embedding":
-        return "index", "rows of the embedding", "Mostly tokens were added and the embedding was not resized, or positions run past its length."
+        return (
+            "index",
+            "rows of the embedding",
+            "Mostly tokens were added and the embedding was not resized, or positions run past its length.",
+        )
     if "nll_loss" in op:
         return "target", "classes", "Mostly labels count from 1, or a padding label is not the ignore_index."
     return "index", "entries of the dimension", "Indices count from 0, and a negative one is only allowed in x[i]."
@@ -59,7 +69,11 @@ def _kind_of(op: str, module: str) -> tuple[str, str, str]:
 def _remedies(op: str, size: int) -> list[tuple[str, str]]:
     if "embedding" in op:
         check = ("see it before it happens", _CHECK.format(name="input_ids", size="model.embedding.num_embeddings"))
-        return [_RESIZE, ("a larger embedding", "nn.Embedding(num_embeddings=len(vocabulary), embedding_dim=...)"), check]
+        return [
+            _RESIZE,
+            ("a larger embedding", "nn.Embedding(num_embeddings=len(vocabulary), embedding_dim=...)"),
+            check,
+        ]
     if "nll_loss" in op:
         return [*_LABELS, ("see it before it happens", _CHECK.format(name="target", size=size))]
     return [("see it before it happens", _CHECK.format(name="index", size=size))]
@@ -68,16 +82,28 @@ def _remedies(op: str, size: int) -> list[tuple[str, str]]:
 def _from_message(case: Case) -> Explanation:
     match, facts = case.match, case.failure.facts
     if match[1]:
-        op, title = "nll_loss", f"target {match[1]} is outside of the classes that the model has an output for{case.inside}"
+        op, title = (
+            "nll_loss",
+            f"target {match[1]} is outside of the classes that the model has an output for{case.inside}",
+        )
     elif match[2]:
-        op, title = "index", f"index {match[2]} is outside of dimension {match[3]}, which has size {match[4]}{case.inside}"
+        op, title = (
+            "index",
+            f"index {match[2]} is outside of dimension {match[3]}, which has size {match[4]}{case.inside}",
+        )
     elif "Class values" in case.failure.text:
         op, title = "nll_loss", f"a label is outside of the classes of one_hot{case.inside}"
     else:
         rows = facts.get("num_embeddings")
-        op = "embedding" if rows is not None or "embed" in case.failure.source.lower() or not case.failure.source else "index"
+        op = (
+            "embedding"
+            if rows is not None or "embed" in case.failure.source.lower() or not case.failure.source
+            else "index"
+        )
         title = f"an index is outside of {f'the {rows} rows of the embedding' if rows else 'what it is looked up in'}{case.inside}"
-    return case.explain("index-out-of-range", title, _kind_of(op, "")[2], fixes=advice(*_remedies(op, int(match[4] or 0) or 10)))
+    return case.explain(
+        "index-out-of-range", title, _kind_of(op, "")[2], fixes=advice(*_remedies(op, int(match[4] or 0) or 10))
+    )
 
 
 MEANINGS = [out_of_range]

@@ -25,12 +25,19 @@ def product_mismatch(case: Case) -> Explanation | None:
         shapes = f"{numbers[0]} x {numbers[1]} times {numbers[2]} x {numbers[3]}"
     elif case.match[9]:
         left, right = numbers[1], numbers[3]
-        shapes = " times ".join(shape_text(o.shape) for o in failure.operands[-2:]) or f"batches of inner size {left} and {right}"
+        shapes = (
+            " times ".join(shape_text(o.shape) for o in failure.operands[-2:])
+            or f"batches of inner size {left} and {right}"
+        )
     else:
         left, right = numbers[-2], numbers[-1]
         shapes = f"inner sizes {left} and {right}"
     turned = len(numbers) == 4 and numbers[1] == numbers[3]
-    first = ("transpose the second", "scores = q @ k.transpose(-1, -2)") if turned else ("bring the sizes together", "print(a.shape, b.shape)  # (..., n, k) @ (..., k, m)")
+    first = (
+        ("transpose the second", "scores = q @ k.transpose(-1, -2)")
+        if turned
+        else ("bring the sizes together", "print(a.shape, b.shape)  # (..., n, k) @ (..., k, m)")
+    )
     return case.explain(
         "shape-mismatch",
         f"matrix product of {shapes}: {left} and {right} must be equal{case.inside}",
@@ -64,7 +71,9 @@ def _linear(case: Case) -> Explanation:
     )
 
 
-@means(r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d+)|The expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\) at non-singleton dimension (\d+)")
+@means(
+    r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d+)|The expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\) at non-singleton dimension (\d+)"
+)
 def broadcast_mismatch(case: Case) -> Explanation | None:
     """Two shapes that do not broadcast."""
     a, b, dimension = [g for g in case.match.groups() if g]
@@ -84,11 +93,16 @@ def channels(case: Case) -> Explanation | None:
     shape = [int(n) for n in case.match[1].split(",")]
     wants, got = int(case.match[2]), int(case.match[3])
     last = shape[-1] == wants
-    fix = ("channels come first", "x = x.permute(0, 3, 1, 2)") if last else (f"let the layer take {got} channels", f"nn.Conv2d({got}, ...)")
+    fix = (
+        ("channels come first", "x = x.permute(0, 3, 1, 2)")
+        if last
+        else (f"let the layer take {got} channels", f"nn.Conv2d({got}, ...)")
+    )
     return case.explain(
         "shape-mismatch",
         f"the convolution takes {wants} channels, its input of shape {shape_text(shape)} has {got}{case.inside}",
-        "A convolution reads (batch, channels, height, width)." + (" Here the channels are in the last dimension." if last else ""),
+        "A convolution reads (batch, channels, height, width)."
+        + (" Here the channels are in the last dimension." if last else ""),
         evidence=operands_frame(case.failure.operands),
         fixes=advice(fix),
     )
@@ -99,18 +113,24 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
     """A checkpoint of another model."""
     text = case.failure.text
     sizes = re.findall(
-        r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, the shape in current model is torch\.Size\(\[([\d, ]*)\]\)", text
+        r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, the shape in current model is torch\.Size\(\[([\d, ]*)\]\)",
+        text,
     )
     missing, unexpected = _keys(text, "Missing"), _keys(text, "Unexpected")
     rows = [{"name": name, "checkpoint": a, "model": b} for name, a, b in sizes]
     rows += [{"name": name, "checkpoint": "missing", "model": "wanted"} for name in missing]
     rows += [{"name": name, "checkpoint": "there", "model": "unknown"} for name in unexpected]
     prefix = _prefix(missing, unexpected)
-    counts = [f"{len(names)} {what}" for names, what in ((sizes, "of another size"), (missing, "missing"), (unexpected, "unexpected")) if names]
+    counts = [
+        f"{len(names)} {what}"
+        for names, what in ((sizes, "of another size"), (missing, "missing"), (unexpected, "unexpected"))
+        if names
+    ]
     return case.explain(
         "state-dict-mismatch",
         f"the checkpoint does not fit {case.match[1]}: {', '.join(counts) or 'its names differ'}",
-        prefix[0] or "The model was built with other sizes or layers than the one that was saved; a classifier for another number of classes is the usual case.",
+        prefix[0]
+        or "The model was built with other sizes or layers than the one that was saved; a classifier for another number of classes is the usual case.",
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
     )
@@ -124,9 +144,16 @@ def _keys(text: str, which: str) -> list[str]:
 def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """Names that differ by a prefix alone: DataParallel's ``module.``, torch.compile's ``_orig_mod.``."""
     for prefix in ("module.", "_orig_mod.", "model."):
-        if unexpected and missing and all(name.startswith(prefix) for name in unexpected) and set(missing) & {n.removeprefix(prefix) for n in unexpected}:
+        if (
+            unexpected
+            and missing
+            and all(name.startswith(prefix) for name in unexpected)
+            and set(missing) & {n.removeprefix(prefix) for n in unexpected}
+        ):
             code = f'state = {{name.removeprefix("{prefix}"): value for name, value in state.items()}}\nmodel.load_state_dict(state)'
-            return f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.", [("take the prefix off", code)]
+            return f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.", [
+                ("take the prefix off", code)
+            ]
     return "", []
 
 
