@@ -7,6 +7,7 @@ from typing import Any
 from nanlab import safe
 from nanlab.capture import watch
 from nanlab.errors import NanlabError
+from nanlab.rules.errors import explain
 from nanlab.trace import Trace
 
 last: Trace | None = None  # the most recent trace
@@ -27,4 +28,4 @@ def unload_ipython_extension(shell: Any) -> None:
     magics.unload_ipython_extension(shell)
 
 
-__all__ = ["NanlabError", "Trace", "last", "safe", "watch"]
+__all__ = ["NanlabError", "Trace", "explain", "last", "safe", "watch"]
