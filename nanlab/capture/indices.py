@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 SHOWN = 20  # bad indices that are listed
 COPIES = 64  # latest checks whose indices are kept on the host
-COPY_LIMIT = 1 << 20  # elements of the largest indices that are copied there
+COPY_LIMIT = 1 << 17  # elements of the largest indices that are copied whole; of larger ones the least and the greatest
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _ALONG_A_DIMENSION = frozenset(
@@ -143,7 +143,8 @@ class Copied:
     """Indices on their way to the host, enqueued before the kernel that uses them."""
 
     op: str
-    limits: Allowed  # its ``indices`` are the copy
+    limits: Allowed  # its ``indices`` are the copy, or the least and the greatest
+    shape: tuple[int, ...]  # of all the indices
     module: int
     line: int
 
@@ -164,7 +165,7 @@ class IndexGuard:
 
     def before(self, op: str, args: Any, frame: FrameType | None) -> None:
         """Look at the indices of a call that is about to run; raises IndexOutOfRangeError."""
-        if not self._elsewhere(args[0]):
+        if self._recorder.in_backward or not self._elsewhere(args[0]):  # backward uses the indices of forward
             return
         try:
             bad = self._check(op, args, frame)
@@ -181,9 +182,8 @@ class IndexGuard:
             if each.indices.dtype not in _INTEGERS or not each.indices.numel():
                 continue
             known = known_range(self._recorder.recording, self._recorder.source(each.indices))
-            if known is None or (
-                known[0] == each.ignored and known[1] < each.high
-            ):  # a bad one may hide above ignore_index
+            hidden = known is not None and known[0] == each.ignored and known[1] < each.high  # between ignore_index and 0
+            if known is None or hidden:
                 self._copy(op, each, frame)
             elif each.broken_by(*known) and (bad := examine(op, each.indices, each)) is not None:
                 return bad
@@ -191,13 +191,13 @@ class IndexGuard:
 
     def _copy(self, op: str, each: Allowed, frame: FrameType | None) -> None:
         """Enqueue a copy to the host."""
-        if each.indices.numel() > COPY_LIMIT:
-            return
-        pinned = each.indices.is_cuda
-        host = torch.empty(each.indices.shape, dtype=each.indices.dtype, pin_memory=pinned)
-        host.copy_(each.indices, non_blocking=True)
+        whole = each.indices.numel() <= COPY_LIMIT
+        values = each.indices if whole else torch.stack(torch.aminmax(each.indices))
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
+        host.copy_(values, non_blocking=True)
         limits = Allowed(each.argument, host, each.low, each.high, each.ignored)
-        self._copies.append(Copied(op, limits, self._recorder.module, self._recorder.lines.here(frame)[0]))
+        shape = tuple(each.indices.shape)
+        self._copies.append(Copied(op, limits, shape, self._recorder.module, self._recorder.lines.here(frame)[0]))
 
     def row_of(self, tensor: Tensor) -> int:
         """The row (or source, negative) that describes what a tensor holds now."""
@@ -211,6 +211,8 @@ class IndexGuard:
         """(indices, module, number of the line) of the first copied indices that are out of range; read when a device has failed."""
         for copied in self._copies:
             bad = examine(copied.op, copied.limits.indices, copied.limits)
+            if bad is not None and bad.shape != copied.shape:
+                bad = replace(bad, shape=copied.shape, places=((),) * len(bad.places))
             if bad is not None:
                 return bad, self._recorder.recording.modules.items[copied.module], copied.line
         return None

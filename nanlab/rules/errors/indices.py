@@ -20,8 +20,10 @@ _LABELS = [
 
 
 @means(
-    r"index out of range in self|Target (-?\d+) is out of bounds|index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)"
-    r"|Class values must be|is out of range for \w+.*: expected -?\d+ to -?\d+, seen"
+    r"index out of range in self|Target (-?\d+) is out of bounds"
+    r"|index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)"
+    r"|Class values must be|INDICES element is out of DATA bounds|is not in the valid range \[0, \d+\)"
+    r"|tried to access index -?\d+ on a tensor of|is out of range for \w+.*: expected -?\d+ to -?\d+, seen"
 )
 def out_of_range(case: Case) -> Explanation | None:
     """An index points outside of what it is looked up in."""
