@@ -17,6 +17,7 @@ from nanlab.rules import (
     scaling,
     silent,
     training,
+    trends,
 )
 from nanlab.rules._fault import Fault
 from nanlab.rules._origin import finding_of, matched, surveyed
@@ -39,6 +40,7 @@ BUILTIN: tuple[Rule, ...] = (
     *scaling.RULES,
     *clipping.RULES,
     *silent.RULES,
+    *trends.RULES,
 )
 
 

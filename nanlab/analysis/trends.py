@@ -1,0 +1,192 @@
+"""Where magnitudes are heading: which result will leave the range of its dtype, and in about how many steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nanlab.formats import format_of
+from nanlab.history import Place, Series
+from nanlab.trace.recording import BACKWARD, Recording
+
+Array = npt.NDArray[np.float64]
+WINDOW = 24  # steps that a fit looks back over
+FEWEST = 4  # steps that a fit needs
+NEAR = {"float16": 8.0, "float8_e4m3fn": 3.0, "float8_e5m2": 6.0}  # bits below the limit from which on growth matters
+LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of float32's range
+CLIMBED = 3.0  # bits that a result must have climbed within the window
+CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
+FARTHEST = 48.0  # steps: what lies further ahead is not told
+DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A result on its way out of its dtype's range, as it looked at the end of one step."""
+
+    column: int  # of the series
+    place: Place
+    step: int  # training step at whose end it could first be told
+    limit: float  # log2 of the largest number of its dtype
+    value: float  # log2 of the largest magnitude then
+    slope: float  # bits per step
+    steps: float  # until it overflows
+    interval: tuple[float, float]  # of that; the upper end may be inf
+    overflowed: int | None = None  # training step at which it did
+
+    @property
+    def lead(self) -> int | None:
+        """Steps between the warning and the overflow; None if there was none."""
+        return None if self.overflowed is None else self.overflowed - self.step
+
+
+def _limit(place: Place) -> float:
+    dtype = getattr(torch, place.dtype, None)
+    return math.log2(format_of(dtype).max) if isinstance(dtype, torch.dtype) else math.inf
+
+
+def limits_of(series: Series) -> Array:
+    """log2 of the largest number each column can hold."""
+    known: dict[str, float] = {}
+    for place in series.places:
+        if place.dtype not in known:
+            known[place.dtype] = _limit(place)
+    return np.array([known[p.dtype] for p in series.places])
+
+
+def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """(slope, steps left, least, most) of a result that climbs towards a limit; None if it does not.
+
+    values: log2 of the magnitude at successive steps, NaN where unseen. A straight line through the logarithms
+    (exponential growth) by least squares; the interval is that of the slope, two standard errors wide on either side.
+    A result whose recent growth is much slower than that of the whole window is levelling off, and not told.
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST:
+        return None
+    x, y = at.astype(np.float64), values[at]
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    if slope <= 0:
+        return None
+    residual = y - y.mean() - slope * centred
+    error = math.sqrt(float(residual @ residual) / max(len(at) - 2, 1) / float(centred @ centred))
+    low, high = slope - DOUBT * error, slope + DOUBT * error
+    half = len(at) // 2
+    recent = _slope(x[half:], y[half:])
+    if low <= 0 or recent < 0.5 * slope:
+        return None
+    left = limit - max(float(y[-1]), float(y.mean() + slope * centred[-1]))
+    return slope, left / slope, left / high, left / low
+
+
+def _slope(x: Array, y: Array) -> float:
+    if len(x) < 2:
+        return 0.0
+    centred = x - x.mean()
+    return float(centred @ y / (centred @ centred))
+
+
+def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, float, float] | None:
+    """The fit over the last steps, where what it says is near and sure enough to be told."""
+    recent = values[-WINDOW:]
+    known = recent[np.isfinite(recent)]
+    if len(known) < FEWEST or known[-1] != recent[-1]:
+        return None
+    if known[-1] < LARGE if wide else known[-1] < limit - NEAR.get("float16", 8.0):
+        return None
+    if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
+        return None
+    found = fit(recent, limit)
+    return found if found is not None and found[1] <= FARTHEST else None
+
+
+def candidates(recording: Recording) -> Iterator[tuple[int, float, bool]]:
+    """(column, limit, whether it has float32's range) of the results that came near enough to a limit to matter."""
+    series = recording.training.series
+    if not len(series):
+        return
+    table, limits = series.table, limits_of(series)
+    with np.errstate(invalid="ignore"):
+        finite = np.where(np.isfinite(table), table, np.nan)
+    highest, lowest = np.full(len(limits), -np.inf), np.full(len(limits), np.inf)
+    some = ~np.isnan(finite).all(axis=0)
+    highest[some], lowest[some] = np.nanmax(finite[:, some], axis=0), np.nanmin(finite[:, some], axis=0)
+    wide = limits > 64
+    scaled = bool(recording.training.unscales)
+    for column in np.flatnonzero((highest >= np.where(wide, LARGE, limits - NEAR["float16"])) & (highest > lowest)).tolist():
+        if not (scaled and series.places[column].phase == BACKWARD):
+            yield column, float(limits[column]), bool(wide[column])
+
+
+def forecasts(recording: Recording) -> list[Forecast]:
+    """What was on its way out of range, the earliest warned first.
+
+    A result that overflowed is told with the first step at whose end that could be foreseen, for two steps in a row;
+    another only if it is on its way still at the last step.
+    """
+    series = recording.training.series
+    steps = np.searchsorted(recording.starts, np.array(series.steps), side="left") - 1
+    found = []
+    rows = _rows_before_poison(recording)
+    for column, limit, wide in candidates(recording):
+        values = series.table[:rows, column].astype(np.float64)
+        bad = np.flatnonzero(np.isposinf(values))
+        end = int(bad[0]) if len(bad) else len(values)
+        told = _first_told(values[:end], limit, wide, still=not len(bad))
+        if told is not None:
+            at, (slope, left, least, most) = told
+            over = int(steps[bad[0]]) if len(bad) else None
+            place = series.places[column]
+            found.append(Forecast(column, place, int(steps[at]), limit, float(values[at]), slope, left, (least, most), over))
+    return sorted(found, key=lambda f: (f.overflowed is None, f.overflowed or 0, f.steps, f.place.position))
+
+
+def _rows_before_poison(recording: Recording) -> int:
+    """Steps of the series up to the first in which something bad did harm; what grows after it is only debris."""
+    series = recording.training.series
+    if not recording.sinks or recording.training.unscales:
+        return len(series)
+    return int(np.searchsorted(series.steps, recording.sinks[0].step_position, side="right")) + 1
+
+
+def _first_told(values: Array, limit: float, wide: bool, still: bool) -> tuple[int, tuple[float, float, float, float]] | None:
+    before = False
+    first: tuple[int, tuple[float, float, float, float]] | None = None
+    start = len(values) - 2 if still else 0
+    for at in range(max(start, FEWEST - 1), len(values)):
+        seen = outlook(values[: at + 1], limit, wide)
+        if seen is not None and before:
+            first = at, seen
+            if not still:
+                return first
+        before = seen is not None
+    return first if not still or before else None
+
+
+def growth(series: Series, column: int) -> float:
+    """Bits by which a result climbed, from the first steps to the last finite ones."""
+    values = series.table[:, column]
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST:
+        return 0.0
+    ends = max(1, min(3, len(known) // 3))
+    return float(np.median(known[-ends:]) - np.median(known[:ends]))
+
+
+def growing_origins(series: Series, column: int, hops: int = 12) -> list[int]:
+    """Columns upstream of a result that grow as well, the nearest first."""
+    seen, waiting, found = {column}, [(column, 0)], []
+    for here, depth in waiting:
+        for parent in series.parents[here] if depth < hops else ():
+            if parent not in seen:
+                seen.add(parent)
+                if growth(series, parent) > 0.5:
+                    found.append(parent)
+                    waiting.append((parent, depth + 1))
+    return found
