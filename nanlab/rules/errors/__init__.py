@@ -6,13 +6,14 @@ import sys
 
 from nanlab.capture.failing import ended, failure_of, recording_of
 from nanlab.capture.watching import running
-from nanlab.rules.errors import data, devices, dtypes, graph, indices, shapes
+from nanlab.rules.errors import data, devices, dtypes, graph, indices, reuse, shapes
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, means
 from nanlab.trace.failure import Failure
 from nanlab.trace.recording import Recording
 
 MEANINGS: list[Meaning] = [
     *graph.MEANINGS,
+    *reuse.MEANINGS,
     *data.MEANINGS,
     *indices.MEANINGS,
     *devices.MEANINGS,

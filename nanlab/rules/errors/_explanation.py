@@ -50,7 +50,12 @@ class Case:
     def explain(self, cause: str, title: str, explanation: str, **more: Any) -> Explanation:
         """An Explanation at the line that raised, unless ``more`` says another."""
         failure = self.failure
-        here = {"file": failure.file, "line": failure.line, "source": failure.source, "module": failure.module}
+        here: dict[str, Any] = {
+            "file": failure.file,
+            "line": failure.line,
+            "source": failure.source,
+            "module": failure.module,
+        }
         return Explanation(cause, title, explanation, **(here | more))
 
     @property
@@ -108,3 +113,8 @@ def operands_frame(operands: Iterable[Operand]) -> pd.DataFrame:
 def shape_text(shape: Iterable[int]) -> str:
     """``4 x 10``; ``scalar`` without dimensions."""
     return " x ".join(map(str, shape)) or "scalar"
+
+
+def spot(file: str, line: int) -> str:
+    """``train.py:41``; says so where it is unknown."""
+    return f"{file.rsplit('/', 1)[-1]}:{line}" if file else "an unknown line"

@@ -1,12 +1,12 @@
-"""Errors of the autograd graph: cut, freed, overwritten, or with a NaN in it."""
+"""Errors of the autograd graph: cut before the loss, or with a NaN in it."""
 
 from __future__ import annotations
 
-from nanlab.analysis.graph_cut import Cut, GraphCuts, last_root, place, place_of
-from nanlab.analysis.graph_reuse import Reused, op_of, overwritten, reused_graph
+from nanlab.analysis.graph_cut import Cut, cuts_before, cuts_off_parameters
+from nanlab.analysis.graph_flow import GraphFlow, last_root, place
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules._rule import Finding
-from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text
+from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text, spot
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -23,7 +23,7 @@ _WHY = {
     "frozen": "It read a parameter with requires_grad=False.",
     "unknown": "Its operand carried gradient and its result does not.",
 }
-_CURES = {
+CURES = {
     "no-grad": ("compute the loss outside of no_grad", "with torch.enable_grad():\n    out = model(x)"),
     "detach": ("leave out detach() on the way to the loss", "loss = criterion(out, y)  # out, not out.detach()"),
     "data": ("use the tensor itself, not .data", "loss = criterion(out, y)  # out, not out.data"),
@@ -54,19 +54,15 @@ def _cut_explanation(case: Case, recording: Recording, cuts: list[Cut], symptom:
     what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(first.kind, first.op)
     return case.explain(
         "graph-cut",
-        f"the graph was cut by {what} at {_spot(first.file, first.line)}{inside}",
+        f"the graph was cut by {what} at {spot(first.file, first.line)}{inside}",
         f"{symptom} {_WHY[first.kind]}{held}",
         file=first.file,
         line=first.line,
         source=first.source,
         module=first.module,
         evidence=places_frame(recording, [*carriers[:10], *rows]),
-        fixes=advice(_CURES[first.kind]),
+        fixes=advice(CURES[first.kind]),
     )
-
-
-def _spot(file: str, line: int) -> str:
-    return f"{file.rsplit('/', 1)[-1]}:{line}" if file else "an unknown line"
 
 
 def _without_trace(case: Case, symptom: str) -> Explanation:
@@ -76,9 +72,9 @@ def _without_trace(case: Case, symptom: str) -> Explanation:
         f"{symptom} Look for torch.tensor or torch.as_tensor of a list of results, .item(), .detach(), .numpy(), .data, torch.no_grad, "
         "argmax or a comparison between the model and the loss; under a watch nanlab names the line.",
         fixes=advice(
-            _CURES["literal"],
-            _CURES["detach"],
-            _CURES["no-grad"],
+            CURES["literal"],
+            CURES["detach"],
+            CURES["no-grad"],
             ("let nanlab find the line", "with nanlab.watch(model):\n    step()\nnanlab.explain()"),
         ),
     )
@@ -108,10 +104,10 @@ def no_inf_checks(case: Case) -> Explanation | None:
                 )
             ),
         )
-    graph = GraphCuts(recording, facts.get("optimizer_rows", frozenset()))
-    cuts = graph.cuts(root)
-    guilty = [cut for cut in cuts if graph.cuts_off_parameters(cut)]
-    if guilty and not graph.reaches_parameter(root):
+    flow = GraphFlow(recording, facts.get("optimizer_rows", frozenset()))
+    cuts = cuts_before(flow, root)
+    guilty = [cut for cut in cuts if cuts_off_parameters(flow, cut)]
+    if guilty and not flow.reaches_parameter(root):
         return _cut_explanation(case, recording, guilty, symptom)
     if any(
         run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad" for run in recording.node_runs
@@ -125,7 +121,7 @@ def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explana
     file, line, source = place(recording, last.line)
     return case.explain(
         "optimizer-without-gradients",
-        f"the backward pass at {_spot(file, line)} gave gradients to other parameters than those of the optimizer",
+        f"the backward pass at {spot(file, line)} gave gradients to other parameters than those of the optimizer",
         f"{symptom} Gradients did arrive elsewhere: the optimizer holds parameters of another model (one that was copied, moved or built anew "
         "after the optimizer was made), they were cleared by zero_grad() after backward(), or this optimizer's loss was not used.",
         fixes=advice(
@@ -149,7 +145,7 @@ def loss_without_graph(case: Case) -> Explanation | None:
     root = last_root(recording) if recording is not None else None
     if recording is None or root is None:
         return _without_trace(case, symptom)
-    cuts = GraphCuts(recording).cuts(root)
+    cuts = cuts_before(GraphFlow(recording), root)
     known = [cut for cut in cuts if cut.known]
     if known:
         return _cut_explanation(case, recording, known, symptom)
@@ -158,124 +154,7 @@ def loss_without_graph(case: Case) -> Explanation | None:
         "nothing that the loss was computed from requires gradient",
         f"{symptom} No operation on the way to it read a parameter that requires gradient: the parameters are frozen, or the loss is made of data alone.",
         evidence=places_frame(recording, [("loss", root)]),
-        fixes=advice(_CURES["frozen"]),
-    )
-
-
-@means(r"Trying to backward through the graph a second time")
-def second_backward(case: Case) -> Explanation | None:
-    """A backward pass reached a node whose saved tensors an earlier pass had freed."""
-    recording = case.recording
-    remedies = [
-        ("add the losses up and call backward once", "(loss_a + loss_b).backward()"),
-        ("keep the graph for the second pass", "loss_a.backward(retain_graph=True)\nloss_b.backward()"),
-        ("cut what is carried over from the step before", "hidden = hidden.detach()"),
-    ]
-    why = "The first backward() frees what its nodes had saved; a second one through the same nodes finds nothing."
-    found = reused_graph(recording) if recording is not None else None
-    if recording is None or found is None:
-        return case.explain(
-            "graph-freed", "two backward passes went through the same graph", why, fixes=advice(*remedies)
-        )
-    return _reuse_explanation(case, recording, found, why, remedies)
-
-
-def _reuse_explanation(
-    case: Case, recording: Recording, found: Reused, why: str, remedies: list[tuple[str, str]]
-) -> Explanation:
-    first, second = place(recording, found.first.line), place(recording, found.second.line)
-    made = place(recording, found.made.line) if found.made is not None else ("", 0, "")
-    op = op_of(recording, found.made)
-    same_step = recording.step_of(found.first.position) == recording.step_of(found.second.position)
-    again = found.first.line == found.second.line
-    if again or not same_step:
-        remedies = [remedies[2], *remedies[:2]]
-        story = "It is carried over from an earlier step (a hidden state, a running sum, something computed before the loop)."
-    else:
-        story = "Two losses share it."
-    rows = [("shared node", found.made.position)] if found.made is not None else []
-    evidence = places_frame(recording, rows)
-    evidence["nodes_shared"] = found.shared
-    return case.explain(
-        "graph-freed",
-        f"backward at {_spot(*second[:2])} reached {op} at {_spot(*made[:2])}, which backward at {_spot(*first[:2])} had freed",
-        f"{why} {story} The graphs of both passes share {found.shared} nodes; the first that had lost its tensors is {op}, made at {_spot(*made[:2])}.",
-        file=second[0] or case.failure.file,
-        line=second[1] or case.failure.line,
-        source=second[2] or case.failure.source,
-        module=recording.modules.items[found.made.module] if found.made is not None else "",
-        evidence=evidence,
-        fixes=advice(*remedies),
-    )
-
-
-@means(
-    r"modified by an inplace operation(?:: \[\S+ \[([\d, ]*)\]\](?:, which is output \d+ of (\w+),)? is at version (\d+); expected version (\d+))?"
-)
-def overwritten_tensor(case: Case) -> Explanation | None:
-    """A tensor that the backward pass needs was overwritten after it was saved."""
-    match, recording = case.match, case.recording
-    shape = tuple(int(n) for n in match[1].split(",")) if match[1] else (() if match[1] == "" else None)
-    why = (
-        "Autograd had saved the tensor for the backward pass; the in-place operation changed it before that pass came."
-    )
-    remedies = [
-        ("write a new tensor instead", "y = y * 2  # not y *= 2, y.mul_(2), y[mask] = 0, relu(inplace=True)"),
-        ("change a copy", "y = y.clone()\ny[0] = 0"),
-    ]
-    found = overwritten(recording, shape) if recording is not None else None
-    if recording is None or found is None:
-        named = f", the result of {match[2]}," if match[2] else ""
-        size = f" of shape {shape_text(shape)}" if shape is not None else ""
-        return case.explain(
-            "inplace-modification",
-            f"a tensor{size}{named} was overwritten before the backward pass",
-            why,
-            fixes=advice(*remedies),
-        )
-    saver, saved_at = (
-        op_of(recording, found.made),
-        place(recording, found.made.line) if found.made is not None else ("", 0, ""),
-    )
-    rows = [("saved it", found.made.position)] if found.made is not None else []
-    what = "its operand" if found.operand else "its result"
-    if found.written is None:
-        title = f"what {saver} at {_spot(*saved_at[:2])} had saved was overwritten before the backward pass"
-        return case.explain(
-            "inplace-modification", title, why, evidence=places_frame(recording, rows), fixes=advice(*remedies)
-        )
-    file, line, source = place_of(recording, found.written)
-    rows.append(("overwrote it", found.written))
-    frame = places_frame(recording, rows)
-    writer = frame["op"].iloc[-1]
-    if writer.startswith("_foreach") or "optim" in source or ".step(" in source:
-        remedies.insert(
-            0, ("step the optimizer after the last backward", "loss_a.backward()\nloss_b.backward()\noptimizer.step()")
-        )
-    return case.explain(
-        "inplace-modification",
-        f"{writer} at {_spot(file, line)} overwrote what {saver} at {_spot(*saved_at[:2])} had saved ({what})",
-        why,
-        file=file,
-        line=line,
-        source=source,
-        module=frame["module"].iloc[-1],
-        evidence=frame,
-        fixes=advice(*remedies),
-    )
-
-
-@means(r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place operation")
-def leaf_in_place(case: Case) -> Explanation | None:
-    """A parameter was changed where the change would have to be differentiated."""
-    return case.explain(
-        "inplace-modification",
-        f"a parameter was changed in place while gradients are on{case.inside}",
-        f"{case.match[1]} has no history to which the change could be added; an update by hand is no part of the model.",
-        fixes=advice(
-            ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
-            ("or compute a new tensor", "scaled = weight * 2"),
-        ),
+        fixes=advice(CURES["frozen"]),
     )
 
 
@@ -346,9 +225,6 @@ MEANINGS = [
     backward_returned_nan,
     no_inf_checks,
     loss_without_graph,
-    second_backward,
-    overwritten_tensor,
-    leaf_in_place,
     loss_not_scalar,
     numpy_of_graph,
 ]

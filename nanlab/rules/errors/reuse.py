@@ -1,0 +1,128 @@
+"""Errors of a graph that is gone: freed by an earlier backward pass, or overwritten in place."""
+
+from __future__ import annotations
+
+from nanlab.analysis.graph_flow import place, place_of
+from nanlab.analysis.graph_reuse import Reused, op_of, overwritten, reused_graph
+from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text, spot
+from nanlab.trace.recording import Recording
+
+
+@means(r"Trying to backward through the graph a second time")
+def second_backward(case: Case) -> Explanation | None:
+    """A backward pass reached a node whose saved tensors an earlier pass had freed."""
+    recording = case.recording
+    remedies = [
+        ("add the losses up and call backward once", "(loss_a + loss_b).backward()"),
+        ("keep the graph for the second pass", "loss_a.backward(retain_graph=True)\nloss_b.backward()"),
+        ("cut what is carried over from the step before", "hidden = hidden.detach()"),
+    ]
+    why = "The first backward() frees what its nodes had saved; a second one through the same nodes finds nothing."
+    found = reused_graph(recording) if recording is not None else None
+    if recording is None or found is None:
+        return case.explain(
+            "graph-freed", "two backward passes went through the same graph", why, fixes=advice(*remedies)
+        )
+    return _reuse_explanation(case, recording, found, why, remedies)
+
+
+def _reuse_explanation(
+    case: Case, recording: Recording, found: Reused, why: str, remedies: list[tuple[str, str]]
+) -> Explanation:
+    first, second = place(recording, found.first.line), place(recording, found.second.line)
+    made = place(recording, found.made.line) if found.made is not None else ("", 0, "")
+    op = op_of(recording, found.made)
+    same_step = recording.step_of(found.first.position) == recording.step_of(found.second.position)
+    again = found.first.line == found.second.line
+    if again or not same_step:
+        remedies = [remedies[2], *remedies[:2]]
+        story = "It is carried over from an earlier step (a hidden state, a running sum, something computed before the loop)."
+    else:
+        story = "Two losses share it."
+    rows = [("shared node", found.made.position)] if found.made is not None else []
+    evidence = places_frame(recording, rows)
+    evidence["nodes_shared"] = found.shared
+    return case.explain(
+        "graph-freed",
+        f"backward at {spot(*second[:2])} reached {op} at {spot(*made[:2])}, which backward at {spot(*first[:2])} had freed",
+        f"{why} {story} The graphs of both passes share {found.shared} nodes; the first that had lost its tensors is {op}, made at {spot(*made[:2])}.",
+        file=second[0] or case.failure.file,
+        line=second[1] or case.failure.line,
+        source=second[2] or case.failure.source,
+        module=recording.modules.items[found.made.module] if found.made is not None else "",
+        evidence=evidence,
+        fixes=advice(*remedies),
+    )
+
+
+@means(
+    r"modified by an inplace operation(?:: \[\S+ \[([\d, ]*)\]\](?:, which is output \d+ of (\w+),)? is at version (\d+); expected version (\d+))?"
+)
+def overwritten_tensor(case: Case) -> Explanation | None:
+    """A tensor that the backward pass needs was overwritten after it was saved."""
+    match, recording = case.match, case.recording
+    shape = tuple(int(n) for n in match[1].split(",")) if match[1] else (() if match[1] == "" else None)
+    why = (
+        "Autograd had saved the tensor for the backward pass; the in-place operation changed it before that pass came."
+    )
+    remedies = [
+        ("write a new tensor instead", "y = y * 2  # not y *= 2, y.mul_(2), y[mask] = 0, relu(inplace=True)"),
+        ("change a copy", "y = y.clone()\ny[0] = 0"),
+    ]
+    found = overwritten(recording, shape) if recording is not None else None
+    if recording is None or found is None:
+        named = f", the result of {match[2]}," if match[2] else ""
+        size = f" of shape {shape_text(shape)}" if shape is not None else ""
+        return case.explain(
+            "inplace-modification",
+            f"a tensor{size}{named} was overwritten before the backward pass",
+            why,
+            fixes=advice(*remedies),
+        )
+    saver, saved_at = (
+        op_of(recording, found.made),
+        place(recording, found.made.line) if found.made is not None else ("", 0, ""),
+    )
+    rows = [("saved it", found.made.position)] if found.made is not None else []
+    what = "its operand" if found.operand else "its result"
+    if found.written is None:
+        title = f"what {saver} at {spot(*saved_at[:2])} had saved was overwritten before the backward pass"
+        return case.explain(
+            "inplace-modification", title, why, evidence=places_frame(recording, rows), fixes=advice(*remedies)
+        )
+    file, line, source = place_of(recording, found.written)
+    rows.append(("overwrote it", found.written))
+    frame = places_frame(recording, rows)
+    writer = frame["op"].iloc[-1]
+    if writer.startswith("_foreach") or "optim" in source or ".step(" in source:
+        remedies.insert(
+            0, ("step the optimizer after the last backward", "loss_a.backward()\nloss_b.backward()\noptimizer.step()")
+        )
+    return case.explain(
+        "inplace-modification",
+        f"{writer} at {spot(file, line)} overwrote what {saver} at {spot(*saved_at[:2])} had saved ({what})",
+        why,
+        file=file,
+        line=line,
+        source=source,
+        module=frame["module"].iloc[-1],
+        evidence=frame,
+        fixes=advice(*remedies),
+    )
+
+
+@means(r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place operation")
+def leaf_in_place(case: Case) -> Explanation | None:
+    """A parameter was changed where the change would have to be differentiated."""
+    return case.explain(
+        "inplace-modification",
+        f"a parameter was changed in place while gradients are on{case.inside}",
+        f"{case.match[1]} has no history to which the change could be added; an update by hand is no part of the model.",
+        fixes=advice(
+            ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
+            ("or compute a new tensor", "scaled = weight * 2"),
+        ),
+    )
+
+
+MEANINGS = [second_backward, overwritten_tensor, leaf_in_place]
