@@ -41,7 +41,7 @@ Tensor = torch.Tensor
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
-_NODE_PLAN = (False, (), False, (), False, False, False, False, False, False, False, False, True, False, "")  # of an unobserved node: reads, makes something new
+_NODE_PLAN = (False, (), False, (), False, False, False, False, False, False, False, False, False, True, False, "")  # of an unobserved node: reads, makes something new
 _active: WeakSet[OpRecorder] = WeakSet()
 
 
@@ -73,7 +73,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         self.evidence = Evidence(recording, self.ledger)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[int, Plan] = {}
         self.module = 0  # number of the running module's path
         self.depth = 0  # how many modules are running inside each other
         self.backward_pass = -1  # number of the running backward pass
@@ -108,9 +108,9 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        plan = self.plans.get(func)
+        plan = self.plans.get(id(func))  # overloads live for ever, and hashing one costs a Python call
         if plan is None:
-            plan = self.plans[func] = plan_for(func)
+            plan = self.plans[id(func)] = plan_for(func)
         if plan.skip or self.off:
             if plan.reads_out and not self.off:
                 self._read_out(args[0], sys._getframe().f_back)
@@ -169,7 +169,9 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         for number in sources:
             chunk.edges.extend((call, number, slot))
             slot += 1
-        op = recording.ops(plan.name)
+        op = recording.ops.ids.get(plan.name)
+        if op is None:
+            op = recording.ops(plan.name)
         phase, node, line, site, module = place
         if phase == FORWARD and not torch.is_grad_enabled():
             self._flags |= NOGRAD

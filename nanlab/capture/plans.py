@@ -50,6 +50,7 @@ class Plan:
     fresh: bool  # it also returns tensors of its own
     hidden: tuple[int, ...]  # arguments it mutates in secret
     overwrites: bool  # its target is no operand
+    blind: bool  # ... which is its first argument
     view: bool
     same_elements: bool
     copies: bool  # the result holds the same elements in memory of its own
@@ -76,7 +77,7 @@ def plan_for(func: Any) -> Plan:
     name = getattr(func, "_opname", None) or getattr(func, "__name__", str(func))
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
-        return Plan(name, True, (), False, (), False, False, False, False, False, False, False, False, False, False, "")
+        return Plan(name, True, (), False, (), False, False, False, False, False, False, False, False, False, False, False, "")
     writes: list[int | str] = []
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -90,6 +91,7 @@ def plan_for(func: Any) -> Plan:
         fresh=bool(writes) and any(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
         hidden=_HIDDEN_WRITES.get(name, ()),
         overwrites=name in _OVERWRITES or out_only,
+        blind=name in _OVERWRITES and 0 in writes,
         view=view or name == "lift_fresh",
         same_elements=name in _SAME_ELEMENTS,
         copies=name == "clone",

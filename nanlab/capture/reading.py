@@ -30,6 +30,8 @@ class Reading:
         if plan.uninitialised:
             return sources
         self._lifting = plan.lifts
+        if plan.blind:
+            args = args[1:]
         for value in args if not kwargs else (*args, *(v for k, v in kwargs.items() if k not in plan.writes)):
             if isinstance(value, Tensor):
                 sources.append(self.source(value))
@@ -37,8 +39,6 @@ class Reading:
                 sources.extend(self.source(item) for item in value if isinstance(item, Tensor))
             elif value.__class__ is float and value - value != 0.0:
                 self._flags |= LITERAL
-        if plan.overwrites and plan.writes and plan.writes[0] == 0 and sources and args[0].__class__ is not list:
-            del sources[0]
         return sources
 
     def source(self, tensor: Tensor) -> int:

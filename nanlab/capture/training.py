@@ -208,9 +208,7 @@ class TrainingRecorder:
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
-            for parameter, before in zip(parameters, old or (), strict=False):
-                torch.sub(parameter.detach(), before, out=before)
-            changes = old if old is not None else [None] * len(parameters)
+            changes = _changes(parameters, old) if old is not None else [None] * len(parameters)
             for parameter, change, gradient, lr in zip(parameters, changes, used, rate, strict=True):
                 if gradient is not None:
                     self._parameter_row(parameter, change, gradient, lr)
@@ -272,6 +270,15 @@ class TrainingRecorder:
         note_standstills(rows, history, steps, self._by_hand)
         still_scaled(rows, history, steps)
         recording.sinks.extend(note_clipping(rows, history, steps))
+
+
+def _changes(parameters: list[torch.Tensor], old: list[torch.Tensor]) -> list[torch.Tensor]:
+    """New minus old: one call where it is small, else in the memory of the old ones."""
+    if sum(p.numel() for p in parameters) < 1 << 16:
+        return list(torch._foreach_sub(parameters, old))
+    for parameter, before in zip(parameters, old, strict=True):
+        torch.sub(parameter, before, out=before)
+    return old
 
 
 def _number(value: Any) -> float | None:
