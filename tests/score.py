@@ -106,7 +106,7 @@ def judge(path: Path, answer: Answer, fixed: bool = False) -> Score:
     given = meta["phase"] in GIVEN
     lines = [*marks["ORIGIN"], *marks["ALSO"], *marks["FIRST"], *(marks["DATA"] if given else [])]
     ops = {plain(op) for op in (meta["origin_op"], *meta.get("also_ops", ()))}
-    phases = set(GIVEN) if given else {meta["phase"], meta.get("also_phase", meta["phase"])}
+    phases = {meta["phase"], meta.get("also_phase", meta["phase"]), *(GIVEN if given else ())}
     detected = bool(answer.cause)
     right = {
         "detected": detected,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from nanlab.analysis.provenance import origin_of
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
-from nanlab.trace.recording import OPTIMIZER, PHASE
+from nanlab.trace.recording import BACKWARD, CALL, NODE, OPTIMIZER, PHASE, Sink
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 # Tensor operands of an operator that are parameters, by slot.
 _WEIGHTS = {"addmm": (0, 2), "linear": (1, 2), "convolution": (1, 2), "embedding": (0,), "native_layer_norm": (1, 2)}
 _WEIGHTS |= {"native_batch_norm": (1, 2), "native_group_norm": (1, 2), "_weight_norm_interface": (0, 1), "lstm": (2, 3)}
+# Operators that stand for a layer of a model: what they read is an input, not a target.
+_LAYERS = frozenset("addmm mm bmm baddbmm mv dot convolution embedding native_layer_norm native_batch_norm gru lstm".split())
 
 
 def _first_use(fault: Fault) -> tuple[int, int]:
@@ -52,7 +55,7 @@ def _meets_parameter(fault: Fault, use: int) -> bool:
     rows = [p for p in (path[path.index(use) :] if use in path else path) if p >= 0]
     if any(name in fault.op_at(rows[0]) for name in _LOSSES) if rows else False:
         return False
-    return any(_reads_parameter(fault, p) for p in rows)
+    return any(fault.op_at(p) in _LAYERS or _reads_parameter(fault, p) for p in rows)
 
 
 def _reads_parameter(fault: Fault, position: int) -> bool:
@@ -73,8 +76,17 @@ def _counts(fault: Fault) -> tuple[int, int, int]:
     return (stats.nan, stats.posinf + stats.neginf, stats.numel) if stats is not None else (0, 0, 0)
 
 
+def _came_with_data(fault: Fault) -> bool:
+    """Whether it is data, or an infinity in an array that was handed to torch and goes straight into a layer or a loss."""
+    if fault.kind != "intended":
+        return fault.kind in ("data", "parameter", "buffer")
+    source = fault.recording.sources.get(fault.origin.path[0])
+    op = fault.op_at(fault.finding.position)
+    return source is not None and bool(source.shape) and (op in _LAYERS or any(name in op for name in _LOSSES))
+
+
 def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
-    if fault.kind not in ("data", "parameter", "buffer") or _role(fault) != role:
+    if not _came_with_data(fault) or _role(fault) != role:
         return None
     nans, infinities, numel = _counts(fault)
     if nan is not None and nan != bool(nans):
@@ -87,7 +99,33 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     if born < fault.finding.step:
         text = f"It was there in step {born} already and showed in step {fault.finding.step}."
-    return Match(f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text)
+    phase = "data" if fault.kind == "intended" else None
+    return Match(f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text, phase=phase)
+
+
+def _infinite_operand_of_gradient(fault: Fault) -> Match | None:
+    """A backward product of 0 with an infinity that lay in the data: the forward pass had swallowed it."""
+    if not fault.backward or fault.kind != "operation" or fault.row is None or fault.name not in _LAYERS:
+        return None
+    for source, _ in fault.recording.operands(fault.row[CALL]):
+        row = fault.recording.row(source) if source >= 0 else None
+        if source not in fault.recording.bad or (row is not None and row[PHASE] == BACKWARD):
+            continue
+        origin = origin_of(fault.recording, Sink("gradient", source, fault.row[CALL]))
+        if origin is None or origin.kind not in ("data", "operation") or not _made_without_model(fault, origin.position):
+            continue
+        stats = fault.recording.stats(origin.position)
+        where = origin.position if origin.position >= 0 else None
+        title = f"an infinity in the data met a gradient of 0 in the backward of {fault.forward}: {plural(fault.count, 'element')} became NaN"
+        if stats is not None and not stats.nan:
+            return Match(title, position=where, phase="data")
+    return None
+
+
+def _made_without_model(fault: Fault, position: int) -> bool:
+    """Whether a row has no autograd node: it prepares data."""
+    row = fault.recording.row(position) if position >= 0 else None
+    return position < 0 or (row is not None and row[NODE] < 0)
 
 
 @rule(
@@ -133,9 +171,10 @@ def nan_in_input(fault: Fault) -> Match | None:
 def inf_in_input(fault: Fault) -> Match | None:
     """The data held an infinity before the model saw it: a log of zero, a division by zero, or an overflow in preprocessing.
 
-    Clip or drop such values where the data is loaded.
+    Clip or drop such values where the data is loaded. A saturating function (tanh, sigmoid) may hide one from the loss;
+    it then meets a gradient of 0 in backward, and 0 × inf is NaN.
     """
-    return _data(fault, "input", False)
+    return _data(fault, "input", False) or _infinite_operand_of_gradient(fault)
 
 
 @rule(

@@ -26,11 +26,15 @@ def divisor(fault: Fault) -> Tensor | None:
         found = fault.argument(2)
     elif fault.name in _QUOTIENTS:
         found = fault.argument(1)
-    elif fault.name in ("pow", "float_power") and fault.argument(1) == -1:
+    elif fault.name in ("pow", "float_power") and _is_minus_one(fault.argument(1)):
         found = fault.argument(0)
     else:
         return None
     return torch.tensor(float(found)) if isinstance(found, (int, float)) else found
+
+
+def _is_minus_one(exponent: object) -> bool:
+    return isinstance(exponent, (int, float)) and exponent == -1
 
 
 def _zeros(fault: Fault) -> int:

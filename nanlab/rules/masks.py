@@ -247,14 +247,14 @@ def _mask_constant(values: Tensor) -> float | None:
     "error",
     example="""
         low = torch.finfo(torch.float32).min
-        scores = torch.zeros(1, 2, requires_grad=True)
+        scores = torch.ones(1, 2, requires_grad=True) / 2
         padding = torch.ones(1, 2)
         mask = padding * low + padding * low  # here
         torch.softmax(scores + mask, 1).sum().backward()
     """,
     fix="""
         low = torch.finfo(torch.float32).min
-        scores = torch.zeros(1, 2, requires_grad=True)
+        scores = torch.ones(1, 2, requires_grad=True) / 2
         padding = torch.ones(1, 2, dtype=torch.bool)
         torch.softmax(scores.masked_fill(padding | padding, low), 1).sum().backward()
     """,

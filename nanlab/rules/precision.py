@@ -13,7 +13,9 @@ from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Match, rule
 from nanlab.trace.recording import DTYPE, LINE
 
 Tensor = torch.Tensor
-_EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|1(\.0*)?\s*-\s*\w|0\.0+\d")
+_EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
+_ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|\w*\.?\w*eps|0\.0+\d)|0\.9{6,}")
+_MIRRORED = frozenset("logit log1p acos asin acosh atanh erfinv".split())  # they fail at 1, not at 0
 _CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
 
 
@@ -37,7 +39,9 @@ def dtype_overflow(fault: Fault) -> Match | None:
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None
-    limit = format_of(getattr(torch, fault.dtype)).max if fault.dtype else 0.0
+    if fault.exact.is_complex():
+        return None
+    limit = format_of(getattr(torch, fault.dtype)).max
     values = fault.exact[fault.bad]
     over = torch.isfinite(values) & (values.abs() > 0.5 * limit)
     if not bool(over.any()):
@@ -73,24 +77,25 @@ def vanished_epsilon(fault: Fault) -> int | None:
     """The row of an epsilon that made no difference, upstream of the operand that failed; None if there is none."""
     slot = 1 if fault.forward in ("div", "xlogy", "remainder", "fmod") else 0
     start = fault.operand_row(slot)
-    if start == -1:
-        return None
-    for position, op in fault.upstream(start, 6):
-        row = fault.recording.row(position)
-        if row is None:
+    mirrored = fault.forward in _MIRRORED
+    for position, op in fault.upstream(start, 6) if start != -1 else ():
+        mirrored = mirrored or op in ("rsub", "sub", "neg")
+        row, stats = fault.recording.row(position), fault.recording.stats(position)
+        if row is None or stats is None:
             continue
-        stats = fault.recording.stats(position)
         low = str(fault.recording.dtypes.items[row[DTYPE]]).removeprefix("torch.") in LOW
-        text = _line(fault, position)
-        if op in ("add", "sub", "rsub") and low and stats is not None and stats.zero and _same_numbers(fault, position):
+        if low and stats.zero and _adds_or_clamps(fault, position, op):
             return position
-        if op in _CLAMPS and stats is not None:
-            composite = re.search(r"\b(normalize|cosine_similarity)\(", text)
-            if low and stats.zero and (composite or _EPSILON.search(text)):
-                return position
-            if stats.max == 1.0 and re.search(r"clamp\w*\(.*1(\.0*)?\s*-", text):
-                return position
+        if mirrored and op in _CLAMPS and stats.max == 1.0 and _ONE_MINUS.search(_line(fault, position)):
+            return position
     return None
+
+
+def _adds_or_clamps(fault: Fault, position: int, op: str) -> bool:
+    """Whether an operation in low precision was meant to keep its result away from zero."""
+    if op in ("add", "sub", "rsub"):
+        return _same_numbers(fault, position)
+    return op in _CLAMPS and bool(_EPSILON.search(_line(fault, position)))
 
 
 @rule(
