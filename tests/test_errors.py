@@ -207,6 +207,40 @@ def test_no_grad_is_named_with_the_line_that_ran_in_it() -> None:
     assert found.line in range(*(lambda first: (first, first + 20))(inspect.getsourcelines(Net)[1]))
 
 
+def test_cut_is_found_in_the_sixth_step_of_a_training_loop() -> None:
+    scaler, model, optimizer = scaler_and_model()
+
+    def program() -> None:
+        for i in range(8):
+            out = model(torch.tensor([[1, 2], [3, 4]]))
+            total = out.sum()
+            if i == 5:
+                total = torch.tensor([total, out.mean()]).sum().requires_grad_()  # cut
+            optimizer.zero_grad()
+            scaler.scale(total).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            total.item()
+
+    found = explained(program, model=model)
+    assert (found.cause, found.line) == ("graph-cut", line_of(program, "cut"))
+    assert (found.evidence["role"] == "still carried gradient").sum() == 2
+
+
+def test_watched_cell_that_raises_shows_the_explanation() -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "nanlab")
+    cell = "%%nanwatch\nimport torch\nx = torch.ones(2, 5)\ntorch.nn.Linear(4, 3)(x)"
+    with capture_output() as captured:
+        result = shell.run_cell(cell)
+    assert isinstance(result.error_in_exec, RuntimeError)
+    shown = "".join(str(output.data.get("text/html", "")) for output in captured.outputs)
+    assert "takes 4 features, its input has 5" in shown
+
+
 def test_frozen_parameters_are_no_detach() -> None:
     def program() -> None:
         model = Net().requires_grad_(False)
@@ -286,6 +320,14 @@ def saved_part_overwritten() -> None:
     y.sum().backward()
 
 
+def saved_result_erased() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    e = weight.exp()  # saved
+    y = e * 2
+    e.zero_()  # written
+    y.sum().backward()
+
+
 def weight_overwritten_by_the_optimizer() -> None:
     torch.manual_seed(0)
     first, second = nn.Linear(3, 3), nn.Linear(3, 1)
@@ -298,7 +340,7 @@ def weight_overwritten_by_the_optimizer() -> None:
 
 @pytest.mark.parametrize(
     "program",
-    [saved_result_overwritten, saved_operand_overwritten, saved_part_overwritten, weight_overwritten_by_the_optimizer],
+    [saved_result_overwritten, saved_operand_overwritten, saved_part_overwritten, saved_result_erased, weight_overwritten_by_the_optimizer],
 )
 def test_overwriting_names_who_saved_and_who_wrote(program: Program) -> None:
     found = explained(program)

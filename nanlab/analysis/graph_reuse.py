@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nanlab.trace.recording import FLAGS, INPLACE, LINE, OP, SHAPE, VIEW, BackwardPass, NodeInfo, Recording
+from nanlab.trace.recording import FLAGS, FORWARD, INPLACE, LINE, OP, PHASE, SHAPE, VIEW, BackwardPass, NodeInfo, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Overwritten:
     node: int
     made: NodeInfo | None  # the operation that saved it
     written: int | None  # row of the in-place operation that changed it
-    operand: bool  # what was saved is an operand; else the result
+    operand: bool | None  # what was saved is an operand; else the result; None: not known
 
 
 def stopped_at(recording: Recording, run: BackwardPass, within: frozenset[int] | None = None) -> int | None:
@@ -68,10 +68,21 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
     saved = _aliases(recording, made.position, run.position)
     writes = _writes(recording, made.position, run.position, saved)
     hits = [(p, root) for p, root in writes if shape is None or _fits(recording, p, root, shape)]
-    if not hits:
-        return Overwritten(node, made, None, False)
-    written, root = hits[0]
-    return Overwritten(node, made, written, root != made.position)
+    if hits:
+        written, root = hits[0]
+        return Overwritten(node, made, written, root != made.position)
+    erased = _erasures(recording, made.position, run.position, shape) if shape is not None else None
+    return Overwritten(node, made, erased, None)
+
+
+def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
+    """The first row that erased a tensor of this shape: ``zero_`` and ``copy_`` read nothing of it, so no edge names it."""
+    for at in range(start + 1, end):
+        row = recording.row(at)
+        if row is not None and row[FLAGS] & INPLACE and row[PHASE] == FORWARD:
+            if tuple(recording.shapes.items[row[SHAPE]]) == shape:
+                return at
+    return None
 
 
 def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:

@@ -47,7 +47,7 @@ def _cut_explanation(case: Case, recording: Recording, cuts: list[Cut], symptom:
     carriers = [("still carried gradient", p) for p in (first.carriers or (first.carrier,)) if first.known]
     inside = f" in {first.module}" if first.module else ""
     held = (
-        f" (it holds the values of {len(first.carriers)} results that carry gradient)"
+        f" It holds the values of {len(first.carriers)} results that carry gradient."
         if len(first.carriers) > 1
         else ""
     )

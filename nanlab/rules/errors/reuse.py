@@ -84,7 +84,7 @@ def overwritten_tensor(case: Case) -> Explanation | None:
         place(recording, found.made.line) if found.made is not None else ("", 0, ""),
     )
     rows = [("saved it", found.made.position)] if found.made is not None else []
-    what = "its operand" if found.operand else "its result"
+    what = {True: " (its operand)", False: " (its result)", None: ""}[found.operand]
     if found.written is None:
         title = f"what {saver} at {spot(*saved_at[:2])} had saved was overwritten before the backward pass"
         return case.explain(
@@ -100,7 +100,7 @@ def overwritten_tensor(case: Case) -> Explanation | None:
         )
     return case.explain(
         "inplace-modification",
-        f"{writer} at {spot(file, line)} overwrote what {saver} at {spot(*saved_at[:2])} had saved ({what})",
+        f"{writer} at {spot(file, line)} overwrote what {saver} at {spot(*saved_at[:2])} had saved{what}",
         why,
         file=file,
         line=line,
