@@ -9,6 +9,7 @@ import torch
 
 from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.plans import Plan
+from nanlab.stats._memory import is_wrapper
 from nanlab.trace.recording import (
     BORN,
     CALL,
@@ -282,9 +283,11 @@ def _saved(node: Any) -> dict[str, Any]:
             except Exception:
                 continue
             if isinstance(value, Tensor):
-                found[name.removeprefix("_saved_")] = value.detach().clone()
+                if not is_wrapper(value):  # of torch.func: its level may have ended, and it then has no memory to copy
+                    found[name.removeprefix("_saved_")] = value.detach().clone()
             elif isinstance(value, (int, float, bool, str, complex)) or value is None:
                 found[name.removeprefix("_saved_")] = value
-            elif isinstance(value, (tuple, list)):
-                found[name.removeprefix("_saved_")] = tuple(v.detach().clone() if isinstance(v, Tensor) else v for v in value)
+            elif isinstance(value, (tuple, list)) and not any(isinstance(v, Tensor) and is_wrapper(v) for v in value):
+                copied = (v.detach().clone() if isinstance(v, Tensor) else v for v in value)
+                found[name.removeprefix("_saved_")] = tuple(copied)
     return found
