@@ -88,7 +88,7 @@ def test_good_index_is_no_alarm(name: str) -> None:
 @pytest.mark.usefixtures("unknown")
 @pytest.mark.parametrize("name", RIGHT)
 def test_good_index_that_only_the_device_knows_is_no_suspect(name: str) -> None:
-    with pytest.raises(RuntimeError) as caught, nanlab.watch():
+    with pytest.raises(RuntimeError) as caught, nanlab.watch():  # noqa: PT012
         RIGHT[name]()
         raise RuntimeError(ASSERTION)
     found = explain(caught.value)
@@ -148,7 +148,7 @@ def test_range_known_on_the_cpu_holds_on_the_device(monkeypatch: pytest.MonkeyPa
         return stat & 0xFFFFFFFF > 0  # only the first tensor of the program is on the CPU
 
     monkeypatch.setattr(indices, "_on_device", on_device)
-    with pytest.raises(IndexOutOfRangeError, match="index 9"), nanlab.watch():
+    with pytest.raises(IndexOutOfRangeError, match="index 9"), nanlab.watch():  # noqa: PT012
         batch = torch.tensor([[1, 2], [3, 9]])
         moved = batch.to(torch.int32)
         F.embedding(moved[1:].t(), torch.ones(5, 2))

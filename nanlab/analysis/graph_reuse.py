@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nanlab.trace.recording import FLAGS, FORWARD, INPLACE, LINE, OP, PHASE, SHAPE, VIEW, BackwardPass, NodeInfo, Recording
+from nanlab.trace.recording import (
+    FLAGS,
+    FORWARD,
+    INPLACE,
+    LINE,
+    OP,
+    PHASE,
+    SHAPE,
+    VIEW,
+    BackwardPass,
+    NodeInfo,
+    Recording,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,8 @@ class Overwritten:
 def stopped_at(recording: Recording, run: BackwardPass, within: frozenset[int] | None = None) -> int | None:
     """The node that raised: of those that did not run, whose predecessors all ran, the one with the highest number.
 
-    The engine takes ready nodes in that order (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime). within: only these.
+    The engine takes ready nodes in that order (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime).
+    within: only these.
     """
     ran = {each.node for each in recording.node_runs if each.backward_pass == run.number}
     blocked = {there for here, there in run.edges if here not in ran}
@@ -76,17 +89,17 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
 
 
 def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
-    """The first row that erased a tensor of this shape: ``zero_`` and ``copy_`` read nothing of it, so no edge names it."""
+    """The first row that erased a tensor of this shape; ``zero_`` and ``copy_`` read nothing, so no edge names it."""
     for at in range(start + 1, end):
         row = recording.row(at)
-        if row is not None and row[FLAGS] & INPLACE and row[PHASE] == FORWARD:
-            if tuple(recording.shapes.items[row[SHAPE]]) == shape:
-                return at
+        written = row is not None and bool(row[FLAGS] & INPLACE) and row[PHASE] == FORWARD
+        if row is not None and written and tuple(recording.shapes.items[row[SHAPE]]) == shape:
+            return at
     return None
 
 
 def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
-    """What an operation read and made, and every view of that; each with the operand (or the result) it is a view of."""
+    """What an operation read and made, and every view of that, each with the operand or the result it shows."""
     family = {position: position} | {p: p for p in recording.parents(position)}
     for operand in list(family):  # the base of a view
         row = recording.row(operand) if operand >= 0 else None
@@ -119,7 +132,7 @@ def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) 
 
 
 def _written_through_view(recording: Recording, position: int, family: dict[int, int]) -> int | None:
-    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that the edges do not name the view."""
+    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that no edge names the view."""
     row = recording.row(position)
     for before in (position - 1, position - 2):
         view = recording.row(before) if before >= 0 else None

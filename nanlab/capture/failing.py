@@ -28,7 +28,8 @@ _FUNCTIONS = {
     "nll_loss": ("nll_loss", ("input", "target", "weight", "reduction", "ignore_index")),
 }
 _SIZES = (
-    "in_features out_features num_embeddings embedding_dim in_channels out_channels normalized_shape num_features input_size hidden_size "
+    "in_features out_features num_embeddings embedding_dim in_channels out_channels normalized_shape num_features "
+    "input_size hidden_size "
     "embed_dim kernel_size padding_idx ignore_index"
 ).split()
 _AFTER_DEATH = re.compile(r"device-side assert|CUBLAS_STATUS|CUDA error|illegal memory access|CUDNN_STATUS")
@@ -37,7 +38,8 @@ _AFTER_DEATH = re.compile(r"device-side assert|CUBLAS_STATUS|CUDA error|illegal 
 def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.Module | None = None) -> Failure:
     """An exception as plain data.
 
-    guard: asked for indices it copied to the host when a device has failed. root: the watched model, which the module's path starts from.
+    guard: asked for the indices it copied to the host when a device has failed.
+    root: the watched model, which the module's path starts from.
     """
     steps = list(_steps(error.__traceback__))
     file, line, real = _place(steps)
@@ -81,7 +83,7 @@ def recording_of(error: BaseException) -> Recording | None:
 
 
 def mark(error: BaseException, recording: Recording) -> None:
-    """Note on an exception which run it ended; a plain number, as exceptions have no weak references and may be pickled."""
+    """Note on an exception which run it ended: a number, for exceptions take no weak references and may be pickled."""
     with suppress(AttributeError, TypeError):
         error._nanlab_run = recording.escapes.number  # type: ignore[attr-defined]
 
@@ -107,7 +109,7 @@ def _place(steps: list[Step]) -> tuple[str, int, str]:
 
 
 def _path(modules: list[nn.Module], root: nn.Module | None) -> str:
-    """The innermost module by its attribute path; the outermost is named by its class unless it is the watched model."""
+    """The innermost module by its attribute path; outside of the watched model the outermost is named by its class."""
     if not modules:
         return ""
     own = _name_below(root, modules[-1]) if root is not None else None
@@ -123,7 +125,7 @@ def _name_below(root: nn.Module, module: nn.Module) -> str | None:
 
 
 def _operation(steps: list[Step]) -> tuple[str, tuple[Operand, ...], BadIndices | None]:
-    """The operation that raised, as the dispatcher saw it, else as the functions of ``torch.nn.functional`` were called."""
+    """The operation that raised, as the dispatcher saw it, else as a function of ``torch.nn.functional`` was called."""
     for frame, _ in reversed(steps):
         if frame.f_code is _DISPATCH:
             return _dispatched(frame.f_locals)
@@ -174,7 +176,7 @@ def operand_of(name: str, tensor: Tensor, source: int | None = None) -> Operand:
 
 
 def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None) -> dict[str, Any]:
-    """Sizes of the innermost module, what its inputs were, the state of an optimizer that was stepping, the samples of a batch."""
+    """Sizes and inputs of the innermost module, the optimizer that was stepping, the samples of a batch."""
     facts: dict[str, Any] = {}
     if modules:
         facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}
@@ -206,7 +208,7 @@ def _optimizer_facts(optimizer: torch.optim.Optimizer, guard: IndexGuard | None)
 
 
 def note_interrupted_gradient(recording: Recording, error: Exception) -> None:
-    """Anomaly detection stops the backward pass before its NaN reaches a parameter: the last bad row is the symptom then."""
+    """Anomaly detection stops before the NaN reaches a parameter: the last bad row is the symptom then."""
     if "nan values in its" not in str(error):
         return
     bad = [p for p in recording.bad if p >= 0 and (row := recording.row(p)) is not None and row[PHASE] == BACKWARD]

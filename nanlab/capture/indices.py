@@ -33,7 +33,8 @@ _SUBSCRIPTS = frozenset("index index_put index_put_ _index_put_impl_ _unsafe_ind
 INDEXING = _ALONG_A_DIMENSION | _EMBEDDINGS | _LIKELIHOODS | _SUBSCRIPTS | {"take"}
 # The same elements, or some of them: the range of the operand holds for the result.
 _NARROWS = frozenset(
-    "_to_copy copy_ clone detach alias lift_fresh view _unsafe_view _reshape_alias reshape t transpose permute unsqueeze squeeze expand "
+    "_to_copy copy_ clone detach alias lift_fresh view _unsafe_view _reshape_alias reshape t transpose permute "
+    "unsqueeze squeeze expand "
     "slice select narrow index_select index split split_with_sizes unbind chunk contiguous".split()
 )
 _LONGEST_CHAIN = 32
@@ -152,8 +153,9 @@ class Copied:
 class IndexGuard:
     """Keeps bad indices from a device, without waiting for it.
 
-    Where the indices came from the CPU their range is known there, and a bad one is an ordinary IndexError. Otherwise they are
-    copied to pinned memory on the stream of the kernel; that copy outlives the context when the kernel's assertion ends it.
+    Where the indices came from the CPU their range is known there, and a bad one is an ordinary IndexError. Otherwise
+    they are copied to pinned memory on the stream of the kernel; that copy outlives the context when the kernel's
+    assertion ends it.
     """
 
     def __init__(
@@ -182,7 +184,9 @@ class IndexGuard:
             if each.indices.dtype not in _INTEGERS or not each.indices.numel():
                 continue
             known = known_range(self._recorder.recording, self._recorder.source(each.indices))
-            hidden = known is not None and known[0] == each.ignored and known[1] < each.high  # between ignore_index and 0
+            hidden = (
+                known is not None and known[0] == each.ignored and known[1] < each.high
+            )  # between ignore_index and 0
             if known is None or hidden:
                 self._copy(op, each, frame)
             elif each.broken_by(*known) and (bad := examine(op, each.indices, each)) is not None:
@@ -208,7 +212,7 @@ class IndexGuard:
         return self._recorder.lines.places[number]
 
     def suspect(self) -> tuple[BadIndices, str, int] | None:
-        """(indices, module, number of the line) of the first copied indices that are out of range; read when a device has failed."""
+        """(indices, module, number of the line) of the first bad copy; for when a device has failed."""
         for copied in self._copies:
             bad = examine(copied.op, copied.limits.indices, copied.limits)
             if bad is not None and bad.shape != copied.shape:

@@ -30,8 +30,9 @@ def as_html(explanation: Explanation) -> str:
     )
     line = code([(explanation.line, explanation.source)], explanation.line) if explanation.source else ""
     body = f'<div style="margin:6px 0;max-width:75em">{escape(explanation.explanation)}</div>'
-    card = f'<div style="border-left:4px solid {edge};padding:6px 12px;margin:6px 0;background:{SHADE}">{head}{line}{body}</div>'
-    return f'<div style="font-size:13px;line-height:1.45">{card}{_evidence(explanation.evidence)}{_fixes(explanation)}</div>'
+    style = f"border-left:4px solid {edge};padding:6px 12px;margin:6px 0;background:{SHADE}"
+    parts = f"{_evidence(explanation.evidence)}{_fixes(explanation)}"
+    return f'<div style="font-size:13px;line-height:1.45"><div style="{style}">{head}{line}{body}</div>{parts}</div>'
 
 
 def _evidence(frame: pd.DataFrame) -> str:

@@ -25,8 +25,8 @@ MEANINGS: list[Meaning] = [
 def explain(exc: BaseException | None = None) -> Explanation | None:
     """What an exception means, and what to write instead; None if it is not one that nanlab knows.
 
-    exc: default: the exception that the interpreter showed last, else the one that ended the last watch. Where it was raised inside
-    of a watch the evidence is the recorded run, else its traceback and its message. Never raises.
+    exc: default: the exception that the interpreter showed last, else the one that ended the last watch. Where it was
+    raised inside of a watch the evidence is the recorded run, else its traceback and its message. Never raises.
     """
     try:
         failure, recording = _known(exc)

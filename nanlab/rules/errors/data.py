@@ -30,8 +30,10 @@ def unequal_sizes(case: Case) -> Explanation | None:
     who = "The DataLoader's default collate function" if loading else "torch.stack"
     return case.explain(
         "unequal-sizes",
-        f"entry {case.match[2]} has shape [{case.match[1]}] and entry {case.match[4]} has shape [{case.match[3]}]{span}",
-        f"{who} makes one tensor of all entries, and these must be of one shape. Sequences of different length are padded first; "
+        f"entry {case.match[2]} has shape [{case.match[1]}] and entry {case.match[4]} has shape "
+        f"[{case.match[3]}]{span}",
+        f"{who} makes one tensor of all entries, and these must be of one shape. Sequences of different length are "
+        "padded first; "
         "hand the lengths or a mask on, so that padding counts neither in attention nor in the loss.",
         evidence=frame,
         fixes=advice(
@@ -59,7 +61,8 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 @means(
-    r"Sizes of tensors must match except in dimension (\d+)\. (?:Expected size (\d+) but got|Got) (?:size )?(\d+)(?: for tensor number (\d+))?"
+    r"Sizes of tensors must match except in dimension (\d+)\. (?:Expected size (\d+) but got"
+    r"|Got) (?:size )?(\d+)(?: for tensor number (\d+))?"
 )
 def unequal_in_cat(case: Case) -> Explanation | None:
     """Tensors that are joined differ in another dimension."""
@@ -68,7 +71,8 @@ def unequal_in_cat(case: Case) -> Explanation | None:
     return case.explain(
         "unequal-sizes",
         f"{which} has size {match[3]} where the others have {match[2] or 'another'}",
-        f"torch.cat joins along dimension {match[1]}; in all others the sizes must be equal. Either another dimension was meant, or the tensors need padding.",
+        f"torch.cat joins along dimension {match[1]}; in all others the sizes must be equal. Either another "
+        "dimension was meant, or the tensors need padding.",
         evidence=operands_frame(case.failure.operands),
         fixes=advice(
             (
@@ -81,25 +85,31 @@ def unequal_in_cat(case: Case) -> Explanation | None:
 
 
 @means(
-    r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: (.+?)\.|exited unexpectedly)|[Uu]nexpected bus error encountered in worker"
+    r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: (.+?)\.|exited unexpectedly)"
+    r"|[Uu]nexpected bus error encountered in worker"
 )
 def worker_died(case: Case) -> Explanation | None:
     """A DataLoader worker was ended by the operating system."""
     text = case.failure.text
     if "bus error" in text.lower() or "shared memory" in text.lower() or "shm" in text:
         title = "a DataLoader worker ran out of shared memory"
-        why = "Workers hand their batches over in /dev/shm, and it is full: containers have 64 MB of it unless told otherwise."
+        why = (
+            "Workers hand batches over in /dev/shm, and it is full: containers have 64 MB of it unless told otherwise."
+        )
         first = ("give the container more shared memory", "docker run --shm-size=8g ...  # or --ipc=host")
     elif case.match[2] and "Killed" in case.match[2]:
         title = "a DataLoader worker was killed, most likely because the machine ran out of memory"
-        why = "The kernel ends a process when memory is out. Each worker has a copy of the dataset object, which grows as its Python objects are touched."
+        why = (
+            "The kernel ends a process when memory is out. Each worker has a copy of the dataset object, "
+            "which grows as its Python objects are touched."
+        )
         first = (
             "keep the data in arrays, not in lists of Python objects",
             "self.items = np.array(items)  # shared by the workers, not copied",
         )
     else:
         title = "a DataLoader worker died without an error of its own"
-        why = "It crashed in native code, was killed, or could not import the main script (a notebook's dataset class under spawn)."
+        why = "It crashed in native code, was killed, or could not import the main script (a class of a notebook)."
         first = ("run the dataset in the main process to see its own error", "DataLoader(dataset, num_workers=0)")
     return case.explain(
         "worker-died",

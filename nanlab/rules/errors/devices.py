@@ -35,8 +35,10 @@ def device_failed(case: Case) -> Explanation | None:
     return case.explain(
         "device-failure",
         f"{case.match[0]}: a kernel failed on the device, at an earlier line than the one shown",
-        "CUDA runs behind the program, so that the line that reports a failure is not the one that caused it. Nearly always an index is outside "
-        f"of an embedding (tokens were added, the embedding was not resized) or a label outside of the classes.{free}{dead}",
+        "CUDA runs behind the program, so that the line that reports a failure is not the one that caused it. "
+        "Nearly always an index is outside "
+        "of an embedding (tokens were added, the embedding was not resized) or a label outside of the "
+        f"classes.{free}{dead}",
         fixes=advice(
             ("let nanlab check indices before the kernel runs", "with nanlab.watch(model):\n    step()"),
             _BLOCKING,
@@ -53,7 +55,8 @@ def device_failed(case: Case) -> Explanation | None:
 
 
 @means(
-    r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but torch\.cuda\.device_count\(\) is (\d+)| but torch\.\w+\.is_available\(\) is False)?"
+    r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but torch\.cuda\.device_count\(\) is (\d+)"
+    r"| but torch\.\w+\.is_available\(\) is False)?"
 )
 def missing_device(case: Case) -> Explanation | None:
     """A file was saved on a device that this machine does not have."""
@@ -93,10 +96,8 @@ def out_of_memory(case: Case) -> Explanation | None:
     return case.explain(
         "out-of-memory",
         f"{size or 'memory'} more {'on the device' + of if cuda else 'of host memory'} could not be had{case.inside}",
-        "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with "
-        "the batch. The table shows the largest results of the run."
-        if len(largest)
-        else "What a training step holds is parameters, gradients and optimizer state, and the activations that backward needs; only these grow with the batch.",
+        "What a training step holds is parameters, gradients and optimizer state, and the activations that backward "
+        f"needs; only these grow with the batch.{' The table shows the largest results.' if len(largest) else ''}",
         evidence=largest,
         fixes=advice(
             (
@@ -138,7 +139,8 @@ def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
 
 
 @means(
-    r"Expected all tensors to be on the same device(?:, but (?:found at least two devices, |got \w+ is on )(\S+?),? (?:and |different from other tensors on )(\S+?)[!,\s(])?"
+    r"Expected all tensors to be on the same device(?:, but (?:found at least two devices, "
+    r"|got \w+ is on )(\S+?),? (?:and |different from other tensors on )(\S+?)[!,\s(])?"
 )
 def mixed_devices(case: Case) -> Explanation | None:
     """An operation got tensors of two devices."""
@@ -153,7 +155,8 @@ def mixed_devices(case: Case) -> Explanation | None:
     return case.explain(
         "mixed-devices",
         f"an operation got tensors on {what}{case.inside}",
-        f"All operands must be on one device.{parameters} Usually the batch was not moved, or a tensor was made in forward() without device=.",
+        f"All operands must be on one device.{parameters} Usually the batch was not moved, or a tensor was made in "
+        "forward() without device=.",
         evidence=operands_frame(operands),
         fixes=advice(
             ("move the batch to the model", "x = x.to(next(model.parameters()).device)"),

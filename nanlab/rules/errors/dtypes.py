@@ -36,8 +36,10 @@ def dtype_name(text: str) -> str:
 
 @means(
     r"expected scalar type (\S+) but found (\S+)|mat1 and mat2 must have the same dtype, but got (\S+) and (\S+)"
-    r"|expected (?:m1 and m2|mat1 and mat2) to have the same dtype, but got: (\S+) != (\S+)|[Ff]ound dtype (\S+) but expected (\S+)"
-    r"|Input type \((\S+?)\) and (?:weight|bias) type \((\S+?)\) should be the same|[Ee]xpected .{1,60}? to have the same dtype.*?: (\S+) (?:!=|and) (\S+)"
+    r"|expected (?:m1 and m2|mat1 and mat2) to have the same dtype, but got: (\S+) != (\S+)"
+    r"|[Ff]ound dtype (\S+) but expected (\S+)"
+    r"|Input type \((\S+?)\) and (?:weight|bias) type \((\S+?)\) should be the same"
+    r"|[Ee]xpected .{1,60}? to have the same dtype.*?: (\S+) (?:!=|and) (\S+)"
     r"|expected (?:input and weight|both) .*dtype.*?: (\S+) (?:!=|and) (\S+)"
 )
 def dtype_mismatch(case: Case) -> Explanation | None:
@@ -52,8 +54,10 @@ def dtype_mismatch(case: Case) -> Explanation | None:
     return case.explain(
         "dtype-mismatch",
         f"{first} met {second}{case.inside}",
-        f"The operation takes operands of one dtype only.{parameters} Under autocast this happens to what is computed outside of its block, to a "
-        "hand-written autograd.Function, and to operations that autocast does not list; without it, to a model that was cast by .half() "
+        f"The operation takes operands of one dtype only.{parameters} Under autocast this happens to what is "
+        "computed outside of its block, to a "
+        "hand-written autograd.Function, and to operations that autocast does not list; without it, to a model that "
+        "was cast by .half() "
         "and a batch that was not. NumPy arrays come in as float64.",
         evidence=operands_frame([*case.failure.operands, *case.failure.facts.get("inputs", [])]),
         fixes=advice(
@@ -82,7 +86,10 @@ def _integer(case: Case, first: str, second: str) -> Explanation:
         )
     else:
         title = f"{first} met {second}{case.inside}"
-        why = "An operation of floating-point numbers got integers: a target of mse_loss or binary_cross_entropy, or features loaded as integers."
+        why = (
+            "An operation of floating-point numbers got integers: a target of mse_loss or binary_cross_entropy, "
+            "or features loaded as integers."
+        )
         fixes = advice(
             ("make it floating point", "loss = criterion(out, target.float())"), ("features too", "model(x.float())")
         )
@@ -93,7 +100,8 @@ def _integer(case: Case, first: str, second: str) -> Explanation:
     r"\"(\w+)\" not implemented for '(\w+)'|result type (\w+) can't be cast to the desired output type (\w+)"
     r"|could not infer output dtype.*Got: (\w+)|[Oo]nly Tensors of floating point.* (?:dtype )?can require gradients"
     r"|expected target dtype to be Long or Byte, but got (\w+)"
-    r"|Expected floating point type for target with class probabilities, got (\w+)|Expected tensor for argument #1 'indices' to have .* got (?:torch\.)?(?:cuda\.)?(\w+)"
+    r"|Expected floating point type for target with class probabilities, got (\w+)"
+    r"|Expected tensor for argument #1 'indices' to have .* got (?:torch\.)?(?:cuda\.)?(\w+)"
 )
 def dtype_unknown(case: Case) -> Explanation | None:
     """An operation that is not made for this dtype."""

@@ -14,7 +14,7 @@ _WHY = {
     "no-grad": "It ran where gradients are switched off (torch.no_grad, inference_mode or set_grad_enabled(False)).",
     "detach": "detach() takes a tensor out of the graph: what is computed from it gives no gradient back.",
     "data": ".data is a view outside of the graph: what is computed from it gives no gradient back.",
-    "literal": "torch.tensor and torch.as_tensor copy the numbers of the tensors they are given; the graph behind them is lost.",
+    "literal": "torch.tensor and torch.as_tensor copy the numbers of the tensors given; the graph behind them is lost.",
     "number": "The value was read as a Python number; a tensor made of it later knows nothing of the graph.",
     "numpy": "The values went through NumPy, which has no graph; a tensor made of the array starts anew.",
     "index": "It chooses indices, and a choice has no derivative.",
@@ -47,9 +47,7 @@ def _cut_explanation(case: Case, recording: Recording, cuts: list[Cut], symptom:
     carriers = [("still carried gradient", p) for p in (first.carriers or (first.carrier,)) if first.known]
     inside = f" in {first.module}" if first.module else ""
     held = (
-        f" It holds the values of {len(first.carriers)} results that carry gradient."
-        if len(first.carriers) > 1
-        else ""
+        f" It holds the values of {len(first.carriers)} results that carry gradient." if len(first.carriers) > 1 else ""
     )
     what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(first.kind, first.op)
     return case.explain(
@@ -69,7 +67,8 @@ def _without_trace(case: Case, symptom: str) -> Explanation:
     return case.explain(
         "graph-cut",
         "no gradient leads from the loss to the parameters: the graph was cut on the way",
-        f"{symptom} Look for torch.tensor or torch.as_tensor of a list of results, .item(), .detach(), .numpy(), .data, torch.no_grad, "
+        f"{symptom} Look for torch.tensor or torch.as_tensor of a list of results, .item(), .detach(), .numpy(), "
+        ".data, torch.no_grad, "
         "argmax or a comparison between the model and the loss; under a watch nanlab names the line.",
         fixes=advice(
             CURES["literal"],
@@ -122,8 +121,10 @@ def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explana
     return case.explain(
         "optimizer-without-gradients",
         f"the backward pass at {spot(file, line)} gave gradients to other parameters than those of the optimizer",
-        f"{symptom} Gradients did arrive elsewhere: the optimizer holds parameters of another model (one that was copied, moved or built anew "
-        "after the optimizer was made), they were cleared by zero_grad() after backward(), or this optimizer's loss was not used.",
+        f"{symptom} Gradients did arrive elsewhere: the optimizer holds parameters of another model (one that was "
+        "copied, moved or built anew "
+        "after the optimizer was made), they were cleared by zero_grad() after backward(), or this optimizer's loss "
+        "was not used.",
         fixes=advice(
             (
                 "make the optimizer after the model has its final form",
@@ -152,7 +153,8 @@ def loss_without_graph(case: Case) -> Explanation | None:
     return case.explain(
         "graph-cut",
         "nothing that the loss was computed from requires gradient",
-        f"{symptom} No operation on the way to it read a parameter that requires gradient: the parameters are frozen, or the loss is made of data alone.",
+        f"{symptom} No operation on the way to it read a parameter that requires gradient: the parameters are "
+        "frozen, or the loss is made of data alone.",
         evidence=places_frame(recording, [("loss", root)]),
         fixes=advice(CURES["frozen"]),
     )
@@ -168,7 +170,8 @@ def backward_returned_nan(case: Case) -> Explanation | None:
         return case.explain(
             "backward-nan",
             f"the gradient that {node} computed is NaN",
-            f"{why} Its forward operation met a value at the edge of its domain (log or division at 0, root at 0, an infinity), or got a NaN handed in.",
+            f"{why} Its forward operation met a value at the edge of its domain (log or division at 0, root at 0, "
+            "an infinity), or got a NaN handed in.",
             fixes=advice(("find where it was born", "with nanlab.watch(model) as trace:\n    step()\ntrace.culprit")),
         )
     return Explanation(
@@ -196,7 +199,8 @@ def loss_not_scalar(case: Case) -> Explanation | None:
     return case.explain(
         "loss-not-scalar",
         f"backward() was called on a tensor{of}, not on one number",
-        "A gradient is that of one number. A loss with reduction='none', or a model's output, has one for each sample: reduce it first.",
+        "A gradient is that of one number. A loss with reduction='none', or a model's output, has one for each "
+        "sample: reduce it first.",
         fixes=advice(
             ("reduce it", "loss.mean().backward()"),
             ("or weigh the elements", "loss.backward(gradient=torch.ones_like(loss))"),
@@ -212,7 +216,8 @@ def numpy_of_graph(case: Case) -> Explanation | None:
     return case.explain(
         "numpy-of-graph",
         f"numpy() was called on a tensor {'on ' + on.rstrip(':') if on else 'that carries gradient'}{case.inside}",
-        "NumPy reads CPU memory and knows no graph. To look at the values, detach them; if the loss is computed from the array, the graph ends "
+        "NumPy reads CPU memory and knows no graph. To look at the values, detach them; if the loss is computed "
+        "from the array, the graph ends "
         "there and no parameter gets a gradient: use the torch function then.",
         fixes=advice(
             ("to look at the values", code),

@@ -49,7 +49,8 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
     return case.explain(
         "index-out-of-range",
         f"{kind[0]} {first}{at} is outside of the {bad.high} {kind[1]}{case.inside}",
-        f"{bad.count} of the {shape_text(bad.shape)} indices are outside of {bad.low} to {bad.high - 1}{ignored}.{sample} {kind[2]}{after}",
+        f"{bad.count} of the {shape_text(bad.shape)} indices are outside of {bad.low} to "
+        f"{bad.high - 1}{ignored}.{sample} {kind[2]}{after}",
         evidence=frame,
         fixes=advice(*_remedies(bad.op, bad.high)),
     )
@@ -102,7 +103,8 @@ def _from_message(case: Case) -> Explanation:
             if rows is not None or "embed" in case.failure.source.lower() or not case.failure.source
             else "index"
         )
-        title = f"an index is outside of {f'the {rows} rows of the embedding' if rows else 'what it is looked up in'}{case.inside}"
+        target = f"the {rows} rows of the embedding" if rows else "what it is looked up in"
+        title = f"an index is outside of {target}{case.inside}"
     return case.explain(
         "index-out-of-range", title, _kind_of(op, "")[2], fixes=advice(*_remedies(op, int(match[4] or 0) or 10))
     )

@@ -36,7 +36,7 @@ def _reuse_explanation(
     again = found.first.line == found.second.line
     if again or not same_step:
         remedies = [remedies[2], *remedies[:2]]
-        story = "It is carried over from an earlier step (a hidden state, a running sum, something computed before the loop)."
+        story = "It is carried over from an earlier step (a hidden state, a running sum, a result made once)."
     else:
         story = "Two losses share it."
     rows = [("shared node", found.made.position)] if found.made is not None else []
@@ -44,8 +44,10 @@ def _reuse_explanation(
     evidence["nodes_shared"] = found.shared
     return case.explain(
         "graph-freed",
-        f"backward at {spot(*second[:2])} reached {op} at {spot(*made[:2])}, which backward at {spot(*first[:2])} had freed",
-        f"{why} {story} The graphs of both passes share {found.shared} nodes; the first that had lost its tensors is {op}, made at {spot(*made[:2])}.",
+        f"backward at {spot(*second[:2])} reached {op} at {spot(*made[:2])}, which backward at {spot(*first[:2])} "
+        "had freed",
+        f"{why} {story} The graphs of both passes share {found.shared} nodes; the first that had lost its tensors "
+        f"is {op}, made at {spot(*made[:2])}.",
         file=second[0] or case.failure.file,
         line=second[1] or case.failure.line,
         source=second[2] or case.failure.source,
@@ -56,7 +58,8 @@ def _reuse_explanation(
 
 
 @means(
-    r"modified by an inplace operation(?:: \[\S+ \[([\d, ]*)\]\](?:, which is output \d+ of (\w+),)? is at version (\d+); expected version (\d+))?"
+    r"modified by an inplace operation(?:: \[\S+ \[([\d, ]*)\]\](?:, which is output \d+ of (\w+),)?"
+    r" is at version (\d+); expected version (\d+))?"
 )
 def overwritten_tensor(case: Case) -> Explanation | None:
     """A tensor that the backward pass needs was overwritten after it was saved."""
@@ -117,7 +120,8 @@ def leaf_in_place(case: Case) -> Explanation | None:
     return case.explain(
         "inplace-modification",
         f"a parameter was changed in place while gradients are on{case.inside}",
-        f"{case.match[1]} has no history to which the change could be added; an update by hand is no part of the model.",
+        f"{case.match[1]} has no history to which the change could be added; an update by hand is no part of the "
+        "model.",
         fixes=advice(
             ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
             ("or compute a new tensor", "scaled = weight * 2"),

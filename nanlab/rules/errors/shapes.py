@@ -11,7 +11,8 @@ from nanlab.trace.failure import Operand
 
 
 @means(
-    r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)|size mismatch, got input \((\d+)\), mat \((\d+)x(\d+)\), vec \((\d+)\)"
+    r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)"
+    r"|size mismatch, got input \((\d+)\), mat \((\d+)x(\d+)\), vec \((\d+)\)"
     r"|Expected size for first two dimensions of batch2 tensor to be: \[(\d+), (\d+)\] but got: \[(\d+), (\d+)\]"
     r"|inconsistent tensor size, expected tensor \[(\d+)\] and src \[(\d+)\] to have the same number of elements"
 )
@@ -65,14 +66,17 @@ def _linear(case: Case) -> Explanation:
     return case.explain(
         "shape-mismatch",
         f"the layer{case.inside.replace(', in', '')} takes {wants} features, its input has {got}",
-        f"nn.Linear(in_features={wants}) works on the last dimension of its input, which has shape {shape_text(shape)}.",
+        f"nn.Linear(in_features={wants}) works on the last dimension of its input, which has shape "
+        f"{shape_text(shape)}.",
         evidence=operands_frame(inputs or case.failure.operands),
         fixes=advice(*fixes),
     )
 
 
 @means(
-    r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d+)|The expanded size of the tensor \((\d+)\) must match the existing size \((\d+)\) at non-singleton dimension (\d+)"
+    r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d+)"
+    r"|The expanded size of the tensor \((\d+)\) "
+    r"must match the existing size \((\d+)\) at non-singleton dimension (\d+)"
 )
 def broadcast_mismatch(case: Case) -> Explanation | None:
     """Two shapes that do not broadcast."""
@@ -113,7 +117,8 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
     """A checkpoint of another model."""
     text = case.failure.text
     sizes = re.findall(
-        r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, the shape in current model is torch\.Size\(\[([\d, ]*)\]\)",
+        r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, "
+        r"the shape in current model is torch\.Size\(\[([\d, ]*)\]\)",
         text,
     )
     missing, unexpected = _keys(text, "Missing"), _keys(text, "Unexpected")
@@ -130,7 +135,8 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
         "state-dict-mismatch",
         f"the checkpoint does not fit {case.match[1]}: {', '.join(counts) or 'its names differ'}",
         prefix[0]
-        or "The model was built with other sizes or layers than the one that was saved; a classifier for another number of classes is the usual case.",
+        or "The model was built with other sizes or layers than the one that was saved; "
+        "a classifier for another number of classes is the usual case.",
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
     )
@@ -150,7 +156,10 @@ def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[
             and all(name.startswith(prefix) for name in unexpected)
             and set(missing) & {n.removeprefix(prefix) for n in unexpected}
         ):
-            code = f'state = {{name.removeprefix("{prefix}"): value for name, value in state.items()}}\nmodel.load_state_dict(state)'
+            code = (
+                f'state = {{n.removeprefix("{prefix}"): value for n, value in state.items()}}\n'
+                "model.load_state_dict(state)"
+            )
             return f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.", [
                 ("take the prefix off", code)
             ]
@@ -161,7 +170,11 @@ def _state_fixes(sizes: list[str]) -> list[tuple[str, str]]:
     build = ("build the model as it was when it was saved", "model = Model(num_classes=...)  # as in training")
     if not sizes:
         return [build, ("load what fits; see what was left out", "print(model.load_state_dict(state, strict=False))")]
-    drop = "own = model.state_dict()\nstate = {n: v for n, v in state.items() if n in own and v.shape == own[n].shape}\nprint(model.load_state_dict(state, strict=False))"
+    drop = (
+        "own = model.state_dict()\n"
+        "state = {n: v for n, v in state.items() if n in own and v.shape == own[n].shape}\n"
+        "print(model.load_state_dict(state, strict=False))"
+    )
     return [build, ("load the layers that fit, train the others anew", drop)]
 
 
