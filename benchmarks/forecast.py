@@ -1,0 +1,261 @@
+"""Back-test of the forecast: how many overflows are foreseen five steps ahead, and how often a healthy run is warned of.
+
+    python benchmarks/forecast.py            # 20 runs that overflow, 20 healthy ones of 200 steps
+    python benchmarks/forecast.py --quick    # a quarter of them
+
+Every run is recorded once; then each step is judged by what was known at its end, as a user would have seen it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.analysis.trends import candidates, forecasts, outlook
+
+AHEAD = 5  # steps by which a warning must come before the overflow
+Step = Callable[[int], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One program: a model, its step, and for how long it runs."""
+
+    name: str
+    model: nn.Module
+    step: Step
+    steps: int
+
+
+class Encoder(nn.Module):
+    """Token vectors, two layers, a mean."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(200, width)
+        self.mix = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.4), nn.Linear(width, width))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.mix(self.emb(ids)).mean(1)  # type: ignore[no-any-return]
+
+
+def contrastive(seed: int, normalised: bool, steps: int) -> Run:
+    """Two views by dropout, scores over a small temperature under float16: without normalisation the norms grow."""
+    torch.manual_seed(seed)
+    net = Encoder(48)
+    opt = torch.optim.Adam(net.parameters(), lr=3e-3 if normalised else (0.1, 0.08, 0.06)[seed % 3])
+    gen = torch.Generator().manual_seed(seed)
+    temperature = (0.05, 0.07, 0.1, 0.03)[seed % 4]
+
+    def step(i: int) -> torch.Tensor:
+        ids = torch.randint(0, 200, (16, 8), generator=gen)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            a, b = net(ids), net(ids)
+            if normalised:
+                a, b = nn.functional.normalize(a.float(), dim=-1), nn.functional.normalize(b.float(), dim=-1)
+            scores = a @ b.T / temperature
+        loss = nn.functional.cross_entropy(scores.float(), torch.arange(16))
+        loss.backward()
+        opt.step()
+        return loss
+
+    return Run(f"contrastive {seed}", net, step, steps)
+
+
+def prototypes(seed: int, steps: int) -> Run:
+    """Distances to prototypes in float16, pushed apart without end."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(10, 48), nn.ReLU(), nn.Linear(48, 32))
+    opt = torch.optim.Adam(net.parameters(), lr=0.01 + 0.01 * seed)
+    gen = torch.Generator().manual_seed(seed)
+    centres = torch.randn(5, 32)
+
+    def step(i: int) -> torch.Tensor:
+        y = torch.randint(0, 5, (20,), generator=gen)
+        x = torch.randn(20, 10, generator=gen) + 0.5 * y.unsqueeze(1)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            z = net(x)
+            distance = ((z.unsqueeze(1) - centres.to(z.dtype)) ** 2).sum(-1)
+        loss = (distance.float().gather(1, y.unsqueeze(1)).squeeze(1) - distance.float().mean(1)).mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return Run(f"prototypes {seed}", net, step, steps)
+
+
+def regression(seed: int, rate: float, steps: int) -> Run:
+    """Least squares on raw features; above a rate of two over the curvature the weights oscillate and grow."""
+    torch.manual_seed(seed)
+    net = nn.Linear(8, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.5 * (seed % 2))
+    gen = torch.Generator().manual_seed(seed)
+
+    def step(i: int) -> torch.Tensor:
+        x = 3.0 * torch.randn(32, 8, generator=gen)
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(net(x), x[:, :2])
+        loss.backward()
+        opt.step()
+        return loss
+
+    return Run(f"regression {seed}", net, step, steps)
+
+
+def recurrence(seed: int, gain: float, steps: int) -> Run:
+    """A linear state in float16 whose matrix gains weight by decay of the wrong sign, or settles."""
+    torch.manual_seed(seed)
+    net = nn.Linear(6, 6, bias=False)
+    nn.init.orthogonal_(net.weight)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+    gen = torch.Generator().manual_seed(seed)
+
+    def step(i: int) -> torch.Tensor:
+        h = torch.randn(8, 6, generator=gen)
+        opt.zero_grad()
+        half, weight = h.half(), net.weight.half()
+        for _ in range(6):
+            half = half @ weight.T
+        loss = (half.float() ** 2).clamp(max=100.0).mean()
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            net.weight.mul_(gain)
+        return loss
+
+    return Run(f"recurrence {seed}", net, step, steps)
+
+
+def classifier(seed: int, steps: int) -> Run:
+    """An ordinary classifier under autocast to bfloat16 or in float32, by Adam."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.LayerNorm(32), nn.Linear(32, 4))
+    opt = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    gen = torch.Generator().manual_seed(seed)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(32, 10, generator=gen) * (1 + 50 * (seed % 3))
+        y = (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(seed % 2)):
+            logits = net(x)
+        loss = nn.functional.cross_entropy(logits.float(), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return Run(f"classifier {seed}", net, step, steps)
+
+
+def scaled(seed: int, steps: int) -> Run:
+    """float16 autocast with a GradScaler that starts too high."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv1d(2, 8, 3, padding=1), nn.SiLU(), nn.Conv1d(8, 2, 3, padding=1))
+    opt = torch.optim.Adam(net.parameters(), lr=2e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=40)
+    gen = torch.Generator().manual_seed(seed)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(8, 2, 12, generator=gen)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        loss = nn.functional.mse_loss(out.float(), x.cumsum(-1) * (1 + min(i, 20)))
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        return loss
+
+    return Run(f"scaled {seed}", net, step, steps)
+
+
+def diverging(part: int) -> Iterator[Run]:
+    """Runs that overflow."""
+    for seed in range(0, 6, part):
+        yield contrastive(seed, False, 200)
+    for seed in range(0, 4, part):
+        yield prototypes(seed, 120)
+    for seed in range(0, 5, part):
+        yield regression(seed, 0.3 + 0.05 * seed, 200)
+    for seed in range(0, 5, part):
+        yield recurrence(seed, 1.03 + 0.015 * seed, 120)
+
+
+def healthy(part: int, steps: int = 200) -> Iterator[Run]:
+    """Runs that do not."""
+    for seed in range(0, 5, part):
+        yield contrastive(seed, True, steps)
+        yield regression(seed, 0.004, steps)
+        yield classifier(seed, steps)
+    for seed in range(0, 3, part):
+        yield scaled(seed, steps)
+    for seed in range(0, 2, part):
+        yield recurrence(seed, 1.0, steps)
+
+
+def record(run: Run) -> nanlab.Trace:  # type: ignore[name-defined]
+    """Train it under a watch, until the first non-finite loss."""
+    with nanlab.watch(run.model, on_fault="record") as trace:
+        for i in range(run.steps):
+            if not bool(torch.isfinite(run.step(i).detach())):
+                break
+    return trace
+
+
+def lead(trace: nanlab.Trace) -> int | None:  # type: ignore[name-defined]
+    """Steps between the first warning and the first overflow; None without an overflow."""
+    over = [f for f in forecasts(trace.recording) if f.overflowed is not None]
+    series = trace.recording.training.series
+    table = series.table
+    if not np.isposinf(table).any():
+        return None
+    first = int(np.flatnonzero(np.isposinf(table).any(axis=1))[0])
+    return max((first - f.step for f in over), default=0)
+
+
+def false_warnings(trace: nanlab.Trace) -> int:  # type: ignore[name-defined]
+    """Results of which a user would have been warned at the end of some step."""
+    count = 0
+    series = trace.recording.training.series
+    for column, limit, wide in candidates(trace.recording):
+        values = series.table[:, column].astype(np.float64)
+        told = [outlook(values[: at + 1], limit, wide) is not None for at in range(len(values))]
+        count += any(a and b for a, b in zip(told, told[1:], strict=False))
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    part = 4 if parser.parse_args().quick else 1
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    leads = []
+    for run in diverging(part):
+        found = lead(record(run))
+        print(f"{run.name:16s} {'no overflow' if found is None else f'foreseen {found} steps ahead'}")
+        if found is not None:
+            leads.append(found)
+    wrong = 0
+    runs = list(healthy(part))
+    for run in runs:
+        count = false_warnings(record(run))
+        wrong += count > 0
+        if count:
+            print(f"{run.name:16s} {count} false warnings")
+    hits = sum(found >= AHEAD for found in leads)
+    print(f"{hits} of {len(leads)} overflows foreseen {AHEAD} steps ahead ({100 * hits / max(len(leads), 1):.0f} %), median lead {np.median(leads):.0f} steps")
+    print(f"{wrong} of {len(runs)} healthy runs with a false warning")
+
+
+if __name__ == "__main__":
+    main()
