@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from nanlab.analysis.graph_flow import place, place_of
-from nanlab.analysis.graph_reuse import Reused, op_of, overwritten, reused_graph
+from nanlab.analysis.graph_reuse import Overwritten, Reused, op_of, overwritten, reused_graph
 from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text, spot
 from nanlab.trace.recording import Recording
+
+_SAVED = "Autograd had saved the tensor for the backward pass; the in-place operation changed it before that pass came."
+_NO_OVERWRITING = [
+    ("write a new tensor instead", "y = y * 2  # not y *= 2, y.mul_(2), y[mask] = 0, relu(inplace=True)"),
+    ("change a copy", "y = y.clone()\ny[0] = 0"),
+]
+_STEP_LAST = (
+    "step the optimizer after the last backward",
+    "loss_a.backward()\nloss_b.backward()\noptimizer.step()",
+)
 
 
 @means(r"Trying to backward through the graph a second time")
@@ -65,52 +75,40 @@ def overwritten_tensor(case: Case) -> Explanation | None:
     """A tensor that the backward pass needs was overwritten after it was saved."""
     match, recording = case.match, case.recording
     shape = tuple(int(n) for n in match[1].split(",")) if match[1] else (() if match[1] == "" else None)
-    why = (
-        "Autograd had saved the tensor for the backward pass; the in-place operation changed it before that pass came."
-    )
-    remedies = [
-        ("write a new tensor instead", "y = y * 2  # not y *= 2, y.mul_(2), y[mask] = 0, relu(inplace=True)"),
-        ("change a copy", "y = y.clone()\ny[0] = 0"),
-    ]
     found = overwritten(recording, shape) if recording is not None else None
-    if recording is None or found is None:
-        named = f", the result of {match[2]}," if match[2] else ""
-        size = f" of shape {shape_text(shape)}" if shape is not None else ""
-        return case.explain(
-            "inplace-modification",
-            f"a tensor{size}{named} was overwritten before the backward pass",
-            why,
-            fixes=advice(*remedies),
-        )
-    saver, saved_at = (
-        op_of(recording, found.made),
-        place(recording, found.made.line) if found.made is not None else ("", 0, ""),
-    )
-    rows = [("saved it", found.made.position)] if found.made is not None else []
-    what = {True: " (its operand)", False: " (its result)", None: ""}[found.operand]
+    if recording is not None and found is not None:
+        return _named_writer(case, recording, found)
+    named = f", the result of {match[2]}," if match[2] else ""
+    size = f" of shape {shape_text(shape)}" if shape is not None else ""
+    title = f"a tensor{size}{named} was overwritten before the backward pass"
+    return case.explain("inplace-modification", title, _SAVED, fixes=advice(*_NO_OVERWRITING))
+
+
+def _named_writer(case: Case, recording: Recording, found: Overwritten) -> Explanation:
+    saver, at = op_of(recording, found.made), ("", 0, "")
+    rows = []
+    if found.made is not None:
+        at = place(recording, found.made.line)
+        rows.append(("saved it", found.made.position))
     if found.written is None:
-        title = f"what {saver} at {spot(*saved_at[:2])} had saved was overwritten before the backward pass"
-        return case.explain(
-            "inplace-modification", title, why, evidence=places_frame(recording, rows), fixes=advice(*remedies)
-        )
+        title = f"what {saver} at {spot(*at[:2])} had saved was overwritten before the backward pass"
+        frame = places_frame(recording, rows)
+        return case.explain("inplace-modification", title, _SAVED, evidence=frame, fixes=advice(*_NO_OVERWRITING))
     file, line, source = place_of(recording, found.written)
-    rows.append(("overwrote it", found.written))
-    frame = places_frame(recording, rows)
+    frame = places_frame(recording, [*rows, ("overwrote it", found.written)])
     writer = frame["op"].iloc[-1]
-    if writer.startswith("_foreach") or "optim" in source or ".step(" in source:
-        remedies.insert(
-            0, ("step the optimizer after the last backward", "loss_a.backward()\nloss_b.backward()\noptimizer.step()")
-        )
+    what = {True: " (its operand)", False: " (its result)", None: ""}[found.operand]
+    updated = writer.startswith("_foreach") or ".step(" in source
     return case.explain(
         "inplace-modification",
-        f"{writer} at {spot(file, line)} overwrote what {saver} at {spot(*saved_at[:2])} had saved{what}",
-        why,
+        f"{writer} at {spot(file, line)} overwrote what {saver} at {spot(*at[:2])} had saved{what}",
+        _SAVED,
         file=file,
         line=line,
         source=source,
         module=frame["module"].iloc[-1],
         evidence=frame,
-        fixes=advice(*remedies),
+        fixes=advice(*([_STEP_LAST] if updated else []), *_NO_OVERWRITING),
     )
 
 
