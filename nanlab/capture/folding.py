@@ -77,13 +77,13 @@ def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
 def _forget(recording: Recording, evidence: Evidence, limit: int, wanted: set[int], live: set[int]) -> None:
     old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
     recording.bad.difference_update(old)
-    for table in (recording.status, recording.kept):
+    for table in (recording.status, recording.kept, recording.shadows):
         gone = [p for p in table if p < limit and p not in wanted]
         if table is recording.kept:
             evidence.drop(gone)
         else:
             for position in gone:
-                del recording.status[position]
+                del table[position]
     for number, source in list(recording.sources.items()):
         if source.first < limit and number not in wanted and number not in live:
             del recording.sources[number]
@@ -107,6 +107,7 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
         for stat in np.unique(stats[stats >> 32 != chunk.number]).tolist():
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     updates = [r.update for r in recording.training.parameters if r.update is not None]
+    updates += [shadow.stat for shadow in recording.shadows.values()]
     for stat in [s.stat for s in recording.sources.values()] + [recording.stat_of(p) for p in live if p >= 0] + updates:
         if stat >= 0:
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)

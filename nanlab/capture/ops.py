@@ -19,6 +19,7 @@ from nanlab.capture.ledger import Entry, Ledger, storage_of, view_key
 from nanlab.capture.placing import Place, Placing
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.reading import Reading
+from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
 from nanlab.trace.failure import ReadOut
@@ -79,6 +80,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         self.backward_pass = -1  # number of the running backward pass
         self.in_backward = 0
         self.in_optimizer = 0
+        self.shadow: ShadowRecorder | None = None
         self.step_place: tuple[int, int] | None = None
         self.engine_codes: set[Any] = set()
         self.sequence = _sequence()
@@ -123,11 +125,14 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
+        twins = self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
         if plan.indexes:
             self.guard.before(plan.name, args, frame)
         out = func(*args, **kwargs)
         try:
-            self._write(func, plan, args, kwargs, out, sources, old, place)
+            call = self._write(func, plan, args, kwargs, out, sources, old, place)
+            if twins is not None and self.shadow is not None:
+                self.shadow.after(self.chunk, call, _targets(plan, args, kwargs, out)[0], twins)
         except Exception as error:
             self.failed(error)
         return out
@@ -156,7 +161,8 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
 
     def _write(
         self, func: Any, plan: Plan, args: Any, kwargs: Any, out: Any, sources: list[int], old: Tensor | None, place: Place
-    ) -> None:
+    ) -> int:
+        """Append the rows of a call; position of the first."""
         recording, chunk = self.recording, self.chunk
         call = chunk.start + len(chunk.meta) // WIDTH
         if plan.plain and isinstance(out, Tensor):
@@ -164,7 +170,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         else:
             targets, changed = _targets(plan, args, kwargs, out)
             if not targets:
-                return
+                return call
         slot = 0
         for number in sources:
             chunk.edges.extend((call, number, slot))
@@ -191,6 +197,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
             self._notice_owners(targets, call, old)
         if plan.special:
             self.special(plan.special, call, args)
+        return call
 
     def record_node(self, node: Any, name: str, taken: list[Tensor], given: list[Tensor]) -> None:
         """One row for each gradient that a node gave, where its operations were not observed."""
@@ -240,14 +247,18 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
                 recording.bad.add(position)
             elif self.evidence.unsettled < 0:
                 self.evidence.unsettled = position
-        shape, dtype = recording.shapes.ids.get(target.shape), recording.dtypes.ids.get(target.dtype)
+        try:
+            sizes: tuple[int, ...] = target.shape
+        except RuntimeError:  # a nested tensor has none
+            sizes = ()
+        shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
         meta.extend(
             (
                 op,
                 place[0],
                 place[4],
                 output,
-                recording.shapes(target.shape) if shape is None else shape,
+                recording.shapes(sizes) if shape is None else shape,
                 recording.dtypes(target.dtype) if dtype is None else dtype,
                 0 if target.is_cpu else recording.devices(str(target.device)),
                 stat,

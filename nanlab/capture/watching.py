@@ -18,6 +18,7 @@ from nanlab.capture.failing import failure_of, mark, note_interrupted_gradient
 from nanlab.capture.folding import fold
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.ops import OpRecorder
+from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
 from nanlab.capture.training import TrainingRecorder
@@ -68,7 +69,7 @@ class watch:
         on_fault: Literal["stop", "record"] = "stop",
         shadow: torch.dtype | str | None = None,
     ) -> None:
-        _check(model, steps, keep, on_fault)
+        _check(model, steps, keep, on_fault, shadow)
         self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault
         self.recording = Recording()
         self.trace = Trace(self.recording)
@@ -77,6 +78,8 @@ class watch:
         self._clock = StepClock()
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
+        if shadow is not None:
+            self._ops.shadow = ShadowRecorder(self.recording)
         self._training = TrainingRecorder(self._ops, self._clock, self.recording.training)
         self._backward = BackwardRecorder(self._ops, self._clock)
         self._modules = ModuleRecorder(
@@ -205,7 +208,9 @@ class watch:
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""
-        self._ops.off = True
+        if self._ops.off and self.recording.ended == "failed":
+            return
+        self._ops.off, self.recording.ended = True, "failed"
         where = traceback.extract_tb(error.__traceback__)
         place = f" at {where[-1].filename.rsplit('/', 1)[-1]}:{where[-1].lineno}" if where else ""
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
@@ -218,7 +223,7 @@ def running() -> Recording | None:
     return _current[-1].recording if _current else None
 
 
-def _check(model: Any, steps: Any, keep: Any, on_fault: Any) -> None:
+def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any) -> None:
     if model is not None and not isinstance(model, nn.Module):
         raise TypeMismatchError(f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)")
     for name, value in (("steps", steps), ("keep", keep)):
@@ -228,4 +233,6 @@ def _check(model: Any, steps: Any, keep: Any, on_fault: Any) -> None:
             raise UsageError(f"{name} must be at least 1, got {value}; try: {name}=3")
     if on_fault not in ("stop", "record"):
         raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')
+    if shadow not in (None, torch.float32, "float32"):
+        raise UsageError(f'shadow must be torch.float32 (or "float32"), got {shadow!r}')
 

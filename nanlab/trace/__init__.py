@@ -32,35 +32,47 @@ class Trace:
     def _cached(self, name: str, make: Any) -> Any:
         found = self._cache.get(name)
         if found is None or found[0] != self._state():
-            found = self._cache[name] = (self._state(), make(self.recording))
+            made = make(self.recording)
+            found = self._cache[name] = (self._state(), made)
         return found[1]
+
+    def _table(self, name: str, make: Any) -> pd.DataFrame:
+        """A frame that shows itself well in a notebook."""
+        from nanlab.views.tables import as_table
+
+        return self._cached(name, lambda recording: as_table(make(recording), name, self))  # type: ignore[no-any-return]
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
     @property
     def ops(self) -> pd.DataFrame:
         """A row per output of each operation; the index is the position."""
-        return self._cached("ops", frames.ops_frame)  # type: ignore[no-any-return]
+        return self._table("ops", frames.ops_frame)
 
     @property
     def backward(self) -> pd.DataFrame:
         """A row per autograd node executed, in execution order."""
-        return self._cached("backward", frames.backward_frame)  # type: ignore[no-any-return]
+        return self._table("backward", frames.backward_frame)
 
     @property
     def parameters(self) -> pd.DataFrame:
         """A row per parameter and step: value, gradient, update."""
-        return self._cached("parameters", frames.parameters_frame)  # type: ignore[no-any-return]
+        return self._table("parameters", frames.parameters_frame)
 
     @property
     def steps(self) -> pd.DataFrame:
         """A row per training step: loss, gradient norm, loss scale, skipped, seconds."""
-        return self._cached("steps", frames.steps_frame)  # type: ignore[no-any-return]
+        return self._table("steps", frames.steps_frame)
 
     @property
     def edges(self) -> pd.DataFrame:
         """Edges of the backward graphs, by sequence number of their nodes."""
         return self._cached("edges", frames.edges_frame)  # type: ignore[no-any-return]
+
+    @property
+    def shadow(self) -> pd.DataFrame:
+        """A row per half-precision result with a float32 twin (``watch(shadow="float32")``): what the narrow format lost."""
+        return self._cached("shadow", frames.shadow_frame)  # type: ignore[no-any-return]
 
     @property
     def notes(self) -> list[str]:
@@ -94,9 +106,16 @@ class Trace:
     @property
     def findings(self) -> list[Finding]:
         """What is wrong, most harmful first."""
+        return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
+
+    def _diagnosed(self) -> list[Finding]:
         from nanlab.rules import diagnose
 
-        return self._cached("findings", lambda recording: diagnose(self))  # type: ignore[no-any-return]
+        try:
+            return diagnose(self)
+        except Exception as error:
+            self.recording.notes.append(f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete")
+            return []
 
     @property
     def culprit(self) -> Finding | None:

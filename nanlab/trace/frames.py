@@ -339,10 +339,31 @@ def steps_frame(recording: Recording) -> pd.DataFrame:
     return frame
 
 
+def shadow_frame(recording: Recording) -> pd.DataFrame:
+    """One row for each half-precision result with a float32 twin: how many values it flushed, overflowed, and its largest relative error.
+
+    ``exponents`` is the exponent histogram of the twin, ``position`` the row of the result in ``ops``.
+    """
+    rows = []
+    for position, shadow in recording.shadows.items():
+        row = recording.row(position)
+        if row is None:
+            continue
+        chunk = recording.chunks[shadow.stat >> 32]
+        twin = chunk.stat_row(shadow.stat)
+        file, line, _ = recording.places[row[LINE]]
+        numel = chunk.stats.stats(twin).numel
+        place = (recording.step_of(position), PHASES[row[PHASE]], recording.ops.items[row[OP]], recording.modules.items[row[MODULE]])
+        lost = (numel, shadow.flushed, shadow.flushed / numel if numel else 0.0, shadow.overflowed, shadow.relative_error)
+        rows.append((position, *place, file, line, *lost, chunk.stats.histogram(twin)))
+    names = "position step phase op module file line numel flushed flushed_share overflowed relative_error exponents"
+    return pd.DataFrame(rows, columns=names.split())
+
+
 def edges_frame(recording: Recording) -> pd.DataFrame:
     """Edges of the autograd graphs: ``source`` passes its gradient to ``target``."""
     rows = [(recording.step_of(p.position), p.number, a, b) for p in recording.passes for a, b in p.edges]
     return pd.DataFrame(rows, columns=["step", "backward_pass", "source", "target"])
 
 
-__all__ = ["CALL", "OPS_COLUMNS", "backward_frame", "edges_frame", "ops_frame", "parameters_frame", "steps_frame"]
+__all__ = ["CALL", "OPS_COLUMNS", "backward_frame", "edges_frame", "ops_frame", "parameters_frame", "shadow_frame", "steps_frame"]

@@ -67,6 +67,16 @@ class Kept:
     node_name: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """The float32 twin of a half-precision result."""
+
+    stat: int  # statistics of the twin
+    flushed: int  # elements that are zero here and not in the twin
+    overflowed: int  # non-finite here and not in the twin
+    relative_error: float  # largest, over the elements that are finite in both
+
+
 @dataclass(slots=True)
 class NodeRun:
     """One execution of an autograd node."""
@@ -199,6 +209,7 @@ class Recording:
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)
     kept: dict[int, Kept] = field(default_factory=dict)
+    shadows: dict[int, Shadow] = field(default_factory=dict)
     node_runs: list[NodeRun] = field(default_factory=list)
     passes: list[BackwardPass] = field(default_factory=list)
     nodes: dict[int, NodeInfo] = field(default_factory=dict)

@@ -1,0 +1,561 @@
+"""What a watch records: every operation once, at the user's line, in the right phase and step, with its status."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import nanlab
+from nanlab.errors import NanlabError, TypeMismatchError, UsageError
+
+
+def line_of(text: str) -> int:
+    """Number of the line of this file that ends with a mark."""
+    lines = inspect.getsource(inspect.getmodule(line_of)).splitlines()  # type: ignore[arg-type]
+    return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def train(model: nn.Module, steps: int, optimizer: torch.optim.Optimizer | None = None) -> None:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(6, 4)).pow(2).mean().backward()
+        optimizer.step()
+
+
+def rows(trace: nanlab.Trace, op: str, phase: str = "forward") -> list[int]:
+    ops = trace.ops
+    return ops[(ops.op == op) & (ops.phase == phase)].line.tolist()
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_in_a_nested_function_is_that_of_the_operation() -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)  # nested
+
+    with nanlab.watch() as trace:
+        (lambda x: inner(x))(torch.ones(3))
+    assert rows(trace, "sin") == [line_of("nested")]
+
+
+def test_a_line_in_a_comprehension_is_that_of_the_comprehension() -> None:
+    with nanlab.watch() as trace:
+        [torch.cos(t) for t in (torch.ones(2), torch.zeros(2))]  # comprehension
+    assert rows(trace, "cos") == [line_of("comprehension")] * 2
+
+
+def test_a_line_inside_a_library_module_is_the_users_call() -> None:
+    model = small_model()
+    with nanlab.watch(model) as trace:
+        model(torch.ones(6, 4))  # library
+    assert set(rows(trace, "addmm")) == {line_of("library")}
+
+
+def test_a_forward_hooks_operations_bear_the_hooks_line() -> None:
+    model = small_model()
+
+    def hook(module: nn.Module, args: object, output: torch.Tensor) -> torch.Tensor:
+        return output.tanh()  # hook
+
+    model[0].register_forward_hook(hook)
+    with nanlab.watch(model) as trace:
+        model(torch.ones(6, 4))
+    assert rows(trace, "tanh") == [line_of("hook")]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_code_is_recomputed_at_its_own_lines(reentrant: bool) -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(torch.exp(x))  # checkpointed
+
+    x = torch.ones(3, requires_grad=True)
+    with nanlab.watch() as trace:
+        checkpoint(block, x, use_reentrant=reentrant).sum().backward()
+    ops = trace.ops
+    assert set(ops[ops.op == "exp"].line) == {line_of("checkpointed")}
+    assert set(ops[ops.op == "exp"].phase) == {"forward", "recompute"}
+    assert set(ops[(ops.op == "cos") & (ops.phase == "backward")].line) == {line_of("checkpointed")}
+
+
+def test_backward_operations_bear_the_line_of_their_forward_operation() -> None:
+    x = torch.tensor([1.0, 4.0], requires_grad=True)
+    with nanlab.watch() as trace:
+        y = torch.sqrt(x)  # root
+        y.sum().backward()
+    ops, node = trace.ops, trace.ops[trace.ops.op == "sqrt"].node.iloc[0]
+    tied = ops[(ops.phase == "backward") & (ops.node == node)]
+    assert len(tied) > 0
+    assert set(tied.line) == {line_of("root")}
+
+
+def test_a_custom_functions_backward_bears_the_line_that_applied_it() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return torch.exp(grad)
+
+    x = torch.ones(2, requires_grad=True)
+    with nanlab.watch() as trace:
+        Twice.apply(x).sum().backward()  # applied
+    assert rows(trace, "exp", "backward") == [line_of("applied")]
+
+
+# -- modules ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_module_bears_the_path_it_is_called_by() -> None:
+    class Side(nn.Module):
+        def __init__(self, shared: nn.Module) -> None:
+            super().__init__()
+            self.core = shared
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.core(x)
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shared = nn.Linear(3, 3)
+            self.left, self.right = Side(shared), Side(shared)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.right(self.left(x))
+
+    model = Pair()
+    with nanlab.watch(model) as trace:
+        model(torch.ones(2, 3))
+    assert trace.ops[trace.ops.op == "addmm"].module.tolist() == ["left.core", "right.core"]
+
+
+def test_without_a_model_modules_are_named_as_they_run() -> None:
+    model = small_model()
+    with nanlab.watch() as trace:
+        model(torch.ones(6, 4))
+    assert trace.ops[trace.ops.op == "addmm"].module.tolist() == ["Sequential.0", "Sequential.3"]
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_optimizer_step_in_a_loop_is_one_training_step() -> None:
+    model = small_model()
+    with nanlab.watch(model) as trace:
+        train(model, 4)
+    assert len(trace.steps) == 4
+    assert (trace.steps.optimizer_steps == 1).all()
+
+
+def test_two_optimizers_in_one_iteration_share_a_step() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 1)
+    one, two = torch.optim.SGD(first.parameters(), 0.1), torch.optim.SGD(second.parameters(), 0.1)
+    with nanlab.watch() as trace:
+        for _ in range(3):
+            x = torch.randn(4, 3)
+            one.zero_grad()
+            first(x).sum().backward()
+            one.step()
+            two.zero_grad()
+            second(first(x).detach()).sum().backward()
+            two.step()
+    assert trace.steps.optimizer_steps.tolist() == [2, 2, 2]
+
+
+def test_accumulated_micro_batches_share_a_step() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with nanlab.watch(model) as trace:
+        for i in range(9):
+            model(torch.randn(4, 3)).sum().backward()
+            if i % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert len(trace.steps) == 3
+
+
+def test_a_loop_that_never_steps_has_a_step_per_iteration() -> None:
+    model = nn.Linear(3, 1)
+    with nanlab.watch(model) as trace, torch.no_grad():
+        for _ in range(5):
+            model(torch.randn(4, 3))
+    assert len(trace.steps) == 5
+
+
+def test_time_steps_of_a_recurrent_loop_are_no_training_steps() -> None:
+    cell = nn.RNNCell(3, 3)
+    optimizer = torch.optim.SGD(cell.parameters(), 0.1)
+    with nanlab.watch(cell) as trace:
+        for _ in range(2):
+            state = torch.zeros(2, 3)
+            for _ in range(6):
+                state = cell(torch.randn(2, 3), state)
+            optimizer.zero_grad()
+            state.sum().backward()
+            optimizer.step()
+    assert len(trace.steps) == 2
+
+
+def test_evaluation_between_training_steps_adds_no_steps() -> None:
+    model = small_model()
+    with nanlab.watch(model) as trace:
+        for _ in range(2):
+            train(model, 1)
+            with torch.no_grad():
+                for _ in range(4):
+                    model(torch.randn(6, 4))
+    assert len(trace.steps) == 2
+
+
+def test_a_skipped_scaler_step_is_a_step() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(3, 4)).pow(2).sum() * 1e3).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert len(trace.steps) == 3
+    assert trace.steps.skipped.iloc[0] == 1
+
+
+def test_steps_stops_after_that_many_training_steps() -> None:
+    model = small_model()
+    reached = []
+    with nanlab.watch(model, steps=2) as trace:
+        for i in range(10):
+            train(model, 1)
+            reached.append(i)
+    assert len(trace.steps) == 2
+    assert len(reached) < 10
+
+
+def test_keep_bounds_the_table_and_every_step_keeps_its_summary() -> None:
+    model = small_model()
+    with nanlab.watch(model, keep=3) as trace:
+        train(model, 12)
+    assert sorted(set(trace.ops.step)) == [9, 10, 11]
+    assert len(trace.steps) == 12
+    assert trace.steps.loss.notna().all()
+    assert set(trace.parameters.step) == set(range(12))
+
+
+# -- statuses ---------------------------------------------------------------------------------------------------------
+
+
+def status(trace: nanlab.Trace, op: str) -> list[str]:
+    return trace.ops[trace.ops.op == op].status.tolist()
+
+
+def test_statuses_say_what_became_of_a_bad_value() -> None:
+    x = torch.tensor([0.0, 1.0])
+    with nanlab.watch(on_fault="record") as trace:
+        y = torch.log(x)
+        z = y * 2
+        w = z - z
+        torch.nan_to_num(w)
+    assert status(trace, "log") == ["born"]
+    assert status(trace, "mul") == ["carried"]
+    assert status(trace, "sub") == ["turned"]
+    assert status(trace, "nan_to_num") == ["healed"]
+
+
+def test_an_infinity_that_the_program_writes_is_intended() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        torch.full((3,), float("-inf"))
+        torch.ones(3).masked_fill(torch.tensor([True, False, False]), float("-inf"))
+    assert status(trace, "full") == ["intended"]
+    assert status(trace, "masked_fill") == ["intended"]
+
+
+def test_a_birth_is_seen_beside_an_intended_infinity() -> None:
+    mask = torch.tensor([0.0, 0.0, 1.0])
+    with nanlab.watch(on_fault="record") as trace:
+        scores = torch.tensor([1.0, 200.0, 3.0]).masked_fill(mask.bool(), float("-inf"))
+        torch.exp(scores)
+    assert status(trace, "exp") == ["born"]
+
+
+def test_a_write_behind_the_watchs_back_is_data() -> None:
+    x = torch.ones(3)
+    with nanlab.watch(on_fault="record") as trace:
+        y = x * 1.0
+        y.numpy()[1] = float("nan")
+        z = y + 1
+        assert z.isnan().any()
+    assert "born" not in status(trace, "add")
+
+
+def test_running_statistics_are_rows_although_the_schema_does_not_say_so() -> None:
+    model = small_model()
+    model[1].running_mean.fill_(1.0)  # type: ignore[union-attr, operator]
+    with nanlab.watch(model, on_fault="record") as trace:
+        model(torch.full((6, 4), float("inf")))
+    norm = trace.ops[trace.ops.op == "native_batch_norm"]
+    assert len(norm) == 5
+    assert (norm.nan.iloc[3:] + norm.posinf.iloc[3:] + norm.neginf.iloc[3:] > 0).any()
+
+
+def test_foreach_results_are_the_mutated_arguments() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+    with nanlab.watch(model) as trace:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    updates = trace.ops[trace.ops.op == "_foreach_addcdiv_"]
+    assert updates["shape"].tolist() == [(2, 3), (2,)]
+    assert set(updates.phase) == {"optimizer"}
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+def test_histogram_and_counts_add_up_to_numel_for_every_row() -> None:
+    model = small_model()
+    with nanlab.watch(model, keep=9) as trace:
+        train(model, 2)
+    ops = trace.ops
+    floats = ops[ops.dtype.str.contains("float") & ops.numel.notna()]
+    for row in floats.itertuples():
+        inside = int(trace.histogram(row.position).sum())
+        assert inside + row.zero + row.nan + row.posinf + row.neginf == row.numel
+
+
+def test_every_executed_node_is_a_row_of_backward_in_order() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with nanlab.watch() as trace:
+        ((x * 2).exp() + 1).sum().backward()
+    assert trace.backward.name.tolist() == ["SumBackward0", "AddBackward0", "ExpBackward0", "MulBackward0", "AccumulateGrad"]
+    assert trace.backward.order.tolist() == [0, 1, 2, 3, 4]
+    assert trace.backward.gain.iloc[3] == pytest.approx(2.0)
+
+
+def test_parameters_have_value_gradient_and_update() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    with nanlab.watch(model) as trace:
+        before = model.weight.detach().clone()
+        model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.5).step()
+    row = trace.parameters.iloc[0]
+    assert row.parameter == "weight"
+    assert row.gradient_absmax == 4.0
+    assert row.update_absmax == pytest.approx(2.0)
+    assert row.value_absmax == pytest.approx((before - 0.5 * torch.tensor([[3.0, 4.0]])).abs().max().item())
+
+
+# -- the program itself -----------------------------------------------------------------------------------------------
+
+
+def test_training_is_bit_identical_with_and_without_a_watch() -> None:
+    def run(watched: bool) -> list[torch.Tensor]:
+        model = small_model()
+        optimizer = torch.optim.AdamW(model.parameters())
+        if watched:
+            with nanlab.watch(model):
+                train(model, 5, optimizer)
+        else:
+            train(model, 5, optimizer)
+        return [p.detach() for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(False), run(True), strict=True))
+
+
+def test_stop_ends_the_block_before_the_parameters_are_poisoned() -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with nanlab.watch(model) as trace:
+        for i in range(5):
+            optimizer.zero_grad()
+            (torch.sqrt(model(torch.randn(6, 4)) * 0.0).sum()).backward()
+            optimizer.step()
+            raise AssertionError(f"not reached {i}")
+    assert trace.culprit is not None
+    assert trace.culprit.op == "sqrt"
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_an_exception_of_the_program_passes_through_and_everything_recorded_is_kept() -> None:
+    model = small_model()
+    with pytest.raises(ValueError, match="mine"), nanlab.watch(model) as trace:
+        train(model, 2)
+        raise ValueError("mine")
+    assert len(trace.ops) > 0
+    assert nanlab.last is trace
+
+
+def test_every_hook_and_mode_is_undone_whatever_happens() -> None:
+    from torch.nn.modules import module as hooks
+    from torch.optim import optimizer as optim
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    def state() -> tuple[object, ...]:
+        return (
+            len(hooks._global_forward_hooks),
+            len(hooks._global_forward_pre_hooks),
+            len(optim._global_optimizer_pre_hooks),
+            len(optim._global_optimizer_post_hooks),
+            torch.autograd._engine_run_backward,
+            torch.amp.GradScaler.scale,
+            _get_current_dispatch_mode(),
+        )
+
+    before = state()
+    for error in (None, KeyboardInterrupt, RuntimeError):
+        try:
+            with nanlab.watch(small_model()):
+                torch.ones(2, requires_grad=True).sum().backward()
+                if error is not None:
+                    raise error
+        except (KeyboardInterrupt, RuntimeError):
+            pass
+        assert state() == before
+
+
+def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
+    x = torch.ones(3, requires_grad=True)
+
+    def interrupt(grad: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    y = x * 2
+    y.register_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), nanlab.watch() as trace:
+        y.exp().sum().backward()
+    assert "exp" in trace.ops.op.tolist()
+    with nanlab.watch() as again:
+        (x * 3).sum().backward()
+    assert not again.notes
+
+
+@pytest.mark.parametrize("where", ["nanlab.capture.evidence.Evidence.judge", "nanlab.stats.StatsTable.add"])
+def test_a_failure_inside_nanlab_never_takes_the_run_down(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    def run() -> list[float]:
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(1))).pow(2).mean()
+            (loss + torch.tensor(float("inf")).mul(0).nan_to_num()).backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    bare = run()
+
+    def broken(*args: object, **kwargs: object) -> int:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(where, broken)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with nanlab.watch(on_fault="record") as trace:
+            watched = run()
+    assert watched == bare
+    assert len(trace.notes) == 1
+    assert "planted" in trace.notes[0]
+    assert sum("nanlab itself failed" in str(w.message) for w in said) == 1
+
+
+def test_a_rule_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    import nanlab.rules as rules
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("nanlab.rules.harmful_origins", broken)
+    x = torch.zeros(2, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        torch.sqrt(x).sum().backward()
+    assert trace.culprit is None or rules
+    assert any("planted" in note for note in trace.notes)
+    assert len(trace.ops) > 0
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_no_module_is_refused() -> None:
+    with pytest.raises(TypeMismatchError, match=r"expected a torch.nn.Module to watch, got int"):
+        nanlab.watch(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", 0), ("keep", -1), ("steps", "3"), ("keep", 1.5), ("on_fault", "explode"), ("shadow", "int8")])
+def test_a_wrong_option_is_refused_with_what_was_seen(name: str, value: object) -> None:
+    with pytest.raises(NanlabError, match=str(value)):
+        nanlab.watch(**{name: value})  # type: ignore[arg-type]
+
+
+def test_watches_do_not_nest() -> None:
+    with nanlab.watch(), pytest.raises(UsageError, match="already running"), nanlab.watch():
+        pass
+
+
+def test_a_watch_in_a_thread_is_refused() -> None:
+    seen: list[Exception] = []
+
+    def work() -> None:
+        try:
+            with nanlab.watch():
+                pass
+        except NanlabError as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(seen[0])
+
+
+def test_forked_loader_workers_are_not_watched_and_do_no_harm() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="fork")
+    with nanlab.watch() as trace:
+        total = sum(batch[0].sum().item() for batch in loader)
+    assert total == 28.0
+    assert not trace.notes
+
+
+def test_odd_tensors_are_rows_without_numbers_and_without_harm() -> None:
+    with nanlab.watch() as trace:
+        torch.empty(3, device="meta") + 1
+        torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+        torch.eye(3).to_sparse() @ torch.ones(3, 2)
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        torch.empty(0).sum()
+        torch.complex(torch.ones(2), torch.zeros(2)).abs()
+    assert not trace.notes
+    assert len(trace.ops) > 5
+
+
+def test_a_trace_keeps_no_tensor_of_a_healthy_run() -> None:
+    import gc
+    import weakref
+
+    model = small_model()
+    with nanlab.watch(model) as trace:
+        batch = torch.randn(6, 4)
+        loss = model(batch).sum()
+        loss.backward()
+    gone = weakref.ref(batch)
+    del batch, loss
+    gc.collect()
+    assert gone() is None
+    assert len(trace.ops) > 0

@@ -1,0 +1,78 @@
+"""The float32 twin of each half-precision operation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+
+
+def test_a_linear_layer_that_flushes_everything_is_shown_at_its_own_row() -> None:
+    layer = nn.Linear(8, 8, bias=False)
+    nn.init.normal_(layer.weight, std=1e-6)
+    with nanlab.watch(layer, shadow="float32") as trace, torch.autocast("cpu", dtype=torch.float16):
+        layer(torch.full((4, 8), 1e-4))
+    mm = trace.shadow[trace.shadow.op == "mm"].iloc[0]
+    assert mm.numel == 32
+    assert mm.flushed == 32
+    assert int(mm.exponents.sum()) == 32
+    assert trace.ops.loc[mm.position, "zero"] == 32
+
+
+def test_a_casts_twin_is_what_was_cast() -> None:
+    x = torch.tensor([1.0, 1e-9, 7e4, 0.0])
+    with nanlab.watch(shadow=torch.float32, on_fault="record") as trace:
+        x.half()
+    row = trace.shadow.iloc[0]
+    assert (row.op, row.flushed, row.overflowed) == ("_to_copy", 1, 1)
+
+
+def test_in_place_updates_of_half_parameters_have_a_twin() -> None:
+    weight = torch.ones(4, dtype=torch.float16)
+    with nanlab.watch(shadow="float32") as trace:
+        weight.add_(torch.full((4,), 1e-5, dtype=torch.float16))
+    row = trace.shadow[trace.shadow.op == "add_"].iloc[0]
+    assert 0 < row.relative_error < 2**-10
+    assert torch.equal(weight, torch.ones(4, dtype=torch.float16))
+
+
+def test_a_shadow_changes_no_bit_of_the_program() -> None:
+    def run(shadow: str | None, watched: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 1)).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def train() -> None:
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(5, 6).bfloat16()).square().mean().backward()
+                optimizer.step()
+
+        if watched:
+            with nanlab.watch(model, shadow=shadow):
+                train()
+        else:
+            train()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(run(None, False), run("float32", True))
+
+
+def test_without_shadow_there_are_no_twins() -> None:
+    with nanlab.watch() as trace:
+        torch.ones(3).half() * 2
+    assert trace.shadow.empty
+
+
+@pytest.mark.parametrize("steps", [6])
+def test_twins_of_folded_steps_are_dropped(steps: int) -> None:
+    model = nn.Linear(4, 2).half()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with nanlab.watch(model, shadow="float32", keep=2) as trace:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(3, 4).half()).sum().backward()
+            optimizer.step()
+    assert set(trace.shadow.step) == {4, 5}
