@@ -12,6 +12,7 @@ from nanlab.trace.recording import (
     BACKWARD,
     BORN,
     CALL,
+    CARRIED,
     DTYPE,
     FLAGS,
     INTENDED,
@@ -65,6 +66,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     came_from = _ancestors(recording, sink)
     leaves = [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
+    guilty = [leaf for leaf in guilty if not _hands_on(recording, *leaf)] or guilty
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
@@ -74,6 +76,12 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
         kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
     return Origin(kind, position, sink, tuple(path))
+
+
+def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
+    """Whether a backward row only hands on the infinity of a forward value that the loss never saw."""
+    row = recording.row(position) if position >= 0 else None
+    return kind == "operation" and row is not None and row[PHASE] == BACKWARD and recording.status.get(position) == CARRIED
 
 
 def _time(recording: Recording, position: int) -> int:
@@ -99,7 +107,7 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
     Data that the graph reads (an input that is infinite) is no such value: it is bad in itself.
     """
     row = recording.row(position)
-    if row is None or row[PHASE] != BACKWARD or recording.status.get(position) not in (BORN, TURNED):
+    if row is None or row[PHASE] != BACKWARD:
         return False
     parent_row = recording.row(parent)
     if parent_row is None or parent_row[PHASE] == BACKWARD or parent_row[NODE] < 0:

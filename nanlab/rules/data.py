@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from nanlab.analysis.provenance import origin_of
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
-from nanlab.trace.recording import BACKWARD, CALL, NODE, OPTIMIZER, PHASE, Sink
+from nanlab.trace.recording import OPTIMIZER, PHASE
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 # Tensor operands of an operator that are parameters, by slot.
@@ -33,9 +32,19 @@ def _role(fault: Fault) -> str:
     op = fault.op_at(use)
     if op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0:
         return "buffer"
-    if slot in _WEIGHTS.get(op, ()) or not fault.recording.owned.isdisjoint(fault.origin.path) or _is_parameter(fault):
+    if _is_weight(fault) or not fault.recording.owned.isdisjoint(fault.origin.path) or _is_parameter(fault):
         return "parameter"
     return "input" if _meets_parameter(fault, use) else "target"
+
+
+def _is_weight(fault: Fault) -> bool:
+    """Whether an operation on the path read the value as the weight of a layer."""
+    path = fault.origin.path
+    for before, after in zip(path, path[1:], strict=False):
+        slots = _WEIGHTS.get(fault.op_at(after), ())
+        if slots and any(s == before and slot in slots for s, slot in fault.recording.operands(after)):
+            return True
+    return False
 
 
 def _owned(fault: Fault) -> str:
@@ -82,7 +91,9 @@ def _came_with_data(fault: Fault) -> bool:
         return fault.kind in ("data", "parameter", "buffer")
     source = fault.recording.sources.get(fault.origin.path[0])
     op = fault.op_at(fault.finding.position)
-    return source is not None and bool(source.shape) and (op in _LAYERS or any(name in op for name in _LOSSES))
+    if source is None or not source.shape:
+        return False
+    return op in _LAYERS or op in ("sub", "rsub") or any(name in op for name in _LOSSES)
 
 
 def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
@@ -101,31 +112,6 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         text = f"It was there in step {born} already and showed in step {fault.finding.step}."
     phase = "data" if fault.kind == "intended" else None
     return Match(f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text, phase=phase)
-
-
-def _infinite_operand_of_gradient(fault: Fault) -> Match | None:
-    """A backward product of 0 with an infinity that lay in the data: the forward pass had swallowed it."""
-    if not fault.backward or fault.kind != "operation" or fault.row is None or fault.name not in _LAYERS:
-        return None
-    for source, _ in fault.recording.operands(fault.row[CALL]):
-        row = fault.recording.row(source) if source >= 0 else None
-        if source not in fault.recording.bad or (row is not None and row[PHASE] == BACKWARD):
-            continue
-        origin = origin_of(fault.recording, Sink("gradient", source, fault.row[CALL]))
-        if origin is None or origin.kind not in ("data", "operation") or not _made_without_model(fault, origin.position):
-            continue
-        stats = fault.recording.stats(origin.position)
-        where = origin.position if origin.position >= 0 else None
-        title = f"an infinity in the data met a gradient of 0 in the backward of {fault.forward}: {plural(fault.count, 'element')} became NaN"
-        if stats is not None and not stats.nan:
-            return Match(title, position=where, phase="data")
-    return None
-
-
-def _made_without_model(fault: Fault, position: int) -> bool:
-    """Whether a row has no autograd node: it prepares data."""
-    row = fault.recording.row(position) if position >= 0 else None
-    return position < 0 or (row is not None and row[NODE] < 0)
 
 
 @rule(
@@ -174,7 +160,7 @@ def inf_in_input(fault: Fault) -> Match | None:
     Clip or drop such values where the data is loaded. A saturating function (tanh, sigmoid) may hide one from the loss;
     it then meets a gradient of 0 in backward, and 0 × inf is NaN.
     """
-    return _data(fault, "input", False) or _infinite_operand_of_gradient(fault)
+    return _data(fault, "input", False)
 
 
 @rule(

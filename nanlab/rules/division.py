@@ -189,6 +189,8 @@ def norm_at_zero(fault: Fault) -> Match | None:
             f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite: {_NORM_TEXT}",
             algebra(fault, "0/0") + ".",
         )
+    if fault.name == "_weight_norm_interface":
+        return match(fault, f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}")
     if not _zeros(fault) or fault.forward == "sqrt" or not of_norm(fault):
         return None
     title = f"{plural(_zeros(fault), 'element')} of {fault.numel:,} were divided by a norm of zero: {_NORM_TEXT}"

@@ -107,11 +107,17 @@ def _infinite(fault: Fault) -> int:
 
 def _forbidden_target(fault: Fault) -> Match | None:
     rows = [p for p in fault.origin.path if p >= 0]
-    picked = [p for p in rows if "nll_loss" in fault.op_at(p)] or [p for p in rows if fault.op_at(p) in ("gather", "kl_div")]
-    if not picked or any(fault.op_at(p) == "logsumexp" for p in rows):
+    ops = [fault.op_at(p) for p in rows]
+    if "logsumexp" in ops:
         return None
-    op = fault.op_at(picked[0])
-    return Match(f"{op} picked a target whose log-probability a mask had set to -inf; the loss is infinite", position=picked[0])
+    picked = [p for p, op in zip(rows, ops, strict=True) if "nll_loss" in op]
+    picked = picked or [p for p, op in zip(rows, ops, strict=True) if op in ("gather", "kl_div")]
+    if picked:
+        title = f"{fault.op_at(picked[0])} picked a target whose log-probability a mask had set to -inf"
+        return Match(title + "; the loss is infinite", position=picked[0])
+    if "_log_softmax" in ops or fault.calls("cross_entropy", "log_prob"):
+        return Match("a log-probability that a mask had set to -inf counts in the loss, which is infinite")
+    return None
 
 
 @rule(
