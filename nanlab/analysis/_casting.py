@@ -1,0 +1,126 @@
+"""One run of a training step with every result kept, and chosen lines computed in float32."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from nanlab.capture.source import SourceLines
+
+LOW = (torch.float16, torch.bfloat16)
+Site = tuple[str, int]  # (file, line) of the innermost line outside torch
+_CASTS = frozenset(("_to_copy", "to", "copy_", "clone", "detach", "alias", "lift_fresh"))
+_sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
+_node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
+
+
+@contextmanager
+def autocast(device: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
+    """torch.autocast around a whole step, but not around its backward pass, as its documentation advises.
+
+    ``torch.autograd._engine_run_backward`` is private; it is the entry of every backward in torch 2.2 to 2.13.
+    """
+    original = torch.autograd.graph._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device, enabled=False):
+            return original(*args, **kwargs)
+
+    places = [m for m in (torch.autograd, torch.autograd.graph) if getattr(m, "_engine_run_backward", None) is original]
+    for place in places if enabled else ():
+        setattr(place, "_engine_run_backward", run)  # noqa: B010
+    try:
+        with torch.autocast(device, dtype=dtype) if enabled else nullcontext():
+            yield
+    finally:
+        for place in places:
+            setattr(place, "_engine_run_backward", original)  # noqa: B010
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One output of one operation."""
+
+    op: str
+    phase: str
+    site: Site
+    shown: tuple[str, int]  # the user's own line
+    dtype: str
+    value: torch.Tensor  # float32 copy, on the CPU
+
+
+class Tap(TorchDispatchMode):
+    """Keeps every floating-point result; computes in float32 what lies on one of ``wide`` lines (None: everything)."""
+
+    def __init__(self, lines: SourceLines, wide: frozenset[Site] | None, keep: bool = True) -> None:
+        super().__init__()
+        self.lines, self.wide, self.keep = lines, wide, keep
+        self.results: list[Result] = []
+        self.low_sites: dict[Site, None] = {}  # lines on which something was in low precision
+        self._places: dict[int, tuple[Site, tuple[str, int]]] = {}
+        self._sequence = _sequence()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        node = _node()
+        site, shown = self._place(node)
+        wide = self.wide is None or site in self.wide
+        if wide:
+            # The engine casts a gradient to the dtype of the forward value that it belongs to, and insists on that.
+            widen = _widen if node is None else _widen_tensor
+            args, kwargs = tree_map(widen, args), tree_map(widen, kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except RuntimeError as error:
+            if "dtype" not in str(error) and "type" not in str(error):
+                raise
+            out = func(*tree_map(self._narrow(args), args), **kwargs)
+        self._note(func, out, node is not None, site, shown)
+        return out
+
+    def _place(self, node: Any) -> tuple[Site, tuple[str, int]]:
+        if node is not None and (known := self._places.get(node._sequence_nr())) is not None:
+            return known
+        line, site = self.lines.here(sys._getframe(2))
+        places = self.lines.places
+        found = (places[site][2], places[site][1]), (places[line][0], places[line][1])
+        now = _sequence()
+        for made in range(max(self._sequence, now - 64), now):
+            self._places[made] = found
+        self._sequence = now
+        return found
+
+    def _narrow(self, args: Any) -> Callable[[Any], Any]:
+        """Tensors of one operation in the lowest of their dtypes, as it was before a line above was widened."""
+        low = {t.dtype for t in torch.utils._pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.dtype in LOW}
+        dtype = next(iter(low), torch.float32)
+        return lambda v: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+
+    def _note(self, func: Any, out: Any, backward: bool, site: Site, shown: tuple[str, int]) -> None:
+        name = func._opname if hasattr(func, "_opname") else str(func)
+        for value in out if isinstance(out, (tuple, list)) else (out,):
+            if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+                continue
+            if value.dtype in LOW:
+                self.low_sites.setdefault(site)
+            if self.keep and name not in _CASTS - {"_to_copy"} and not value.is_meta:
+                phase = "backward" if backward else "forward"
+                copy = value.detach().to("cpu", torch.float32, copy=True)
+                self.results.append(Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy))
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in LOW else value
+    return _widen_tensor(value)
+
+
+def _widen_tensor(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in LOW else value
