@@ -559,3 +559,39 @@ def test_a_trace_keeps_no_tensor_of_a_healthy_run() -> None:
     gc.collect()
     assert gone() is None
     assert len(trace.ops) > 0
+
+
+def test_statuses_and_culprit_are_the_same_when_statistics_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a row stays on the device until the step ends; here every row is treated so."""
+    from nanlab.stats import StatsTable
+
+    def run() -> nanlab.Trace:
+        torch.manual_seed(1)
+        model = small_model()
+        optimizer = torch.optim.Adam(model.parameters())
+        with nanlab.watch(model, on_fault="record", keep=9) as trace:
+            for i in range(4):
+                x = torch.randn(6, 4)
+                mask = torch.zeros(6, 4).masked_fill(torch.eye(6, 4).bool(), float("-inf"))
+                optimizer.zero_grad()
+                y = model(torch.softmax(x + mask, 1))
+                loss = torch.log(y.relu() * (i != 2) + (i == 2) * 0.0 + (i != 2) * 1.0).sum()
+                loss.backward()
+                optimizer.step()
+        return trace
+
+    at_once = run()
+    add = StatsTable.add
+
+    def late(self: StatsTable, t: torch.Tensor) -> int:
+        row = add(self, t)
+        self.bad = -1
+        return row
+
+    monkeypatch.setattr(StatsTable, "add", late)
+    later = run()
+    assert not later.notes
+    assert later.ops.status.tolist() == at_once.ops.status.tolist()
+    first, second = at_once.culprit, later.culprit
+    assert first is not None and second is not None
+    assert (first.line, first.op, first.phase, first.step) == (second.line, second.op, second.phase, second.step)

@@ -96,7 +96,7 @@ class BackwardRecorder:
         if not number:
             recording.began = ops.training_began(frame, oldest)
         for tensor, source in zip(roots, sources, strict=True):
-            if source in recording.bad:
+            if recording.may_be_bad(source):
                 recording.sinks.append(Sink("loss", source, position))
             if accumulates and ops.in_backward == 0:
                 self.loss_seen(tensor, source)

@@ -72,15 +72,21 @@ class Evidence:
         self.calls = 0
         self.unsettled = -1  # position of the first row whose statistics are still on their device; -1: none
 
+    def postpone(self, position: int) -> None:
+        """A row whose statistics are on their device: its status is told when they are fetched."""
+        if self.unsettled < 0:
+            self.unsettled, self.recording.pending = position, True
+
     def settle(self) -> None:
         """Fetch what is still on a device, and give those rows their status; one transfer for all of them."""
         if self.unsettled < 0:
             return
-        start, self.unsettled = self.unsettled, -1
+        start, self.unsettled, self.recording.pending = self.unsettled, -1, False
         for chunk in self.recording.chunks:
             if chunk.positions is None and chunk.start + len(chunk.meta) // WIDTH > start:
                 chunk.stats.flush()
                 self._settle_chunk(chunk, start)
+        self.recording.sinks[:] = [sink for sink in self.recording.sinks if sink.position in self.recording.bad]
 
     def _settle_chunk(self, chunk: Chunk, start: int) -> None:
         recording, bad = self.recording, self.recording.bad
@@ -96,7 +102,8 @@ class Evidence:
             position = chunk.start + at
             if position < start:
                 continue
-            if rows[at] or (not own[at] and recording.stats(position).nonfinite):
+            shared = recording.stats(position) if not own[at] else None
+            if rows[at] or (shared is not None and shared.nonfinite):
                 bad.add(position)
             reads = [s for s in edges[edges[:, 0] == row[CALL], 1].tolist() if s in bad] if bad else []
             if reads or position in bad:

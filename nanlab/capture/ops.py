@@ -245,8 +245,8 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         if bad:
             if bad > 0:
                 recording.bad.add(position)
-            elif self.evidence.unsettled < 0:
-                self.evidence.unsettled = position
+            else:
+                self.evidence.postpone(position)
         try:
             sizes: tuple[int, ...] = target.shape
         except RuntimeError:  # a nested tensor has none

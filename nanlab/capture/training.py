@@ -138,7 +138,7 @@ class TrainingRecorder:
         owner = self.owner_of(parameter)
         self._gradients[owner] = source
         recording = self.ops.recording
-        if source in recording.bad:
+        if recording.may_be_bad(source):
             recording.sinks.append(Sink("gradient", source, recording.end - 1, recording.parameter_names[owner]))
 
     def wrote(self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None) -> None:
@@ -147,7 +147,7 @@ class TrainingRecorder:
         self._written.append((entry.owner, position))
         if not self.ops.in_optimizer:
             self._by_hand.append((entry.owner, position))
-        if position in recording.bad:
+        if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
                 recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
 
@@ -228,7 +228,7 @@ class TrainingRecorder:
     def _state_sinks(self, optimizer: Any) -> None:
         """Optimizer state that holds a NaN or an infinity."""
         recording = self.ops.recording
-        if not recording.bad:
+        if not recording.bad and not recording.pending:
             return
         for parameter, state in optimizer.state.items():
             if not isinstance(parameter, torch.Tensor):
@@ -237,7 +237,7 @@ class TrainingRecorder:
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
                     storage = storage_of(value)
                     entry = self.ops.ledger.entries.get(storage._cdata) if storage is not None else None
-                    if entry is not None and entry.last in recording.bad:
+                    if entry is not None and recording.may_be_bad(entry.last):
                         owner = self.owner_of(parameter)
                         recording.sinks.append(
                             Sink("state", entry.last, recording.end - 1, f"{recording.parameter_names[owner]}.{name}")

@@ -170,11 +170,12 @@ class watch:
     def _module_returned(self, module: nn.Module, output: Any) -> None:
         values = output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
         for value in values:
-            if isinstance(value, torch.Tensor) and (row := self._ops.source(value)) in self.recording.bad:
+            if isinstance(value, torch.Tensor) and self.recording.may_be_bad(row := self._ops.source(value)):
                 self._outputs.append(row)
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
+        self._ops.evidence.settle()
         self._training.step_ended()
         while len(recording.clock) < len(recording.starts):
             recording.clock.append(time.perf_counter())
@@ -195,8 +196,10 @@ class watch:
     def _judge(self) -> None:
         """Stop the program if a fault has done harm."""
         recording = self.recording
+        if self.on_fault != "stop":
+            return
         self._ops.evidence.settle()
-        if self.on_fault != "stop" or len(recording.sinks) == self._judged:
+        if len(recording.sinks) == self._judged:
             return
         self._judged = len(recording.sinks)
         with self._ops.quiet():

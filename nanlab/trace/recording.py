@@ -204,6 +204,7 @@ class Recording:
     status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
     began: int = 1 << 62  # position at which the first graph that went backward begins; before it the program was being built
     owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
+    pending: bool = False  # some rows are still on their device: what is bad among them is not known yet
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
     sources: dict[int, Source] = field(default_factory=dict)
     _numbers: int = 0  # sources so far
@@ -221,6 +222,10 @@ class Recording:
     escapes: Escapes = field(default_factory=Escapes)
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"
+
+    def may_be_bad(self, position: int) -> bool:
+        """Whether a row or source has a NaN or an infinity, or may turn out to have."""
+        return self.pending or position in self.bad
 
     def new_number(self) -> int:
         """The number of the next source."""
