@@ -33,7 +33,8 @@ def execute(source: Path, folder: Path = HERE) -> nbformat.NotebookNode:
         resources={"metadata": {"path": str(folder)}},
     )
     places = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]  # the nanlab of this checkout
-    client.execute(env=os.environ | {"PYTHONPATH": os.pathsep.join(places)})
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # sums in the same order on every machine
+    client.execute(env=os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(places)})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = joined(cell.outputs)
