@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nanlab.analysis.fixes import Tried, candidates_for, operation_of, try_out
+from nanlab.analysis.fixes import Tried, allocation, candidates_for, operation_of, try_out
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
+from nanlab.trace.recording import DEVICE, DTYPE, OP, SHAPE
 
 SECONDS = 0.8  # findings after the first whose turn comes later get no fixes
 
@@ -35,13 +36,52 @@ def _note(trace: Trace, text: str) -> None:
         trace.notes.append(text)
 
 
+# Their origin is no single operation: what the rule itself proposes is all there is.
+BEYOND_ONE_OPERATION = frozenset(
+    """learning-rate exploding-gradient scaler-misuse clip-nonfinite-norm absorbed-update dtype-underflow
+    poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target custom-backward""".split()
+)
+
+
 def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:
     """What to write instead, verified first, of these the least distorting first."""
+    return sorted((_fix(tried) for tried in tried_for(trace, finding)), key=_rank)
+
+
+def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
+    """The candidates for the operation of a finding, with what became of each; empty where none is known."""
+    text = text_of(trace, finding)
+    if finding.cause in BEYOND_ONE_OPERATION:
+        return []
+    if finding.cause == "uninitialised-memory":
+        return try_out(*allocation(_shape(trace, finding)), text, finding.line)
     op = operation_of(trace.recording, finding.position)
     if op is None:
         return []
-    tried = try_out(op, candidates_for(op), text_of(trace, finding), finding.line)
-    return sorted((_fix(t) for t in tried), key=_rank)
+    return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), _half(trace))
+
+
+def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:
+    row = trace.recording.row(finding.position)
+    return tuple(trace.recording.shapes.items[row[SHAPE]]) if row is not None else ()
+
+
+def _autocast(trace: Trace, finding: Finding) -> str:
+    """Device type, where a parameter was cast to half precision in this step, as autocast does; "": none was."""
+    recording = trace.recording
+    step = recording.step_of(finding.position)
+    for position, row in recording.rows():
+        if recording.step_of(position) != step or recording.ops.items[row[OP]] != "_to_copy":
+            continue
+        read = (recording.sources.get(p) for p in recording.parents(position))
+        if "float16" in str(recording.dtypes.items[row[DTYPE]]) and any(s and s.kind == "parameter" for s in read):
+            return str(recording.devices.items[row[DEVICE]]).split(":")[0]
+    return ""
+
+
+def _half(trace: Trace) -> bool:
+    """Whether a parameter is held in half precision."""
+    return any(s.kind == "parameter" and "float16" in s.dtype for s in trace.recording.sources.values())
 
 
 def text_of(trace: Trace, finding: Finding) -> str:

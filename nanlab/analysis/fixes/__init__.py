@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from nanlab.analysis.fixes._candidate import Candidate
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
 from nanlab.analysis.fixes._operation import Operation, operation_of
-from nanlab.analysis.fixes._rewriting import Rewritten, rewrite
+from nanlab.analysis.fixes._range import RANGE, allocation, optimizer_eps
+from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
+from nanlab.analysis.fixes._rows import ROWS, normalised, support
 from nanlab.analysis.fixes._trial import Trial, attempt, sampled
 
 SECONDS = 0.5  # what is not tried by then is said to be untried
@@ -33,32 +36,73 @@ class Tried:
         candidate = self.candidate
         if candidate.snippet or not candidate.forms:
             return candidate.snippet
-        return candidate.forms[0].text.format(x="x", y="y", z="z", X="x", Y="y", Z="z", rest="")
+        return candidate.forms[0].text.format(x="x", y="y", X="x", Y="y", rest="", args="dtype")
 
 
 def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
-    make = ELEMENTWISE.get(op.name)
-    return make(op) if make is not None else []
+    found = [*normalised(op), *support(op)]
+    for table in (ELEMENTWISE, ROWS, RANGE):
+        if op.name in table:
+            found += table[op.name](op)
+    if op.name == "addcdiv":
+        found.append(optimizer_eps(op, 1e-4 if op.low else 1e-8))
+    return found
 
 
-def try_out(op: Operation, candidates: Sequence[Candidate], text: str, line: int) -> list[Tried]:
+def try_out(
+    op: Operation, candidates: Sequence[Candidate], text: str, line: int, autocast: str = "", half: bool = False
+) -> list[Tried]:
     """Each candidate on the operands of the operation, with the user's line (of a file's text) written so.
+
+    autocast: device type, where the line runs under autocast, which would cast back what is to be float32.
+    half: parameters are in half precision, so that float32 does not go with them.
 
     Where some are written in the words of the line, those that are not are left out.
     """
     operands, gradient = _sample(op)
     started = time.perf_counter()
-    found = []
+    found, composite = [], False
     for candidate in candidates:
         spelled = _rewritten(candidate, text, line)
         if spelled is None and candidate.only_spelled:
             continue
+        composite = composite or candidate.only_spelled
+        if spelled is None and composite and candidate.forms:
+            continue
+        if candidate.title == IN_FLOAT32 and half:
+            candidate = replace(candidate, run=None, why="what follows is in half precision, and must take float32 too")
+        if autocast and candidate.title == IN_FLOAT32:
+            spelled = spelled or (whole_line(text, line) if op.name == "_to_copy" else None)
+            spelled = _outside_autocast(spelled, autocast) if spelled is not None else None
         trial = None
         if candidate.run is not None and time.perf_counter() - started < SECONDS:
-            trial = attempt(candidate.run, candidate.plain or op.plain, operands, gradient)
+            trial = attempt(
+                candidate.run,
+                candidate.plain or op.plain,
+                operands,
+                gradient,
+                differentiates=op.differentiates,
+                hooked=op.hooked,
+            )
+            trial = judged(op, trial)
         found.append(Tried(candidate, trial, spelled))
-    return found
+    written = any(t.line is not None for t in found)
+    return [t for t in found if t.line is not None or not (written and t.candidate.forms)]
+
+
+def judged(op: Operation, trial: Trial) -> Trial:
+    """A trial in view of what stands before and after the operation."""
+    if trial.finite and op.trapped:
+        return replace(trial, finite=False, why=op.trapped)
+    if trial.finite and op.divides and trial.zeros:
+        return replace(trial, finite=False, why="what follows divides by its 0")
+    return trial
+
+
+def _outside_autocast(line: Rewritten, device: str) -> Rewritten:
+    inner = textwrap.indent(line.text, "    ")
+    return replace(line, text=f'with torch.autocast("{device}", enabled=False):\n{inner}')
 
 
 def _rewritten(candidate: Candidate, text: str, line: int) -> Rewritten | None:
@@ -85,8 +129,9 @@ __all__ = [
     "Candidate",
     "Operation",
     "Rewritten",
-    "Tried",
     "Trial",
+    "Tried",
+    "allocation",
     "attempt",
     "candidates_for",
     "operation_of",

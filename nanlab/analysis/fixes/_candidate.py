@@ -15,6 +15,8 @@ from nanlab.analysis.fixes._rewriting import Spelling
 from nanlab.errors import NanlabError
 from nanlab.formats import format_of
 
+IN_FLOAT32 = "compute this operation in float32"
+MASK = 1e4  # a logit this far below the others is masked, in every dtype
 _ADVISED_ON = 2048  # elements
 MOST_STEPS = 100.0  # above the default of the dtype: of data without healthy elements every epsilon is harmless
 

@@ -1,4 +1,4 @@
-"""Candidates for functions at the edge of their domain: roots, logarithms, quotients, powers, inverse functions, exp."""
+"""Candidates for functions at the edge of their domain: roots, logarithms, quotients, powers, inverses, exp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nanlab import safe
-from nanlab.analysis.fixes._candidate import Candidate, Form, eps_for, inside, number
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, eps_for, inside, number
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called, power
 
@@ -83,11 +83,7 @@ def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[
     """The same in float32, where it was in half precision."""
     if not op.low:
         return []
-    return [
-        Candidate(
-            "compute this operation in float32", forms(spelled, text), lambda *ts: op.plain(*[_float(t) for t in ts])
-        )
-    ]
+    return [Candidate(IN_FLOAT32, forms(spelled, text), lambda *ts: op.plain(*[_float(t) for t in ts]))]
 
 
 def _float(t: Any) -> Any:
@@ -239,7 +235,7 @@ def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]])
     if not op.low:
         return []
     text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
-    return [Candidate("compute this operation in float32", text, lambda a, b: _float(a) / _float(b))]
+    return [Candidate(IN_FLOAT32, text, lambda a, b: _float(a) / _float(b))]
 
 
 def remainder(op: Operation) -> list[Candidate]:

@@ -59,13 +59,25 @@ def binary(kind: type[ast.operator]) -> Spelling:
     """An infix operation ``a / b`` or ``a /= b`` of something that is not a plain number."""
 
     def match(node: ast.AST) -> Found | None:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, kind) and not isinstance(node.right, ast.Constant):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, kind) and not _is_number(node.right):
             return Found((node.left, node.right))
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, kind) and not isinstance(node.value, ast.Constant):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, kind) and not _is_number(node.value):
             return Found((node.target, node.value))
         return None
 
     return match
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression is a plain number: a literal, a length, part of a shape."""
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in ("len", "numel", "size", "float", "int")
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Attribute) and node.attr == "shape")
 
 
 def power(node: ast.AST) -> Found | None:
@@ -80,7 +92,7 @@ def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> R
 
     text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they stand, ``{X}``,
     ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
-    the comma before them.
+    the comma before them, ``{args}`` without it.
     """
     page = _Page.of(text)
     if page is None:
@@ -94,6 +106,28 @@ def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> R
         return None
     outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
     return page.replaced([(n, page.render(n, spots, form)) for n in outer])
+
+
+def whole_line(text: str, line: int) -> Rewritten | None:
+    """A line as it stands; None where it is no whole statement."""
+    rows = text.splitlines()
+    code = rows[line - 1].strip() if 0 < line <= len(rows) else ""
+    try:
+        ast.parse(code if not code.startswith("return") else f"def f():\n    {code}")
+    except SyntaxError:
+        return None
+    return Rewritten(line, line, code) if code else None
+
+
+def keyword(*names: str) -> Spelling:
+    """A keyword argument ``name=value`` of one of these names, whose value is looked up rather than written there."""
+
+    def match(node: ast.AST) -> Found | None:
+        if isinstance(node, ast.keyword) and node.arg in names and isinstance(node.value, ast.Name | ast.Attribute):
+            return Found((node.value,))
+        return None
+
+    return match
 
 
 def _inside(inner: ast.AST, outer: ast.AST) -> bool:
@@ -119,11 +153,9 @@ class _Page:
         waiting: list[ast.AST] = [self.tree]
         for node in waiting:
             for child in ast.iter_child_nodes(node):
-                if not hasattr(child, "lineno"):
+                if not hasattr(child, "lineno") or child.lineno <= line <= (child.end_lineno or child.lineno):
                     waiting.append(child)
-                elif child.lineno <= line <= (child.end_lineno or child.lineno):
-                    waiting.append(child)
-            if isinstance(node, ast.expr | ast.AugAssign):
+            if isinstance(node, ast.expr | ast.AugAssign | ast.keyword):
                 yield node
 
     def source(self, node: ast.AST) -> str:
@@ -144,6 +176,7 @@ class _Page:
             parts[name] = text
             parts[name.upper()] = text if isinstance(operand, _ATOMS) else f"({text})"
         parts["rest"] = "".join(", " + self.source(a) for a in found.rest)
+        parts["args"] = parts["rest"].removeprefix(", ")
         new = form.format(**parts)
         return f"{parts['x']} = {new}" if isinstance(node, ast.AugAssign) else new
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-HEADROOM = 64.0  # value and gradient stay this factor below the dtype's maximum: sums and products follow
+# Value and gradient stay this factor below the dtype's maximum, or below what healthy elements had: sums and products
+# follow. Of float16 less, where nothing else would be left.
+HEADROOM = 64.0
+HEADROOM_HALF = 8.0
 MOST_ELEMENTS = 1 << 16  # of an elementwise operation; of more, the offending ones and a sample of the others
 MOST_OFFENDING = 1 << 12
 
@@ -22,6 +27,7 @@ class Trial:
     distortion: float | None  # largest relative change of a healthy value or gradient against float64
     gradient_max: float | None  # largest finite magnitude; None: not differentiable
     why: str = ""  # what is wrong where it is not finite
+    zeros: bool = False  # its value holds a 0
 
 
 @dataclass(frozen=True)
@@ -35,52 +41,93 @@ def attempt(
     plain: Callable[..., Tensor],
     operands: Sequence[Any],
     gradient: Tensor | None = None,
+    *,
+    differentiates: bool = True,
+    hooked: bool = False,
 ) -> Trial:
     """Run ``changed`` on the operands and compare it with ``plain``, the operation as it was.
 
-    operands: tensors and numbers; floating tensors get gradients.
-    gradient: that came into the operation, in the shape of its result; None or another shape: ones.
+    operands: tensors and numbers; floating tensors get gradients, unless it does not differentiate.
+    gradient: that came into the operation, in the shape of its result; None or another shape: from 0.5 to 1.5.
+    hooked: run under hooks on saved tensors, as activation checkpointing does.
     Distortion is measured on the elements whose value (or gradient) was finite before the change, relative to the
     reference in float64 or to its median magnitude, whichever is larger.
     """
+    setting = torch.autograd.graph.saved_tensors_hooks(_same, _same) if hooked else nullcontext()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with setting:
+                seen = _evaluate(changed, operands, gradient, differentiates)
+        except Exception as error:
+            return Trial(False, None, None, f"it fails with {type(error).__name__}")
+        before, exact = _references(plain, operands, gradient, differentiates)
+        why = _complaint(seen, before)
+        largest = max((_largest_finite(g) for g in seen.gradients), default=None)
+        return Trial(not why, _distortion(seen, before, exact), largest, why, bool((seen.value == 0).any()))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _references(
+    plain: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None, differentiates: bool
+) -> tuple[_Outcome | None, _Outcome | None]:
+    """The operation as it was, and the same in float64; None where it cannot be run."""
     try:
-        seen = _evaluate(changed, operands, gradient)
-    except Exception as error:
-        return Trial(False, None, None, f"it fails with {type(error).__name__}")
-    why = _complaint(seen)
-    largest = max((_largest_finite(g) for g in seen.gradients), default=None)
-    return Trial(not why, _distortion(seen, plain, operands, gradient), largest, why)
+        before = _evaluate(plain, operands, gradient, differentiates)
+        wide = None if gradient is None else _wide(gradient)
+        return before, _evaluate(plain, [_wide(t) for t in operands], wide, differentiates)
+    except Exception:
+        return None, None
 
 
-def _evaluate(fn: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None) -> _Outcome:
+def _evaluate(
+    fn: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None, differentiates: bool
+) -> _Outcome:
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         leaves = [
-            t.detach().clone().requires_grad_(_differentiable(t)) if isinstance(t, Tensor) else t for t in operands
+            t.detach().clone().requires_grad_(differentiates and _differentiable(t)) if isinstance(t, Tensor) else t
+            for t in operands
         ]
         value = fn(*leaves)
         wanted = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
         if not (value.requires_grad and wanted):
             return _Outcome(value.detach(), ())
         fits = gradient is not None and gradient.shape == value.shape
-        start = gradient.detach().to(value.dtype) if fits and gradient is not None else torch.ones_like(value)
+        start = gradient.detach().to(value.dtype) if fits and gradient is not None else _uneven(value)
         found = torch.autograd.grad(value, wanted, start, allow_unused=True, materialize_grads=True)
     return _Outcome(value.detach(), found)
+
+
+def _uneven(value: Tensor) -> Tensor:
+    """A gradient of about 1: of one that is 1 throughout, the derivative of a softmax is 0."""
+    ramp = torch.linspace(0.5, 1.5, max(1, value.numel()), dtype=torch.float64)[: value.numel()]
+    return ramp.reshape(value.shape).to(value.dtype).to(value.device)
 
 
 def _differentiable(t: Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
 
-def _complaint(seen: _Outcome) -> str:
+def _complaint(seen: _Outcome, before: _Outcome | None) -> str:
     """What is wrong with an outcome: "" if nothing."""
-    for part, tensors in (("value", (seen.value,)), ("gradient", seen.gradients)):
-        for t in tensors:
-            if not bool(torch.isfinite(t).all()):
-                return f"the {part} stays {'NaN' if bool(torch.isnan(t).any()) else 'infinite'}"
-            if _differentiable(t) and t.numel() and float(t.abs().max()) * HEADROOM > torch.finfo(t.dtype).max:
-                return f"the {part} comes within a factor {HEADROOM:.0f} of the largest {str(t.dtype).removeprefix('torch.')}"
+    parts = [("value", seen.value, None if before is None else before.value)]
+    old = () if before is None else before.gradients
+    parts += [("gradient", g, old[i] if i < len(old) else None) for i, g in enumerate(seen.gradients)]
+    for part, t, was in parts:
+        if not bool(torch.isfinite(t).all()):
+            return f"the {part} stays {'NaN' if bool(torch.isnan(t).any()) else 'infinite'}"
+        known = 0.0 if was is None else 2 * _largest_finite(was)
+        if _differentiable(t) and _largest_finite(t) > max(_ceiling(t), known):
+            return f"the {part} comes close to the largest {str(t.dtype).removeprefix('torch.')}"
     return ""
+
+
+def _ceiling(t: Tensor) -> float:
+    return torch.finfo(t.dtype).max / (HEADROOM_HALF if t.dtype == torch.float16 else HEADROOM)
 
 
 def _largest_finite(x: Tensor) -> float:
@@ -88,13 +135,8 @@ def _largest_finite(x: Tensor) -> float:
     return float(size.max()) if size.numel() else 0.0
 
 
-def _distortion(
-    seen: _Outcome, plain: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None
-) -> float | None:
-    try:
-        before = _evaluate(plain, operands, gradient)
-        exact = _evaluate(plain, [_wide(t) for t in operands], None if gradient is None else _wide(gradient))
-    except Exception:
+def _distortion(seen: _Outcome, before: _Outcome | None, exact: _Outcome | None) -> float | None:
+    if before is None or exact is None:
         return None
     pairs = [
         (seen.value, before.value, exact.value),

@@ -1,0 +1,343 @@
+"""Candidates for operations on rows and matrices: softmax, norms, deviations, empty means, likelihoods, matrices."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanlab import safe
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, default_eps, eps_for, number
+from nanlab.analysis.fixes._elementwise import forms
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._rewriting import Found, Spelling, called, keyword
+
+FUNCTIONAL = "torch.nn.functional"
+
+
+# -- softmax -----------------------------------------------------------------------------------------------------------
+
+
+def masked_rows(op: Operation) -> list[Candidate]:
+    """softmax, log_softmax and logsumexp of a row that is -inf throughout."""
+    name = op.name.lstrip("_")
+    dim = op.options.get("dim", -1)
+    dims = dim if isinstance(dim, int) else tuple(dim)
+    lowest = -MASK if name != "softmax" else torch.finfo(op.dtype).min
+    safely: Callable[..., Tensor] = getattr(safe, name)
+    arguments = (dims, bool(op.options.get("keepdim", False))) if name == "logsumexp" else (dims,)
+    spelled = called(name)
+    written = f"-{MASK:.0f}" if name != "softmax" else f"torch.finfo({op.dtype}).min"
+    finite = f"torch.{name}({{X}}.clamp_min({written}){{rest}})"
+    return [
+        Candidate(
+            f"nanlab.safe.{name}: finite value and gradient",
+            forms(spelled, f"nanlab.safe.{name}({{x}}{{rest}})"),
+            lambda t: safely(t, *arguments),
+        ),
+        Candidate(
+            "mask with a finite number instead of -inf",
+            forms(spelled, finite),
+            lambda t: op.plain(t.clamp_min(lowest)),
+        ),
+        *_unmask(op, dims),
+    ]
+
+
+def _unmask(op: Operation, dim: Any) -> list[Candidate]:
+    """A key left open in each row that has none."""
+
+    def opened(t: Tensor) -> Tensor:
+        dead = torch.isneginf(t).all(dim, keepdim=True)
+        return op.plain(torch.where(dead, torch.zeros_like(t), t))
+
+    snippet = "mask = mask & ~mask.all(-1, keepdim=True)   # True: masked; a row that masks all keys masks none"
+    made = tuple(
+        Form((keyword(name),), f"{name}={{X}} & ~{{X}}.all(-1, keepdim=True)")
+        for name in ("key_padding_mask",)
+    )
+    return [Candidate("leave at least one key unmasked", made, opened, snippet=snippet)]
+
+
+# -- quotients of a vector by its norm ---------------------------------------------------------------------------------
+
+
+def normalised(op: Operation) -> list[Candidate]:
+    """``F.normalize`` and ``x / x.norm(...)``, whose quotient failed."""
+    x, y = (*op.operands, None)[:2]
+    if op.backward or op.name != "div" or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.is_complex():
+        return []
+    dim = next((d for d in reversed(range(x.dim())) if y.dim() == x.dim() and _constant_along(y, d)), None)
+    if dim is None:
+        return []
+    own = called("normalize")
+    eps = number(max(default_eps(op.dtype), 1e-12))
+
+    def by_norm(t: Tensor, _: Tensor) -> Tensor:
+        return safe.normalize(t, dim=dim)
+
+    def with_eps(t: Tensor, _: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(t, dim=dim, eps=float(eps))
+
+    found = [
+        Candidate(
+            "nanlab.safe.normalize: 0 for a vector of norm zero",
+            forms(own, "nanlab.safe.normalize({x}{rest})"),
+            by_norm,
+            only_spelled=True,
+        ),
+        Candidate(
+            f"an eps of {eps}, which {str(op.dtype).removeprefix('torch.')} can hold",
+            forms(own, f"{FUNCTIONAL}.normalize({{x}}{{rest}}, eps={eps})"),
+            with_eps,
+            only_spelled=True,
+        ),
+    ]
+    if op.low:
+        single = lambda t, _: torch.nn.functional.normalize(t.float(), dim=dim)  # noqa: E731
+        found.append(
+            Candidate(
+                IN_FLOAT32,
+                forms(own, f"{FUNCTIONAL}.normalize({{X}}.float(){{rest}})"),
+                single,
+                only_spelled=True,
+            )
+        )
+    return found
+
+
+def _constant_along(y: Tensor, dim: int) -> bool:
+    return bool((y == y.narrow(dim, 0, 1)).all()) if y.shape[dim] else False
+
+
+def norms(op: Operation) -> list[Candidate]:
+    """The derivative of a norm at zero."""
+    dim, keepdim, p = op.options.get("dim"), bool(op.options.get("keepdim", False)), op.options.get("ord", 2)
+    spelled = (called("norm", "vector_norm"),)
+    eps = eps_for(op, lambda t, e: torch.sqrt(t.square().sum(dim, keepdim) + e), op.x)
+    where = "" if dim is None else f"{tuple(dim) if not isinstance(dim, int) else dim}"
+    text = f"torch.sqrt({{X}}.square().sum({where}{', keepdim=True' if keepdim else ''}) + {number(eps)})"
+    found = [
+        Candidate(
+            "nanlab.safe.norm: derivative 0 at norm zero",
+            forms(spelled, "nanlab.safe.norm({x}{rest})"),
+            lambda t: safe.norm(t, p, dim, keepdim),
+        )
+    ]
+    if p == 2:
+        run = lambda t: torch.sqrt(t.square().sum(dim, keepdim) + eps)  # noqa: E731
+        found.append(Candidate(f"an epsilon of {number(eps)} inside the root of the norm", forms(spelled, text), run))
+    return found
+
+
+# -- deviations and empty reductions -----------------------------------------------------------------------------------
+
+
+def spreads(op: Operation) -> list[Candidate]:
+    """Standard deviation and variance of one sample, or of a constant."""
+    spread: Callable[..., Tensor] = torch.std if "std" in op.name else torch.var
+    name = "std" if "std" in op.name else "var"
+    dim, keepdim = op.options.get("dim"), bool(op.options.get("keepdim", False))
+    correction = op.options.get("correction", 1)
+    spelled = (called(name),)
+    eps = default_eps(op.dtype) ** (2 if op.dtype == torch.float32 else 1)
+    single = _without(spelled[0], "correction", "unbiased")
+    safely: Callable[..., Tensor] = getattr(safe, name)
+    found = [
+        Candidate(
+            "correction=0: the deviation of one sample is 0",
+            forms(single, f"torch.{name}({{x}}{{rest}}, correction=0)"),
+            lambda t: spread(t, dim=dim, correction=0, keepdim=keepdim),
+        ),
+        Candidate(
+            f"nanlab.safe.{name}: finite value and gradient",
+            forms(spelled, f"nanlab.safe.{name}({{x}}{{rest}})"),
+            lambda t: safely(t, dim=dim, correction=correction, keepdim=keepdim),
+        ),
+    ]
+    if name == "std":
+        text = f"torch.sqrt(torch.var({{x}}{{rest}}, correction=0) + {number(eps)})"
+        found.append(
+            Candidate(
+                f"an epsilon of {number(eps)} inside the root, correction=0",
+                forms(single, text),
+                lambda t: torch.sqrt(torch.var(t, dim=dim, correction=0, keepdim=keepdim) + eps),
+            )
+        )
+    return found
+
+
+def _without(spelling: Spelling, *keywords: str) -> Spelling:
+    """The same, less these keyword arguments."""
+
+    def match(node: ast.AST) -> Found | None:
+        found = spelling(node)
+        if found is None:
+            return None
+        return Found(found.operands, tuple(a for a in found.rest if getattr(a, "arg", None) not in keywords))
+
+    return match
+
+
+def empty_mean(op: Operation) -> list[Candidate]:
+    """The mean of nothing."""
+    dim = op.options.get("dim")
+    if dim is not None and op.x.numel():
+        return []
+    whole = called("mean")
+    return [
+        Candidate(
+            "divide the sum by a count of at least one",
+            forms(whole, "({X}.sum({rest}) / max({X}.numel(), 1))".replace("{rest}", "")),
+            lambda t: t.sum() / max(t.numel(), 1),
+        ),
+    ]
+
+
+def ignored_targets(op: Operation) -> list[Candidate]:
+    """A negative log-likelihood in which every target is ignored."""
+    logp, target = op.operands[:2]
+    keys = (called("cross_entropy", arity=2), called("nll_loss", arity=2))
+
+    def counted(scores: Tensor, _: Tensor, *rest: Any) -> Tensor:
+        total = torch.nn.functional.nll_loss(scores, target, reduction="sum")
+        return total / (target != -100).sum().clamp_min(1)
+
+    count = "({Y} != -100).sum().clamp_min(1)"
+    texts = [
+        f'({FUNCTIONAL}.{name}({{x}}, {{y}}{{rest}}, reduction="sum") / {count})'
+        for name in ("cross_entropy", "nll_loss")
+    ]
+    made = tuple(Form((key,), text) for key, text in zip(keys, texts, strict=True))
+    return (
+        [Candidate("divide the sum by the number of counted targets, at least one", made, counted)]
+        if logp is not None
+        else []
+    )
+
+
+# -- likelihoods -------------------------------------------------------------------------------------------------------
+
+
+def ctc(op: Operation) -> list[Candidate]:
+    """A CTC loss whose input is too short for its target."""
+    own = _without(called("ctc_loss", arity=1), "zero_infinity")
+    text = f"{FUNCTIONAL}.ctc_loss({{x}}{{rest}}, zero_infinity=True)"
+
+    def run(logp: Tensor, *rest: Any) -> Tensor:
+        return torch.nn.functional.ctc_loss(logp, *rest[:3], zero_infinity=True)
+
+    return [
+        Candidate(
+            "zero_infinity=True: an infeasible target costs nothing",
+            forms(own, text),
+            run,
+            snippet="nn.CTCLoss(zero_infinity=True)",
+        )
+    ]
+
+
+def _log_prob(node: ast.AST) -> Found | None:
+    """``distribution.log_prob(value)``."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "log_prob"
+        and len(node.args) == 1
+    ):
+        return Found((node.func.value, node.args[0]))
+    return None
+
+
+def support(op: Operation) -> list[Candidate]:
+    """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
+    if op.name not in ("log", "xlogy", "log1p") or op.backward:
+        return []
+    eps = default_eps(op.dtype)
+    bounds = f"{number(eps)}, 1 - {number(eps)}" if op.name != "log" else number(eps)
+    text = (
+        f"{{X}}.log_prob({{Y}}.clamp({bounds}))" if op.name != "log" else f"{{X}}.log_prob({{Y}}.clamp_min({bounds}))"
+    )
+
+    def clamped(*ts: Any) -> Tensor:
+        last = ts[-1].clamp_min(-1 + eps if op.name == "log1p" else eps)
+        return op.plain(*ts[:-1], last)
+
+    return [
+        Candidate(
+            f"keep the value {number(eps)} inside the support", forms(_log_prob, text), clamped, only_spelled=True
+        )
+    ]
+
+
+# -- matrices ----------------------------------------------------------------------------------------------------------
+
+_MATRIX = {
+    "_linalg_slogdet": ("logdet", "slogdet"),
+    "_linalg_det": ("det",),
+    "linalg_inv_ex": ("inv", "inverse", "inv_ex"),
+    "_linalg_solve_ex": ("solve",),
+    "linalg_cholesky_ex": ("cholesky", "cholesky_ex"),
+    "_linalg_svd": ("svd",),
+    "_linalg_eigh": ("eigh",),
+}
+
+
+def degenerate(op: Operation) -> list[Candidate]:
+    """A singular matrix, or one with equal eigenvalues: a small diagonal sets it right."""
+    a = op.x
+    if a.dim() < 2 or not a.is_floating_point():
+        return []
+    n, spelled = min(a.shape[-2:]), called(*_MATRIX[op.name])
+    size = float(a.abs().max()) or 1.0
+    jitter = 10.0 ** round(torch.tensor(size * default_eps(op.dtype) * 100).log10().item())
+    uneven = op.name in ("_linalg_svd", "_linalg_eigh")
+    if uneven:
+        ramp = torch.linspace(1, 2, n, dtype=a.dtype)
+        diagonal = "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"
+        title = f"split equal eigenvalues by an uneven diagonal of {number(jitter)}"
+    else:
+        ramp = torch.ones(n, dtype=a.dtype)
+        diagonal = "torch.eye({X}.shape[-1], dtype={X}.dtype, device={X}.device)"
+        title = f"add {number(jitter)} to the diagonal"
+
+    def run(matrix: Tensor, *rest: Any) -> Tensor:
+        return op.plain(matrix + jitter * torch.diag(ramp), *rest)
+
+    found: list[Candidate] = []
+    if a.shape[-1] == a.shape[-2]:
+        found += [
+            Candidate(
+                title,
+                tuple(Form((called(name),), _matrix_text(name, jitter, diagonal)) for name in _MATRIX[op.name]),
+                run,
+            )
+        ]
+    if uneven:
+        found.append(
+            Candidate(
+                "cut the gradient of the decomposition, where the loss does not need it",
+                forms(spelled, f"torch.linalg.{_MATRIX[op.name][0]}({{X}}.detach(){{rest}})"),
+                lambda m: op.plain(m.detach()),
+            )
+        )
+    return found
+
+
+def _matrix_text(name: str, jitter: float, diagonal: str) -> str:
+    home = "torch" if name in ("logdet", "inverse") else "torch.linalg"
+    return f"{home}.{name}({{X}} + {number(jitter)} * {diagonal}{{rest}})"
+
+
+ROWS: dict[str, Callable[[Operation], list[Candidate]]] = {
+    **dict.fromkeys(("_softmax", "_log_softmax", "logsumexp"), masked_rows),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), norms),
+    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), spreads),
+    "mean": empty_mean,
+    "nll_loss_forward": ignored_targets,
+    "_ctc_loss": ctc,
+    **dict.fromkeys(_MATRIX, degenerate),
+}
