@@ -11,7 +11,7 @@ from dataclasses import replace
 from nanlab.analysis.fixes import Tried, allocation, candidates_for, operation_of, try_out
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
-from nanlab.trace.recording import DEVICE, DTYPE, OP, SHAPE
+from nanlab.trace.recording import DEVICE, DTYPE, OP, OPTIMIZER, PHASE, SHAPE, Recording
 
 SECONDS = 0.8  # findings after the first whose turn comes later get no fixes
 
@@ -73,10 +73,19 @@ def _autocast(trace: Trace, finding: Finding) -> str:
     for position, row in recording.rows():
         if recording.step_of(position) != step or recording.ops.items[row[OP]] != "_to_copy":
             continue
-        read = (recording.sources.get(p) for p in recording.parents(position))
-        if "float16" in str(recording.dtypes.items[row[DTYPE]]) and any(s and s.kind == "parameter" for s in read):
+        low = "float16" in str(recording.dtypes.items[row[DTYPE]])
+        if low and any(_is_weight(recording, p) for p in recording.parents(position)):
             return str(recording.devices.items[row[DEVICE]]).split(":")[0]
     return ""
+
+
+def _is_weight(recording: Recording, position: int) -> bool:
+    """Whether a source is a parameter, or a row (of an earlier step, perhaps gone) the update of one."""
+    if position < 0:
+        source = recording.sources.get(position)
+        return source is not None and source.kind == "parameter"
+    row = recording.row(position)
+    return row is None or row[PHASE] == OPTIMIZER
 
 
 def _half(trace: Trace) -> bool:

@@ -188,7 +188,8 @@ def optimizer_eps(op: Operation, eps: float) -> Candidate:
     """An update divided by the root of a second moment, with a larger epsilon."""
 
     def run(p: Tensor, m: Tensor, d: Tensor, *rest: Any) -> Tensor:
-        return op.plain(p, m, d + eps, *rest)
+        before = torch.where(torch.isfinite(p), p, 0.0)  # where the update had already spoilt it
+        return op.plain(before, m, d + eps, *rest)
 
     return Candidate(
         f"an optimizer eps of {eps:g}, which {str(op.dtype).removeprefix('torch.')} holds",

@@ -56,8 +56,7 @@ def _unmask(op: Operation, dim: Any) -> list[Candidate]:
 
     snippet = "mask = mask & ~mask.all(-1, keepdim=True)   # True: masked; a row that masks all keys masks none"
     made = tuple(
-        Form((keyword(name),), f"{name}={{X}} & ~{{X}}.all(-1, keepdim=True)")
-        for name in ("key_padding_mask",)
+        Form((keyword(name),), f"{name}={{X}} & ~{{X}}.all(-1, keepdim=True)") for name in ("key_padding_mask",)
     )
     return [Candidate("leave at least one key unmasked", made, opened, snippet=snippet)]
 

@@ -138,12 +138,20 @@ def _largest_finite(x: Tensor) -> float:
 def _distortion(seen: _Outcome, before: _Outcome | None, exact: _Outcome | None) -> float | None:
     if before is None or exact is None:
         return None
-    pairs = [
-        (seen.value, before.value, exact.value),
-        *zip(seen.gradients, before.gradients, exact.gradients, strict=False),
-    ]
-    found = [d for d in (_largest_change(*pair) for pair in pairs) if d is not None]
-    return max(found) if found else None
+    found = [_largest_change(seen.value, before.value, exact.value, _spoilt(before, seen.value.shape))]
+    for g, was, should in zip(seen.gradients, before.gradients, exact.gradients, strict=False):
+        found.append(_largest_change(g, was, should, _spoilt(before, g.shape)))
+    known = [d for d in found if d is not None]
+    return max(known) if known else None
+
+
+def _spoilt(before: _Outcome, shape: torch.Size) -> Tensor:
+    """Elements of which value or derivative was bad; told only of parts that have this shape."""
+    mask = torch.zeros(shape, dtype=torch.bool)
+    for part in (before.value, *before.gradients):
+        if part.shape == shape:
+            mask = mask | ~torch.isfinite(part).cpu()
+    return mask
 
 
 def _wide(t: Any) -> Any:
@@ -152,10 +160,10 @@ def _wide(t: Any) -> Any:
     return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
 
 
-def _largest_change(value: Tensor, before: Tensor, exact: Tensor) -> float | None:
+def _largest_change(value: Tensor, before: Tensor, exact: Tensor, spoilt: Tensor) -> float | None:
     if not value.shape == before.shape == exact.shape:
         return None
-    healthy = torch.isfinite(value) & torch.isfinite(before) & torch.isfinite(exact)
+    healthy = torch.isfinite(value) & torch.isfinite(exact) & ~spoilt.to(value.device)
     value, exact = _wide(value)[healthy], exact[healthy]
     if not value.numel():
         return None

@@ -1,0 +1,116 @@
+"""A verified fix holds in the program itself: its line is rewritten in the source, and the program is run."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.analysis.fixes import Tried
+from nanlab.rules.remedies import tried_for
+
+sys.path.insert(0, str(Path(__file__).parent / "corpus"))
+
+import harness
+
+FAULTS = [path.stem for path in harness.case_files(kind="ft")]
+QUICK = (
+    "f001 f003 f004 f005 f006 f008 f010 f011 f014 f017 f018 f020 f021 f022 f024 f028 f031 f035 f037 f040 f043 f045 "
+    "f053 f058 f084"
+).split()
+# Where the operation is an element of a longer chain of faults, no line of its own, or no operation at all.
+LOCAL_SHARE = 0.85
+NOT_LOCAL = set(
+    """learning-rate exploding-gradient scaler-misuse clip-nonfinite-norm absorbed-update dtype-underflow
+    custom-backward poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target loss-scale-overflow
+    optimizer-eps-underflow optimizer-arithmetic infeasible-likelihood""".split()
+)
+
+
+def diagnosed(module: ModuleType) -> tuple[nanlab.trace.Trace, Any]:
+    given = module.META["phase"] in ("init", "data")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if given:
+            with nanlab.watch(on_fault="record") as trace:
+                run(module.build()[1], module.META["n_steps"])
+        else:
+            model, step = module.build()
+            with nanlab.watch(model, on_fault="record") as trace:
+                run(step, module.META["n_steps"])
+        errors = (f for f in trace.findings if f.severity == "error")
+        return trace, trace.culprit or next(errors, None)
+
+
+def run(step: Any, steps: int) -> torch.Tensor:
+    loss = torch.zeros(())
+    for i in range(steps):
+        loss = step(i)
+    return loss
+
+
+def applied(path: Path, tried: Tried, folder: Path) -> ModuleType:
+    """The program with the line of a fix in place."""
+    assert tried.line is not None
+    lines = path.read_text().splitlines()
+    first = lines[tried.line.first - 1]
+    indent = first[: len(first) - len(first.lstrip())]
+    lines[tried.line.first - 1 : tried.line.last] = [indent + row for row in tried.line.text.splitlines()]
+    at = next(i for i, row in enumerate(lines) if row.startswith("import torch"))
+    copy = folder / path.name
+    copy.write_text("\n".join([*lines[:at], "import nanlab", *lines[at:]]) + "\n")
+    return harness.load(copy)
+
+
+def nonfinite(model: Any, step: Any, loss: torch.Tensor) -> list[str]:
+    tensors = {"loss": loss}
+    for name, p in harness.parameters(model, step):
+        tensors[name] = p
+        if p.grad is not None:
+            tensors[f"{name}.grad"] = p.grad
+    return [name for name, t in tensors.items() if t is not None and not bool(torch.isfinite(t).all())]
+
+
+def check(name: str, folder: Path) -> None:
+    path = harness.CASES / f"{name}.py"
+    module = harness.load(path)
+    trace, finding = diagnosed(module)
+    if finding is None or finding.line not in harness.markers(path)["ORIGIN"]:
+        pytest.skip("no finding on the marked line")
+    for tried in tried_for(trace, finding):
+        if tried.trial is None or not tried.trial.finite or tried.line is None:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model, step = applied(path, tried, folder).build()
+            loss = run(step, module.META["first_bad_step"] + 1)
+        assert not nonfinite(model, step, loss), (tried.candidate.title, tried.line.text)
+
+
+@pytest.mark.parametrize("name", [n for n in FAULTS if n[:4] in QUICK])
+def test_a_verified_line_put_into_the_program_makes_it_finite(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in FAULTS if n[:4] not in QUICK])
+def test_every_verified_line_put_into_its_program_makes_it_finite(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_most_faults_with_a_local_cure_get_a_verified_fix() -> None:
+    verified = []
+    for name in FAULTS:
+        module = harness.load(harness.CASES / f"{name}.py")
+        if module.META["cause"] in NOT_LOCAL:
+            continue
+        _, finding = diagnosed(module)
+        verified.append(finding is not None and any(f.verified for f in finding.fixes))
+    assert sum(verified) / len(verified) >= LOCAL_SHARE
