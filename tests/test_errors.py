@@ -96,6 +96,19 @@ def test_no_inf_checks_names_the_list_that_cut_the_graph() -> None:
     assert (found.evidence["role"] == "still carried gradient").sum() == 2
 
 
+def literal_asked_for_a_gradient() -> None:
+    scaler, model, optimizer = scaler_and_model()
+    outputs = [model(torch.tensor([[1, 2]])).sum() for _ in range(6)]
+    pred = torch.as_tensor(outputs).requires_grad_()  # cut
+    scaler.scale((pred - 1).pow(2).mean()).backward()
+    scaler.step(optimizer)
+
+
+def test_no_inf_checks_names_a_list_that_was_asked_for_a_gradient() -> None:
+    found = explained(literal_asked_for_a_gradient)
+    assert (found.cause, found.line) == ("graph-cut", line_of(literal_asked_for_a_gradient, "cut"))
+
+
 def test_no_inf_checks_names_the_detach() -> None:
     found = explained(detached)
     assert (found.cause, found.line) == ("graph-cut", line_of(detached, "cut"))

@@ -108,7 +108,7 @@ def no_inf_checks(case: Case) -> Explanation | None:
     guilty = [cut for cut in cuts if cuts_off_parameters(flow, cut)]
     if guilty and not flow.reaches_parameter(root):
         return _cut_explanation(case, recording, guilty, symptom)
-    if any(
+    if GraphFlow(recording).reaches_parameter(root) and any(
         run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad" for run in recording.node_runs
     ):
         return _other_parameters(case, recording, symptom)
