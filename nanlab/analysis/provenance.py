@@ -33,10 +33,18 @@ from nanlab.trace.recording import (
 Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
 # Operations that move values without computing with them.
 MOVES = frozenset(
-    "copy_ clone detach alias lift_fresh _to_copy to index index_select select slice narrow view _unsafe_view t transpose permute unsqueeze squeeze "
-    "expand expand_as reshape cat stack split split_with_sizes unbind chunk gather index_put_ index_put scatter scatter_ slice_scatter "
-    "select_scatter unfold repeat roll flip as_strided _reshape_alias contiguous where masked_fill masked_fill_ take pad constant_pad_nd "
+    "copy_ clone detach alias lift_fresh _to_copy to index index_select select slice narrow view _unsafe_view t "
+    "transpose permute unsqueeze squeeze "
+    "expand expand_as reshape cat stack split split_with_sizes unbind chunk gather index_put_ index_put scatter "
+    "scatter_ slice_scatter "
+    "select_scatter unfold repeat roll flip as_strided _reshape_alias contiguous where masked_fill masked_fill_ take "
+    "pad constant_pad_nd "
     "masked_select full full_like new_full fill_ tensor split_copy im2col tril triu embedding new_tensor".split()
+)
+
+
+_SOFTMAXES = frozenset(
+    "_softmax _log_softmax _safe_softmax logsumexp _scaled_dot_product_flash_attention_for_cpu _fused_sdp_choice".split()
 )
 
 
@@ -52,7 +60,9 @@ class Origin:
     def first_use(self, recording: Recording) -> int:
         """The first row on the path that computes with the value, rather than move it."""
         rows = [p for p in self.path if p >= 0]
-        computing = [p for p in rows if (row := recording.row(p)) is not None and recording.ops.items[row[OP]] not in MOVES]
+        computing = [
+            p for p in rows if (row := recording.row(p)) is not None and recording.ops.items[row[OP]] not in MOVES
+        ]
         training = [p for p in computing if p >= recording.began]
         return next(iter(training or computing or rows), self.sink.step_position)
 
@@ -60,13 +70,14 @@ class Origin:
 def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     """Walk the recorded data flow back from a sink to where its value was born; None if nothing bad leads there.
 
-    Of several births that reach the sink the earliest counts. A gradient whose loss was finite has its origin in the backward pass:
-    the forward value that came back as 0 * inf did no harm before.
+    Of several births that reach the sink the earliest counts. A gradient whose loss was finite has its origin in the
+    backward pass: the forward value that came back as 0 * inf did no harm before.
     """
     came_from = _ancestors(recording, sink)
     leaves = [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
     guilty = [leaf for leaf in guilty if not _hands_on(recording, *leaf)] or guilty
+    guilty = [leaf for leaf in guilty if not _masks(recording, leaf[0], guilty)]
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
@@ -78,10 +89,24 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     return Origin(kind, position, sink, tuple(path))
 
 
+def _masks(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
+    """Whether a leaf is a mask made of -inf from outside the watch, and what turned it into NaN is a softmax that found nothing else."""
+    source = recording.sources.get(position)
+    if source is None or source.kind not in ("data", "buffer"):
+        return False
+    stats = recording.stats(position)
+    if stats is None or stats.nan or stats.posinf:
+        return False
+    rows = [recording.row(p) for p, _ in guilty if p >= 0]
+    return any(row is not None and recording.ops.items[row[OP]] in _SOFTMAXES for row in rows)
+
+
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
     """Whether a backward row only hands on the infinity of a forward value that the loss never saw."""
     row = recording.row(position) if position >= 0 else None
-    return kind == "operation" and row is not None and row[PHASE] == BACKWARD and recording.status.get(position) == CARRIED
+    return (
+        kind == "operation" and row is not None and row[PHASE] == BACKWARD and recording.status.get(position) == CARRIED
+    )
 
 
 def _time(recording: Recording, position: int) -> int:
@@ -104,16 +129,46 @@ def _ancestors(recording: Recording, sink: Sink) -> dict[int, int]:
 def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
     """Whether the way goes from a backward row to a forward value of the graph, in a pass whose loss was finite.
 
-    Data that the graph reads (an input that is infinite) is no such value: it is bad in itself.
+    What came from outside the graph (an input that is infinite) is no such value: it is bad in itself.
     """
     row = recording.row(position)
     if row is None or row[PHASE] != BACKWARD:
         return False
     parent_row = recording.row(parent)
-    if parent_row is None or parent_row[PHASE] == BACKWARD or parent_row[NODE] < 0:
+    if parent_row is None or parent_row[PHASE] == BACKWARD or not _born_in_graph(recording, parent):
         return False
     roots = recording.passes[row[PASS]].roots if 0 <= row[PASS] < len(recording.passes) else ()
-    return not any(r in recording.bad for r in roots)
+    return not any(r in recording.bad for r in roots) and not _from_outside(recording, parent)
+
+
+def _from_outside(recording: Recording, position: int) -> bool:
+    """Whether a bad forward value goes back to data, a parameter, or an operation that no gradient passes."""
+    seen = {position: position}
+    waiting = [position]
+    for here in waiting:
+        kind = _leaf_kind(recording, here, seen)
+        row = recording.row(here) if here >= 0 else None
+        if kind is not None and kind != "intended" and (row is None or row[NODE] < 0):
+            stats = recording.stats(here)
+            return stats is None or bool(stats.nan or stats.posinf)
+        for parent in recording.parents(here):
+            if parent in recording.bad and parent not in seen:
+                seen[parent] = here
+                waiting.append(parent)
+    return False
+
+
+def _born_in_graph(recording: Recording, position: int) -> bool:
+    """Whether a bad forward value was born in the graph; else it came with the data, before the first autograd node."""
+    waiting, seen = [position], {position}
+    for at in waiting:
+        row = recording.row(at) if at >= 0 else None
+        if row is not None and row[NODE] >= 0 and recording.status.get(at) != CARRIED:
+            return True
+        parents = [p for p in recording.parents(at) if p in recording.bad and p not in seen]
+        seen.update(parents)
+        waiting += parents
+    return False
 
 
 def _leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
@@ -171,8 +226,12 @@ def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
     """Whether the step was skipped, by a GradScaler or by hand, and a smaller loss scale would have made it finite."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
-    position = min(origin.sink.step_position, max(origin.position, 0))  # a later backward may add to a gradient that was judged
-    return (scaler_skipped(recording, position) or skipped_by_hand(recording, position)) and depends_on_scale(recording, origin)
+    position = min(
+        origin.sink.step_position, max(origin.position, 0)
+    )  # a later backward may add to a gradient that was judged
+    return (scaler_skipped(recording, position) or skipped_by_hand(recording, position)) and depends_on_scale(
+        recording, origin
+    )
 
 
 def skipped_by_hand(recording: Recording, position: int) -> bool:
@@ -197,7 +256,10 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     row = recording.row(origin.position)
     if row is None:
         return False
-    if any(loss.scaled and origin.sink.kind == "loss" and loss.source not in recording.bad for loss in recording.training.losses):
+    if any(
+        loss.scaled and origin.sink.kind == "loss" and loss.source not in recording.bad
+        for loss in recording.training.losses
+    ):
         if origin.position == origin.sink.position:
             return True
     if row[PHASE] != BACKWARD:

@@ -113,8 +113,9 @@ class Reading:
 
     def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
         """Memory that was allocated and never written as a whole: what is in it counts from now on."""
-        number = self.new_source(tensor, "snapshot", parents=(entry.last, *entry.parts))
-        if number in self.recording.bad:
+        bad = tuple(p for p in entry.parts if p in self.recording.bad)
+        number = self.new_source(tensor, "snapshot", parents=bad or (entry.last, *entry.parts))
+        if number in self.recording.bad and not bad:
             self.recording.bad.add(entry.last)
         return number
 

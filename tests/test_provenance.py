@@ -1,0 +1,110 @@
+"""From where a bad value was seen back to where it was born."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch import nn
+
+import nanlab
+
+
+def line_of(text: str) -> int:
+    lines = inspect.getsource(inspect.getmodule(line_of)).splitlines()  # type: ignore[arg-type]
+    return next(i for i, line in enumerate(lines, 1) if line.endswith(f"# {text}"))
+
+
+def culprit(trace: nanlab.Trace) -> tuple[str, int, str, str]:
+    found = trace.culprit
+    assert found is not None
+    return found.op, found.line, found.phase, found.symptom
+
+
+def test_a_mask_from_outside_the_watch_that_covers_a_row_is_the_softmaxs_fault() -> None:
+    mask = torch.zeros(3, 4)
+    mask[1] = float("-inf")
+    layer = nn.Linear(4, 4)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        torch.softmax(layer(torch.randn(3, 4)) + mask, 1).sum().backward()  # masked out
+    assert culprit(trace) == ("_softmax", line_of("masked out"), "forward", "loss-nan")
+
+
+def test_an_infinite_input_is_data_even_where_only_the_gradient_suffers() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    x[0, 0] = float("inf")
+    layer = nn.Linear(4, 4)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        torch.tanh(layer(x)).sum().backward()  # first use
+    op, line, phase, symptom = culprit(trace)
+    assert (op, line, phase, symptom) == ("addmm", line_of("first use"), "data", "grad-nan")
+
+
+def test_an_infinity_behind_a_where_is_found_in_the_backward_pass() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        y = 1 / x  # hidden
+        torch.where(x > 0, y, torch.zeros(2)).sum().backward()
+    assert culprit(trace)[1:3] == (line_of("hidden"), "backward")
+
+
+def test_a_guilty_birth_is_found_although_harmless_ones_came_before_it() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        with torch.no_grad():
+            torch.log(x)  # only looked at
+        best = torch.tensor(float("inf"))
+        torch.minimum(best, torch.tensor(3.0))
+        torch.log(x).sum().backward()  # guilty
+    assert culprit(trace)[1] == line_of("guilty")
+
+
+def test_a_poison_that_shows_many_steps_later_keeps_its_line() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with nanlab.watch(model, on_fault="record", keep=2) as trace:
+        for i in range(30):
+            x = torch.randn(4, 3)
+            model.train(i < 25)
+            optimizer.zero_grad()
+            if i == 2:
+                x = x / torch.zeros(1)  # poison
+                model(x)
+                continue
+            model(x).square().mean().backward()
+            optimizer.step()
+    assert culprit(trace)[1] == line_of("poison")
+    assert trace.culprit is not None
+    assert trace.culprit.step == 25
+
+
+def test_a_value_written_piece_by_piece_is_traced_to_its_piece() -> None:
+    x = torch.tensor([4.0, -1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        out = torch.empty(2)
+        out[0] = x[0].sqrt()
+        out[1] = x[1].sqrt()  # bad piece
+        out.sum().backward()
+    assert culprit(trace)[1] == line_of("bad piece")
+
+
+def test_memory_freed_and_used_again_is_not_taken_for_its_former_content() -> None:
+    x = torch.ones(64, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(50):
+            bad = torch.log(torch.zeros(64))
+            del bad
+            (x * 2).sum().backward()
+    assert trace.culprit is None
+
+
+def test_the_path_counts_the_bad_elements_at_each_hop() -> None:
+    x = torch.tensor([[0.0, 1.0], [1.0, 1.0]], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (torch.log(x) @ torch.ones(2, 2)).sum().backward()
+    assert trace.culprit is not None
+    path = [(hop["op"], hop["nonfinite"]) for hop in trace.culprit.path]
+    assert path[0] == ("log", 1)
+    assert ("mm", 2) in path
+    assert path[-1] == ("sum", 1)
