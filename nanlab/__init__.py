@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nanlab import safe
+from nanlab.analysis.compare import compare_step as compare
 from nanlab.analysis.epsilon import advise_eps
 from nanlab.capture import watch
 from nanlab.errors import NanlabError
@@ -29,4 +30,4 @@ def unload_ipython_extension(shell: Any) -> None:
     magics.unload_ipython_extension(shell)
 
 
-__all__ = ["NanlabError", "Trace", "advise_eps", "explain", "last", "safe", "watch"]
+__all__ = ["NanlabError", "Trace", "advise_eps", "compare", "explain", "last", "safe", "watch"]

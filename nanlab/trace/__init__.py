@@ -12,6 +12,7 @@ from nanlab.trace import frames
 from nanlab.trace.recording import Kept, Recording
 
 if TYPE_CHECKING:
+    from nanlab.analysis.loss_scale import LossScale
     from nanlab.rules import Finding
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
@@ -141,6 +142,12 @@ class Trace:
         from nanlab.views.underflow import underflow
 
         return underflow(self)
+
+    def loss_scale(self) -> LossScale:
+        """For each loss scale 2^k what float16 would flush, hold as subnormal or overflow of the gradients, and the scale to take."""
+        from nanlab.analysis.loss_scale import loss_scale
+
+        return loss_scale(self)
 
     def __repr__(self) -> str:
         recording = self.recording
