@@ -43,7 +43,9 @@ conformance: $(READY)  ## the whole of the conformance tests, the slow ones too
 	$(BIN)/python -m pytest -q -m conformance
 
 bench: $(READY)  ## measure what a watch costs
-	@set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	$(BIN)/python benchmarks/overhead.py --output benchmarks/results/overhead-cpu.md
+	$(BIN)/python benchmarks/stats.py
+	$(BIN)/python benchmarks/views.py
 
 notebooks: $(READY)  ## run the notebooks and keep their outputs in them
 	$(BIN)/python notebooks/build.py

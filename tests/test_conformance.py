@@ -21,11 +21,13 @@ def test_a_sample_of_torchs_modules_gives_the_same_bits_under_a_watch(capsys: py
     _judge(conformance.modules(1, lambda i: i % 5 == 0), capsys, "modules, every fifth")
 
 
+@pytest.mark.slow
 @pytest.mark.conformance
 def test_every_operator_of_torch_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
     _judge(conformance.operators(4), capsys, "operators")
 
 
+@pytest.mark.slow
 @pytest.mark.conformance
 def test_every_module_of_torch_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
     _judge(conformance.modules(6), capsys, "modules")
