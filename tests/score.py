@@ -1,4 +1,5 @@
-"""Judges the diagnosis by the corpus: `python tests/score.py [f001 ...] [--twins]` prints a line a program and the shares.
+"""Judges the diagnosis by the corpus: `python tests/score.py [f001 ...] [--twins]` prints a line a program and the
+shares.
 
 A fault counts as detected; with the marked line; the operator, phase, cause and step that its META declares; and a fix
 that was verified. A healthy program, and a repaired twin, must have no finding of severity "error".

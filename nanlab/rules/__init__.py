@@ -10,10 +10,13 @@ from nanlab.rules import (
     data,
     division,
     domain,
+    infinities,
     masks,
     matrices,
+    powers,
     precision,
     reductions,
+    roots,
     scaling,
     silent,
     training,
@@ -30,8 +33,11 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 BUILTIN: tuple[Rule, ...] = (
     *domain.RULES,
+    *powers.RULES,
     *division.RULES,
+    *roots.RULES,
     *reductions.RULES,
+    *infinities.RULES,
     *masks.RULES,
     *matrices.RULES,
     *precision.RULES,
@@ -50,7 +56,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     Each origin of a symptom gets one cause, from the rule of highest precedence that fits (of equals the later one);
     the same cause on the same line is told once. A rule that fails is a note in ``trace.notes``.
     """
-    ranked = sorted(rules[::-1], key=lambda r: -r.precedence)
+    ranked = sorted(rules, key=lambda r: r.precedence)[::-1]
     judges = [r for r in ranked if r.over == "fault"]
     findings: list[Finding] = []
     for origin in harmful_origins(trace.recording):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -26,13 +27,13 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def table(fault: Fault, mask: torch.Tensor | None = None, **columns: Any) -> pd.DataFrame:
+def table(fault: Fault, columns: Mapping[str, Any]) -> pd.DataFrame:
     """A row for each of the first offending elements: its index, these operands at it, its value.
 
-    mask: of the elements to show, the offending ones if omitted; columns that cannot be broadcast to it are left out.
-    ``attrs["total"]`` says how many there are in all.
+    Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many elements there are in
+    all.
     """
-    mask = fault.bad if mask is None else mask
+    mask = fault.bad
     if mask is None or fault.result is None:
         return pd.DataFrame()
     where = mask.nonzero()[:SHOWN]
@@ -65,8 +66,16 @@ def algebra(fault: Fault, derivative: str) -> str:
     return f"its derivative there is {derivative}; incoming {number(incoming[0])} × {derivative} = {number(result[0])}"
 
 
-def match(fault: Fault, title: str, explanation: str = "", mask: torch.Tensor | None = None, **columns: Any) -> Match:
-    """A Match with its table and samples; a backward fault shows the incoming gradient too."""
+def match(
+    fault: Fault,
+    title: str,
+    explanation: str = "",
+    columns: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Match:
+    """A Match with its table, whose columns are these operands (backward the incoming gradient too), and samples."""
+    shown = {**(columns or {}), **more}
     if fault.backward and fault.incoming is not None:
-        columns["incoming_gradient"] = fault.incoming
-    return Match(title, table(fault, mask, **columns), explanation, fault.samples)
+        shown = {name: v for name, v in shown.items() if v is not fault.incoming}
+        shown["incoming_gradient"] = fault.incoming
+    return Match(title, table(fault, shown), explanation, fault.samples)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nanlab.analysis.provenance import Origin
+from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
 from nanlab.trace import Trace
 from nanlab.trace.recording import (
@@ -19,24 +20,15 @@ from nanlab.trace.recording import (
     DTYPE,
     FLAGS,
     FORWARD,
-    HEALED,
     NODE,
-    OP,
     PHASE,
     SHAPE,
     VIEW,
     Kept,
-    Recording,
 )
 
 Tensor = torch.Tensor
 LOW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
-THROUGH = frozenset(
-    "_to_copy clone copy_ expand expand_as view _unsafe_view reshape unsqueeze squeeze permute transpose t select slice index index_select "
-    "gather cat stack repeat alias detach contiguous clamp clamp_min clamp_max maximum minimum add add_ sub rsub mul mul_ div neg abs "
-    "masked_fill where sqrt sqrt_ rsqrt pow square unbind split narrow diagonal as_strided real view_as_real".split()
-)
 
 
 def nonfinite(tensor: Tensor) -> Tensor:
@@ -57,17 +49,13 @@ def _flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-class Fault:
-    """One origin, read for rules. Tensors are copies of the operands that failed; they may be None if they were too large to keep."""
+class Fault(Neighbourhood):
+    """One origin, read for rules. Tensors are copies of the operands that failed, None if too large to keep."""
 
     def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
         self.trace, self.origin, self.finding = trace, origin, finding
         self.kind = origin.kind
         self.position = origin.position
-
-    @property
-    def recording(self) -> Recording:
-        return self.trace.recording
 
     @cached_property
     def row(self) -> tuple[int, ...] | None:
@@ -103,7 +91,7 @@ class Fault:
         info = self.recording.nodes.get(self.row[NODE])
         return str(self.recording.ops.items[info.op]).rstrip("_") if info is not None and info.op >= 0 else self.name
 
-    @cached_property
+    @property
     def forward_position(self) -> int:
         """The row of the forward operation; the fault's own in the forward pass; -1 if it is gone."""
         if not self.backward or self.row is None:
@@ -139,6 +127,11 @@ class Fault:
         if self.kept is None:
             return []
         return [v for v in _flat((*self.kept.args, *self.kept.kwargs.values())) if isinstance(v, Tensor)]
+
+    @property
+    def named_operands(self) -> dict[str, Tensor]:
+        """The operands as columns of a table."""
+        return {f"operand_{i}": o for i, o in enumerate(self.operands)}
 
     def argument(self, index: int, name: str = "") -> Any:
         """An argument of the guilty call, a tensor or not."""
@@ -244,72 +237,6 @@ class Fault:
         fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
         return fitting[0] if fitting else None
 
-    # -- the neighbourhood -----------------------------------------------------------------------------------------
-
-    def op_at(self, position: int) -> str:
-        """The operator of a row without the underscore of an in-place variant."""
-        row = self.recording.row(position) if position >= 0 else None
-        return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
-
-    def parents(self, position: int) -> list[int]:
-        """The rows that an operation read, in the order of its arguments."""
-        return self.recording.parents(position)
-
-    def operand_row(self, slot: int) -> int:
-        """The row of one operand of the forward operation; -1 if it is gone or came from outside."""
-        for source, at in self.recording.operands(self.forward_position) if self.forward_position >= 0 else []:
-            if at == slot:
-                return source
-        return -1
-
-    def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
-        """(position, op) of a row and of what it was made from, through operations that hand a value on."""
-        level, seen = [position], {position}
-        for _ in range(depth):
-            following = []
-            for at in level:
-                if at < 0:
-                    following += [p for p in self.parents(at) if p not in seen]
-                    continue
-                op = self.op_at(at)
-                if not op:
-                    continue
-                yield at, op
-                if op in THROUGH:
-                    following += [p for p in self.parents(at) if p not in seen]
-            seen.update(following)
-            level = following
-
-    def consumers(self, position: int) -> list[int]:
-        """The forward rows that read a row."""
-        chunk = self.recording.chunk_of(position)
-        edges = chunk.edge_table()
-        calls = edges[edges[:, 1] == position, 0].tolist()
-        rows = [(c, self.recording.row(c)) for c in dict.fromkeys(calls)]
-        return [c for c, row in rows if row is not None and row[PHASE] != BACKWARD]
-
-    def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
-        """(position, op) of what was made from the result of the forward operation, the nearest first."""
-        level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
-        for _ in range(depth):
-            following = []
-            for at in level:
-                for reader in self.consumers(at):
-                    if reader in seen:
-                        continue
-                    seen.add(reader)
-                    yield reader, self.op_at(reader)
-                    following.append(reader)
-            level = following[:16]
-
-    def healed(self, position: int) -> bool:
-        """Whether a row is finite although something it read was not."""
-        return self.recording.status.get(position) == HEALED
-
-    def value_was_bad(self) -> bool:
-        """Whether the result of the forward operation was itself non-finite."""
-        return self.forward_position in self.recording.bad
-
     # -- the program -----------------------------------------------------------------------------------------------
 
     @property
@@ -351,10 +278,6 @@ class Fault:
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
-
-
-def _plain(name: str) -> str:
-    return name.rstrip("_") or name
 
 
 def _snake(node: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
@@ -12,7 +14,9 @@ _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 _WEIGHTS = {"addmm": (0, 2), "linear": (1, 2), "convolution": (1, 2), "embedding": (0,), "native_layer_norm": (1, 2)}
 _WEIGHTS |= {"native_batch_norm": (1, 2), "native_group_norm": (1, 2), "_weight_norm_interface": (0, 1), "lstm": (2, 3)}
 # Operators that stand for a layer of a model: what they read is an input, not a target.
-_LAYERS = frozenset("addmm mm bmm baddbmm mv dot convolution embedding native_layer_norm native_batch_norm gru lstm".split())
+_LAYERS = frozenset(
+    "addmm mm bmm baddbmm mv dot convolution embedding native_layer_norm native_batch_norm gru lstm".split()
+)
 
 
 def _first_use(fault: Fault) -> tuple[int, int]:
@@ -40,7 +44,7 @@ def _role(fault: Fault) -> str:
 def _is_weight(fault: Fault) -> bool:
     """Whether an operation on the path read the value as the weight of a layer."""
     path = fault.origin.path
-    for before, after in zip(path, path[1:], strict=False):
+    for before, after in pairwise(path):
         slots = _WEIGHTS.get(fault.op_at(after), ())
         if slots and any(s == before and slot in slots for s, slot in fault.recording.operands(after)):
             return True
@@ -86,7 +90,7 @@ def _counts(fault: Fault) -> tuple[int, int, int]:
 
 
 def _came_with_data(fault: Fault) -> bool:
-    """Whether it is data, or an infinity in an array that was handed to torch and goes straight into a layer or a loss."""
+    """Whether it is data, or an infinity in an array that goes straight into a layer or a loss."""
     if fault.kind != "intended":
         return fault.kind in ("data", "parameter", "buffer")
     source = fault.recording.sources.get(fault.origin.path[0])
@@ -111,7 +115,9 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     if born < fault.finding.step:
         text = f"It was there in step {born} already and showed in step {fault.finding.step}."
     phase = "data" if fault.kind == "intended" else None
-    return Match(f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text, phase=phase)
+    return Match(
+        f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text, phase=phase
+    )
 
 
 @rule(
@@ -155,7 +161,8 @@ def nan_in_input(fault: Fault) -> Match | None:
     precedence=CONTEXT,
 )
 def inf_in_input(fault: Fault) -> Match | None:
-    """The data held an infinity before the model saw it: a log of zero, a division by zero, or an overflow in preprocessing.
+    """The data held an infinity before the model saw it: a log of zero, a division by zero, or an overflow in
+    preprocessing.
 
     Clip or drop such values where the data is loaded. A saturating function (tanh, sigmoid) may hide one from the loss;
     it then meets a gradient of 0 in backward, and 0 × inf is NaN.
@@ -206,7 +213,8 @@ def nan_in_target(fault: Fault) -> Match | None:
 def poisoned_parameter(fault: Fault) -> Match | None:
     """A parameter was already NaN or infinite, so every output of its layer is.
 
-    No loss scaling and no smaller learning rate cures this: load a good checkpoint, or initialise the parameter again, and find what poisoned it.
+    No loss scaling and no smaller learning rate cures this: load a good checkpoint, or initialise the parameter again,
+    and find what poisoned it.
     """
     return _data(fault, "parameter", None)
 
@@ -229,7 +237,8 @@ def poisoned_parameter(fault: Fault) -> Match | None:
 def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
 
-    Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step was skipped; reset the statistics.
+    Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step was skipped; reset
+    the statistics.
     """
     return _data(fault, "buffer", None)
 
@@ -258,7 +267,10 @@ def uninitialised_memory(fault: Fault) -> Match | None:
         return None
     path = fault.finding.path
     bad = next((r for r in path if r["nonfinite"]), {"nonfinite": 0, "numel": 0})
-    return Match(f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} were read from memory of {fault.name} that nothing had written")
+    return Match(
+        f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} were read from memory of {fault.name} that "
+        "nothing had written"
+    )
 
 
 RULES = (nan_in_input, inf_in_input, nan_in_target, poisoned_parameter, poisoned_buffer, uninitialised_memory)

@@ -1,4 +1,4 @@
-"""Division by nothing: a zero divisor, a vector of norm zero, a constant's deviation, roots at and below zero."""
+"""Division by nothing: by zero, by a tiny number, by the norm of a vector of zeros."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _is_minus_one(exponent: object) -> bool:
     return isinstance(exponent, (int, float)) and exponent == -1
 
 
-def _zeros(fault: Fault) -> int:
+def zeros(fault: Fault) -> int:
     """How many of the offending elements were divided by exactly zero."""
     below = fault.at(divisor(fault))
     return int((below == 0).sum()) if below is not None else 0
@@ -51,7 +51,7 @@ def _divisor_row(fault: Fault) -> int:
     return fault.operand_row(slots.get(fault.forward, 1))
 
 
-def _lineage(fault: Fault) -> list[str]:
+def lineage_of(fault: Fault) -> list[str]:
     """The operators from which the divisor (or the radicand) was made, the nearest first."""
     row = _divisor_row(fault)
     return [op for _, op in fault.upstream(row)] if row != -1 else []
@@ -76,8 +76,8 @@ def _subtracts_mean(fault: Fault, position: int) -> bool:
 
 
 def of_norm(fault: Fault) -> bool:
-    """Whether the divisor is the length of a vector: a norm, the root of a sum of squares, the magnitude of a complex number."""
-    lineage = _lineage(fault)
+    """Whether the divisor is a length: a norm, the root of a sum of squares, the magnitude of a complex number."""
+    lineage = lineage_of(fault)
     if _NORMS & set(lineage[:5]) or fault.calls("normalize", "cosine_similarity"):
         return True
     if "sum" in lineage[:5] and ("sqrt" in (*lineage[:4], fault.forward) or fault.forward == "rsqrt"):
@@ -110,8 +110,8 @@ def div_by_zero(fault: Fault) -> Match | None:
     """
     if fault.name not in _QUOTIENTS and divisor(fault) is None:
         return None
-    zeros = _zeros(fault)
-    if not zeros:
+    count = zeros(fault)
+    if not count:
         return None
     below = divisor(fault)
     above = (
@@ -125,7 +125,7 @@ def div_by_zero(fault: Fault) -> Match | None:
     values = fault.at(above) if above is not None else None
     both = int((values == 0).sum()) if values is not None else 0
     quotient = "0/0 = NaN" if both == fault.count else "inf or NaN" if both else "inf"
-    title = f"{name} by zero for {plural(zeros, 'element')} of {fault.numel:,}: {quotient}"
+    title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
     return match(fault, title, numerator=above, divisor=below)
 
 
@@ -158,8 +158,25 @@ def div_by_tiny(fault: Fault) -> Match | None:
     if smallest.item() >= 0.1:
         return None
     above = fault.argument(0) if fault.name in ("div", "true_divide", "divide") else None
-    title = f"division by {number(smallest)} overflows {fault.dtype} for {plural(fault.count, 'element')} of {fault.numel:,}"
+    title = (
+        f"division by {number(smallest)} overflows {fault.dtype} for {plural(fault.count, 'element')} of "
+        f"{fault.numel:,}"
+    )
     return match(fault, title, numerator=above, divisor=divisor(fault))
+
+
+def _large_reciprocal(fault: Fault) -> Match | None:
+    """The derivative of 1/x is the square of a result that is large already."""
+    result = fault.saved.get("result")
+    values = fault.at(result)
+    if values is None or not len(values) or not bool(torch.isfinite(values).all()):
+        return None
+    largest = number(values.abs().max())
+    title = (
+        f"the derivative of {fault.forward} overflows {fault.dtype} for {plural(fault.count, 'element')}: its result "
+        f"is {largest}"
+    )
+    return match(fault, title, result=result)
 
 
 _NORM_TEXT = "the vector holds nothing but zeros"
@@ -180,8 +197,8 @@ _NORM_TEXT = "the vector holds nothing but zeros"
 def norm_at_zero(fault: Fault) -> Match | None:
     """A vector of zeros has no direction: dividing it by its norm is 0/0, and the norm has no derivative there.
 
-    Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity divide by max(norm, eps);
-    an epsilon that the dtype can hold, inside the root or under the norm, keeps value and gradient finite.
+    Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity divide by max(norm,
+    eps); an epsilon that the dtype can hold, inside the root or under the norm, keeps value and gradient finite.
     """
     if fault.backward and fault.forward in _NORMS | {"_weight_norm"}:
         return match(
@@ -191,114 +208,10 @@ def norm_at_zero(fault: Fault) -> Match | None:
         )
     if fault.name == "_weight_norm_interface":
         return match(fault, f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}")
-    if not _zeros(fault) or fault.forward == "sqrt" or not of_norm(fault):
+    if not zeros(fault) or fault.forward == "sqrt" or not of_norm(fault):
         return None
-    title = f"{plural(_zeros(fault), 'element')} of {fault.numel:,} were divided by a norm of zero: {_NORM_TEXT}"
+    title = f"{plural(zeros(fault), 'element')} of {fault.numel:,} were divided by a norm of zero: {_NORM_TEXT}"
     return match(fault, title, numerator=fault.argument(0), norm=divisor(fault))
 
 
-# -- roots -------------------------------------------------------------------------------------------------------------
-
-_ROOTS = frozenset("sqrt rsqrt hypot _cdist_forward cdist _euclidean_dist _pdist_forward pdist".split())
-
-
-@rule(
-    "error",
-    example="""
-        d2 = torch.tensor([0.0, 4.0], requires_grad=True)
-        torch.sqrt(d2).sum().backward()  # here
-    """,
-    fix="""
-        d2 = torch.tensor([0.0, 4.0], requires_grad=True)
-        torch.sqrt(d2 + 1e-12).sum().backward()
-    """,
-)
-def sqrt_at_zero(fault: Fault) -> Match | None:
-    """The derivative 1 / (2 sqrt(x)) of a square root is infinite at 0, although its value is fine.
-
-    A distance between equal points, the length of a zero vector and hypot(0, 0) are such roots; times an incoming gradient of 0
-    it is NaN. An epsilon goes inside the root, not after it.
-    """
-    if not fault.backward or fault.forward not in _ROOTS:
-        return None
-    root = fault.saved.get("result")
-    values = fault.at(root)
-    below = fault.at(divisor(fault)) if values is None else values
-    if below is None or not bool((below == 0).any()):
-        return None
-    title = f"the derivative of {fault.forward} at {plural(int((below == 0).sum()), 'zero')} among {fault.numel:,} is infinite"
-    return match(fault, title, algebra(fault, "inf") + ".", root=root)
-
-
-@rule(
-    "error",
-    example="""
-        v = torch.tensor([-1e-8, 4.0], requires_grad=True)
-        torch.sqrt(v).sum().backward()  # here
-    """,
-    fix="""
-        v = torch.tensor([-1e-8, 4.0], requires_grad=True)
-        torch.sqrt(v.clamp_min(1e-12)).sum().backward()
-    """,
-)
-def sqrt_of_negative(fault: Fault) -> Match | None:
-    """A negative number has no real root.
-
-    A variance computed as E[x²] - E[x]², or a squared distance as |a|² + |b|² - 2ab, comes out below zero by rounding:
-    clamp it, or compute it from the differences.
-    """
-    if fault.forward not in ("sqrt", "rsqrt"):
-        return None
-    argument = fault.subject()
-    values = fault.at(argument)
-    if values is None or values.is_complex() or not bool((values < 0).any()):
-        return None
-    title = f"{fault.forward} of {plural(int((values < 0).sum()), 'negative value')} (lowest {number(values.min())}) among {argument.numel():,} is NaN"
-    return match(fault, title, x=argument)
-
-
-@rule(
-    "error",
-    example="""
-        x = torch.ones(2, 4, requires_grad=True)
-        ((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)).sum().backward()  # here
-    """,
-    fix="""
-        x = torch.ones(2, 4, requires_grad=True)
-        ((x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt()).sum().backward()
-    """,
-    precedence=COMPOSITE,
-)
-def std_of_constant(fault: Fault) -> Match | None:
-    """Values that are all equal have no spread: dividing by their standard deviation is 0/0, and its derivative at 0 is infinite.
-
-    A flat channel, a constant feature or a batch of one value does this; add the epsilon to the variance, inside the root.
-    """
-    if fault.backward and fault.forward in ("std", "std_mean"):
-        return match(
-            fault,
-            f"the derivative of {fault.forward} of a constant is infinite for {plural(fault.count, 'element')}",
-            algebra(fault, "inf") + ".",
-        )
-    if fault.forward in ("native_layer_norm", "native_batch_norm", "native_group_norm") and fault.kept is not None:
-        return match(
-            fault,
-            f"{fault.forward} of constant values: variance 0 and an epsilon of 0 for {plural(fault.count, 'element')}",
-        )
-    root = fault.backward and fault.forward == "sqrt"
-    if not (root or _zeros(fault)) or (root and sqrt_at_zero.judge(fault) is None):
-        return None
-    if not (centred_squares(fault) or {"std", "var"} & set(_lineage(fault)[:5])):
-        return None
-    if root:
-        return match(
-            fault,
-            f"the derivative of the root of {plural(fault.count, 'variance')} of zero is infinite",
-            algebra(fault, "inf") + ".",
-        )
-    title = f"{plural(_zeros(fault), 'element')} of {fault.numel:,} were divided by a standard deviation of zero"
-    return match(fault, title, numerator=fault.argument(0), deviation=divisor(fault))
-
-
-RULES = (div_by_zero, div_by_tiny, norm_at_zero, sqrt_at_zero, sqrt_of_negative, std_of_constant)
-__all__ = ["RULES", "centred_squares", "divisor", "of_norm"]
+RULES = (div_by_zero, div_by_tiny, norm_at_zero)

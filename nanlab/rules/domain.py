@@ -1,4 +1,4 @@
-"""Functions at or beyond the edge of their domain: log, fractional powers, inverse functions; and exp beyond the largest number."""
+"""Logarithms and inverse functions at or beyond the edge of their domain, and exp beyond the largest number."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import OPERATION, Match, rule
+from nanlab.rules.powers import power_overflow
 
 Tensor = torch.Tensor
 # Argument at which the function has its pole; the domain lies above it.
@@ -28,7 +29,7 @@ _LOGS = frozenset(
 
 
 def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
-    """(argument, its distance above the pole) of a logarithm, for the offending elements; None where it was not kept."""
+    """(argument of a logarithm, distance of its offending elements above the pole); None where it was not kept."""
     name = fault.forward
     if name in ("xlogy", "special_xlog1py"):
         argument = fault.subject(1, "other")
@@ -116,88 +117,10 @@ def log_of_zero(fault: Fault) -> Match | None:
 def log_of_negative(fault: Fault) -> Match | None:
     """A real logarithm has no value below its pole.
 
-    The argument was meant to be positive: make it so by construction (softplus, exp, square, abs) rather than by a clamp, whose gradient is zero.
+    The argument was meant to be positive: make it so by construction (softplus, exp, square, abs) rather than by a
+    clamp, whose gradient is zero.
     """
     return _log_at(fault, -1)
-
-
-# -- powers ------------------------------------------------------------------------------------------------------------
-
-
-def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """(base, base of the offending elements, their exponents)."""
-    if fault.forward not in ("pow", "float_power"):
-        return None, None, None
-    base, exponent = fault.subject(0, "self"), fault.subject(1, "exponent")
-    if base is None and isinstance(exponent, torch.Tensor) and fault.backward:
-        return None, None, None
-    if isinstance(base, (int, float)):
-        base = torch.tensor(float(base))
-    values, powers = fault.at(base), fault.at(exponent)
-    if values is None or powers is None or values.is_complex():
-        return None, None, None
-    if len(powers) == 1:
-        powers = powers.expand(len(values))
-    return (base, values.double(), powers.double()) if len(powers) == len(values) else (None, None, None)
-
-
-@rule(
-    "error",
-    example="""
-        x = torch.tensor([0.0, 0.5], requires_grad=True)
-        (x ** 0.4).sum().backward()  # here
-    """,
-    fix="""
-        x = torch.tensor([0.0, 0.5], requires_grad=True)
-        (x.clamp_min(1e-6) ** 0.4).sum().backward()
-    """,
-)
-def pow_fraction_at_zero(fault: Fault) -> Match | None:
-    """The derivative p x^(p-1) of a power p < 1 is infinite at x = 0, and so is the power itself where p < 0.
-
-    A ReLU or an empty region makes exact zeros; an epsilon inside the power keeps both finite.
-    """
-    base, values, powers = _power(fault)
-    if base is None or values is None or powers is None:
-        return None
-    at = (values == 0) & (powers < (1 if fault.backward else 0))
-    if not bool(at.any()) or 2 * int(at.sum()) < len(at) or bool((powers[at] == -1).all()):
-        return None
-    p = number(powers[at][0])
-    if fault.backward:
-        return match(
-            fault,
-            f"the derivative of x**{p} at {plural(int(at.sum()), 'zero')} is infinite",
-            algebra(fault, "inf") + ".",
-            base=base,
-        )
-    return match(fault, f"x**{p} of {plural(int(at.sum()), 'zero')} among {base.numel():,} values is inf", base=base)
-
-
-@rule(
-    "error",
-    example="""
-        x = torch.tensor([-0.5, 0.5], requires_grad=True)
-        (x ** 0.4).sum().backward()  # here
-    """,
-    fix="""
-        x = torch.tensor([-0.5, 0.5], requires_grad=True)
-        (x.abs().clamp_min(1e-6) ** 0.4).sum().backward()
-    """,
-)
-def pow_negative_base(fault: Fault) -> Match | None:
-    """A negative number has no real fractional power: the result is NaN.
-
-    Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or take the power of its magnitude.
-    """
-    base, values, powers = _power(fault)
-    if base is None or values is None or powers is None:
-        return None
-    at = (values < 0) & ((powers != powers.round()) | fault.backward)
-    if not bool(at.any()) or 2 * int(at.sum()) < len(at):
-        return None
-    title = f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among {base.numel():,} raised to {number(powers[at][0])} gives NaN"
-    return match(fault, title, base=base)
 
 
 # -- inverse functions -------------------------------------------------------------------------------------------------
@@ -236,7 +159,8 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
     """,
 )
 def inverse_function_at_edge(fault: Fault) -> Match | None:
-    """At the edge of its domain an inverse function stands upright: its derivative is infinite there, for atanh and erfinv its value too.
+    """At the edge of its domain an inverse function stands upright: its derivative is infinite there, for atanh and
+    erfinv its value too.
 
     The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is met in practice.
     A clamp to the edge itself does not help; clamp inside it, or use atan2, which has no edge.
@@ -288,7 +212,10 @@ def inverse_function_domain(fault: Fault) -> Match | None:
     values = fault.at(argument)[outside]  # type: ignore[index]
     low, high = _INVERSE[fault.forward]
     furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
-    title = f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}] (such as {number(furthest)}) is NaN"
+    title = (
+        f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}] (such as "
+        f"{number(furthest)}) is NaN"
+    )
     return match(fault, title, x=argument)
 
 
@@ -312,13 +239,12 @@ _EXPS = frozenset("exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erf
 def exp_overflow(fault: Fault) -> Match | None:
     """An exponential outgrows its dtype soon: exp of 88.8 in float32, of 11.1 in float16.
 
-    Subtract the maximum first, stay in the log domain (logsumexp, log_softmax, softplus, logaddexp), or bound the argument.
+    Subtract the maximum first, stay in the log domain (logsumexp, log_softmax, softplus, logaddexp), or bound the
+    argument.
     """
     if fault.forward in _EXPS:
         return _exponential(fault)
-    if fault.name in ("pow", "float_power") and not fault.backward:
-        return _power_overflow(fault)
-    return None
+    return power_overflow(fault)
 
 
 def _exponential(fault: Fault) -> Match | None:
@@ -336,27 +262,11 @@ def _exponential(fault: Fault) -> Match | None:
             result=saved,
         )
     largest = number(values[values.abs().argmax()]) if len(values) and not values.is_complex() else "a large value"
-    title = f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,} (largest {largest}) overflows {fault.dtype}"
+    title = (
+        f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,} (largest {largest}) overflows "
+        f"{fault.dtype}"
+    )
     return match(fault, title, x=argument)
 
 
-def _power_overflow(fault: Fault) -> Match | None:
-    base, values, powers = _power(fault)
-    if base is None or values is None or powers is None or fault.low:
-        return None
-    large = (values.abs() > 1) & (powers > 2)
-    if not bool(large.all()) or not len(large):
-        return None
-    title = f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base {number(values.abs().max())}) overflow {fault.dtype}"
-    return match(fault, title, base=base)
-
-
-RULES = (
-    log_of_zero,
-    log_of_negative,
-    pow_fraction_at_zero,
-    pow_negative_base,
-    inverse_function_at_edge,
-    inverse_function_domain,
-    exp_overflow,
-)
+RULES = (log_of_zero, log_of_negative, inverse_function_at_edge, inverse_function_domain, exp_overflow)

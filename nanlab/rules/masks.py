@@ -1,12 +1,12 @@
-"""Masks and infinities: hidden bad values whose gradient comes back, rows without a choice, infinities that meet."""
+"""A bad value hidden by a mask or repaired after the fact, whose gradient comes back."""
 
 from __future__ import annotations
 
 import torch
 
-from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._evidence import algebra, match, plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import COMPOSITE, CONTEXT, GENERAL, Match, rule
+from nanlab.rules._rule import CONTEXT, Match, rule
 from nanlab.trace.recording import FLAGS, INPLACE
 
 Tensor = torch.Tensor
@@ -14,8 +14,6 @@ _CHOICES = frozenset("where masked_fill clamp clamp_min clamp_max maximum minimu
 _PICKS = frozenset("index masked_select index_select gather select slice".split())
 _REPAIRS = frozenset({"nan_to_num"})
 _IN_PLACE = frozenset("masked_fill index_put copy fill clamp where masked_scatter".split())
-_SUMS = frozenset("add sub rsub sum mean cumsum logcumsumexp logaddexp addcmul lerp var std logsumexp diff".split())
-_PRODUCTS = frozenset("mul div addmm mm bmm baddbmm mv dot matmul convolution prod cumprod addcmul addcdiv".split())
 
 
 def hidden_by(fault: Fault) -> tuple[int, str] | None:
@@ -40,15 +38,16 @@ def repairs(fault: Fault, position: int, op: str) -> bool:
 
 def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     value = "the value" if not fault.value_was_bad() else "the bad value"
-    title = f"{what} of {fault.forward} for {plural(fault.count, 'element')} of {fault.numel:,}, though `{op}` hid {value} from the loss"
+    title = (
+        f"{what} of {fault.forward} for {plural(fault.count, 'element')} of {fault.numel:,}, though `{op}` hid "
+        f"{value} from the loss"
+    )
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
         text = algebra(fault, "inf") + "."
     columns = {name: v for name, v in fault.saved.items() if isinstance(v, Tensor)}
-    if not columns:
-        columns = {f"operand_{i}": v for i, v in enumerate(fault.operands) if v is not fault.incoming}
-    return match(fault, title, text, **columns)
+    return match(fault, title, text, columns=columns or fault.named_operands)
 
 
 @rule(
@@ -74,7 +73,9 @@ def where_grad_trap(fault: Fault) -> Match | None:
     found = hidden_by(fault)
     if found is None or repairs(fault, *found):
         return None
-    return _hidden_match(fault, found[1], "the gradient is NaN" if fault.incoming_is_zero else "the gradient is not finite")
+    return _hidden_match(
+        fault, found[1], "the gradient is NaN" if fault.incoming_is_zero else "the gradient is not finite"
+    )
 
 
 @rule(
@@ -93,8 +94,8 @@ def where_grad_trap(fault: Fault) -> Match | None:
 def repair_forward_only(fault: Fault) -> Match | None:
     """The value was repaired after the operation, by `nan_to_num` or by writing into it; its gradient stays bad.
 
-    Backward multiplies the repaired element's gradient of 0 with the derivative of the operation, which is infinite or NaN.
-    Repair the argument instead.
+    Backward multiplies the repaired element's gradient of 0 with the derivative of the operation, which is infinite or
+    NaN. Repair the argument instead.
     """
     found = hidden_by(fault)
     if found is None or not repairs(fault, *found):
@@ -102,181 +103,4 @@ def repair_forward_only(fault: Fault) -> Match | None:
     return _hidden_match(fault, found[1], "the gradient is not finite")
 
 
-# -- rows without a choice ---------------------------------------------------------------------------------------------
-
-_SOFTMAXES = frozenset("_softmax _log_softmax softmax log_softmax logsumexp _safe_softmax logcumsumexp _masked_softmax".split())
-_ATTENTION = " In attention this is a query that may look at no key: a sample that is all padding, or masks that together cover the row."
-
-
-def _all_masked_rows(fault: Fault) -> int:
-    """How many rows of a softmax-like operation are -inf throughout."""
-    scores = fault.subject()
-    if scores is None and fault.operands:
-        scores = fault.operands[0]
-    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.dim() == 0:
-        return 0
-    dims = fault.saved.get("dim") if fault.backward else fault.argument(1, "dim")
-    dims = [dims] if isinstance(dims, int) else list(dims or [-1])
-    dims = [d - 2**64 if d >= 2**63 else d for d in dims]
-    return int((scores == -float("inf")).all(dims[0] if len(dims) == 1 else tuple(dims)).sum())
-
-
-@rule(
-    "error",
-    example="""
-        s = torch.randn(2, 3, requires_grad=True)
-        hidden = torch.tensor([[True, True, True], [False, True, False]])
-        p = torch.softmax(s.masked_fill(hidden, -float("inf")), 1)  # here
-        p[:, 0].sum().backward()
-    """,
-    fix="""
-        s = torch.randn(2, 3, requires_grad=True)
-        hidden = torch.tensor([[True, True, True], [False, True, False]])
-        p = torch.softmax(s.masked_fill(hidden, torch.finfo(s.dtype).min), 1)
-        p[:, 0].sum().backward()
-    """,
-    precedence=COMPOSITE,
-)
-def softmax_all_masked(fault: Fault) -> Match | None:
-    """A softmax over a row that is -inf throughout divides 0 by 0, and logsumexp of such a row is -inf with a NaN gradient.
-
-    Leave one entry unmasked, drop the row, or mask with the smallest finite number, which gives a uniform row.
-    """
-    if fault.kind == "intended":
-        return _intended_row(fault)
-    if fault.forward not in _SOFTMAXES:
-        return None
-    rows = _all_masked_rows(fault)
-    if not rows:
-        return None
-    attention = _ATTENTION.strip() if fault.calls("attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward") else ""
-    title = f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {'is' if rows == 1 else 'are'} -inf throughout"
-    if fault.backward:
-        title = f"the derivative of {title}"
-    return match(fault, title, attention, scores=fault.subject())
-
-
-def _intended_row(fault: Fault) -> Match | None:
-    """An infinity that the program wrote went through a logsumexp into the loss."""
-    for position in fault.origin.path:
-        if position >= 0 and fault.op_at(position) in ("logsumexp", "logcumsumexp"):
-            stats = fault.recording.stats(position)
-            title = f"logsumexp over {plural(stats.neginf + stats.nan, 'row')} that hold -inf throughout reached the loss"
-            return Match(title, position=position)
-    return None
-
-
-# -- infinities that meet ----------------------------------------------------------------------------------------------
-
-
-def _infinite_operands(fault: Fault) -> list[Tensor]:
-    return [v for v in fault.operands if v.is_floating_point() and bool(torch.isinf(v).any())]
-
-
-@rule(
-    "error",
-    example="""
-        logp = torch.log_softmax(torch.tensor([1.0, 2.0, -float("inf")]).requires_grad_(), 0)
-        target = torch.tensor([1.0, 0.0, 0.0])
-        (target * logp).sum().backward()  # here
-    """,
-    fix="""
-        logp = torch.log_softmax(torch.tensor([1.0, 2.0, -1e9]).requires_grad_(), 0)
-        target = torch.tensor([1.0, 0.0, 0.0])
-        (target * logp).sum().backward()
-    """,
-    precedence=GENERAL,
-)
-def zero_times_inf(fault: Fault) -> Match | None:
-    """An infinity was multiplied by 0, or divided by another: NaN.
-
-    A mask of zeros does not remove an infinity; choose with `where` or index instead of multiplying.
-    """
-    if fault.name not in _PRODUCTS or not _infinite_operands(fault):
-        return None
-    values = [v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None]
-    zeros = any(bool((v == 0).any()) for v in values) if len(values) > 1 else True
-    if fault.name == "addmm" and not zeros:
-        return None
-    what = "inf / inf" if fault.name == "div" else "0 × inf"
-    title = f"{what} in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
-    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
-
-
-@rule(
-    "error",
-    example="""
-        a = torch.tensor([-float("inf"), 1.0])
-        w = torch.ones(2, requires_grad=True)
-        (a * w - a).sum().backward()  # here
-    """,
-    fix="""
-        a = torch.tensor([-1e9, 1.0])
-        w = torch.ones(2, requires_grad=True)
-        (a * w - a).sum().backward()
-    """,
-    precedence=GENERAL,
-)
-def inf_minus_inf(fault: Fault) -> Match | None:
-    """Two infinities cancelled: inf - inf is NaN.
-
-    Two masked log-probabilities subtracted, or scores of -inf added to a mask of +inf; mask with a finite number, or select what is valid first.
-    """
-    if fault.name not in _SUMS or not _infinite_operands(fault):
-        return None
-    title = f"inf - inf in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
-    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
-
-
-# -- finite masks that overflow ----------------------------------------------------------------------------------------
-
-_CONSTANTS = {float(torch.finfo(d).min) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
-
-
-def _mask_constant(values: Tensor) -> float | None:
-    """The number that stands for "masked" among the large negative ones of a tensor; None if they are ordinary values."""
-    large = values[values < -1e3].double()
-    if not len(large) or len(large.unique()) > 3:
-        return None
-    lowest = float(large.min())
-    digits = f"{abs(lowest):.6e}".split("e")[0].strip("0.")
-    return lowest if lowest in _CONSTANTS or len(digits) <= 1 or len(large.unique()) < len(large) else None
-
-
-@rule(
-    "error",
-    example="""
-        low = torch.finfo(torch.float32).min
-        scores = torch.ones(1, 2, requires_grad=True) / 2
-        padding = torch.ones(1, 2)
-        mask = padding * low + padding * low  # here
-        torch.softmax(scores + mask, 1).sum().backward()
-    """,
-    fix="""
-        low = torch.finfo(torch.float32).min
-        scores = torch.ones(1, 2, requires_grad=True) / 2
-        padding = torch.ones(1, 2, dtype=torch.bool)
-        torch.softmax(scores.masked_fill(padding | padding, low), 1).sum().backward()
-    """,
-    precedence=COMPOSITE,
-)
-def mask_overflow(fault: Fault) -> Match | None:
-    """A finite number that stood for "masked" was added, scaled or cast until it overflowed to -inf.
-
-    From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in the dtype of the scores.
-    """
-    if fault.backward or fault.name not in ("add", "sub", "mul", "div", "_to_copy", "baddbmm", "copy", "addmm"):
-        return None
-    result = fault.at(fault.result)
-    if result is None or result.is_complex() or not bool((result == -float("inf")).all()):
-        return None
-    operands = [v for o in fault.operands if o.is_floating_point() and (v := fault.at(o)) is not None]
-    found = [c for v in operands if bool(torch.isfinite(v).all()) and (c := _mask_constant(v)) is not None]
-    if not found:
-        return None
-    verb = {"add": "added", "sub": "added", "mul": "scaled", "div": "scaled", "_to_copy": "cast", "copy": "cast"}.get(fault.name, "added")
-    title = f"the mask constant {number(min(found))}, {verb} in {fault.dtype}, overflows to -inf for {plural(fault.count, 'element')} of {fault.numel:,}"
-    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
-
-
-RULES = (zero_times_inf, inf_minus_inf, softmax_all_masked, mask_overflow, where_grad_trap, repair_forward_only)
+RULES = (where_grad_trap, repair_forward_only)

@@ -8,9 +8,11 @@ from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, Match, rule
 
-_MATRIX = ("linalg_svd", "linalg_eig", "linalg_qr", "linalg_inv", "linalg_solve", "linalg_lu", "linalg_det", "slogdet", "logdet")
-_MATRIX += ("linalg_cholesky", "cholesky", "linalg_lstsq", "linalg_pinv", "triangular_solve", "linalg_ldl", "linalg_householder", "matrix_exp")
-_MATRIX += ("linalg_matrix_exp", "geqrf", "lu_solve", "linalg_ex", "inverse", "symeig")
+_MATRIX = (
+    "linalg_svd linalg_eig linalg_qr linalg_inv linalg_solve linalg_lu linalg_det slogdet logdet linalg_cholesky "
+    "cholesky "
+    "linalg_lstsq linalg_pinv triangular_solve linalg_ldl linalg_householder matrix_exp geqrf lu_solve inverse"
+).split()
 
 
 @rule(
@@ -28,22 +30,30 @@ _MATRIX += ("linalg_matrix_exp", "geqrf", "lu_solve", "linalg_ex", "inverse", "s
     precedence=COMPOSITE,
 )
 def degenerate_matrix(fault: Fault) -> Match | None:
-    """A singular matrix has no inverse and no log-determinant; where eigenvalues or singular values coincide, or are zero,
-    the derivative of their vectors divides by a difference of zero.
+    """A singular matrix has no inverse and no log-determinant; where eigenvalues or singular values coincide, or are
+    zero, the derivative of their vectors divides by a difference of zero.
 
-    Add a small multiple of the identity (or, for equal eigenvalues, a small diagonal of different numbers), use only the
-    eigenvalues, or cut the gradient of the vectors.
+    Add a small multiple of the identity (or, for equal eigenvalues, a small diagonal of different numbers), use only
+    the eigenvalues, or cut the gradient of the vectors.
     """
     if not any(part in fault.forward for part in _MATRIX):
         return None
-    spectrum = next((fault.saved[n] for n in ("S", "eigenvalues", "L") if isinstance(fault.saved.get(n), torch.Tensor)), None)
+    spectrum = next(
+        (fault.saved[n] for n in ("S", "eigenvalues", "L") if isinstance(fault.saved.get(n), torch.Tensor)), None
+    )
     if spectrum is not None and spectrum.dim() and spectrum.shape[-1] > 1:
         ordered = spectrum.real.double().sort(-1).values if spectrum.is_complex() else spectrum.double().sort(-1).values
         gap = number((ordered[..., 1:] - ordered[..., :-1]).min())
-        title = f"the derivative of {fault.forward} divides by differences of its values; the smallest is {gap}, the smallest value {number(ordered.min())}"
+        title = (
+            f"the derivative of {fault.forward} divides by differences of its values; the smallest is {gap}, the "
+            f"smallest value {number(ordered.min())}"
+        )
         return match(fault, title)
     verb = "the derivative of " if fault.backward else ""
-    title = f"{verb}{fault.forward.strip('_')} of a singular matrix: {plural(fault.count, 'element')} of {fault.numel:,} not finite"
+    title = (
+        f"{verb}{fault.forward.strip('_')} of a singular matrix: {plural(fault.count, 'element')} of {fault.numel:,} "
+        "not finite"
+    )
     return match(fault, title)
 
 

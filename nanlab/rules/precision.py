@@ -1,4 +1,4 @@
-"""What a dtype cannot hold: results too large for it, epsilons that vanish in it; and backward passes written by hand."""
+"""What a dtype cannot hold: results too large, epsilons that vanish; and backward passes written by hand."""
 
 from __future__ import annotations
 
@@ -111,10 +111,11 @@ def _adds_or_clamps(fault: Fault, position: int, op: str) -> bool:
     precedence=COMPOSITE + 5,
 )
 def eps_underflow(fault: Fault) -> Match | None:
-    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost next to the number it is added to.
+    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost next to the number
+    it is added to.
 
-    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype can hold, or compute this
-    part in float32.
+    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype can hold, or compute
+    this part in float32.
     """
     if fault.kind != "operation":
         return None
@@ -130,7 +131,7 @@ def eps_underflow(fault: Fault) -> Match | None:
     else:
         why = f"the epsilon is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
     title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"
-    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
+    return match(fault, title, columns=fault.named_operands)
 
 
 @rule(
@@ -177,8 +178,10 @@ def custom_backward(fault: Fault) -> Match | None:
     if not fault.custom:
         return None
     name = fault.kept.node_name.removesuffix("Backward") if fault.kept else "a custom Function"
-    title = f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of {fault.numel:,} non-finite"
-    return match(fault, title, **{f"operand_{i}": o for i, o in enumerate(fault.operands)})
+    title = (
+        f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of {fault.numel:,} non-finite"
+    )
+    return match(fault, title, columns=fault.named_operands)
 
 
 RULES = (dtype_overflow, eps_underflow, custom_backward)

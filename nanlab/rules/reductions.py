@@ -37,7 +37,8 @@ def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
     precedence=COMPOSITE,
 )
 def empty_reduction(fault: Fault) -> Match | None:
-    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in which every target is ignored.
+    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in which every target is
+    ignored.
 
     Skip the batch, or divide the sum by max(count, 1).
     """
@@ -55,7 +56,9 @@ def empty_reduction(fault: Fault) -> Match | None:
     if fault.name == "div" and not fault.backward and fault.calls("cross_entropy", "nll_loss", "nanmean", "criterion"):
         below = fault.at(fault.argument(1))
         if below is not None and len(below) and bool((below == 0).all()):
-            return match(fault, "0/0: no element counts, all are ignored", numerator=fault.argument(0), count=fault.argument(1))
+            return match(
+                fault, "0/0: no element counts, all are ignored", numerator=fault.argument(0), count=fault.argument(1)
+            )
     return None
 
 
@@ -67,7 +70,11 @@ def _nothing_counted(fault: Fault) -> Match | None:
     left = int((target != ignored).sum())
     if left and not (totals and bool((totals[0] == 0).all())):
         return None
-    why = f"all {target.numel():,} targets are ignored (ignore_index={ignored})" if not left else "the class weights of all targets are 0"
+    why = (
+        f"all {target.numel():,} targets are ignored (ignore_index={ignored})"
+        if not left
+        else "the class weights of all targets are 0"
+    )
     return match(fault, f"the loss is 0/0: {why}")
 
 
@@ -88,13 +95,16 @@ def _nothing_counted(fault: Fault) -> Match | None:
 def infeasible_likelihood(fault: Fault) -> Match | None:
     """The model gives the target no probability at all, so the loss is infinite.
 
-    A CTC input shorter than its target, a value outside a distribution's support, or a target class that a mask forbids.
-    Drop such samples, or see that masks and targets agree.
+    A CTC input shorter than its target, a value outside a distribution's support, or a target class that a mask
+    forbids. Drop such samples, or see that masks and targets agree.
     """
     if fault.kind == "intended":
         return _forbidden_target(fault)
     if "ctc_loss" in fault.forward:
-        return match(fault, f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames; the loss is inf")
+        return match(
+            fault,
+            f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames; the loss is inf",
+        )
     if fault.calls("log_prob", "kl_divergence") and fault.forward in _LOGARITHMS:
         title = f"log_prob: {plural(fault.count, 'value')} of {fault.numel:,} outside the support of the distribution"
         return match(fault, title, x=fault.subject())
@@ -135,14 +145,18 @@ def _forbidden_target(fault: Fault) -> Match | None:
     precedence=FALLBACK,
 )
 def intended_inf_in_loss(fault: Fault) -> Match | None:
-    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into the loss or a gradient.
+    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into the loss or a
+    gradient.
 
     Such an infinity has to be taken out, by softmax, min or selection, before the loss is formed.
     """
     if fault.kind != "intended":
         return None
     stats = fault.recording.stats(fault.position)
-    return Match(f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the {fault.origin.sink.kind}")
+    return Match(
+        f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the "
+        f"{fault.origin.sink.kind}"
+    )
 
 
 RULES = (empty_reduction, infeasible_likelihood, intended_inf_in_loss)

@@ -1,0 +1,101 @@
+"""The operations around a fault: what its operands were made from, and what was made from its result."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from nanlab.trace import Trace
+from nanlab.trace.recording import BACKWARD, HEALED, OP, PHASE, Recording
+
+# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
+THROUGH = frozenset(
+    "_to_copy clone copy_ expand expand_as view _unsafe_view reshape unsqueeze squeeze permute transpose t select "
+    "slice index index_select "
+    "gather cat stack repeat alias detach contiguous clamp clamp_min clamp_max maximum minimum add add_ sub rsub mul "
+    "mul_ div neg abs "
+    "masked_fill where sqrt sqrt_ rsqrt pow square unbind split narrow diagonal as_strided real view_as_real".split()
+)
+
+
+class Neighbourhood(ABC):
+    """The data flow of a trace around one operation of the forward pass."""
+
+    trace: Trace
+
+    @property
+    @abstractmethod
+    def forward_position(self) -> int:
+        """Its row; -1 if it is gone."""
+
+    @property
+    def recording(self) -> Recording:
+        return self.trace.recording
+
+    def op_at(self, position: int) -> str:
+        """The operator of a row without the underscore of an in-place variant."""
+        row = self.recording.row(position) if position >= 0 else None
+        return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
+
+    def parents(self, position: int) -> list[int]:
+        """The rows that an operation read, in the order of its arguments."""
+        return self.recording.parents(position)
+
+    def operand_row(self, slot: int) -> int:
+        """The row of one operand of the forward operation; -1 if it is gone or came from outside."""
+        for source, at in self.recording.operands(self.forward_position) if self.forward_position >= 0 else []:
+            if at == slot:
+                return source
+        return -1
+
+    def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
+        """(position, op) of a row and of what it was made from, through operations that hand a value on."""
+        level, seen = [position], {position}
+        for _ in range(depth):
+            following = []
+            for at in level:
+                if at < 0:
+                    following += [p for p in self.parents(at) if p not in seen]
+                    continue
+                op = self.op_at(at)
+                if not op:
+                    continue
+                yield at, op
+                if op in THROUGH:
+                    following += [p for p in self.parents(at) if p not in seen]
+            seen.update(following)
+            level = following
+
+    def consumers(self, position: int) -> list[int]:
+        """The forward rows that read a row."""
+        chunk = self.recording.chunk_of(position)
+        edges = chunk.edge_table()
+        calls = edges[edges[:, 1] == position, 0].tolist()
+        rows = [(c, self.recording.row(c)) for c in dict.fromkeys(calls)]
+        return [c for c, row in rows if row is not None and row[PHASE] != BACKWARD]
+
+    def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
+        """(position, op) of what was made from the result of the forward operation, the nearest first."""
+        level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
+        for _ in range(depth):
+            following = []
+            for at in level:
+                for reader in self.consumers(at):
+                    if reader in seen:
+                        continue
+                    seen.add(reader)
+                    yield reader, self.op_at(reader)
+                    following.append(reader)
+            level = following[:16]
+
+    def healed(self, position: int) -> bool:
+        """Whether a row is finite although something it read was not."""
+        return self.recording.status.get(position) == HEALED
+
+    def value_was_bad(self) -> bool:
+        """Whether the result of the forward operation was itself non-finite."""
+        return self.forward_position in self.recording.bad
+
+
+def _plain(name: str) -> str:
+    return name.rstrip("_") or name

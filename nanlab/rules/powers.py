@@ -1,0 +1,111 @@
+"""Powers: of zero, of negative numbers, and beyond the largest number."""
+
+from __future__ import annotations
+
+import torch
+
+from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import Match, rule
+
+Tensor = torch.Tensor
+
+
+def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """(base, base of the offending elements, their exponents)."""
+    if fault.forward not in ("pow", "float_power"):
+        return None, None, None
+    base, exponent = fault.subject(0, "self"), fault.subject(1, "exponent")
+    if base is None and isinstance(exponent, torch.Tensor) and fault.backward:
+        return None, None, None
+    if isinstance(base, (int, float)):
+        base = torch.tensor(float(base))
+    values, powers = fault.at(base), fault.at(exponent)
+    if values is None or powers is None or values.is_complex():
+        return None, None, None
+    if len(powers) == 1:
+        powers = powers.expand(len(values))
+    return (base, values.double(), powers.double()) if len(powers) == len(values) else (None, None, None)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.tensor([0.0, 0.5], requires_grad=True)
+        (x ** 0.4).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.tensor([0.0, 0.5], requires_grad=True)
+        (x.clamp_min(1e-6) ** 0.4).sum().backward()
+    """,
+)
+def pow_fraction_at_zero(fault: Fault) -> Match | None:
+    """The derivative p x^(p-1) of a power p < 1 is infinite at x = 0, and so is the power itself where p < 0.
+
+    A ReLU or an empty region makes exact zeros; an epsilon inside the power keeps both finite.
+    """
+    base, values, powers = _power(fault)
+    if base is None or values is None or powers is None:
+        return None
+    at = (values == 0) & (powers < (1 if fault.backward else 0))
+    if not bool(at.any()) or 2 * int(at.sum()) < len(at) or bool((powers[at] == -1).all()):
+        return None
+    p = number(powers[at][0])
+    if fault.backward:
+        return match(
+            fault,
+            f"the derivative of x**{p} at {plural(int(at.sum()), 'zero')} is infinite",
+            algebra(fault, "inf") + ".",
+            base=base,
+        )
+    return match(fault, f"x**{p} of {plural(int(at.sum()), 'zero')} among {base.numel():,} values is inf", base=base)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.tensor([-0.5, 0.5], requires_grad=True)
+        (x ** 0.4).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.tensor([-0.5, 0.5], requires_grad=True)
+        (x.abs().clamp_min(1e-6) ** 0.4).sum().backward()
+    """,
+)
+def pow_negative_base(fault: Fault) -> Match | None:
+    """A negative number has no real fractional power: the result is NaN.
+
+    Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or take the power of its
+    magnitude.
+    """
+    base, values, powers = _power(fault)
+    if base is None or values is None or powers is None:
+        return None
+    at = (values < 0) & ((powers != powers.round()) | fault.backward)
+    if not bool(at.any()) or 2 * int(at.sum()) < len(at):
+        return None
+    title = (
+        f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among {base.numel():,} raised to "
+        f"{number(powers[at][0])} gives NaN"
+    )
+    return match(fault, title, base=base)
+
+
+def power_overflow(fault: Fault) -> Match | None:
+    """A power of a large base, beyond the largest number of float32 or float64."""
+    if fault.name not in ("pow", "float_power") or fault.backward:
+        return None
+    base, values, powers = _power(fault)
+    if base is None or values is None or powers is None or fault.low:
+        return None
+    large = (values.abs() > 1) & (powers > 2)
+    if not bool(large.all()) or not len(large):
+        return None
+    title = (
+        f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base {number(values.abs().max())}) overflow "
+        f"{fault.dtype}"
+    )
+    return match(fault, title, base=base)
+
+
+RULES = (pow_fraction_at_zero, pow_negative_base)

@@ -1,0 +1,119 @@
+"""Square roots at and below zero, and the standard deviation of a constant."""
+
+from __future__ import annotations
+
+from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import COMPOSITE, Match, rule
+from nanlab.rules.division import centred_squares, divisor, lineage_of, zeros
+
+_ROOTS = frozenset("sqrt rsqrt hypot _cdist_forward cdist _euclidean_dist _pdist_forward pdist".split())
+
+
+@rule(
+    "error",
+    example="""
+        d2 = torch.tensor([0.0, 4.0], requires_grad=True)
+        torch.sqrt(d2).sum().backward()  # here
+    """,
+    fix="""
+        d2 = torch.tensor([0.0, 4.0], requires_grad=True)
+        torch.sqrt(d2 + 1e-12).sum().backward()
+    """,
+)
+def sqrt_at_zero(fault: Fault) -> Match | None:
+    """The derivative 1 / (2 sqrt(x)) of a square root is infinite at 0, although its value is fine.
+
+    A distance between equal points, the length of a zero vector and hypot(0, 0) are such roots; times an incoming
+    gradient of 0 it is NaN. An epsilon goes inside the root, not after it.
+    """
+    if not fault.backward or fault.forward not in _ROOTS:
+        return None
+    root = fault.saved.get("result")
+    values = fault.at(root)
+    below = fault.at(divisor(fault)) if values is None else values
+    if below is None or not bool((below == 0).any()):
+        return None
+    title = (
+        f"the derivative of {fault.forward} at {plural(int((below == 0).sum()), 'zero')} among {fault.numel:,} is "
+        "infinite"
+    )
+    return match(fault, title, algebra(fault, "inf") + ".", root=root)
+
+
+@rule(
+    "error",
+    example="""
+        v = torch.tensor([-1e-8, 4.0], requires_grad=True)
+        torch.sqrt(v).sum().backward()  # here
+    """,
+    fix="""
+        v = torch.tensor([-1e-8, 4.0], requires_grad=True)
+        torch.sqrt(v.clamp_min(1e-12)).sum().backward()
+    """,
+)
+def sqrt_of_negative(fault: Fault) -> Match | None:
+    """A negative number has no real root.
+
+    A variance computed as E[x²] - E[x]², or a squared distance as |a|² + |b|² - 2ab, comes out below zero by rounding:
+    clamp it, or compute it from the differences.
+    """
+    if fault.forward not in ("sqrt", "rsqrt"):
+        return None
+    argument = fault.subject()
+    values = fault.at(argument)
+    if values is None or values.is_complex() or not bool((values < 0).any()):
+        return None
+    title = (
+        f"{fault.forward} of {plural(int((values < 0).sum()), 'negative value')} (lowest {number(values.min())}) "
+        f"among {argument.numel():,} is NaN"
+    )
+    return match(fault, title, x=argument)
+
+
+@rule(
+    "error",
+    example="""
+        x = torch.ones(2, 4, requires_grad=True)
+        ((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)).sum().backward()  # here
+    """,
+    fix="""
+        x = torch.ones(2, 4, requires_grad=True)
+        ((x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt()).sum().backward()
+    """,
+    precedence=COMPOSITE,
+)
+def std_of_constant(fault: Fault) -> Match | None:
+    """Values that are all equal have no spread: dividing by their standard deviation is 0/0, and its derivative at 0 is
+    infinite.
+
+    A flat channel, a constant feature or a batch of one value does this; add the epsilon to the variance, inside the
+    root.
+    """
+    if fault.backward and fault.forward in ("std", "std_mean"):
+        return match(
+            fault,
+            f"the derivative of {fault.forward} of a constant is infinite for {plural(fault.count, 'element')}",
+            algebra(fault, "inf") + ".",
+        )
+    if fault.forward in ("native_layer_norm", "native_batch_norm", "native_group_norm") and fault.kept is not None:
+        return match(
+            fault,
+            f"{fault.forward} of constant values: variance 0 and an epsilon of 0 for {plural(fault.count, 'element')}",
+        )
+    root = fault.backward and fault.forward == "sqrt"
+    if not (root or zeros(fault)) or (root and sqrt_at_zero.judge(fault) is None):
+        return None
+    if not (centred_squares(fault) or {"std", "var"} & set(lineage_of(fault)[:5])):
+        return None
+    if root:
+        return match(
+            fault,
+            f"the derivative of the root of {plural(fault.count, 'variance')} of zero is infinite",
+            algebra(fault, "inf") + ".",
+        )
+    title = f"{plural(zeros(fault), 'element')} of {fault.numel:,} were divided by a standard deviation of zero"
+    return match(fault, title, numerator=fault.argument(0), deviation=divisor(fault))
+
+
+RULES = (sqrt_at_zero, sqrt_of_negative, std_of_constant)
