@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import takewhile
 from dataclasses import replace
 
 from nanlab.capture.following import StepRows, place_of
@@ -82,7 +83,8 @@ def _multiplied(recording: Recording, root: int) -> int:
 def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
     """Note the first parameter that an optimizer updated by a gradient that still bore the loss scale."""
     recording = rows.recording
-    scale = next((loss.factor for loss in reversed(history.losses) if loss.position >= rows.start and loss.scaled), 0.0)
+    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
+    scale = next((loss.factor for loss in recent if loss.scaled), 0.0)
     if not 2.0 < scale < math.inf:
         return
     for step in steps:

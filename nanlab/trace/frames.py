@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,10 @@ def parameters_frame(recording: Recording) -> pd.DataFrame:
     return pd.DataFrame(frame)
 
 
+def _position(event: Any) -> int:
+    return int(event.position)
+
+
 def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     """The summary of one training step."""
     low = recording.starts[step]
@@ -285,10 +290,11 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     history = recording.training
 
     def within(items: list[Any]) -> list[Any]:
-        return [i for i in items if low <= i.position < high]
+        """Events are in the order of their positions, and there is one or more of each kind a step."""
+        return items[bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)]
 
     losses, scales, steps = within(history.losses), within(history.scales), within(history.optimizer_steps)
-    rows = [r for r in history.parameters if low <= r.position < high]
+    rows = within(history.parameters)
     scale = scales[-1].before if scales else None
     skipped = sum(s.skipped for s in scales)
     norm = _norm(recording, rows, scale if scale and history.scales else 1.0)

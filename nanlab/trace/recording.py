@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -239,7 +240,7 @@ class Recording:
 
     def step_of(self, position: int) -> int:
         """Training step, from 0, of a position."""
-        return int(np.searchsorted(self.starts, position, side="right")) - 1
+        return bisect_right(self.starts, position) - 1
 
     def chunk_of(self, position: int) -> Chunk:
         """The chunk that holds (or held) a position."""
