@@ -13,16 +13,16 @@ from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
 from nanlab.trace.recording import DEVICE, DTYPE, OP, OPTIMIZER, PHASE, SHAPE, Recording
 
-SECONDS = 0.8  # findings after the first whose turn comes later get no fixes
+SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
 
 
 def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with their fixes, in their order; what fails here is a note in ``trace.notes``."""
-    started = time.perf_counter()
-    found = []
+    started = time.process_time()
+    found: list[Finding] = []
     for finding in findings:
         fixes = list(finding.fixes)
-        if not found or time.perf_counter() - started < SECONDS:
+        if not found or time.process_time() - started < SECONDS:
             try:
                 fixes += fixes_for(trace, finding)
             except Exception as error:

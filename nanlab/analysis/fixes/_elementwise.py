@@ -1,9 +1,8 @@
-"""Candidates for functions at the edge of their domain: roots, logarithms, quotients, powers, inverses, exp."""
+"""Candidates for functions at the edge of their domain: roots, logarithms, quotients, inverse functions."""
 
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,6 @@ from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, eps_fo
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called, power
 
-EXP_BOUND = 20.0  # where softplus is linear in torch, too
-
 
 def forms(spelling: Spelling | tuple[Spelling, ...], text: str) -> tuple[Form, ...]:
     """One form for one or several spellings."""
@@ -26,7 +23,7 @@ def forms(spelling: Spelling | tuple[Spelling, ...], text: str) -> tuple[Form, .
 # -- one operand with a pole or a floor --------------------------------------------------------------------------------
 
 
-def _root(node: ast.AST) -> Found | None:
+def square_root(node: ast.AST) -> Found | None:
     """``x ** 0.5``."""
     found = power(node)
     if found is None or not isinstance(found.operands[1], ast.Constant) or found.operands[1].value != 0.5:
@@ -51,7 +48,7 @@ def floored(op: Operation) -> list[Candidate]:
     """Functions that fail at and below the lowest argument of their domain."""
     fn: Callable[..., Tensor] = getattr(torch, op.name)
     low, safely = _FLOORED[op.name]
-    spelled: tuple[Spelling, ...] = (called(op.name), *((_root,) if op.name == "sqrt" else ()))
+    spelled: tuple[Spelling, ...] = (called(op.name), *((square_root,) if op.name == "sqrt" else ()))
     eps = eps_for(op, lambda t, e: fn(t + e), op.x) if not op.x.is_complex() else 1e-6
     eps = inside(op, eps) if low else eps
     found = []
@@ -83,10 +80,10 @@ def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[
     """The same in float32, where it was in half precision."""
     if not op.low:
         return []
-    return [Candidate(IN_FLOAT32, forms(spelled, text), lambda *ts: op.plain(*[_float(t) for t in ts]))]
+    return [Candidate(IN_FLOAT32, forms(spelled, text), lambda *ts: op.plain(*[as_float32(t) for t in ts]))]
 
 
-def _float(t: Any) -> Any:
+def as_float32(t: Any) -> Any:
     return t.float() if isinstance(t, Tensor) and t.is_floating_point() else t
 
 
@@ -162,7 +159,7 @@ QUOTIENT: tuple[Spelling, ...] = (binary(ast.Div), called("div", "divide", "true
 def quotient(op: Operation) -> list[Candidate]:
     """x / y and 1 / y."""
     if op.name in ("div", "true_divide", "divide"):
-        return _guarded(op, *op.operands, own=())
+        return _guarded(op, op.operands[0], op.operands[1], own=())
     one = torch.ones_like(op.x)
     own = ((called("reciprocal"), "reciprocal"),)
     return [_bound_first(c, one) for c in _guarded(op, one, op.x, own)]
@@ -205,11 +202,7 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
     if y.is_complex() or not y.is_floating_point():
         return found
     numerator = x if isinstance(x, Tensor) and x.is_floating_point() else torch.ones_like(y)
-    eps = (
-        eps_for(op, lambda a, b, e: a / (b + e), *torch.broadcast_tensors(numerator, y))
-        if not numerator.is_complex()
-        else 1e-6
-    )
+    eps = eps_for(op, lambda a, b, e: a / (b + e), *_together(numerator, y)) if not numerator.is_complex() else 1e-6
     if bool((y >= 0).all()):
         text = f"{{Y}}.clamp_min({number(eps)})"
         run = lambda a, b: a / b.clamp_min(eps)  # noqa: E731
@@ -235,13 +228,18 @@ def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]])
     if not op.low:
         return []
     text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
-    return [Candidate(IN_FLOAT32, text, lambda a, b: _float(a) / _float(b))]
+    return [Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
+
+
+def _together(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Both in the shape that they broadcast to."""
+    return list(torch.broadcast_tensors(x, y))  # type: ignore[no-untyped-call]
 
 
 def remainder(op: Operation) -> list[Candidate]:
     """A remainder by zero."""
     x, y = op.operands
-    eps = eps_for(op, lambda a, b, e: torch.remainder(a, b.clamp_min(e)), *torch.broadcast_tensors(x, y))
+    eps = eps_for(op, lambda a, b, e: torch.remainder(a, b.clamp_min(e)), *_together(x, y))
     spelled = (called("remainder", "fmod", arity=2), binary(ast.Mod))
     text = f"torch.remainder({{x}}, {{Y}}.clamp_min({number(eps)}))"
     return [
@@ -257,7 +255,7 @@ def xlogy(op: Operation) -> list[Candidate]:
     """x log y at y = 0."""
     spelled = called("xlogy", arity=2)
     x, y = op.operands
-    eps = eps_for(op, lambda a, b, e: torch.xlogy(a, b + e), *torch.broadcast_tensors(x, y))
+    eps = eps_for(op, lambda a, b, e: torch.xlogy(a, b + e), *_together(x, y))
     return [
         Candidate(
             "nanlab.safe.xlogy: finite value and gradient", forms(spelled, "nanlab.safe.xlogy({x}, {y})"), safe.xlogy
@@ -270,108 +268,6 @@ def xlogy(op: Operation) -> list[Candidate]:
     ]
 
 
-# -- powers and exponentials -------------------------------------------------------------------------------------------
-
-
-def powers(op: Operation) -> list[Candidate]:
-    """A fractional or negative power at or below zero."""
-    base, p = op.operands
-    if not isinstance(base, Tensor):
-        return []
-    eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), _shaped(p)), base) if not isinstance(p, Tensor) else 1e-6
-    text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
-    found = [
-        Candidate("nanlab.safe.pow: finite value and gradient", forms(power, "nanlab.safe.pow({x}, {y})"), safe.pow),
-        Candidate(f"clamp the base at {number(eps)}", forms(power, text), lambda t, q: t.clamp_min(eps) ** q),
-        Candidate(
-            f"an epsilon of {number(eps)} on the base",
-            forms(power, f"({{X}} + {number(eps)}) ** {{Y}}"),
-            lambda t, q: (t + eps) ** q,
-        ),
-    ]
-    if _root_like(p):
-        found.insert(
-            0,
-            Candidate(
-                "nanlab.safe.sqrt: finite value and gradient",
-                forms(_root, "nanlab.safe.sqrt({x})"),
-                lambda t, q: safe.sqrt(t),
-                only_spelled=True,
-            ),
-        )
-    return found + in_float32(op, (power,), "{X}.float() ** {Y}")
-
-
-def _root_like(p: Any) -> bool:
-    return not isinstance(p, Tensor) and p == 0.5
-
-
-def _shaped(p: Any) -> Any:
-    return p
-
-
-def _log_of(*inner: str) -> Spelling:
-    """``log(f(x))``."""
-
-    def match(node: ast.AST) -> Found | None:
-        outer = called("log")(node)
-        return called(*inner)(outer.operands[0]) if outer is not None else None
-
-    return match
-
-
-def _log_one_plus_exp(node: ast.AST) -> Found | None:
-    """``log(1 + exp(x))``, ``log1p(exp(x))``."""
-    outer = called("log1p")(node)
-    if outer is not None:
-        return called("exp")(outer.operands[0])
-    outer = called("log")(node)
-    inside = outer.operands[0] if outer is not None else None
-    if not isinstance(inside, ast.BinOp) or not isinstance(inside.op, ast.Add):
-        return None
-    one, other = (inside.left, inside.right) if isinstance(inside.left, ast.Constant) else (inside.right, inside.left)
-    return called("exp")(other) if isinstance(one, ast.Constant) and one.value == 1 else None
-
-
-def exponential(op: Operation) -> list[Candidate]:
-    """exp, sinh, cosh, expm1 of a large argument."""
-    spelled = (called(op.name),)
-    limit = math.log(torch.finfo(op.dtype).max)
-    x = op.x.double()
-    healthy = x[x < limit / 2]
-    top = float(healthy.max()) if healthy.numel() else 0.0
-    bound = math.ceil(min(max(top, min(EXP_BOUND, limit / 2)), limit / 2))
-    lower = "" if op.name in ("exp", "exp2", "expm1") else f"-{bound}, "
-    text = f"torch.{op.name}({{X}}.clamp({lower or 'max='}{bound}))"
-    low = -float(bound) if lower else None
-    found = [
-        Candidate(
-            "softplus, which is log(1 + exp(x)) for every x",
-            forms(_log_one_plus_exp, "torch.nn.functional.softplus({x})"),
-            torch.nn.functional.softplus,
-            lambda t: torch.log1p(torch.exp(t)),
-            only_spelled=True,
-        ),
-        Candidate(
-            "|x| + softplus(-2|x|) - log 2, which is log cosh x for every x",
-            forms(
-                _log_of("cosh"), f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})"
-            ),
-            lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
-            lambda t: torch.log(torch.cosh(t)),
-            only_spelled=True,
-        ),
-        Candidate(
-            f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
-        ),
-    ]
-    if op.name == "exp":
-        found.append(
-            Candidate("nanlab.safe.exp: finite value and gradient", forms(spelled, "nanlab.safe.exp({x})"), safe.exp)
-        )
-    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
-
-
 ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(_FLOORED, floored),
     **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit"), inverse),
@@ -380,7 +276,4 @@ ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
     "remainder": remainder,
     "fmod": remainder,
     "xlogy": xlogy,
-    "pow": powers,
-    "float_power": powers,
-    **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh"), exponential),
 }

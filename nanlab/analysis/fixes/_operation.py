@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanlab.analysis.fixes._neighbours import checkpointed, divides, trap
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
     FLAGS,
-    LINE,
     NODE,
     NOGRAD,
-    OP,
     OPTIMIZER,
     PHASE,
-    RECOMPUTE,
     Kept,
     Recording,
 )
@@ -63,11 +61,11 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     kept = recording.kept.get(row[CALL]) if row is not None else None
     if row is None or kept is None:
         return None
-    hooked = _checkpointed(recording, row)
+    hooked = checkpointed(recording, row)
     if row[PHASE] != BACKWARD:
         differentiates = row[PHASE] != OPTIMIZER and not row[FLAGS] & NOGRAD
         op = replace(_as_called(kept), differentiates=differentiates, hooked=hooked)
-        return replace(op, divides=_divides(recording, row[CALL]), trapped=_trap(recording, row[CALL]))
+        return replace(op, divides=divides(recording, row[CALL]), trapped=trap(recording, row[CALL]))
     rebuilt = _of_node(kept, recording, row[NODE])
     if rebuilt is None:
         return None
@@ -79,40 +77,6 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     return Operation(
         name, operands, plain, options, _incoming(recording, kept, row), True, trapped=trapped, hooked=hooked
     )
-
-
-_MOVES = frozenset("view reshape expand unsqueeze squeeze permute transpose t select slice clone detach".split())
-
-
-def _divides(recording: Recording, position: int) -> bool:
-    """Whether a result is divided by, or its logarithm taken, as it is."""
-    waiting = [position]
-    for at in waiting[:8]:
-        edges = recording.chunk_of(at).edge_table()
-        for call, _, slot in edges[edges[:, 1] == at].tolist():
-            row = recording.row(call)
-            name = recording.ops.items[row[OP]].rstrip("_") if row is not None and row[PHASE] != BACKWARD else ""
-            if (name == "div" and slot == 1) or name in ("reciprocal", "rsqrt", "log"):
-                return True
-            if name in _MOVES:
-                waiting.append(call)
-    return False
-
-
-def _trap(recording: Recording, position: int) -> str:
-    """What made an operand, where its derivative is infinite whatever comes back: a root at 0."""
-    for parent in recording.parents(position):
-        row = recording.row(parent) if parent >= 0 else None
-        name = recording.ops.items[row[OP]].rstrip("_") if row is not None else ""
-        if row is not None and name == "sqrt" and not row[FLAGS] & NOGRAD and recording.stats(parent).zero:
-            place = recording.places[row[LINE]]
-            return f"the root at line {place[1]} has an infinite derivative at 0; put an epsilon inside it"
-    return ""
-
-
-def _checkpointed(recording: Recording, row: tuple[int, ...]) -> bool:
-    """Whether this line ran again in a backward pass, or will: activation checkpointing."""
-    return any(other[PHASE] == RECOMPUTE and other[LINE] == row[LINE] for _, other in recording.rows())
 
 
 _OPTIONS = {  # positional arguments after the tensors, by operator

@@ -153,7 +153,7 @@ class _Page:
         waiting: list[ast.AST] = [self.tree]
         for node in waiting:
             for child in ast.iter_child_nodes(node):
-                if not hasattr(child, "lineno") or child.lineno <= line <= (child.end_lineno or child.lineno):
+                if not hasattr(child, "lineno") or child.lineno <= line <= child.end_lineno:  # type: ignore[attr-defined]
                     waiting.append(child)
             if isinstance(node, ast.expr | ast.AugAssign | ast.keyword):
                 yield node

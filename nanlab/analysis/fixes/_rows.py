@@ -1,4 +1,4 @@
-"""Candidates for operations on rows and matrices: softmax, norms, deviations, empty means, likelihoods, matrices."""
+"""Candidates for operations on rows: softmax, norms, deviations, empty means, likelihoods."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ def ignored_targets(op: Operation) -> list[Candidate]:
     keys = (called("cross_entropy", arity=2), called("nll_loss", arity=2))
 
     def counted(scores: Tensor, _: Tensor, *rest: Any) -> Tensor:
-        total = torch.nn.functional.nll_loss(scores, target, reduction="sum")
-        return total / (target != -100).sum().clamp_min(1)
+        total: Tensor = torch.nn.functional.nll_loss(scores, target, reduction="sum")
+        return torch.div(total, (target != -100).sum().clamp_min(1))
 
     count = "({Y} != -100).sum().clamp_min(1)"
     texts = [
@@ -227,7 +227,8 @@ def ctc(op: Operation) -> list[Candidate]:
     text = f"{FUNCTIONAL}.ctc_loss({{x}}{{rest}}, zero_infinity=True)"
 
     def run(logp: Tensor, *rest: Any) -> Tensor:
-        return torch.nn.functional.ctc_loss(logp, *rest[:3], zero_infinity=True)
+        targets, frames, lengths = rest[:3]
+        return torch.nn.functional.ctc_loss(logp, targets, frames, lengths, zero_infinity=True)
 
     return [
         Candidate(
@@ -272,65 +273,6 @@ def support(op: Operation) -> list[Candidate]:
     ]
 
 
-# -- matrices ----------------------------------------------------------------------------------------------------------
-
-_MATRIX = {
-    "_linalg_slogdet": ("logdet", "slogdet"),
-    "_linalg_det": ("det",),
-    "linalg_inv_ex": ("inv", "inverse", "inv_ex"),
-    "_linalg_solve_ex": ("solve",),
-    "linalg_cholesky_ex": ("cholesky", "cholesky_ex"),
-    "_linalg_svd": ("svd",),
-    "_linalg_eigh": ("eigh",),
-}
-
-
-def degenerate(op: Operation) -> list[Candidate]:
-    """A singular matrix, or one with equal eigenvalues: a small diagonal sets it right."""
-    a = op.x
-    if a.dim() < 2 or not a.is_floating_point():
-        return []
-    n, spelled = min(a.shape[-2:]), called(*_MATRIX[op.name])
-    size = float(a.abs().max()) or 1.0
-    jitter = 10.0 ** round(torch.tensor(size * default_eps(op.dtype) * 100).log10().item())
-    uneven = op.name in ("_linalg_svd", "_linalg_eigh")
-    if uneven:
-        ramp = torch.linspace(1, 2, n, dtype=a.dtype)
-        diagonal = "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"
-        title = f"split equal eigenvalues by an uneven diagonal of {number(jitter)}"
-    else:
-        ramp = torch.ones(n, dtype=a.dtype)
-        diagonal = "torch.eye({X}.shape[-1], dtype={X}.dtype, device={X}.device)"
-        title = f"add {number(jitter)} to the diagonal"
-
-    def run(matrix: Tensor, *rest: Any) -> Tensor:
-        return op.plain(matrix + jitter * torch.diag(ramp), *rest)
-
-    found: list[Candidate] = []
-    if a.shape[-1] == a.shape[-2]:
-        found += [
-            Candidate(
-                title,
-                tuple(Form((called(name),), _matrix_text(name, jitter, diagonal)) for name in _MATRIX[op.name]),
-                run,
-            )
-        ]
-    if uneven:
-        found.append(
-            Candidate(
-                "cut the gradient of the decomposition, where the loss does not need it",
-                forms(spelled, f"torch.linalg.{_MATRIX[op.name][0]}({{X}}.detach(){{rest}})"),
-                lambda m: op.plain(m.detach()),
-            )
-        )
-    return found
-
-
-def _matrix_text(name: str, jitter: float, diagonal: str) -> str:
-    home = "torch" if name in ("logdet", "inverse") else "torch.linalg"
-    return f"{home}.{name}({{X}} + {number(jitter)} * {diagonal}{{rest}})"
-
-
 ROWS: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(("_softmax", "_log_softmax", "logsumexp"), masked_rows),
     **dict.fromkeys(("linalg_vector_norm", "norm"), norms),
@@ -338,5 +280,4 @@ ROWS: dict[str, Callable[[Operation], list[Candidate]]] = {
     "mean": empty_mean,
     "nll_loss_forward": ignored_targets,
     "_ctc_loss": ctc,
-    **dict.fromkeys(_MATRIX, degenerate),
 }

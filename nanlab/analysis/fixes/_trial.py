@@ -120,7 +120,7 @@ def _complaint(seen: _Outcome, before: _Outcome | None) -> str:
     for part, t, was in parts:
         if not bool(torch.isfinite(t).all()):
             return f"the {part} stays {'NaN' if bool(torch.isnan(t).any()) else 'infinite'}"
-        known = 0.0 if was is None else 2 * _largest_finite(was)
+        known = 0.0 if was is None else _largest_finite(was)
         if _differentiable(t) and _largest_finite(t) > max(_ceiling(t), known):
             return f"the {part} comes close to the largest {str(t.dtype).removeprefix('torch.')}"
     return ""

@@ -1,0 +1,73 @@
+"""Candidates for decompositions of singular matrices, and of matrices with equal eigenvalues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanlab.analysis.fixes._candidate import Candidate, Form, default_eps, number
+from nanlab.analysis.fixes._elementwise import forms
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._rewriting import called
+
+_MATRIX = {
+    "_linalg_slogdet": ("logdet", "slogdet"),
+    "_linalg_det": ("det",),
+    "linalg_inv_ex": ("inv", "inverse", "inv_ex"),
+    "_linalg_solve_ex": ("solve",),
+    "linalg_cholesky_ex": ("cholesky", "cholesky_ex"),
+    "_linalg_svd": ("svd",),
+    "_linalg_eigh": ("eigh",),
+}
+
+
+def degenerate(op: Operation) -> list[Candidate]:
+    """A singular matrix, or one with equal eigenvalues: a small diagonal sets it right."""
+    a = op.x
+    if a.dim() < 2 or not a.is_floating_point():
+        return []
+    n, spelled = min(a.shape[-2:]), called(*_MATRIX[op.name])
+    size = float(a.abs().max()) or 1.0
+    jitter = 10.0 ** round(torch.tensor(size * default_eps(op.dtype) * 100).log10().item())
+    uneven = op.name in ("_linalg_svd", "_linalg_eigh")
+    if uneven:
+        ramp = torch.linspace(1, 2, n, dtype=a.dtype)
+        diagonal = "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"
+        title = f"split equal eigenvalues by an uneven diagonal of {number(jitter)}"
+    else:
+        ramp = torch.ones(n, dtype=a.dtype)
+        diagonal = "torch.eye({X}.shape[-1], dtype={X}.dtype, device={X}.device)"
+        title = f"add {number(jitter)} to the diagonal"
+
+    def run(matrix: Tensor, *rest: Any) -> Tensor:
+        return op.plain(matrix + jitter * torch.diag(ramp), *rest)
+
+    found: list[Candidate] = []
+    if a.shape[-1] == a.shape[-2]:
+        found += [
+            Candidate(
+                title,
+                tuple(Form((called(name),), _matrix_text(name, jitter, diagonal)) for name in _MATRIX[op.name]),
+                run,
+            )
+        ]
+    if uneven:
+        found.append(
+            Candidate(
+                "cut the gradient of the decomposition, where the loss does not need it",
+                forms(spelled, f"torch.linalg.{_MATRIX[op.name][0]}({{X}}.detach(){{rest}})"),
+                lambda m: op.plain(m.detach()),
+            )
+        )
+    return found
+
+
+def _matrix_text(name: str, jitter: float, diagonal: str) -> str:
+    home = "torch" if name in ("logdet", "inverse") else "torch.linalg"
+    return f"{home}.{name}({{X}} + {number(jitter)} * {diagonal}{{rest}})"
+
+
+MATRICES: dict[str, Callable[[Operation], list[Candidate]]] = dict.fromkeys(_MATRIX, degenerate)

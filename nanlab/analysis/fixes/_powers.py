@@ -1,0 +1,121 @@
+"""Candidates for powers and exponentials: fractional powers at zero, and what grows beyond the largest number."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanlab import safe
+from nanlab.analysis.fixes._candidate import Candidate, eps_for, number
+from nanlab.analysis.fixes._elementwise import forms, in_float32, square_root
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
+
+EXP_BOUND = 20.0  # where softplus is linear in torch, too
+
+
+def powers(op: Operation) -> list[Candidate]:
+    """A fractional or negative power at or below zero."""
+    base, p = op.operands
+    if not isinstance(base, Tensor):
+        return []
+    eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), p), base) if not isinstance(p, Tensor) else 1e-6
+    text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
+    found = [
+        Candidate("nanlab.safe.pow: finite value and gradient", forms(power, "nanlab.safe.pow({x}, {y})"), safe.pow),
+        Candidate(f"clamp the base at {number(eps)}", forms(power, text), lambda t, q: t.clamp_min(eps) ** q),
+        Candidate(
+            f"an epsilon of {number(eps)} on the base",
+            forms(power, f"({{X}} + {number(eps)}) ** {{Y}}"),
+            lambda t, q: (t + eps) ** q,
+        ),
+    ]
+    if _root_like(p):
+        found.insert(
+            0,
+            Candidate(
+                "nanlab.safe.sqrt: finite value and gradient",
+                forms(square_root, "nanlab.safe.sqrt({x})"),
+                lambda t, q: safe.sqrt(t),
+                only_spelled=True,
+            ),
+        )
+    return found + in_float32(op, (power,), "{X}.float() ** {Y}")
+
+
+def _root_like(p: Any) -> bool:
+    return not isinstance(p, Tensor) and p == 0.5
+
+
+def _log_of(*inner: str) -> Spelling:
+    """``log(f(x))``."""
+
+    def match(node: ast.AST) -> Found | None:
+        outer = called("log")(node)
+        return called(*inner)(outer.operands[0]) if outer is not None else None
+
+    return match
+
+
+def _log_one_plus_exp(node: ast.AST) -> Found | None:
+    """``log(1 + exp(x))``, ``log1p(exp(x))``."""
+    outer = called("log1p")(node)
+    if outer is not None:
+        return called("exp")(outer.operands[0])
+    outer = called("log")(node)
+    inside = outer.operands[0] if outer is not None else None
+    if not isinstance(inside, ast.BinOp) or not isinstance(inside.op, ast.Add):
+        return None
+    one, other = (inside.left, inside.right) if isinstance(inside.left, ast.Constant) else (inside.right, inside.left)
+    return called("exp")(other) if isinstance(one, ast.Constant) and one.value == 1 else None
+
+
+def exponential(op: Operation) -> list[Candidate]:
+    """exp, sinh, cosh, expm1 of a large argument."""
+    spelled = (called(op.name),)
+    limit = math.log(torch.finfo(op.dtype).max)
+    x = op.x.double()
+    healthy = x[x < limit / 2]
+    top = float(healthy.max()) if healthy.numel() else 0.0
+    bound = math.ceil(min(max(top, min(EXP_BOUND, limit / 2)), limit / 2))
+    lower = "" if op.name in ("exp", "exp2", "expm1") else f"-{bound}, "
+    text = f"torch.{op.name}({{X}}.clamp({lower or 'max='}{bound}))"
+    low = -float(bound) if lower else None
+    found = [
+        Candidate(
+            "softplus, which is log(1 + exp(x)) for every x",
+            forms(_log_one_plus_exp, "torch.nn.functional.softplus({x})"),
+            torch.nn.functional.softplus,
+            lambda t: torch.log1p(torch.exp(t)),
+            only_spelled=True,
+        ),
+        Candidate(
+            "|x| + softplus(-2|x|) - log 2, which is log cosh x for every x",
+            forms(
+                _log_of("cosh"), f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})"
+            ),
+            lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
+            lambda t: torch.log(torch.cosh(t)),
+            only_spelled=True,
+        ),
+        Candidate(
+            f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
+        ),
+    ]
+    if op.name == "exp":
+        found.append(
+            Candidate("nanlab.safe.exp: finite value and gradient", forms(spelled, "nanlab.safe.exp({x})"), safe.exp)
+        )
+    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+
+
+POWERS: dict[str, Callable[[Operation], list[Candidate]]] = {
+    "pow": powers,
+    "float_power": powers,
+    **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh"), exponential),
+}
