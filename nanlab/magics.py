@@ -7,8 +7,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -21,8 +19,10 @@ from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Silenced, UntilCellEnds, cel
 from nanlab._completion import nanwatch_matcher
 from nanlab._models import find_model
 from nanlab._options import described, positive, variable
+from nanlab._progress import Progress, is_interactive
 from nanlab.capture import StepsDone, watch
 from nanlab.errors import NanlabError
+from nanlab.rules.errors import explain
 from nanlab.trace import Trace
 from nanlab.views import register_formatters
 
@@ -41,6 +41,7 @@ class Run:
     options: Namespace
     silenced: Silenced
     end: UntilCellEnds
+    progress: Progress
 
 
 @magics_class
@@ -139,12 +140,15 @@ class NanMagics(Magics):
             watching = watch(
                 model, steps=options.steps, keep=options.keep, on_fault=options.on_fault, shadow=options.shadow
             )
+            progress = Progress()
+            if is_interactive() and not options.quiet:
+                watching.progress = progress
             trace = watching.__enter__()
         except NanlabError as error:
             raise UsageError(str(error)) from None
         silenced = Silenced(self.shell, StepsDone)
         silenced.__enter__()
-        self.running = Run(watching, trace, options, silenced, UntilCellEnds(self.shell, self.finish))
+        self.running = Run(watching, trace, options, silenced, UntilCellEnds(self.shell, self.finish), progress)
 
     def abandon(self) -> None:
         """End the watch of the running cell without a report."""
@@ -152,6 +156,7 @@ class NanMagics(Magics):
             run, self.running = self.running, None
             run.watching.__exit__(None, None, None)
             run.silenced.__exit__()
+            run.progress.end()
             run.end.cancel()
 
     def finish(self, result: ExecutionResult | None) -> None:
@@ -160,6 +165,7 @@ class NanMagics(Magics):
         if run is None:
             return
         run.silenced.__exit__()
+        run.progress.end()
         error = result.error_in_exec if result is not None else None
         run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if result is not None and isinstance(error, StepsDone):
@@ -241,13 +247,6 @@ def report_of(trace: Trace) -> Any:
         return report
     display({"text/plain": repr(report).splitlines()[0]}, raw=True)
     return None
-
-
-def explain(error: BaseException) -> object:
-    """What an exception of the user's means, where a rule knows; else None."""
-    if find_spec("nanlab.rules.errors") is None:
-        return None
-    return import_module("nanlab.rules.errors").explain(error)
 
 
 def note(text: str) -> None:

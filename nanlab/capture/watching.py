@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
@@ -85,6 +86,7 @@ class watch:
         self._modules = ModuleRecorder(
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
+        self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
         self._outputs: list[int] = []
         self._judged = 0
         self._wire()
@@ -182,6 +184,7 @@ class watch:
         del recording.clock[len(recording.starts) :]
         recording.clock[-1] = time.perf_counter()
         self._judge()
+        self.progress(recording)
         self._ops.evidence.new_step()
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
             self._ops.new_chunk(position)
