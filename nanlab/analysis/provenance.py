@@ -74,7 +74,10 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     backward pass: the forward value that came back as 0 * inf did no harm before.
     """
     came_from = _ancestors(recording, sink)
-    leaves = [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
+    leaves = _leaves(recording, came_from)
+    if leaves and all(_hands_on(recording, *leaf) for leaf in leaves):  # a forward NaN that the loss left out
+        came_from = _ancestors(recording, sink, across=True)
+        leaves = _leaves(recording, came_from)
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
     guilty = [leaf for leaf in guilty if not _hands_on(recording, *leaf)] or guilty
     guilty = [leaf for leaf in guilty if not _masks(recording, leaf[0], guilty)]
@@ -113,16 +116,25 @@ def _time(recording: Recording, position: int) -> int:
     return position if position >= 0 else recording.sources[position].first
 
 
-def _ancestors(recording: Recording, sink: Sink) -> dict[int, int]:
-    """Every bad row or source that leads to the sink, each with the next row on its way there."""
+def _leaves(recording: Recording, came_from: dict[int, int]) -> list[tuple[int, Kind]]:
+    """The rows and sources among these at which a bad value begins, each with its kind."""
+    return [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
+
+
+def _ancestors(recording: Recording, sink: Sink, across: bool = False) -> dict[int, int]:
+    """Every bad row or source that leads to the sink, each with the next row on its way there.
+
+    across: also by way of forward values that came back into the pass of a finite loss.
+    """
     bad = recording.bad
     came_from = {sink.position: sink.position}
     waiting = [sink.position]
     for position in waiting:
         for parent in recording.parents(position):
-            if parent in bad and parent not in came_from and not _crosses_back(recording, position, parent):
-                came_from[parent] = position
-                waiting.append(parent)
+            if parent not in bad or parent in came_from or (not across and _crosses_back(recording, position, parent)):
+                continue
+            came_from[parent] = position
+            waiting.append(parent)
     return came_from
 
 
