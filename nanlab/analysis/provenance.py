@@ -147,10 +147,12 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
     if row is None or row[PHASE] != BACKWARD:
         return False
     parent_row = recording.row(parent)
-    if parent_row is None or parent_row[PHASE] == BACKWARD or not _born_in_graph(recording, parent):
+    if parent_row is None or parent_row[PHASE] == BACKWARD:
         return False
     roots = recording.passes[row[PASS]].roots if 0 <= row[PASS] < len(recording.passes) else ()
-    return not any(r in recording.bad for r in roots) and not _from_outside(recording, parent)
+    if any(r in recording.bad for r in roots):  # the cheap question first: the others walk the graph
+        return False
+    return _born_in_graph(recording, parent) and not _from_outside(recording, parent)
 
 
 def _from_outside(recording: Recording, position: int) -> bool:
