@@ -253,7 +253,9 @@ def main() -> None:
         if count:
             print(f"{run.name:16s} {count} false warnings")
     hits = sum(found >= AHEAD for found in leads)
-    print(f"{hits} of {len(leads)} overflows foreseen {AHEAD} steps ahead ({100 * hits / max(len(leads), 1):.0f} %), median lead {np.median(leads):.0f} steps")
+    print(
+        f"{hits} of {len(leads)} overflows foreseen {AHEAD} steps ahead ({100 * hits / max(len(leads), 1):.0f} %), median lead {np.median(leads):.0f} steps"
+    )
     print(f"{wrong} of {len(runs)} healthy runs with a false warning")
 
 

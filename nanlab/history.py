@@ -139,7 +139,9 @@ class Series:
         self.places: list[Place] = []  # by column: where it was first seen
         self.parents: list[tuple[int, ...]] = []  # by column: the columns of its operands
         self.owners: dict[int, int] = {}  # column -> parameter or buffer that is written there
-        self.values: npt.NDArray[np.float32] = np.full((8, 256), np.nan, np.float32)  # log2 of the magnitude; +inf: it overflowed
+        self.values: npt.NDArray[np.float32] = np.full(
+            (8, 256), np.nan, np.float32
+        )  # log2 of the magnitude; +inf: it overflowed
         self._columns: dict[int, int] = {}
         self._last: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None = None
 
@@ -174,7 +176,9 @@ class Series:
             self.values[MOST_STEPS // 2 :] = np.nan
         rows, width = self.values.shape
         if len(self.steps) == rows or len(self._columns) > width:
-            grown = np.full((rows * (1 + (len(self.steps) == rows)), max(width, 2 * len(self._columns))), np.nan, np.float32)
+            grown = np.full(
+                (rows * (1 + (len(self.steps) == rows)), max(width, 2 * len(self._columns))), np.nan, np.float32
+            )
             grown[:rows, :width] = self.values
             self.values = grown
         known = columns >= 0

@@ -110,7 +110,10 @@ class Tap(TorchDispatchMode):
                 continue
             if value.dtype in LOW:
                 self.low_sites.setdefault(site)
-            if self.keep and name not in _CASTS - {"_to_copy"} and not value.is_meta:
+            updating = (
+                not backward and not torch.is_grad_enabled()
+            )  # an optimizer's operations are not the step's signal
+            if self.keep and not updating and name not in _CASTS - {"_to_copy"} and not value.is_meta:
                 phase = "backward" if backward else "forward"
                 copy = value.detach().to("cpu", torch.float32, copy=True)
                 self.results.append(Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy))

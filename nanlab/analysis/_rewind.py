@@ -68,7 +68,9 @@ class Rewind:
         self.modules = [m for m in self.held if isinstance(m, nn.Module)]
         self._tensors = {id(t): t for m in self.modules for t in (*m.parameters(), *m.buffers())}
         self._tensors |= {id(t): t for t in self.held if isinstance(t, torch.Tensor)}
-        self._values = [(t, t.detach().clone(), None if t.grad is None else t.grad.clone()) for t in self._tensors.values()]
+        self._values = [
+            (t, t.detach().clone(), None if t.grad is None else t.grad.clone()) for t in self._tensors.values()
+        ]
         others = [h for h in self.held if _stateful(h) and not isinstance(h, nn.Module)]
         self._states = [(h, copy.deepcopy(h.state_dict())) for h in others]
         self._generators = [(g, g.get_state()) for g in self.held if isinstance(g, torch.Generator)]

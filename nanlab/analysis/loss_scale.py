@@ -188,7 +188,11 @@ def collapse(trace: Trace, entries: list[Skip]) -> str:
     fixed = [e for e in longest if e.after >= e.scale]
     if len(fixed) >= FIXED_SKIPS:
         updated = any(e.scale for e in longest)
-        return "the scale does not come down" if updated else "no scaler.update() lowered the scale after the skipped steps"
+        return (
+            "the scale does not come down"
+            if updated
+            else "no scaler.update() lowered the scale after the skipped steps"
+        )
     if len(longest) >= MOST_SKIPS or (longest[-1].after and longest[-1].after < 1.0):
         return f"the scale fell to {longest[-1].after:g} and the gradients still overflow"
     return ""

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from nanlab.history import OptimizerStep, Place
 from nanlab.trace.frames import parameter_columns
-from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
+from nanlab.trace.recording import BACKWARD, DTYPE, OPTIMIZER, Recording
 
-GREW = 100.0  # a parameter whose rms grew by this factor ...
-LARGE = 100.0  # ... to more than this has run away
+GREW, LARGE = 10.0, 5.0  # a parameter whose rms grew by this factor, and to more than this, has run away
+GREW_LOW, LARGE_LOW = 100.0, 100.0  # the same before an overflow in half precision, which takes no such growth
 DEEP = 8  # gradients of rising magnitude that make an explosion gradual
+CHAIN_RISE = 6.0  # bits by which gradients rise along a chain that explodes
 RISE = 20.0  # log2 of the magnitude from which on they count
 
 
@@ -47,7 +49,7 @@ def optimizer_step_at(recording: Recording, position: int) -> OptimizerStep | No
     return next((s for s in recording.training.optimizer_steps if s.position <= position < s.end), None)
 
 
-def _grown(recording: Recording, position: int) -> tuple[int, float, float] | None:
+def _grown(recording: Recording, position: int, grew: float, large: float) -> tuple[int, float, float] | None:
     """(parameter, rms at first, rms at last) of the parameter that grew most before a position."""
     blocks = parameter_columns(recording)
     keep = (blocks["position"] < position) & blocks["value_known"]
@@ -59,14 +61,16 @@ def _grown(recording: Recording, position: int) -> tuple[int, float, float] | No
         change = np.nan_to_num(blocks["update_rms"][first])
         start = abs(float(blocks["value_rms"][first]) - change)
         end = float(blocks["value_rms"][last])
-        if end > LARGE and end > GREW * start and (best is None or end > best[0]):
+        if end > large and end > grew * start and (best is None or end > best[0]):
             best = end, owner, start, end
     return None if best is None else best[1:]
 
 
 def runaway(recording: Recording, position: int) -> Runaway | None:
     """Whether the weights had been driven away by updates before a position; None if they had not."""
-    grown = _grown(recording, position)
+    row = recording.row(position)
+    low = row is not None and recording.dtypes.items[row[DTYPE]] in (torch.float16, torch.bfloat16)
+    grown = _grown(recording, position, *((GREW_LOW, LARGE_LOW) if low else (GREW, LARGE)))
     if grown is None:
         return _by_hand(recording, position)
     owner, before, after = grown
@@ -82,9 +86,21 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
         op = "_foreach_mul_" if op.startswith("_foreach") else "mul_" if not op.startswith("_fused") else op
     steps = recording.step_of(step.position) + 1
     name = recording.parameter_names[owner]
-    deep = rises_gradually(recording, position)
+    deep = rises_in_a_chain(recording, step.position)
     return Runaway(
-        name, before, after, steps, op, step.line, step.site, step.position, rate, decay, decoupled, step.optimizer, deep
+        name,
+        before,
+        after,
+        steps,
+        op,
+        step.line,
+        step.site,
+        step.position,
+        rate,
+        decay,
+        decoupled,
+        step.optimizer,
+        deep,
     )
 
 
@@ -100,7 +116,7 @@ def _by_hand(recording: Recording, position: int) -> Runaway | None:
             continue
         values = series.table[steps, column]
         values = values[np.isfinite(values)]
-        if len(values) < 2 or values[-1] < np.log2(LARGE) or values[-1] - values[0] < np.log2(GREW):
+        if len(values) < 2 or values[-1] < np.log2(LARGE_LOW) or values[-1] - values[0] < np.log2(GREW_LOW):
             continue
         if best is None or values[-1] > best[1]:
             best = float(values[0]), float(values[-1]), column
@@ -108,9 +124,21 @@ def _by_hand(recording: Recording, position: int) -> Runaway | None:
         return None
     place = series.places[best[2]]
     name = recording.parameter_names[series.owners[best[2]]]
-    deep = rises_gradually(recording, position)
+    deep = rises_in_a_chain(recording, int(series.steps[steps[-1]]) - 1)
     return Runaway(
-        name, 2.0 ** best[0], 2.0 ** best[1], len(steps), place.op, place.line, place.site, place.position, None, 0.0, False, "", deep
+        name,
+        2.0 ** best[0],
+        2.0 ** best[1],
+        len(steps),
+        place.op,
+        place.line,
+        place.site,
+        place.position,
+        None,
+        0.0,
+        False,
+        "",
+        deep,
     )
 
 
@@ -136,6 +164,18 @@ def rises_gradually(recording: Recording, position: int) -> bool:
     finite = known[np.isfinite(known)]
     high = finite[finite > RISE]
     return bool(finite[:5].min(initial=np.inf) < RISE / 2 and len(high) >= DEEP and high.std() > RISE / 4)
+
+
+def rises_in_a_chain(recording: Recording, position: int) -> bool:
+    """Whether gradients rise along a repeated operation: the layers of a deep net, the time steps of a recurrent one."""
+    series = recording.training.series
+    columns = [i for i, p in enumerate(series.places) if p.phase == BACKWARD]
+    chains: dict[tuple[int, str], list[float]] = {}
+    for column, value in zip(columns, backward_magnitudes(recording, position).tolist(), strict=True):
+        place = series.places[column]
+        if np.isfinite(value):
+            chains.setdefault((place.line, place.op), []).append(value)
+    return any(len(values) >= DEEP and max(values) - min(values) >= CHAIN_RISE for values in chains.values())
 
 
 def place_text(recording: Recording, line: int) -> tuple[str, int, str]:

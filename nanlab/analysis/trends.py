@@ -119,7 +119,9 @@ def candidates(recording: Recording) -> Iterator[tuple[int, float, bool]]:
     highest[some], lowest[some] = np.nanmax(finite[:, some], axis=0), np.nanmin(finite[:, some], axis=0)
     wide = limits > 64
     scaled = bool(recording.training.unscales)
-    for column in np.flatnonzero((highest >= np.where(wide, LARGE, limits - NEAR["float16"])) & (highest > lowest)).tolist():
+    for column in np.flatnonzero(
+        (highest >= np.where(wide, LARGE, limits - NEAR["float16"])) & (highest > lowest)
+    ).tolist():
         if not (scaled and series.places[column].phase == BACKWARD):
             yield column, float(limits[column]), bool(wide[column])
 
@@ -143,7 +145,9 @@ def forecasts(recording: Recording) -> list[Forecast]:
             at, (slope, left, least, most) = told
             over = int(steps[bad[0]]) if len(bad) else None
             place = series.places[column]
-            found.append(Forecast(column, place, int(steps[at]), limit, float(values[at]), slope, left, (least, most), over))
+            found.append(
+                Forecast(column, place, int(steps[at]), limit, float(values[at]), slope, left, (least, most), over)
+            )
     return sorted(found, key=lambda f: (f.overflowed is None, f.overflowed or 0, f.steps, f.place.position))
 
 
@@ -155,7 +159,9 @@ def _rows_before_poison(recording: Recording) -> int:
     return int(np.searchsorted(series.steps, recording.sinks[0].step_position, side="right")) + 1
 
 
-def _first_told(values: Array, limit: float, wide: bool, still: bool) -> tuple[int, tuple[float, float, float, float]] | None:
+def _first_told(
+    values: Array, limit: float, wide: bool, still: bool
+) -> tuple[int, tuple[float, float, float, float]] | None:
     before = False
     first: tuple[int, tuple[float, float, float, float]] | None = None
     start = len(values) - 2 if still else 0

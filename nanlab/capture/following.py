@@ -58,7 +58,9 @@ def place_of(recording: Recording, position: int) -> Place | None:
     if row is None:
         return None
     dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
-    return Place(position, recording.ops.items[row[OP]], row[PHASE], row[MODULE], row[NODE], row[LINE], row[SITE], dtype)
+    return Place(
+        position, recording.ops.items[row[OP]], row[PHASE], row[MODULE], row[NODE], row[LINE], row[SITE], dtype
+    )
 
 
 def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
@@ -71,7 +73,9 @@ def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> No
         magnitudes = np.log2(np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])).astype(np.float32)
     numbers = rows.numbers
     magnitudes[(numbers["nan"] + numbers["posinf"] + numbers["neginf"])[chosen] > 0] = np.inf
-    column_at = {rows.start + int(i): int(c) for i, c in zip(chosen, columns, strict=True)} if len(new) or written else {}
+    column_at = (
+        {rows.start + int(i): int(c) for i, c in zip(chosen, columns, strict=True)} if len(new) or written else {}
+    )
     for i in new.tolist():
         position = rows.start + int(chosen[i])
         place = place_of(rows.recording, position)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from itertools import takewhile
 from dataclasses import replace
+from itertools import takewhile
 
 from nanlab.capture.following import StepRows, place_of
 from nanlab.history import History, Misuse, ParameterStep
 from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
-_HARMLESS = frozenset(("zero_", "_foreach_zero_", "copy_", "_foreach_copy_", "add_", "_foreach_add_", UNSCALES))  # accumulation too
+_HARMLESS = frozenset(
+    ("zero_", "_foreach_zero_", "copy_", "_foreach_copy_", "add_", "_foreach_add_", UNSCALES)
+)  # accumulation too
 MOST_HOPS = 16
 
 
@@ -88,7 +90,12 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
     if not 2.0 < scale < math.inf:
         return
     for step in steps:
-        if step.used is None or step.gradient is None or step.value is None or _unscaled(recording, step.used, step.gradient, scale):
+        if (
+            step.used is None
+            or step.gradient is None
+            or step.value is None
+            or _unscaled(recording, step.used, step.gradient, scale)
+        ):
             continue
         place = place_of(recording, step.value)
         if place is not None and place.position >= rows.start:

@@ -13,9 +13,13 @@ from nanlab.history import Flush, History, ParameterStep, Standstill
 from nanlab.trace.recording import CALL, DTYPE, FLAGS, INPLACE, OP, OUTPUT, Recording
 
 CASTS = frozenset(("_to_copy", "copy_", "to"))
-PRODUCTS = frozenset("mul mul_ div div_ mm bmm addmm baddbmm convolution convolution_backward _foreach_mul_ _foreach_div_".split())
+PRODUCTS = frozenset(
+    "mul mul_ div div_ mm bmm addmm baddbmm convolution convolution_backward _foreach_mul_ _foreach_div_".split()
+)
 # Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
-ADDS = frozenset("add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split())
+ADDS = frozenset(
+    "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
+)
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 MOST_VISITS = 4000  # rows that are walked over for one victim
@@ -35,7 +39,9 @@ def lost_values(rows: StepRows) -> list[int]:
 
 
 def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
-    operands = [s for source, _ in recording.operands(position) if (s := recording.stats(source)) is not None and s.numel]
+    operands = [
+        s for source, _ in recording.operands(position) if (s := recording.stats(source)) is not None and s.numel
+    ]
     if op == "copy_":
         operands = operands[-1:]
     if not operands or any(s.zero == s.numel or not s.is_finite or s.absmin is None for s in operands):
@@ -110,7 +116,9 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
 # -- updates that change nothing ------------------------------------------------------------------------------------
 
 
-def note_standstills(rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]) -> None:
+def note_standstills(
+    rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]
+) -> None:
     """Count the updates that changed a parameter, and those that were too small to."""
     recording = rows.recording
     gradients = [recording.stats(step.used) if step.used is not None else None for step in steps]
@@ -171,7 +179,9 @@ def _count(rows: StepRows, history: History, owner: int, position: int, still: b
     known = history.standstills.get(key)
     if known is None:
         value = recording.stats(position)
-        known = history.standstills[key] = Standstill(place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand)
+        known = history.standstills[key] = Standstill(
+            place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand
+        )
     if still:
         if known.first < 0:
             known.first, known.at = position, place

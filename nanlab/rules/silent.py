@@ -133,7 +133,11 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
     for still in trace.recording.training.standstills.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
     for members in groups.values():
-        stuck = [m for m in members if m.still and not m.moved_before and not m.moved_after and (m.still > 1 or m.numel >= FEW)]
+        stuck = [
+            m
+            for m in members
+            if m.still and not m.moved_before and not m.moved_after and (m.still > 1 or m.numel >= FEW)
+        ]
         if stuck:
             share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
             whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE

@@ -55,7 +55,11 @@ def learning_rate(fault: Fault) -> Finding | None:
     if _in_update(fault) and (fault.row[FLAGS] & LITERAL or (step is not None and not all(map(_finite, step.rates)))):
         return _bad_rate(fault.finding, step)
     away = _drove_away(fault)
-    return _blame_update(recording, fault.finding, away, "learning-rate", learning_rate.explanation) if away and not _explodes(away) else None
+    return (
+        _blame_update(recording, fault.finding, away, "learning-rate", learning_rate.explanation)
+        if away and not _explodes(away)
+        else None
+    )
 
 
 @rule(
@@ -105,7 +109,11 @@ def _drove_away(fault: Fault) -> Runaway | None:
     """The update that drove the weights away before this overflow; None if none did."""
     if fault.row is None or fault.kind != "operation":
         return None
-    if fault.row[PHASE] == OPTIMIZER and optimizer_step_at(fault.recording, fault.position) and _state_is_sane(fault.recording, fault.origin):
+    if (
+        fault.row[PHASE] == OPTIMIZER
+        and optimizer_step_at(fault.recording, fault.position)
+        and _state_is_sane(fault.recording, fault.origin)
+    ):
         return None
     return runaway(fault.recording, fault.position) if _overflowed(fault.recording, fault.position) else None
 
@@ -161,7 +169,11 @@ def _blame_update(recording: Recording, finding: Finding, away: Runaway, cause: 
     file, line, source = place_text(recording, away.place)
     grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {away.steps} steps"
     rate = f"a learning rate of {away.rate:.3g}" if away.rate is not None else "these updates"
-    title = f"exploding gradients drove the weights away: {grown}" if _explodes(away) else f"{rate} drives the weights away: {grown}"
+    title = (
+        f"exploding gradients drove the weights away: {grown}"
+        if _explodes(away)
+        else f"{rate} drives the weights away: {grown}"
+    )
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
         title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"

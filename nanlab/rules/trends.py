@@ -18,7 +18,9 @@ from nanlab.trace.recording import BACKWARD, LINE, OP, Recording
 MOST_TOLD = 3
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
 _PRODUCTS = frozenset("mm bmm baddbmm addmm matmul einsum dot".split())
-_SCALES = frozenset("mm bmm baddbmm addmm matmul dot mul div sum pow square _to_copy linalg_vector_norm _cdist_forward sub add".split())
+_SCALES = frozenset(
+    "mm bmm baddbmm addmm matmul dot mul div sum pow square _to_copy linalg_vector_norm _cdist_forward sub add".split()
+)
 
 
 @rule(
@@ -85,7 +87,9 @@ def story(recording: Recording, column: int) -> str:
     if origins:
         far = origins[-1]
         file, line, _ = place_text(recording, series.places[far].line)
-        told.append(f"the growth begins at {series.places[far].op} ({file}:{line}), {2 ** growth(series, far):.3g} times larger than at first")
+        told.append(
+            f"the growth begins at {series.places[far].op} ({file}:{line}), {2 ** growth(series, far):.3g} times larger than at first"
+        )
     return ("; ".join(told) + ".").capitalize() if told else ""
 
 
@@ -102,8 +106,9 @@ def _temperature(series: Series, column: int) -> float:
     """By how much a division or multiplication by a constant enlarges a result; 1 if none does."""
     for at in (column, *growing_origins(series, column, hops=3)):
         if series.places[at].op in ("div", "mul") and len(series.parents[at]) == 1:
-            ratio = series.table[:, at] - series.table[:, series.parents[at][0]]
-            known = ratio[np.isfinite(ratio)]
+            after, before = series.table[:, at], series.table[:, series.parents[at][0]]
+            both = np.isfinite(after) & np.isfinite(before)
+            known = after[both] - before[both]
             if len(known):
                 return float(2.0 ** np.median(known))
     return 1.0
@@ -145,7 +150,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         return None
     values = series.table[:, column]
     finite = values[np.isfinite(values)]
-    title = f"{fault.name} overflows {fault.dtype}: its largest value grew from {2**finite[0]:.3g} to {2**finite[-1]:.3g} in {len(finite)} steps, then to inf"
+    title = f"{fault.name} overflows {fault.dtype}: its largest value grew from {2 ** finite[0]:.3g} to {2 ** finite[-1]:.3g} in {len(finite)} steps, then to inf"
     return replace(
         fault.finding,
         cause="dtype-overflow",

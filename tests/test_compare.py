@@ -1,0 +1,153 @@
+"""compare: the planted line is found, the set is minimal, and the step leaves no trace behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from nanlab.analysis.compare import compare_step, delta_debug
+from nanlab.errors import TypeMismatchError, UsageError
+
+torch.set_num_threads(1)
+
+
+class Block(nn.Module):
+    """Attention and a layer; with a fault, the queries and keys are enlarged before their product and the product reduced after."""
+
+    def __init__(self, width: int, planted: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.enlarged = 400.0 if planted else 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.before(x)
+        q, k, v = self.q(h), self.k(h), self.v(h)
+        scores = (q * self.enlarged) @ (k * self.enlarged).transpose(-1, -2)  # PLANTED
+        scores = scores / self.enlarged**2 / x.shape[-1] ** 0.5
+        mask = torch.full(scores.shape[-2:], -1e4).triu(1)
+        x = x + self.o((scores + mask).softmax(-1) @ v)
+        return x + self.down(nn.functional.gelu(self.up(self.after(x))))  # type: ignore[no-any-return]
+
+
+class Gpt(nn.Module):
+    def __init__(self, planted: int | None) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(50, 32)
+        self.blocks = nn.ModuleList([Block(32, i == planted) for i in range(3)])
+        self.head = nn.Linear(32, 50)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+class Cnn(nn.Module):
+    def __init__(self, planted: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(8, 4)
+        self.planted = planted
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.first(x)) + 0.1
+        if self.planted:
+            energy = (h * 1e-4) ** 2  # PLANTED
+            h = energy.float().sqrt() * 1e4
+        h = torch.relu(self.second(h))
+        return self.head(h.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def gpt(planted: int | None) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+    torch.manual_seed(0)
+    net = Gpt(planted)
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    ids = torch.randint(0, 50, (4, 16))
+
+    def step() -> torch.Tensor:
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(net(ids).float().flatten(0, 1), ids.roll(-1, 1).flatten())
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def cnn(planted: bool) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+    torch.manual_seed(0)
+    net = Cnn(planted)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
+    x, y = torch.randn(4, 1, 12, 12) + 0.5, torch.randint(0, 4, (4,))
+
+    def step() -> torch.Tensor:
+        opt.zero_grad()
+        noisy = x + 0.01 * torch.randn_like(x)
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(noisy)
+        loss = 100.0 * nn.functional.cross_entropy(out.float(), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def planted_line() -> dict[str, int]:
+    with open(__file__) as file:
+        numbers = [i for i, line in enumerate(file, 1) if line.rstrip().endswith("# PLANTED")]
+    return {"gpt": numbers[0], "cnn": numbers[1]}
+
+
+@pytest.mark.parametrize("build", [lambda: gpt(None), lambda: cnn(False)], ids=["gpt", "cnn"])
+def test_sound_step_agrees_and_needs_no_line_in_float32(
+    build: Callable[[], tuple[nn.Module, Callable[[], torch.Tensor]]],
+) -> None:
+    found = compare_step(build()[1])
+    assert found.agrees and found.minimal == [] and found.first_lost is None
+    forward = found.table[found.table.phase == "forward"]
+    assert len(forward) > 5 and forward.error.max() < 0.1 and (forward.flushed < 0.5).all()
+    assert set(found.table.phase) == {"forward", "backward"}
+
+
+@pytest.mark.parametrize(("name", "build"), [("gpt", lambda: gpt(1)), ("cnn", lambda: cnn(True))], ids=["gpt", "cnn"])
+def test_planted_line_is_found_and_no_line_of_the_set_can_be_left_out(
+    name: str, build: Callable[[], tuple[nn.Module, Callable[[], torch.Tensor]]]
+) -> None:
+    found = compare_step(build()[1])
+    assert not found.agrees
+    assert (__file__, planted_line()[name]) in found.minimal
+    assert found.proof.breaks.all() and len(found.proof) == len(found.minimal)
+    assert found.first_lost is not None and found.first_lost["line"] == planted_line()[name]
+    assert found.seconds < 60
+
+
+def test_weights_optimizer_and_random_state_are_as_before() -> None:
+    net, step = cnn(True)
+    before = [p.detach().clone() for p in net.parameters()]
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    compare_step(step, search=False)
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert all(p.grad is None for p in net.parameters())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_delta_debugging_finds_a_set_of_which_nothing_can_be_left_out() -> None:
+    for needed in ({3}, {2, 11}, {0, 7, 15}, set(range(16))):
+        found = delta_debug(list(range(16)), lambda items, needed=needed: needed <= set(items))  # type: ignore[misc]
+        assert set(found) == needed
+
+
+def test_misuse_says_what_was_expected() -> None:
+    with pytest.raises(TypeMismatchError, match="expected a function"):
+        compare_step(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatchError, match="float16 or torch.bfloat16"):
+        compare_step(lambda: None, torch.float32)
+    with pytest.raises(UsageError, match="calls backward"):
+        compare_step(lambda: torch.zeros(1))

@@ -1,0 +1,124 @@
+"""The loss-scale simulator against really running at each scale; the ledger of skipped steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.analysis.loss_scale import loss_scale, skips
+from nanlab.errors import UsageError
+from nanlab.formats import format_of
+from nanlab.trace import Trace
+
+torch.set_num_threads(1)
+
+
+def gradients(scale: float = 1.0) -> tuple[Trace, list[torch.Tensor]]:
+    """One backward pass at a loss scale, in float32: the trace, and the scaled gradients."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    x = torch.randn(64, 16)
+    with nanlab.watch(net) as trace:
+        loss = 1e-4 * net(x).square().mean()
+        (scale * loss).backward()
+    return trace, [p.grad for p in net.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("k", [0, 8, 16, 24, 30])
+def test_prediction_equals_the_share_measured_at_that_scale(k: int) -> None:
+    """A power of two changes no mantissa, so the shares differ at most by the values inside a limit's own bin."""
+    row = loss_scale(gradients()[0]).table.loc[k]
+    limits = format_of(torch.float16)
+    scaled = torch.cat([g.flatten() for g in gradients(2.0**k)[1]])
+    scaled = scaled[scaled != 0]
+    half = scaled.half()
+    flushed = float((half == 0).double().mean())
+    overflow = float(half.isinf().double().mean())
+    subnormal = float(((half != 0) & (half.abs() < limits.smallest_normal)).double().mean())
+    slack = row.uncertain + 1e-12
+    assert abs(row.flushed - flushed) <= slack
+    assert abs(row.overflow - overflow) <= slack
+    assert abs(row.subnormal - subnormal) <= slack
+    assert row.uncertain < 0.2
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**10])
+def test_table_is_that_of_the_unscaled_gradients_whatever_scale_was_in_use(scale: float) -> None:
+    found = loss_scale(gradients(scale)[0])
+    assert found.used == scale
+    assert loss_scale(gradients()[0]).table.equals(found.table)
+
+
+def test_advised_scales_overflow_nothing_and_flush_least() -> None:
+    found = loss_scale(gradients()[0])
+    assert found.advised is not None and found.headroom is not None
+    low, high = (round(math.log2(s)) for s in found.advised)
+    inside = found.table.loc[low:high]
+    assert (inside.overflow == 0).all()
+    assert inside.flushed.max() <= found.table[found.table.overflow == 0].flushed.min() + 0.001
+    _, scaled = gradients(2.0**found.headroom)
+    assert all(bool(g.half().isfinite().all()) for g in scaled)
+    _, beyond = gradients(2.0 ** (found.headroom + 2))
+    assert not all(bool(g.half().isfinite().all()) for g in beyond)
+
+
+def test_shares_of_the_parameters_add_up_to_those_of_all() -> None:
+    trace, real = gradients()
+    found = loss_scale(trace)
+    counts = {
+        name: int((g != 0).sum()) for name, g in zip(("0.weight", "0.bias", "2.weight", "2.bias"), real, strict=True)
+    }
+    at = found.parameters.loc[4]
+    total = sum(at.flushed[name] * count for name, count in counts.items()) / sum(counts.values())
+    assert total == pytest.approx(found.table.flushed[4])
+
+
+def test_run_without_gradients_is_refused() -> None:
+    with nanlab.watch() as trace:
+        torch.ones(3).sum()
+    with pytest.raises(UsageError, match="no gradients"):
+        loss_scale(trace)
+
+
+def train(steps: int, nan_at: int | None = None) -> Trace:
+    """A scaler that calibrates from 2**16 and then trains; ``nan_at``: a step whose loss has a root of zero."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=10_000)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(steps):
+            x = torch.randn(16, 8)
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            loss = 20.0 * (out.float() - x[:, :4]).square().mean()
+            if i == nan_at:
+                loss = loss + (0 * out.float()).sqrt().sum()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+    return trace
+
+
+def test_calibration_is_one_note_and_nothing_else() -> None:
+    trace = train(205)
+    assert len(skips(trace)) == 5
+    assert [(f.severity, f.cause) for f in trace.findings] == [("note", "loss-scale-overflow")]
+    assert trace.culprit is None and not trace.notes
+
+
+def test_real_nan_behind_a_scaler_is_found_at_its_first_step() -> None:
+    trace = train(40, nan_at=25)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step, trace.culprit.op) == ("sqrt-at-zero", 25, "sqrt")
+
+
+def test_each_skip_names_the_parameter_and_the_operation() -> None:
+    first = skips(train(12))[0]
+    assert first.scale == 2.0**16 and first.after == 2.0**15
+    assert first.parameter in ("weight", "bias") and first.place is not None and first.place.op == "_to_copy"

@@ -1,0 +1,254 @@
+"""The training loop under watch: the update, the scaler, clipping and silent losses are told apart, with line and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.rules import Finding
+from nanlab.trace import Trace
+
+torch.set_num_threads(1)
+Step = Callable[[int], torch.Tensor]
+
+
+def watched(model: nn.Module, step: Step, steps: int) -> Trace:
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i in range(steps):
+            step(i)
+    assert not trace.notes
+    return trace
+
+
+def line_of(mark: str) -> int:
+    with open(__file__) as file:
+        return next(i for i, line in enumerate(file, 1) if line.rstrip().endswith(f"# {mark}"))
+
+
+def told(trace: Trace) -> Finding:
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+# -- S2: gradients explode through time, the weights jump -------------------------------------------------------------
+
+
+def recurrent(clip: float | None, rate: float) -> tuple[nn.Module, Step]:
+    torch.manual_seed(1)
+    net = nn.ModuleDict({"rnn": nn.RNN(2, 32, nonlinearity="relu", batch_first=True), "head": nn.Linear(32, 1)})
+    nn.init.orthogonal_(net["rnn"].weight_hh_l0, gain=1.3)
+    opt = torch.optim.SGD(net.parameters(), lr=rate)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.rand(16, 30, 2)
+        opt.zero_grad()
+        states, _ = net["rnn"](x)
+        loss = nn.functional.mse_loss(net["head"](states[:, -1]).squeeze(-1), x.sum((1, 2)))
+        loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        opt.step()  # RECURRENT
+        return loss.detach()
+
+    return net, step
+
+
+def test_exploding_gradients_of_a_recurrent_net_are_blamed_on_the_update_and_clipping_is_the_cure() -> None:
+    net, step = recurrent(None, 0.05)
+    trace = watched(net, step, 3)
+    found = told(trace)
+    first_bad = next(i for i, loss in enumerate(trace.steps.loss.tolist()) if loss != loss or loss in (float("inf"),))
+    assert found.cause == "exploding-gradient"
+    assert (found.phase, found.op, found.line, found.step) == ("optimizer", "add_", line_of("RECURRENT"), first_bad)
+    assert "clip_grad_norm_" in found.fixes[0].code
+
+
+def test_clipped_recurrent_net_is_healthy() -> None:
+    net, step = recurrent(1.0, 0.01)
+    assert [f for f in watched(net, step, 12).findings if f.severity == "error"] == []
+
+
+# -- S4: three causes of a NaN under mixed precision ------------------------------------------------------------------
+
+
+def mixed(fault: str) -> tuple[nn.Module, Step]:
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 8)
+        weights = torch.zeros(16) if fault == "division" and i == 3 else torch.ones(16)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        if fault == "large":
+            out = 300 * out + 300  # LARGE
+        error = (out.float() - x[:, :4]).square().mean(1)
+        loss = (error * weights).sum() / weights.sum()  # DIVISION
+        if fault == "large":
+            loss = (out.square()).sum().float()  # SQUARE
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        if fault == "poison" and i == 2:
+            with torch.no_grad():
+                net[0].bias.div_(torch.zeros(16))  # POISON
+        return loss.detach()
+
+    return net, step
+
+
+def test_division_by_zero_in_the_loss_is_told_from_the_other_two() -> None:
+    found = told(watched(*mixed("division"), 6))
+    assert (found.cause, found.line, found.step) == ("div-by-zero", line_of("DIVISION"), 3)
+
+
+def test_loss_too_large_for_half_precision_is_told_from_the_other_two() -> None:
+    found = told(watched(*mixed("large"), 3))
+    assert (found.cause, found.line, found.step) == ("dtype-overflow", line_of("SQUARE"), 0)
+
+
+def test_poisoned_parameter_is_traced_to_the_step_and_the_operation_where_the_poison_entered() -> None:
+    found = told(watched(*mixed("poison"), 6))
+    assert (found.line, found.step, found.phase) == (line_of("POISON"), 2, "optimizer")
+    assert found.symptom.startswith("param-")
+
+
+def test_sound_mixed_precision_has_no_finding() -> None:
+    assert watched(*mixed("none"), 8).findings == []
+
+
+def test_optimizer_eps_is_blamed_only_where_it_is_zero_in_the_dtype() -> None:
+    def adam(eps: float) -> tuple[nn.Module, Step]:
+        torch.manual_seed(3)
+        net = nn.Linear(6, 3).half()
+        opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=eps, foreach=False)
+
+        def step(i: int) -> torch.Tensor:
+            x = torch.zeros(4, 6).half()
+            x[:, :3] = 1.0
+            opt.zero_grad()
+            loss = net(x).float().square().mean()
+            loss.backward()
+            opt.step()  # EPS
+            return loss.detach()
+
+        return net, step
+
+    found = told(watched(*adam(1e-8), 2))
+    assert (found.cause, found.line, found.step) == ("optimizer-eps-underflow", line_of("EPS"), 0)
+    assert watched(*adam(1e-4), 2).culprit is None
+
+
+# -- silent losses ------------------------------------------------------------------------------------------------------
+
+
+def averaged(dtype: torch.dtype, decay: float = 0.999) -> tuple[nn.Module, Step]:
+    torch.manual_seed(4)
+    net = nn.Linear(8, 8)
+    net.register_buffer("average", net.weight.detach().to(dtype))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 8)
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(net(x), x)
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            net.average.lerp_(net.weight.to(dtype), 1 - decay)  # AVERAGE
+        return loss.detach()
+
+    return net, step
+
+
+def test_moving_average_that_does_not_move_is_an_error_though_nothing_is_nan() -> None:
+    found = told(watched(*averaged(torch.bfloat16), 5))
+    assert (found.cause, found.op, found.phase, found.line, found.step) == (
+        "absorbed-update",
+        "lerp_",
+        "optimizer",
+        line_of("AVERAGE"),
+        0,
+    )
+    assert found.symptom == "silent-underflow"
+
+
+@pytest.mark.parametrize(("dtype", "decay"), [(torch.float32, 0.999), (torch.bfloat16, 0.5)])
+def test_moving_average_that_moves_is_healthy(dtype: torch.dtype, decay: float) -> None:
+    assert watched(*averaged(dtype, decay), 5).findings == []
+
+
+def flushed(scale: float, frozen: bool = False) -> tuple[nn.Module, Step]:
+    torch.manual_seed(5)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).half()
+    if frozen:
+        nn.init.zeros_(net[2].weight)
+
+    def step(i: int) -> torch.Tensor:
+        net.zero_grad()
+        wide = net(torch.randn(16, 8).half()).float()  # FLUSHED
+        loss = scale * wide.square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return net, step
+
+
+def test_gradient_flushed_whole_is_an_error_at_the_forward_line_of_the_cast() -> None:
+    found = told(watched(*flushed(1e-9), 3))
+    assert (found.cause, found.op, found.phase) == ("dtype-underflow", "_to_copy", "backward")
+    assert (found.line, found.step) == (line_of("FLUSHED"), 0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradient_that_is_zero_for_good_reason_is_no_fault(frozen: bool) -> None:
+    assert [f for f in watched(*flushed(1.0, frozen), 3).findings if f.severity == "error"] == []
+
+
+# -- scaler and clipping ------------------------------------------------------------------------------------------------
+
+
+def scaled(order: str) -> tuple[nn.Module, Step]:
+    torch.manual_seed(6)
+    net = nn.Linear(8, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 8)
+        opt.zero_grad()
+        loss = net(x).square().mean()
+        scaler.scale(loss).backward()
+        if order == "unscale first":
+            scaler.unscale_(opt)
+        if order != "bypass":
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # CLIP
+            scaler.step(opt)
+            scaler.update()
+        else:
+            opt.step()  # BYPASS
+        return loss.detach()
+
+    return net, step
+
+
+def test_clipping_before_unscaling_is_found_at_its_line() -> None:
+    found = told(watched(*scaled("clip first"), 3))
+    assert (found.cause, found.line, found.step) == ("scaler-misuse", line_of("CLIP"), 0)
+    assert "unscale_" in found.fixes[0].code
+
+
+def test_optimizer_that_steps_past_the_scaler_is_found_at_its_line() -> None:
+    found = told(watched(*scaled("bypass"), 2))
+    assert (found.cause, found.line) == ("scaler-misuse", line_of("BYPASS"))
+
+
+def test_right_order_is_healthy() -> None:
+    assert watched(*scaled("unscale first"), 4).findings == []
