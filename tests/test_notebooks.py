@@ -36,6 +36,32 @@ SAYS = {
         "culprit: None",
     ],
     "04-contrastive-blow-up": ["is on its way out of float16", "culprit: None"],
+    "05-gradient-clipping": [
+        "a learning rate of 0.001 drives the weights away",
+        "gradients are clipped before they are unscaled",
+        "clipping spread the bad gradient of gate to 4 other parameters",
+        "verified | return self.head(x + nanlab.safe.sqrt(self.gate)",
+        "culprit: None",
+    ],
+    "06-error-clinic": [
+        "the graph was cut by torch.tensor(list) at In[5]:3",
+        "backward at In[10]:6 reached embedding",
+        "entry 0 has shape [7] and entry 1 has shape [5]",
+        "index 93 at position [1, 5] is outside of the 93 rows of the embedding",
+        "returned NaN because of sqrt",
+    ],
+    "07-backward-step-by-step": [
+        "Backward stepper: 154 nodes, all finite",
+        "first bad one LogSoftmaxBackward0",
+        "rows that are -inf throughout",
+        "verified | return self.out(nanlab.safe.softmax(scores, -1) @ v)",
+        "culprit: None",
+    ],
+    "08-rules-of-your-own": [
+        "warning dead-relu - all 3200 values that leave the ReLU 1 are zero",
+        "['dead-relu']\n[]",
+        "the learned temperature is 0",
+    ],
 }
 
 
