@@ -8,10 +8,11 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nanlab.rules import Finding
+    from nanlab.rules.errors import Explanation
 
 
 def register_formatters(ip: InteractiveShell) -> None:
-    """Teach the notebook to show a Trace and a Finding; doing so twice changes nothing.
+    """Teach the notebook to show a Trace, a Finding and an Explanation; doing so twice changes nothing.
 
     The tables of a trace, its report and its widgets show themselves. Nothing is imported until something is shown.
     """
@@ -23,6 +24,7 @@ def register_formatters(ip: InteractiveShell) -> None:
     html.for_type_by_name("nanlab.rules._rule", "Finding", _finding_html)
     plain = formatter.formatters["text/plain"]
     plain.for_type_by_name("nanlab.rules._rule", "Finding", _finding_text)
+    plain.for_type_by_name("nanlab.rules.errors._explanation", "Explanation", _explanation_text)
 
 
 def _trace_html(trace: Any) -> str:
@@ -45,3 +47,7 @@ def _finding_text(finding: Finding, printer: Any, cycle: bool) -> None:
     from nanlab.views._finding import as_text
 
     printer.text(as_text(finding))
+
+
+def _explanation_text(explanation: Explanation, printer: Any, cycle: bool) -> None:
+    printer.text(str(explanation))
