@@ -46,6 +46,21 @@ def test_infix_operations_are_written_otherwise() -> None:
     assert rewrite("y = x / 2", 1, [binary(ast.Div)], "f({x}, {y})") is None  # by a plain number: not the culprit
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("y = x.pow(p).mean(d).pow(q)", "y = (x.float() ** p).mean(d).float() ** q"),
+        ("y = x.pow(p) ** q", "y = (x.float() ** p).float() ** q"),
+        ("y = -x.pow(p)[0]", "y = -(x.float() ** p)[0]"),
+        ("y = f(x.pow(2), ax.pow(2) + x.pow(2))", "y = f(x.float() ** 2, (ax.float() ** 2) + (x.float() ** 2))"),
+        ("y = a ** b * c", "y = a.float() ** b * c"),
+    ],
+)
+def test_a_method_written_as_an_infix_operation_keeps_its_place_in_the_expression(line: str, expected: str) -> None:
+    found = rewrite(line, 1, [power], "{X}.float() ** {Y}")
+    assert found is not None and found.text == expected
+
+
 def test_an_expression_over_several_lines_comes_back_in_one_piece() -> None:
     text = "def f(x):\n    y = torch.log(\n        x,\n    )\n    return y\n"
     found = rewrite(text, 2, [called("log")], "nanlab.safe.log({x})")

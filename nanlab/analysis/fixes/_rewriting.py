@@ -6,6 +6,7 @@ import ast
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 MODULES = frozenset({"torch", "F", "nn", "math", "special", "linalg", "functional", "fft", "np", "nanlab", "tf"})
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
@@ -134,6 +135,24 @@ def _inside(inner: ast.AST, outer: ast.AST) -> bool:
     return any(n is inner for n in ast.walk(outer))
 
 
+def _parsed(text: str) -> ast.expr | None:
+    """The expression that a text writes; None for a text that is none."""
+    try:
+        return ast.parse(text.strip(), mode="eval").body if not _bracketed(text) else ast.Tuple([])
+    except SyntaxError:
+        return None
+
+
+def _bracketed(text: str) -> bool:
+    """Whether one pair of parentheses holds the whole text."""
+    depth = 0
+    for i, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0:
+            return sign == ")" and i == len(text) - 1
+    return False
+
+
 @dataclass(frozen=True)
 class _Page:
     """A file's lines (as UTF-8, in which ast counts columns) and its tree."""
@@ -159,11 +178,7 @@ class _Page:
                 yield node
 
     def source(self, node: ast.AST) -> str:
-        first, last = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
-        rows = self.lines[first : last + 1]
-        rows[-1] = rows[-1][: node.end_col_offset]  # type: ignore[attr-defined]
-        rows[0] = rows[0][node.col_offset :]  # type: ignore[attr-defined]
-        return b"\n".join(rows).decode()
+        return self._bytes(*self._span(node))
 
     def render(self, node: ast.AST, spots: dict[ast.AST, Found], form: str) -> str:
         """The text of a node, every spot in it in its new form."""
@@ -174,19 +189,46 @@ class _Page:
         for name, operand in zip("xyzw", found.operands, strict=False):
             text = self.render(operand, spots, form)
             parts[name] = text
-            parts[name.upper()] = text if isinstance(operand, _ATOMS) else f"({text})"
+            parts[name.upper()] = text if isinstance(_parsed(text), _ATOMS) else f"({text})"
         parts["rest"] = "".join(", " + self.source(a) for a in found.rest)
         parts["args"] = parts["rest"].removeprefix(", ")
         new = form.format(**parts)
-        return f"{parts['x']} = {new}" if isinstance(node, ast.AugAssign) else new
+        if isinstance(node, ast.AugAssign):
+            return f"{parts['x']} = {new}"
+        return f"({new})" if self._needs_parentheses(node, _parsed(new)) else new
+
+    def _needs_parentheses(self, old: ast.AST, new: ast.expr | None) -> bool:
+        """Whether what stands around an expression would take its new form apart."""
+        if isinstance(new, _ATOMS):
+            return False
+        if isinstance(old, ast.BinOp) and isinstance(new, ast.BinOp) and type(old.op) is type(new.op):
+            return False
+        around = next((n for n in ast.walk(self.tree) if any(c is old for c in ast.iter_child_nodes(n))), None)
+        if isinstance(around, ast.Subscript):
+            return around.value is old
+        if isinstance(around, ast.Call):
+            return around.func is old
+        return isinstance(around, ast.Attribute | ast.BinOp | ast.UnaryOp | ast.Await | ast.Starred)
 
     def _patched(self, node: ast.AST, spots: dict[ast.AST, Found], form: str) -> str:
         inner = [n for n in spots if n is not node and _inside(n, node)]
         outer = [n for n in inner if not any(n is not m and _inside(n, m) for m in inner)]
-        text = self.source(node)
-        for spot in outer:
-            text = text.replace(self.source(spot), self.render(spot, spots, form), 1)
-        return text
+        start, end = self._span(node)
+        text, after = "", end
+        for spot in sorted(outer, key=self._span, reverse=True):
+            first, last = self._span(spot)
+            text = self.render(spot, spots, form) + self._bytes(last, after) + text
+            after = first
+        return self._bytes(start, after) + text
+
+    def _span(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node starts and ends, in bytes from the start of the file."""
+        starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
+        first, last = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
+        return starts[first] + node.col_offset, starts[last] + node.end_col_offset  # type: ignore[attr-defined]
+
+    def _bytes(self, start: int, end: int) -> str:
+        return b"\n".join(self.lines)[start:end].decode()
 
     def replaced(self, changes: list[tuple[ast.AST, str]]) -> Rewritten:
         """The lines of these nodes with their new texts."""
