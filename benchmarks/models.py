@@ -10,7 +10,9 @@ from torch import nn
 Step = Callable[[], None]
 
 
-def _trained(model: nn.Module, make_loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Step]:
+def _trained(
+    model: nn.Module, make_loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer
+) -> tuple[nn.Module, Step]:
     def step() -> None:
         optimizer.zero_grad()
         make_loss().backward()
@@ -34,7 +36,9 @@ def transformer() -> tuple[nn.Module, Step]:
     model = nn.Sequential(nn.TransformerEncoder(layer, 4), nn.Linear(256, 10))
     x, y = torch.randn(8, 64, 256), torch.randint(0, 10, (8, 64))
     return _trained(
-        model, lambda: nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()), torch.optim.AdamW(model.parameters())
+        model,
+        lambda: nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()),
+        torch.optim.AdamW(model.parameters()),
     )
 
 
@@ -48,7 +52,9 @@ def cnn() -> tuple[nn.Module, Step]:
         channels = width
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
     x, y = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
-    return _trained(model, lambda: nn.functional.cross_entropy(model(x), y), torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
+    return _trained(
+        model, lambda: nn.functional.cross_entropy(model(x), y), torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    )
 
 
 class _Tagger(nn.Module):
@@ -66,7 +72,9 @@ def lstm() -> tuple[nn.Module, Step]:
     model = _Tagger()
     x, y = torch.randn(16, 40, 32), torch.randint(0, 5, (16, 40))
     return _trained(
-        model, lambda: nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()), torch.optim.Adam(model.parameters())
+        model,
+        lambda: nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()),
+        torch.optim.Adam(model.parameters()),
     )
 
 

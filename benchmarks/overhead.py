@@ -48,13 +48,22 @@ def debug_mode(model: Any) -> Iterator[None]:
 
     def finite(func: Any, types: Any, args: Any, kwargs: Any, result: Any) -> dict[str, bool]:
         tensors = result if isinstance(result, (tuple, list)) else (result,)
-        return {"finite": all(bool(torch.isfinite(t).all()) for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point())}
+        return {
+            "finite": all(
+                bool(torch.isfinite(t).all()) for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()
+            )
+        }
 
     with DebugMode(record_stack_trace=True) as mode, mode.dispatch_hooks(log_hook=finite):
         yield
 
 
-TOOLS: dict[str, Callable[[Any], Any]] = {"bare": bare, "nanlab": watched, "detect_anomaly": anomaly, "DebugMode": debug_mode}
+TOOLS: dict[str, Callable[[Any], Any]] = {
+    "bare": bare,
+    "nanlab": watched,
+    "detect_anomaly": anomaly,
+    "DebugMode": debug_mode,
+}
 
 
 def _resident() -> int:
@@ -119,7 +128,9 @@ def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
         for tool, make in TOOLS.items():
             times[tool].append(time_steps(make, model, step, count))
     ratios = {
-        tool: statistics.median(t / b for t, b in zip(times[tool], times["bare"], strict=True)) for tool in TOOLS if tool != "bare"
+        tool: statistics.median(t / b for t, b in zip(times[tool], times["bare"], strict=True))
+        for tool in TOOLS
+        if tool != "bare"
     }
     return {"bare": statistics.median(times["bare"]), "ratios": ratios, "memory": memory}
 
@@ -134,7 +145,11 @@ def main() -> None:
     torch.set_num_threads(1)
     tools = [t for t in TOOLS if t != "bare"]
     lines = [
-        "| model | bare step | " + " | ".join(f"{t} / bare" for t in tools) + " | peak memory above start, MiB (" + ", ".join(TOOLS) + ") |",
+        "| model | bare step | "
+        + " | ".join(f"{t} / bare" for t in tools)
+        + " | peak memory above start, MiB ("
+        + ", ".join(TOOLS)
+        + ") |",
         "|---" * (3 + len(tools)) + "|",
     ]
     print("\n".join(lines))

@@ -47,6 +47,8 @@ class Progress:
 
 def line(recording: Recording) -> str:
     """The line as it reads now."""
-    worst = next((s for s in ("turned", "born", "carried", "healed") if STATUSES.index(s) in recording.status.values()), "ok")
+    worst = next(
+        (s for s in ("turned", "born", "carried", "healed") if STATUSES.index(s) in recording.status.values()), "ok"
+    )
     steps = len(recording.starts) - 1
     return f"nanwatch: {steps:,} steps, {recording.end:,} results seen, worst status so far: {worst}"

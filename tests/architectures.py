@@ -26,24 +26,56 @@ IMAGE = {"image_size": 30, "patch_size": 6, "num_channels": 3}
 
 # name -> (model class, configuration class, configuration, kind of input)
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **TOKENS}, "causal"),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **TOKENS},
+        "causal",
+    ),
     "llama": ("LlamaForCausalLM", "LlamaConfig", SMALL | TOKENS, "causal"),
     "mistral": ("MistralForCausalLM", "MistralConfig", SMALL | TOKENS | {"num_key_value_heads": 2}, "causal"),
-    "mixtral": ("MixtralForCausalLM", "MixtralConfig", SMALL | TOKENS | {"num_key_value_heads": 2, "num_local_experts": 4, "intermediate_size": 32}, "causal"),
+    "mixtral": (
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        SMALL | TOKENS | {"num_key_value_heads": 2, "num_local_experts": 4, "intermediate_size": 32},
+        "causal",
+    ),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SMALL | TOKENS | {"num_key_value_heads": 2}, "causal"),
     "gemma": ("GemmaForCausalLM", "GemmaConfig", SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8}, "causal"),
-    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8}, "causal"),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8},
+        "causal",
+    ),
     "phi": ("PhiForCausalLM", "PhiConfig", SMALL | TOKENS, "causal"),
     "opt": (
         "OPTForCausalLM",
         "OPTConfig",
-        {"vocab_size": 99, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24, "word_embed_proj_dim": 16}
+        {
+            "vocab_size": 99,
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "ffn_dim": 24,
+            "word_embed_proj_dim": 16,
+        }
         | TOKENS,
         "causal",
     ),
     "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", SMALL | TOKENS, "causal"),
-    "bloom": ("BloomForCausalLM", "BloomConfig", {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4, **TOKENS}, "causal"),
-    "mamba": ("MambaForCausalLM", "MambaConfig", {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, **TOKENS}, "causal"),
+    "bloom": (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4, **TOKENS},
+        "causal",
+    ),
+    "mamba": (
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, **TOKENS},
+        "causal",
+    ),
     "bert": ("BertForMaskedLM", "BertConfig", SMALL, "masked"),
     "roberta": ("RobertaForMaskedLM", "RobertaConfig", SMALL | TOKENS, "masked"),
     "albert": ("AlbertForMaskedLM", "AlbertConfig", SMALL | {"embedding_size": 16}, "masked"),
@@ -58,13 +90,31 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",
-        {"vocab_size": 99, "d_model": 32, "d_ff": 37, "d_kv": 8, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0},
+        {
+            "vocab_size": 99,
+            "d_model": 32,
+            "d_ff": 37,
+            "d_kv": 8,
+            "num_layers": 2,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+        },
         "seq2seq",
     ),
     "bart": ("BartForConditionalGeneration", "BartConfig", SEQ2SEQ, "seq2seq"),
     "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", SEQ2SEQ, "seq2seq"),
-    "vit": ("ViTForImageClassification", "ViTConfig", {k: v for k, v in SMALL.items() if k != "vocab_size"} | IMAGE, "image"),
-    "deit": ("DeiTForImageClassification", "DeiTConfig", {k: v for k, v in SMALL.items() if k != "vocab_size"} | IMAGE, "image"),
+    "vit": (
+        "ViTForImageClassification",
+        "ViTConfig",
+        {k: v for k, v in SMALL.items() if k != "vocab_size"} | IMAGE,
+        "image",
+    ),
+    "deit": (
+        "DeiTForImageClassification",
+        "DeiTConfig",
+        {k: v for k, v in SMALL.items() if k != "vocab_size"} | IMAGE,
+        "image",
+    ),
     "swin": (
         "SwinForImageClassification",
         "SwinConfig",

@@ -14,7 +14,14 @@ import torch
 
 import nanlab
 
-UNDEFINED = ("empty", "new_empty", "empty_like", "empty_strided", "empty_permuted", "new_empty_strided")  # whatever was in memory
+UNDEFINED = (
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "empty_permuted",
+    "new_empty_strided",
+)  # whatever was in memory
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
 
 
@@ -81,7 +88,9 @@ def run(function: Callable[[], Any], leaves: list[torch.Tensor], backward: bool)
     return [_bits(t) for t in outputs] + [_bits(leaf.grad) for leaf in leaves if leaf.grad is not None]
 
 
-def compare(name: str, make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]], backward: bool, tally: Tally) -> None:
+def compare(
+    name: str, make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]], backward: bool, tally: Tally
+) -> None:
     """Run once bare and once watched."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -173,7 +182,12 @@ def _operator(op: Any, dtype: torch.dtype, grad: bool, samples: int, tally: Tall
             leaves = [t for t in _tensors((first, args, kwargs)) if t.requires_grad]
             return (lambda: op(first, *args, **kwargs)), leaves
 
-        compare(f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {dtype} sample {i}", make, grad, tally)
+        compare(
+            f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {dtype} sample {i}",
+            make,
+            grad,
+            tally,
+        )
 
 
 def modules(samples: int, keep: Callable[[int], bool] = lambda i: True) -> Tally:

@@ -342,7 +342,13 @@ def test_every_executed_node_is_a_row_of_backward_in_order() -> None:
     x = torch.ones(3, requires_grad=True)
     with nanlab.watch() as trace:
         ((x * 2).exp() + 1).sum().backward()
-    assert trace.backward.name.tolist() == ["SumBackward0", "AddBackward0", "ExpBackward0", "MulBackward0", "AccumulateGrad"]
+    assert trace.backward.name.tolist() == [
+        "SumBackward0",
+        "AddBackward0",
+        "ExpBackward0",
+        "MulBackward0",
+        "AccumulateGrad",
+    ]
     assert trace.backward.order.tolist() == [0, 1, 2, 3, 4]
     assert trace.backward.gain.iloc[3] == pytest.approx(2.0)
 
@@ -497,7 +503,10 @@ def test_a_model_that_is_no_module_is_refused() -> None:
         nanlab.watch(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "value"), [("steps", 0), ("keep", -1), ("steps", "3"), ("keep", 1.5), ("on_fault", "explode"), ("shadow", "int8")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("steps", 0), ("keep", -1), ("steps", "3"), ("keep", 1.5), ("on_fault", "explode"), ("shadow", "int8")],
+)
 def test_a_wrong_option_is_refused_with_what_was_seen(name: str, value: object) -> None:
     with pytest.raises(NanlabError, match=str(value)):
         nanlab.watch(**{name: value})  # type: ignore[arg-type]

@@ -92,7 +92,9 @@ class BackwardRecorder:
         sources = tuple(ops.source(t) for t in roots)
         line, site = ops.lines.here(frame)
         edges, nodes, oldest, adding = self._hook([t.grad_fn for t in roots if t.grad_fn is not None], number, handles)
-        recording.passes.append(BackwardPass(number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes)))
+        recording.passes.append(
+            BackwardPass(number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes))
+        )
         if not number:
             recording.began = ops.training_began(frame, oldest)
         for tensor, source in zip(roots, sources, strict=True):
@@ -102,7 +104,9 @@ class BackwardRecorder:
                 self.loss_seen(tensor, source)
         return oldest, adding
 
-    def _hook(self, roots: list[Any], number: int, handles: list[Any]) -> tuple[list[tuple[int, int]], set[int], int, bool]:
+    def _hook(
+        self, roots: list[Any], number: int, handles: list[Any]
+    ) -> tuple[list[tuple[int, int]], set[int], int, bool]:
         """Register a hook with every node that can be reached; (edges, sequence numbers, lowest of them, whether gradients are there)."""
         edges: list[tuple[int, int]] = []
         seen: set[Any] = set(roots)

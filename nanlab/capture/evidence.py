@@ -160,7 +160,9 @@ class Evidence:
             if status in (BORN, TURNED):
                 self._keep(func, call, args, kwargs, targets, old, plan, node)
 
-    def _status(self, plan: Plan, position: int, target: Tensor, reads: list[int], args: Any, old: Tensor | None, flags: int) -> int:
+    def _status(
+        self, plan: Plan, position: int, target: Tensor, reads: list[int], args: Any, old: Tensor | None, flags: int
+    ) -> int:
         stats = self.recording.stats(position)
         if flags & UNINIT:
             return 0
@@ -170,7 +172,11 @@ class Evidence:
             return BORN
         before = [self.recording.stats(s) for s in reads]
         if stats.nan and not any(b is not None and b.nan for b in before):
-            return BORN if plan.pointwise and self._fresh(target, args, old) and not self._meets_infinity(target, args, old) else TURNED
+            return (
+                BORN
+                if plan.pointwise and self._fresh(target, args, old) and not self._meets_infinity(target, args, old)
+                else TURNED
+            )
         if plan.pointwise and self._fresh(target, args, old):
             return BORN
         return CARRIED
@@ -224,7 +230,9 @@ class Evidence:
             number = recording.new_number()
             stat = (chunk.number << 32) | chunk.stats.add(operand)
             dtype = str(operand.dtype).removeprefix("torch.")
-            recording.sources[number] = Source(number, "unseen-write", "", stat, call, tuple(operand.shape), dtype, (source,))
+            recording.sources[number] = Source(
+                number, "unseen-write", "", stat, call, tuple(operand.shape), dtype, (source,)
+            )
             recording.bad.add(number)
             found.append(number)
             storage = storage_of(operand)
@@ -240,7 +248,15 @@ class Evidence:
         return found
 
     def _keep(
-        self, func: Any, call: int, args: Any, kwargs: Any, targets: list[Tensor], old: Tensor | None, plan: Plan, node: Any
+        self,
+        func: Any,
+        call: int,
+        args: Any,
+        kwargs: Any,
+        targets: list[Tensor],
+        old: Tensor | None,
+        plan: Plan,
+        node: Any,
     ) -> None:
         if call in self.recording.kept or self.calls >= KEEP_CALLS:
             return
@@ -267,7 +283,13 @@ class Evidence:
         kept_args = tuple(copy(a) for a in args)
         saved = _saved(node)
         self.recording.kept[call] = Kept(
-            call, func, kept_args, {k: copy(v) for k, v in kwargs.items()}, outputs, saved, node.name() if node is not None else ""
+            call,
+            func,
+            kept_args,
+            {k: copy(v) for k, v in kwargs.items()},
+            outputs,
+            saved,
+            node.name() if node is not None else "",
         )
 
     def drop(self, positions: list[int]) -> None:

@@ -42,7 +42,24 @@ Tensor = torch.Tensor
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
-_NODE_PLAN = (False, (), False, (), False, False, False, False, False, False, False, False, False, True, False, "")  # of an unobserved node: reads, makes something new
+_NODE_PLAN = (
+    False,
+    (),
+    False,
+    (),
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    True,
+    False,
+    "",
+)  # of an unobserved node: reads, makes something new
 _active: WeakSet[OpRecorder] = WeakSet()
 
 
@@ -153,14 +170,27 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         if self.in_optimizer and not plan.optimizer_risk:
             return None
         wanted = plan.inplace_risk and target.numel() <= 4096
-        if not wanted and not self.in_optimizer and target.dtype in (torch.float16, torch.bfloat16) and not torch.is_grad_enabled():
+        if (
+            not wanted
+            and not self.in_optimizer
+            and target.dtype in (torch.float16, torch.bfloat16)
+            and not torch.is_grad_enabled()
+        ):
             storage = storage_of(target)
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
             wanted = entry is not None and entry.owner >= 0
         return target.detach().clone() if wanted else None
 
     def _write(
-        self, func: Any, plan: Plan, args: Any, kwargs: Any, out: Any, sources: list[int], old: Tensor | None, place: Place
+        self,
+        func: Any,
+        plan: Plan,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        sources: list[int],
+        old: Tensor | None,
+        place: Place,
     ) -> int:
         """Append the rows of a call; position of the first."""
         recording, chunk = self.recording, self.chunk
@@ -204,7 +234,9 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         recording, chunk = self.recording, self.chunk
         plan = Plan(name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward", *_NODE_PLAN)
         self._flags, self._grad = 0, False
-        saved = [v for v in (getattr(node, key) for key in dir(node) if key.startswith("_saved_")) if isinstance(v, Tensor)]
+        saved = [
+            v for v in (getattr(node, key) for key in dir(node) if key.startswith("_saved_")) if isinstance(v, Tensor)
+        ]
         sources = [self.source(t) for t in (*taken, *saved)]
         number = node._sequence_nr()
         info = recording.nodes.get(number)
@@ -219,7 +251,15 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
                 self.evidence.judge(None, plan, call, given, sources, (*taken, *saved), {}, None, 0, node)
 
     def _row(
-        self, plan: Plan, op: int, place: Place, output: int, call: int, target: Tensor, sources: list[int], written: bool
+        self,
+        plan: Plan,
+        op: int,
+        place: Place,
+        output: int,
+        call: int,
+        target: Tensor,
+        sources: list[int],
+        written: bool,
     ) -> int:
         """Append the row of one output; the number of its bad elements (-1: not known yet)."""
         recording, chunk = self.recording, self.chunk

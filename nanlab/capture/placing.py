@@ -28,7 +28,9 @@ class Placing:
     depth: int
     in_backward: int
     in_optimizer: int
-    step_place: tuple[int, int] | None  # line and site of the running optimizer step, where the optimizer is torch's own
+    step_place: (
+        tuple[int, int] | None
+    )  # line and site of the running optimizer step, where the optimizer is torch's own
     engine_codes: set[Any]
     sequence: int
     opening: dict[int, int]
@@ -123,7 +125,9 @@ class Placing:
         if now > self.sequence:  # create_graph: the backward operation has a node of its own
             for made in range(max(self.sequence, now - 64), now):
                 if info is not None:
-                    self.recording.nodes[made] = NodeInfo(self.recording.end, info.op, info.line, info.site, info.module, info.custom)
+                    self.recording.nodes[made] = NodeInfo(
+                        self.recording.end, info.op, info.line, info.site, info.module, info.custom
+                    )
             self.sequence = now
         if info is not None and (where in ("", "custom")):
             return BACKWARD, number, info.line, info.site, info.module

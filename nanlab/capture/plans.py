@@ -29,7 +29,9 @@ _HIDDEN_WRITES = {
 }
 # Operators that tell nothing about numbers.
 _SKIPPED_NAMESPACES = frozenset({"profiler", "prim", "prims"})
-_SKIPPED = frozenset("_local_scalar_dense is_same_size _has_compatible_shallow_copy_type equal resize_ set_ _nested_tensor_size".split())
+_SKIPPED = frozenset(
+    "_local_scalar_dense is_same_size _has_compatible_shallow_copy_type equal resize_ set_ _nested_tensor_size".split()
+)
 # Pure functions of one operand that destroy it when done in place; worth a copy of a small operand.
 RISKY_IN_PLACE = frozenset(
     "log_ log2_ log10_ log1p_ sqrt_ rsqrt_ reciprocal_ pow_ div_ acos_ asin_ acosh_ atanh_ erfinv_ exp_ expm1_ logit_ lgamma_ "
@@ -77,7 +79,9 @@ def plan_for(func: Any) -> Plan:
     name = getattr(func, "_opname", None) or getattr(func, "__name__", str(func))
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
-        return Plan(name, True, (), False, (), False, False, False, False, False, False, False, False, False, False, False, "")
+        return Plan(
+            name, True, (), False, (), False, False, False, False, False, False, False, False, False, False, False, ""
+        )
     writes: list[int | str] = []
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -76,7 +76,14 @@ class Reading:
         if stats.bad > 0:
             recording.bad.add(number)
         recording.sources[number] = Source(
-            number, kind, name, stat, recording.end, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), parents
+            number,
+            kind,
+            name,
+            stat,
+            recording.end,
+            tuple(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+            parents,
         )
         return number
 

@@ -43,7 +43,12 @@ class ShadowRecorder:
 
     def before(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> list[Tensor] | None:
         """The twins of an operation's results, computed before it runs; None where it has none."""
-        if plan.view or plan.uninitialised or plan.copies or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
+        if (
+            plan.view
+            or plan.uninitialised
+            or plan.copies
+            or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        ):
             return None
         if not self._narrow(args) and not any(v in HALF for v in kwargs.values() if isinstance(v, torch.dtype)):
             return None
@@ -53,7 +58,11 @@ class ShadowRecorder:
             result = func(*wide_args, **wide_kwargs)
         except Exception:
             return None
-        return [t for w in plan.writes if isinstance(w, int) for t in _halves(wide_args[w])] if plan.writes else _halves(result)
+        return (
+            [t for w in plan.writes if isinstance(w, int) for t in _halves(wide_args[w])]
+            if plan.writes
+            else _halves(result)
+        )
 
     def _narrow(self, args: Any) -> bool:
         return any(t.dtype in HALF for a in args for t in _halves(a))

@@ -19,7 +19,9 @@ class StepClock:
 
     def __init__(self) -> None:
         self.starts: list[int] = [0]  # position at which each step begins
-        self._tentative: list[tuple[int, int, bool]] = []  # (index into starts, autograd sequence number, in a no_grad loop)
+        self._tentative: list[
+            tuple[int, int, bool]
+        ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
         self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event

@@ -20,7 +20,9 @@ from nanlab.capture.steps import StepClock
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import OP, Sink
 
-COPY_LIMIT = 1 << 30  # bytes of parameters copied before an optimizer step to measure the update; above this there is none
+COPY_LIMIT = (
+    1 << 30
+)  # bytes of parameters copied before an optimizer step to measure the update; above this there is none
 _SETTINGS = ("eps", "weight_decay", "momentum", "foreach", "fused", "capturable", "centered", "amsgrad", "alpha")
 
 
@@ -156,7 +158,9 @@ class TrainingRecorder:
         recording, source = self.ops.recording, self.ops.source
         if kind == "unscale":
             changed = changed_before_unscale(recording, self.history, position)
-            self.history.unscales.append(Unscale(position, len(args[0]), recording.value(source(args[1])) != 0, changed))
+            self.history.unscales.append(
+                Unscale(position, len(args[0]), recording.value(source(args[1])) != 0, changed)
+            )
             return
         operands = recording.operands(position)
         before = recording.value(operands[0][0]) if operands else None
@@ -183,7 +187,8 @@ class TrainingRecorder:
         """The parameters as they are now, in memory that is kept from step to step."""
         copies = self._copies.get(id(optimizer), [])
         same = len(copies) == len(parameters) and all(
-            c.shape == p.shape and c.dtype == p.dtype and c.device == p.device for c, p in zip(copies, parameters, strict=True)
+            c.shape == p.shape and c.dtype == p.dtype and c.device == p.device
+            for c, p in zip(copies, parameters, strict=True)
         )
         if same:
             torch._foreach_copy_(copies, parameters)
@@ -204,7 +209,9 @@ class TrainingRecorder:
         row = recording.row(ops.source(parameters[0])) if parameters else None
         writer = recording.ops.items[row[OP]] if row is not None else ""
         self.history.optimizer_steps.append(
-            OptimizerStep(position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer)
+            OptimizerStep(
+                position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer
+            )
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():

@@ -101,10 +101,14 @@ class watch:
 
     def __enter__(self) -> Trace:
         if _current:
-            raise UsageError("a watch is already running (they do not nest); end it first, in a notebook with: %nanwatch off")
+            raise UsageError(
+                "a watch is already running (they do not nest); end it first, in a notebook with: %nanwatch off"
+            )
         if threading.current_thread() is not threading.main_thread():
             name = threading.current_thread().name
-            raise UsageError(f"watch() works in the main thread only, this is thread {name!r}; start the watch where the loop is started")
+            raise UsageError(
+                f"watch() works in the main thread only, this is thread {name!r}; start the watch where the loop is started"
+            )
         if torch.utils.data.get_worker_info() is not None:
             raise UsageError("watch() was called in a DataLoader worker process; watch the training loop instead")
         _current.append(self)
@@ -170,7 +174,9 @@ class watch:
         self._ops.module, self._ops.depth = self._modules.current, self._modules.depth
 
     def _module_returned(self, module: nn.Module, output: Any) -> None:
-        values = output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
+        values = (
+            output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
+        )
         for value in values:
             if isinstance(value, torch.Tensor) and self.recording.may_be_bad(row := self._ops.source(value)):
                 self._outputs.append(row)
@@ -231,7 +237,9 @@ def running() -> Recording | None:
 
 def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any) -> None:
     if model is not None and not isinstance(model, nn.Module):
-        raise TypeMismatchError(f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)")
+        raise TypeMismatchError(
+            f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)"
+        )
     for name, value in (("steps", steps), ("keep", keep)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise TypeMismatchError(f"expected a whole number for {name}, got {value!r}; try: {name}=3")
@@ -241,4 +249,3 @@ def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any) -> Non
         raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')
     if shadow not in (None, torch.float32, "float32"):
         raise UsageError(f'shadow must be torch.float32 (or "float32"), got {shadow!r}')
-

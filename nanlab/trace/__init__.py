@@ -87,7 +87,9 @@ class Trace:
         """
         stat = self.recording.stat_of(int(position))
         if stat < 0:
-            raise UsageError(f"no row at position {position}; trace.ops.position lists those at hand (older steps are folded, see keep=)")
+            raise UsageError(
+                f"no row at position {position}; trace.ops.position lists those at hand (older steps are folded, see keep=)"
+            )
         chunk = self.recording.chunks[stat >> 32]
         return chunk.stats.histogram(chunk.stat_row(stat))
 
@@ -99,7 +101,9 @@ class Trace:
     def source(self, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
         """(number, text) of a line and those around it; ``file`` as the tables show it."""
         real = next((place[2] for place in self.recording.places if place[0] == file), file)
-        texts = [(n, linecache.getline(real, n).rstrip("\n")) for n in range(max(1, line - context), line + context + 1)]
+        texts = [
+            (n, linecache.getline(real, n).rstrip("\n")) for n in range(max(1, line - context), line + context + 1)
+        ]
         return [(n, text) for n, text in texts if text or n == line]
 
     # -- doors -----------------------------------------------------------------------------------------------------
@@ -115,7 +119,9 @@ class Trace:
         try:
             return diagnose(self)
         except Exception as error:
-            self.recording.notes.append(f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete")
+            self.recording.notes.append(
+                f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"
+            )
             return []
 
     @property

@@ -72,7 +72,11 @@ def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
 
 
 def _categories(codes: Array, names: list[Any]) -> Any:
-    return pd.Categorical.from_codes(codes, categories=pd.Index(list(dict.fromkeys(map(str, names))), dtype=object)) if names else codes
+    return (
+        pd.Categorical.from_codes(codes, categories=pd.Index(list(dict.fromkeys(map(str, names))), dtype=object))
+        if names
+        else codes
+    )
 
 
 def _lookup(items: list[Any], codes: Array) -> Array:
@@ -142,9 +146,15 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
     numbers = stat_columns(recording, stats)
     total: dict[str, Array] = {}
     for name in ("numel", "nan", "zero", "fp16_zero"):
-        total[name] = np.bincount(owner, numbers[name], len(groups)).astype(np.int64) if len(flat) else np.zeros(len(groups), np.int64)
+        total[name] = (
+            np.bincount(owner, numbers[name], len(groups)).astype(np.int64)
+            if len(flat)
+            else np.zeros(len(groups), np.int64)
+        )
     infinite = numbers["posinf"] + numbers["neginf"]
-    total["inf"] = np.bincount(owner, infinite, len(groups)).astype(np.int64) if len(flat) else np.zeros(len(groups), np.int64)
+    total["inf"] = (
+        np.bincount(owner, infinite, len(groups)).astype(np.int64) if len(flat) else np.zeros(len(groups), np.int64)
+    )
     finite = numbers["numel"] - numbers["nan"] - infinite
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         squares = np.where(finite > 0, np.nan_to_num(numbers["rms"]) ** 2 * finite, 0.0)
@@ -179,7 +189,11 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     infos = [recording.nodes.get(r.node) for r in runs]
     lines = np.array([i.line if i else 0 for i in infos], dtype=np.int64)
     file, line, source = _place_columns(recording, lines) if len(runs) else (lines, lines, lines)
-    steps = np.searchsorted(recording.starts, [r.position for r in runs], side="right") - 1 if runs else np.zeros(0, np.int64)
+    steps = (
+        np.searchsorted(recording.starts, [r.position for r in runs], side="right") - 1
+        if runs
+        else np.zeros(0, np.int64)
+    )
     everything = np.ones(len(runs), bool)
     with np.errstate(invalid="ignore", divide="ignore"):
         gain = given["rms"] / taken["rms"]
@@ -261,9 +275,12 @@ def parameters_frame(recording: Recording) -> pd.DataFrame:
     merged = parameter_columns(recording)
     frame: dict[str, Any] = {
         "step": np.searchsorted(recording.starts, merged["position"], side="right") - 1,
-        "parameter": _lookup(recording.parameter_names, merged["owner"]) if recording.parameter_names else merged["owner"],
+        "parameter": _lookup(recording.parameter_names, merged["owner"])
+        if recording.parameter_names
+        else merged["owner"],
         "numel": counts_array(
-            np.maximum(merged["value_numel"], merged["gradient_numel"]), merged["value_known"] | merged["gradient_known"]
+            np.maximum(merged["value_numel"], merged["gradient_numel"]),
+            merged["value_known"] | merged["gradient_known"],
         ),
     }
     for name in ("value", "gradient", "update"):
@@ -359,8 +376,19 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
         twin = chunk.stat_row(shadow.stat)
         file, line, _ = recording.places[row[LINE]]
         numel = chunk.stats.stats(twin).numel
-        place = (recording.step_of(position), PHASES[row[PHASE]], recording.ops.items[row[OP]], recording.modules.items[row[MODULE]])
-        lost = (numel, shadow.flushed, shadow.flushed / numel if numel else 0.0, shadow.overflowed, shadow.relative_error)
+        place = (
+            recording.step_of(position),
+            PHASES[row[PHASE]],
+            recording.ops.items[row[OP]],
+            recording.modules.items[row[MODULE]],
+        )
+        lost = (
+            numel,
+            shadow.flushed,
+            shadow.flushed / numel if numel else 0.0,
+            shadow.overflowed,
+            shadow.relative_error,
+        )
         rows.append((position, *place, file, line, *lost, chunk.stats.histogram(twin)))
     names = "position step phase op module file line numel flushed flushed_share overflowed relative_error exponents"
     return pd.DataFrame(rows, columns=names.split())
@@ -372,4 +400,13 @@ def edges_frame(recording: Recording) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "backward_pass", "source", "target"])
 
 
-__all__ = ["CALL", "OPS_COLUMNS", "backward_frame", "edges_frame", "ops_frame", "parameters_frame", "shadow_frame", "steps_frame"]
+__all__ = [
+    "CALL",
+    "OPS_COLUMNS",
+    "backward_frame",
+    "edges_frame",
+    "ops_frame",
+    "parameters_frame",
+    "shadow_frame",
+    "steps_frame",
+]

@@ -203,7 +203,9 @@ class Recording:
     devices: Names = field(default_factory=lambda: Names("cpu"))
     places: list[tuple[str, int, str]] = field(default_factory=lambda: [("", 0, "")])
     status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
-    began: int = 1 << 62  # position at which the first graph that went backward begins; before it the program was being built
+    began: int = (
+        1 << 62
+    )  # position at which the first graph that went backward begins; before it the program was being built
     owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
     pending: bool = False  # some rows are still on their device: what is bad among them is not known yet
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity

@@ -48,7 +48,12 @@ def build(fixed: bool = False):
     def step(i):
         x = torch.randn(15, 5, generator=gen)
         ring = torch.arange(15)
-        edges = torch.stack([torch.cat([ring, torch.randint(0, 15, (20,), generator=gen)]), torch.cat([ring.roll(1), ring.repeat(2)[:20]])])
+        edges = torch.stack(
+            [
+                torch.cat([ring, torch.randint(0, 15, (20,), generator=gen)]),
+                torch.cat([ring.roll(1), ring.repeat(2)[:20]]),
+            ]
+        )
         if i == 3:
             edges = edges[:, edges[1] != 9]  # nobody points at node 9
         y = torch.randint(0, 3, (15,), generator=gen)

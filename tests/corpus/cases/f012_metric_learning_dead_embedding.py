@@ -20,7 +20,12 @@ class Embedder(nn.Module):
         super().__init__()
         self.safe = safe
         self.conv = nn.Sequential(
-            nn.Conv2d(1, 8, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+            nn.Conv2d(1, 8, 3, bias=False),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, bias=False),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
         )
 
     def forward(self, x):

@@ -22,7 +22,11 @@ class PoseNet(nn.Module):
         super().__init__()
         self.safe = safe
         self.body = nn.Sequential(
-            nn.Linear(9, 24, bias=False), nn.Tanh(), nn.Linear(24, 24, bias=False), nn.Tanh(), nn.Linear(24, 8, bias=False)
+            nn.Linear(9, 24, bias=False),
+            nn.Tanh(),
+            nn.Linear(24, 24, bias=False),
+            nn.Tanh(),
+            nn.Linear(24, 8, bias=False),
         )
 
     def forward(self, imu):

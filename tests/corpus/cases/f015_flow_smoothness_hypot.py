@@ -19,7 +19,10 @@ class DepthNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1, padding_mode="replicate"), nn.ELU(), nn.Conv2d(8, 8, 3, padding=1, padding_mode="replicate"), nn.ELU()
+            nn.Conv2d(1, 8, 3, padding=1, padding_mode="replicate"),
+            nn.ELU(),
+            nn.Conv2d(8, 8, 3, padding=1, padding_mode="replicate"),
+            nn.ELU(),
         )
         self.head = nn.Conv2d(8, 1, 1)
 

@@ -34,7 +34,9 @@ class RunningScale(nn.Module):
 
 def build(fixed: bool = False):
     torch.manual_seed(17)
-    net = nn.Sequential(RunningScale(fixed), nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 4))
+    net = nn.Sequential(
+        RunningScale(fixed), nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 24), nn.GELU(), nn.Linear(24, 4)
+    )
     opt = torch.optim.Adam(net.parameters(), lr=2e-3)
     gen = torch.Generator().manual_seed(117)
 

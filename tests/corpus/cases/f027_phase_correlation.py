@@ -19,7 +19,9 @@ class Register(nn.Module):
     def __init__(self, eps):
         super().__init__()
         self.eps = eps
-        self.features = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.Tanh(), nn.Conv2d(6, 1, 3, padding=1, bias=False))
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.Tanh(), nn.Conv2d(6, 1, 3, padding=1, bias=False)
+        )
 
     def forward(self, a, b):
         fa, fb = torch.fft.rfft2(self.features(a)), torch.fft.rfft2(self.features(b))

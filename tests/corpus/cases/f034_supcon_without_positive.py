@@ -17,7 +17,9 @@ META = {
 class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2), nn.ReLU(), nn.Flatten())
+        self.conv = nn.Sequential(
+            nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2), nn.ReLU(), nn.Flatten()
+        )
         self.head = nn.Linear(12 * 4, 8)
 
     def forward(self, x):

@@ -45,7 +45,11 @@ def build(fixed: bool = False):
         opt.zero_grad()
         ratio = logp - ref  # ORIGIN
         penalty = (logp.exp() * ratio).sum(-1)
-        loss = -((reward - baseline).detach() * logp[:, 0]).mean() + 0.1 * penalty.mean() + (reward - baseline).square().mean()
+        loss = (
+            -((reward - baseline).detach() * logp[:, 0]).mean()
+            + 0.1 * penalty.mean()
+            + (reward - baseline).square().mean()
+        )
         loss.backward()
         opt.step()
         return loss

@@ -29,7 +29,12 @@ class Elu(nn.Module):
 def build(fixed: bool = False):
     torch.manual_seed(38)
     net = nn.Sequential(
-        nn.Conv1d(2, 8, 3, padding=1), Elu(fixed), nn.Conv1d(8, 8, 3, padding=1), Elu(fixed), nn.Flatten(), nn.Linear(96, 3)
+        nn.Conv1d(2, 8, 3, padding=1),
+        Elu(fixed),
+        nn.Conv1d(8, 8, 3, padding=1),
+        Elu(fixed),
+        nn.Flatten(),
+        nn.Linear(96, 3),
     )
     opt = torch.optim.SGD(net.parameters(), lr=1e-4)
     gen = torch.Generator().manual_seed(138)

@@ -44,7 +44,10 @@ def build(fixed: bool = False):
         logp, value = net(obs)
         advantage = whiten((returns - value).detach(), 0 if fixed else 1)
         opt.zero_grad()
-        loss = -(advantage * logp.gather(1, action.unsqueeze(1)).squeeze(1)).mean() + 0.5 * (returns - value).square().mean()
+        loss = (
+            -(advantage * logp.gather(1, action.unsqueeze(1)).squeeze(1)).mean()
+            + 0.5 * (returns - value).square().mean()
+        )
         loss.backward()
         opt.step()
         return loss

@@ -29,7 +29,11 @@ class Standardise(nn.Module):
 def build(fixed: bool = False):
     torch.manual_seed(46)
     net = nn.Sequential(
-        nn.Linear(6, 24, bias=False), nn.ReLU(), nn.Linear(24, 16, bias=False), Standardise(1e-3 if fixed else 0.0), nn.Linear(16, 3)
+        nn.Linear(6, 24, bias=False),
+        nn.ReLU(),
+        nn.Linear(24, 16, bias=False),
+        Standardise(1e-3 if fixed else 0.0),
+        nn.Linear(16, 3),
     )
     opt = torch.optim.Adam(net.parameters(), lr=2e-3)
     gen = torch.Generator().manual_seed(146)

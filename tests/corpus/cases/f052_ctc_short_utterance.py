@@ -18,7 +18,9 @@ META = {
 class Recogniser(nn.Module):
     def __init__(self, letters=8):
         super().__init__()
-        self.sub = nn.Sequential(nn.Conv1d(6, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv1d(16, 16, 3, stride=2, padding=1), nn.ReLU())
+        self.sub = nn.Sequential(
+            nn.Conv1d(6, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv1d(16, 16, 3, stride=2, padding=1), nn.ReLU()
+        )
         self.rnn = nn.GRU(16, 16, batch_first=True)
         self.out = nn.Linear(16, letters)
 

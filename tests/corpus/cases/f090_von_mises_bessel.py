@@ -26,7 +26,9 @@ class WindNet(nn.Module):
     def forward(self, x):
         h = self.body(x)
         direction = self.mean(h)
-        return torch.atan2(direction[:, 0], direction[:, 1]), nn.functional.softplus(self.kappa(h).squeeze(-1)) + 2 * x[:, 0].abs()
+        return torch.atan2(direction[:, 0], direction[:, 1]), nn.functional.softplus(self.kappa(h).squeeze(-1)) + 2 * x[
+            :, 0
+        ].abs()
 
 
 def nll(mean, kappa, angle, scaled):

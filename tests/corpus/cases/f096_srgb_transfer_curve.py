@@ -19,7 +19,9 @@ class ToneMapper(nn.Module):
     def __init__(self, safe):
         super().__init__()
         self.safe = safe
-        self.exposure = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
+        self.exposure = nn.Sequential(
+            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3)
+        )
 
     def encode(self, linear):
         arg = linear.clamp_min(0.0031308) if self.safe else linear

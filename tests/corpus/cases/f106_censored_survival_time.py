@@ -19,7 +19,9 @@ class RelapseNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.site = nn.Embedding(4, 3)
-        self.net = nn.Sequential(nn.Linear(9, 24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1))
+        self.net = nn.Sequential(
+            nn.Linear(9, 24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 1)
+        )
 
     def forward(self, site, x):
         return self.net(torch.cat([self.site(site), x], -1)).squeeze(-1)

@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
-META = {"healthy": True, "n_steps": 5, "why": "softmin over an infinite and a finite cell is finite, gradients included"}
+META = {
+    "healthy": True,
+    "n_steps": 5,
+    "why": "softmin over an infinite and a finite cell is finite, gradients included",
+}
 
 
 class Embed(nn.Module):

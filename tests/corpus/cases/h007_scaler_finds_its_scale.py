@@ -13,7 +13,14 @@ META = {
 
 def build(fixed: bool = False):
     torch.manual_seed(7)
-    net = nn.Sequential(nn.Conv1d(2, 8, 3, padding=1), nn.GELU(), nn.Conv1d(8, 8, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(96, 1))
+    net = nn.Sequential(
+        nn.Conv1d(2, 8, 3, padding=1),
+        nn.GELU(),
+        nn.Conv1d(8, 8, 3, padding=1),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(96, 1),
+    )
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**26, backoff_factor=0.25)
     gen = torch.Generator().manual_seed(307)

@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
-META = {"healthy": True, "n_steps": 5, "why": "the first minimum replaces every infinity, and only indices leave the sampler"}
+META = {
+    "healthy": True,
+    "n_steps": 5,
+    "why": "the first minimum replaces every infinity, and only indices leave the sampler",
+}
 
 
 @torch.no_grad()

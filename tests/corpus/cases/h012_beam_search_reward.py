@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
-META = {"healthy": True, "n_steps": 4, "why": "dead beams fall out at the first expansion; only token ids leave the search"}
+META = {
+    "healthy": True,
+    "n_steps": 4,
+    "why": "dead beams fall out at the first expansion; only token ids leave the search",
+}
 
 
 class Decoder(nn.Module):

@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
-META = {"healthy": True, "n_steps": 6, "why": "zeros in a sharp softmax are what it is for; the gradient still flows to the winner"}
+META = {
+    "healthy": True,
+    "n_steps": 6,
+    "why": "zeros in a sharp softmax are what it is for; the gradient still flows to the winner",
+}
 
 
 class Codes(nn.Module):

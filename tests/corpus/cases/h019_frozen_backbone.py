@@ -9,7 +9,9 @@ META = {"healthy": True, "n_steps": 5, "why": "parameters without gradient do no
 class Probe(nn.Module):
     def __init__(self):
         super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.backbone = nn.Sequential(
+            nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        )
         self.backbone.requires_grad_(False).eval()
         self.head = nn.Sequential(nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 3))
 

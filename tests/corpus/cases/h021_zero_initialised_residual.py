@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
-META = {"healthy": True, "n_steps": 5, "why": "a zero gradient at the first step follows from the initialisation and passes"}
+META = {
+    "healthy": True,
+    "n_steps": 5,
+    "why": "a zero gradient at the first step follows from the initialisation and passes",
+}
 
 
 class Block(nn.Module):

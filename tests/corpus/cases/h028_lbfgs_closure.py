@@ -3,7 +3,11 @@
 import torch
 from torch import nn
 
-META = {"healthy": True, "n_steps": 4, "why": "several forward and backward passes within one optimizer step are how LBFGS works"}
+META = {
+    "healthy": True,
+    "n_steps": 4,
+    "why": "several forward and backward passes within one optimizer step are how LBFGS works",
+}
 
 
 def build(fixed: bool = False):

@@ -12,7 +12,9 @@ META = {
 
 def build(fixed: bool = False):
     torch.manual_seed(614)
-    net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     net.append(nn.Linear(8, 3))
     opt = torch.optim.RMSprop(net.parameters(), lr=1e-3)
     gen = torch.Generator().manual_seed(714)

@@ -35,7 +35,9 @@ class PlainAdam:
 
 def build(fixed: bool = False):
     torch.manual_seed(426)
-    net = nn.Sequential(nn.Conv1d(2, 8, 5, padding=2), nn.ReLU(), nn.AdaptiveMaxPool1d(4), nn.Flatten(), nn.Linear(32, 3))
+    net = nn.Sequential(
+        nn.Conv1d(2, 8, 5, padding=2), nn.ReLU(), nn.AdaptiveMaxPool1d(4), nn.Flatten(), nn.Linear(32, 3)
+    )
     opt = PlainAdam(net.parameters(), first=1 if fixed else 0)
     gen = torch.Generator().manual_seed(526)
 
