@@ -17,7 +17,7 @@ from nanlab.capture.source import SourceLines
 LOW = (torch.float16, torch.bfloat16)
 Site = tuple[str, int]  # (file, line) of the innermost line outside torch
 _CASTS = frozenset(("_to_copy", "to", "copy_", "clone", "detach", "alias", "lift_fresh"))
-_sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
+_sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 
 

@@ -184,9 +184,8 @@ class _Comparer:
         rows = []
         for name, value in self.reference.items():
             got = found.get(name)
-            lost = got is None
-            flushed = 1.0 if lost else float(((got == 0) & (value != 0)).float().mean())
-            bad = 0.0 if lost else float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
+            flushed = 1.0 if got is None else float(((got == 0) & (value != 0)).float().mean())
+            bad = 0.0 if got is None else float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
             rows.append({"parameter": name, "error": self._relative(got, name), "flushed": flushed, "overflowed": bad})
         return pd.DataFrame(rows)
 
@@ -278,4 +277,4 @@ def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[st
 def _first_lost(table: pd.DataFrame) -> dict[str, Any] | None:
     """The first result that overflowed, or that was flushed for the most part."""
     lost = table[(table.overflowed > 0) | (table.flushed > 0.5)]
-    return None if not len(lost) else lost.iloc[0].drop("site").to_dict()
+    return None if not len(lost) else {str(k): v for k, v in lost.iloc[0].drop("site").items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from nanlab.analysis.loss_scale import collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale
@@ -223,7 +224,7 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         return
     first = entries[0]
     fatal = collapse(trace, entries)
-    place = {
+    place: dict[str, Any] = {
         "op": "",
         "phase": "backward",
         "module": "",

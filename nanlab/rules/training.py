@@ -11,13 +11,10 @@ from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
-from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
 
 _PRODUCTS = frozenset(
     "mm addmm bmm baddbmm mul mul_ convolution convolution_backward sum add add_ matmul linear dot mv".split()
-)
-_DIVIDES = frozenset(
-    "addcdiv_ _foreach_addcdiv_ div div_ _foreach_div_ reciprocal reciprocal_ _foreach_reciprocal_".split()
 )
 
 
@@ -52,7 +49,7 @@ def learning_rate(fault: Fault) -> Finding | None:
     if fault.row is None:
         return None
     step = optimizer_step_at(recording, origin.position)
-    if _in_update(fault) and (fault.row[FLAGS] & LITERAL or (step is not None and not all(map(_finite, step.rates)))):
+    if in_update(fault) and (fault.row[FLAGS] & LITERAL or (step is not None and not all(map(_finite, step.rates)))):
         return _bad_rate(fault.finding, step)
     away = _drove_away(fault)
     return (
@@ -127,7 +124,7 @@ def _decays(away: Runaway) -> bool:
     return away.rate is not None and away.rate * away.decay > 2.0
 
 
-def _in_update(fault: Fault) -> bool:
+def in_update(fault: Fault) -> bool:
     """Whether a parameter is being updated, by an optimizer or by hand."""
     if fault.row is None:
         return False
@@ -203,71 +200,6 @@ def _update_fixes(away: Runaway, decayed: bool) -> list[Fix]:
     return fixes if away.deep else fixes[::-1]
 
 
-@rule(
-    "error",
-    precedence=TRAINING - 1,
-    example="""
-        w = torch.ones(3, requires_grad=True)
-        opt = torch.optim.Adagrad([w], lr=0.1, eps=0.0)
-        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
-        opt.step()  # here
-    """,
-    fix="""
-        w = torch.ones(3, requires_grad=True)
-        opt = torch.optim.Adagrad([w], lr=0.1)
-        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
-        opt.step()
-    """,
-)
-def optimizer_arithmetic(fault: Fault) -> Finding | None:
-    """Loss and gradients were finite; the update rule itself divided by zero, took a root of a negative, or overflowed.
-
-    Bias corrections that count from zero, trust ratios of a zero norm and variances that round below zero do this.
-    """
-    if not _in_update(fault) or fault.kind not in ("operation", "intended", "data"):
-        return None
-    step = optimizer_step_at(fault.recording, fault.position)
-    return replace(
-        fault.finding,
-        cause="optimizer-arithmetic",
-        phase="optimizer",
-        title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} made a non-finite value from finite operands",
-        explanation=optimizer_arithmetic.explanation,
-        fixes=[Fix("keep the divisor away from zero inside the update rule", "denominator.clamp_min(1e-12)")],
-    )
-
-
-@rule(
-    "error",
-    precedence=TRAINING,
-    example="""
-        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
-        opt = torch.optim.Adam([w], lr=0.1)
-        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
-        opt.step()  # here
-    """,
-    fix="""
-        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
-        opt = torch.optim.Adam([w], lr=0.1, eps=1e-4)
-        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
-        opt.step()
-    """,
-)
-def optimizer_eps_underflow(fault: Fault) -> Finding | None:
-    """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides by zero."""
-    step = optimizer_step_at(fault.recording, fault.position)
-    if step is None or fault.row is None or not _in_update(fault):
-        return None
-    if _full_name(fault) not in _DIVIDES:
-        return None
-    return _eps_underflow(fault.recording, fault.origin, fault.finding, step)
-
-
-def _full_name(fault: Fault) -> str:
-    """The operator with the underscore of its in-place form."""
-    return str(fault.recording.ops.items[fault.row[OP]]) if fault.row is not None else ""
-
-
 def _bad_rate(finding: Finding, step: OptimizerStep | None) -> Finding:
     rate = next((r for r in step.rates if r is None or not math.isfinite(r)), None) if step else None
     shown = "not a real number" if rate is None else f"{rate:g}"
@@ -286,29 +218,4 @@ def _bad_rate(finding: Finding, step: OptimizerStep | None) -> Finding:
     )
 
 
-def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step: OptimizerStep) -> Finding | None:
-    eps = dict(step.settings).get("eps")
-    row = recording.row(origin.position)
-    if row is None or not eps:
-        return None
-    dtype = recording.dtypes.items[row[DTYPE]]
-    limits = format_of(dtype)
-    if eps > limits.rounds_to_zero:
-        return None
-    safe = 2.0 ** math.ceil(math.log2(limits.smallest_normal))
-    return replace(
-        finding,
-        cause="optimizer-eps-underflow",
-        title=f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero",
-        explanation=f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
-        fixes=[
-            Fix(
-                "keep the parameters in float32 (mixed precision)",
-                "model.float()  # and torch.autocast for the forward pass",
-            ),
-            Fix(f"an eps that {limits.name} can hold", f"{step.optimizer}(..., eps={safe * 2:.0e})"),
-        ],
-    )
-
-
-RULES = (exploding_gradient, learning_rate, optimizer_arithmetic, optimizer_eps_underflow)
+RULES = (exploding_gradient, learning_rate)
