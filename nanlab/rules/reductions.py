@@ -7,6 +7,7 @@ import torch
 from nanlab.rules._evidence import match, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, FALLBACK, Match, rule
+from nanlab.trace.recording import NODE, OPTIMIZER, PHASE
 
 Tensor = torch.Tensor
 _SPREADS = frozenset("std var std_mean var_mean".split())
@@ -105,10 +106,22 @@ def infeasible_likelihood(fault: Fault) -> Match | None:
             fault,
             f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames; the loss is inf",
         )
-    if fault.calls("log_prob", "kl_divergence") and fault.forward in _LOGARITHMS:
+    if fault.calls("log_prob", "kl_divergence") and _of_value(fault):
         title = f"log_prob: {plural(fault.count, 'value')} of {fault.numel:,} outside the support of the distribution"
         return match(fault, title, x=fault.subject())
     return None
+
+
+def _of_value(fault: Fault) -> bool:
+    """Whether ``log_prob`` took the logarithm of an observed value: not of a scale or an action that the model made."""
+    if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
+        return False
+    argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
+    row = fault.recording.row(argument) if argument >= 0 else None
+    source = fault.recording.sources.get(argument)
+    if row is None:
+        return source is None or source.kind != "parameter"
+    return row[NODE] < 0 and row[PHASE] != OPTIMIZER
 
 
 def _infinite(fault: Fault) -> int:

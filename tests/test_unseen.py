@@ -1,0 +1,70 @@
+"""Programs in the style of users, each held to the one answer that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def culprit(step: Callable[[int], Any], steps: int = 4) -> nanlab.Finding | None:
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(steps):
+            step(i)
+    assert not trace.notes
+    return trace.culprit
+
+
+def told(step: Callable[[int], Any], steps: int = 4) -> tuple[str, str, str, int]:
+    """(cause, op, phase, step) of the culprit."""
+    found = culprit(step, steps)
+    assert found is not None
+    return found.cause, found.op, found.phase, found.step
+
+
+def trained(net: nn.Module, loss: Callable[[int], torch.Tensor]) -> Callable[[int], None]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def step(i: int) -> None:
+        optimizer.zero_grad()
+        loss(i).backward()
+        optimizer.step()
+
+    return step
+
+
+def test_the_scale_of_a_density_is_no_value_outside_its_support() -> None:
+    net = nn.Linear(3, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        mean, raw = net(torch.randn(4, 3)).unbind(-1)
+        scale = raw.exp() if i < 2 else raw.relu() * 0
+        density = torch.distributions.Normal(mean, scale, validate_args=False)
+        return -density.log_prob(torch.randn(4)).mean()
+
+    assert told(trained(net, loss)) == ("log-of-zero", "log", "forward", 2)
+
+
+def test_a_logarithm_beside_log_prob_is_its_own() -> None:
+    net = nn.Linear(3, 2)
+
+    def loss(i: int) -> torch.Tensor:
+        mean, raw = net(torch.randn(4, 3)).unbind(-1)
+        density = torch.distributions.Normal(mean * (1 if i < 2 else 1e3), raw.exp(), validate_args=False)
+        u = density.rsample()
+        with torch.no_grad():
+            weight = density.log_prob(u) - torch.log(1 - torch.tanh(u) ** 2)
+        return (weight * mean).mean()
+
+    assert told(trained(net, loss)) == ("log-of-zero", "log", "forward", 2)
