@@ -131,3 +131,15 @@ def test_samples_are_indices_of_the_batch(tmp_path: Path) -> None:
     assert trace.culprit.samples == [1, 4]
     assert isinstance(trace.culprit, nanlab.rules.Finding)
     assert Match("x").position is None
+
+
+def test_evidence_of_a_root_at_zero_leaves_out_what_only_overflowed(tmp_path: Path) -> None:
+    program = """
+        x = torch.tensor([1e-6, 0.0, 4.0, 0.0], dtype=torch.float16, requires_grad=True)
+        (x.sqrt().float() * 6e4).sum().backward()
+    """
+    found = run(program, tmp_path / "program.py").culprit
+    assert found.cause == "sqrt-at-zero" and "2 zeros among 4" in found.title
+    assert found.evidence["index"].tolist() == [1, 3]
+    assert found.evidence["root"].tolist() == [0.0, 0.0]
+    assert "Its derivative there is inf; incoming 60000 × inf = inf." in found.explanation

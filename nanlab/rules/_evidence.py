@@ -27,13 +27,14 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def table(fault: Fault, columns: Mapping[str, Any]) -> pd.DataFrame:
+def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None) -> pd.DataFrame:
     """A row for each of the first offending elements: its index, these operands at it, its value.
 
     Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many elements there are in
     all.
+    only: mask in the shape of the result, of the elements that show this cause; None: all that are bad.
     """
-    mask = fault.bad
+    mask = fault.bad if only is None or fault.bad is None else fault.bad & only
     if mask is None or fault.result is None:
         return pd.DataFrame()
     where = mask.nonzero()[:SHOWN]
@@ -58,12 +59,17 @@ def _listed(values: torch.Tensor) -> list[Any]:
     return [str(v) if isinstance(v, complex) else v for v in listed]
 
 
-def algebra(fault: Fault, derivative: str) -> str:
-    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x inf = NaN"."""
+def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:
+    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x inf = NaN".
+
+    only: mask in the shape of the result, of the elements that show this cause; None: all that are bad.
+    """
     incoming, result = fault.at(fault.incoming), fault.at(fault.result)
     if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
-        return f"its derivative there is {derivative}"
-    return f"its derivative there is {derivative}; incoming {number(incoming[0])} × {derivative} = {number(result[0])}"
+        return f"Its derivative there is {derivative}"
+    first = 0 if only is None or fault.bad is None else int(only[fault.bad].int().argmax())
+    product = f"incoming {number(incoming[first])} × {derivative} = {number(result[first])}"
+    return f"Its derivative there is {derivative}; {product}"
 
 
 def match(
@@ -71,6 +77,7 @@ def match(
     title: str,
     explanation: str = "",
     columns: Mapping[str, Any] | None = None,
+    only: torch.Tensor | None = None,
     **more: Any,
 ) -> Match:
     """A Match with its table, whose columns are these operands (backward the incoming gradient too), and samples."""
@@ -78,4 +85,4 @@ def match(
     if fault.backward and fault.incoming is not None:
         shown = {name: v for name, v in shown.items() if v is not fault.incoming}
         shown["incoming_gradient"] = fault.incoming
-    return Match(title, table(fault, shown), explanation, fault.samples)
+    return Match(title, table(fault, shown, only), explanation, fault.samples)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, Match, rule
 from nanlab.rules.division import centred_squares, divisor, lineage_of, zeros
 
+Tensor = torch.Tensor
 _ROOTS = frozenset("sqrt rsqrt hypot _cdist_forward cdist _euclidean_dist _pdist_forward pdist".split())
 
 
@@ -38,7 +41,8 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
         f"the derivative of {fault.forward} at {plural(int((below == 0).sum()), 'zero')} among {fault.numel:,} is "
         "infinite"
     )
-    return match(fault, title, algebra(fault, "inf") + ".", root=root)
+    zero = fault.spread(root) == 0 if isinstance(root, Tensor) and fault.spread(root) is not None else None
+    return match(fault, title, algebra(fault, "inf", zero) + ".", only=zero, root=root)
 
 
 @rule(
