@@ -49,6 +49,14 @@ def test_steps_marks_what_is_not_finite_and_what_was_skipped() -> None:
     assert line.get_ydata().tolist() == pytest.approx([1, 1 / 2, 1 / 3])
 
 
+def test_a_single_training_step_is_drawn_as_points() -> None:
+    steps = fake_trace().steps.iloc[:1]
+    ax = plot_steps(steps)
+    lines = [line for each in ax.figure.axes for line in each.lines]
+    assert [line.get_label() for line in lines] == ["loss", "gradient norm", "loss scale (right)"]
+    assert all(line.get_marker() == "o" and len(line.get_xdata()) == 1 for line in lines)
+
+
 def test_gain_follows_the_gradient_and_names_the_first_bad_node() -> None:
     rows = fake_trace().backward.query("step == 2")
     ax = plot_gain(rows)

@@ -91,9 +91,9 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def _loss_scale(ax: Axes, steps: pd.DataFrame) -> Axes:
     """The loss scale on an axis of its own at the right, in powers of two."""
     right = ax.twinx()
-    right.step(
-        _numbers(steps["step"]), _numbers(steps["loss_scale"]), where="post", color=PURPLE, label="loss scale (right)"
-    )
+    at, scale = _numbers(steps["step"]), _numbers(steps["loss_scale"])
+    marker = "o" if np.isfinite(scale).sum() == 1 else ""  # a single value makes no line
+    right.step(at, scale, where="post", marker=marker, markersize=4, color=PURPLE, label="loss scale (right)")
     right.set_yscale("log", base=2)
     right.tick_params(axis="y", labelcolor=PURPLE)
     return right
@@ -135,7 +135,8 @@ def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax = ax or _axes()
     order, rms = np.arange(len(backward)), _numbers(backward["grad_out_rms"])
     usable = np.isfinite(rms) & (rms > 0)
-    ax.plot(order[usable], rms[usable], color=BLUE, linewidth=1.2, label="rms of the outgoing gradient")
+    marker = "o" if usable.sum() == 1 else ""
+    ax.plot(order[usable], rms[usable], color=BLUE, linewidth=1.2, marker=marker, label="rms of the outgoing gradient")
     bad = order[backward["status"].isin(BAD).to_numpy()]
     if len(bad):
         floor = [0.02] * len(bad)
