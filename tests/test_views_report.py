@@ -50,6 +50,12 @@ def test_fixes_say_what_became_of_them() -> None:
     assert "3 of 4 re-run" in html
 
 
+def test_code_and_title_of_a_fix_wrap_so_that_no_column_is_cut_off() -> None:
+    table = next(t for t in report(fake_trace())._repr_html_().split("<table") if ">largest gradient<" in t)
+    rows = table.split("<tr")[2:]
+    assert rows and all("white-space:pre-wrap" in row and "white-space:normal" in row for row in rows)
+
+
 def test_evidence_samples_and_path_are_shown() -> None:
     html = report(fake_trace())._repr_html_()
     assert "samples 0, 1, 2" in html

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 EVIDENCE_ROWS = 12
 PATH_STATIONS = 10
+CODE = "font:12px monospace;white-space:pre-wrap;overflow-wrap:anywhere;min-width:16em"
+WORDS = "white-space:normal;min-width:12em"
 DOT = f"display:inline-block;box-sizing:border-box;width:11px;height:11px;border-radius:8px;border:2px solid {LINE}"
 
 
@@ -129,8 +131,9 @@ def fixes(finding: Finding) -> str:
     rows = []
     for fix in finding.fixes:
         word, tint = verdict(fix)
-        written = f'<span style="font:12px monospace;white-space:pre">{escape(fix.code)}</span>'
-        rows.append([badge(word, tint), escape(fix.title), written, number(fix.distortion), number(fix.gradient_max)])
+        written = f'<div style="{CODE}">{escape(fix.code)}</div>'
+        title = f'<div style="{WORDS}">{escape(fix.title)}</div>'
+        rows.append([badge(word, tint), title, written, number(fix.distortion), number(fix.gradient_max)])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verified is not None for fix in finding.fixes)
     caption = f"{tried} of {len(rows)} re-run, forward and backward, on the operands that failed" if tried else ""
