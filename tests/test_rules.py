@@ -143,3 +143,30 @@ def test_evidence_of_a_root_at_zero_leaves_out_what_only_overflowed(tmp_path: Pa
     assert found.evidence["index"].tolist() == [1, 3]
     assert found.evidence["root"].tolist() == [0.0, 0.0]
     assert "Its derivative there is inf; incoming 60000 × inf = inf." in found.explanation
+
+
+def test_where_of_a_library_function_or_elsewhere_is_no_trap(tmp_path: Path) -> None:
+    program = """
+        z = torch.tensor([0.0, 2.0, -3.0], requires_grad=True)
+        y = z.sign() * z.abs().sqrt()  # here
+        u = nanlab.safe.div(y, z)
+        v = torch.where(u > 0, u, 2 * u)
+        v.sum().backward()
+    """
+    trace = run("import nanlab\n" + textwrap.dedent(program), tmp_path / "program.py")
+    assert trace.culprit.cause == "sqrt-at-zero"
+    assert trace.culprit.line in marked(tmp_path / "program.py")
+
+
+@pytest.mark.parametrize("after", ["lin(h)", "torch.relu(lin(h))", "h @ h.T"])
+def test_repair_behind_a_matrix_product_is_seen(after: str, tmp_path: Path) -> None:
+    program = f"""
+        lin = nn.Linear(2, 2)
+        w = torch.ones(2, requires_grad=True)
+        x = w * torch.tensor([[0.0, 0.0], [1.0, 2.0]])
+        h = x / x.sum(1, keepdim=True)  # here
+        torch.nan_to_num({after}).sum().backward()
+    """
+    trace = run(program, tmp_path / "program.py")
+    assert trace.culprit.cause == "repair-forward-only"
+    assert trace.culprit.line in marked(tmp_path / "program.py")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, HEALED, OP, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, HEALED, LINE, OP, PHASE, Recording
 
 # Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
 THROUGH = frozenset(
@@ -36,6 +36,14 @@ class Neighbourhood(ABC):
         """The operator of a row without the underscore of an in-place variant."""
         row = self.recording.row(position) if position >= 0 else None
         return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
+
+    def text_at(self, position: int) -> str:
+        """The user's line of a row; "" where it is not at hand."""
+        row = self.recording.row(position)
+        if row is None:
+            return ""
+        file, line, _ = self.recording.places[row[LINE]]
+        return " ".join(text for _, text in self.trace.source(file, line, 0)).split("#")[0]
 
     def parents(self, position: int) -> list[int]:
         """The rows that an operation read, in the order of its arguments."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from nanlab.rules._evidence import algebra, match, plural
@@ -17,17 +19,38 @@ _IN_PLACE = frozenset("masked_fill index_put copy fill clamp where masked_scatte
 
 
 def hidden_by(fault: Fault) -> tuple[int, str] | None:
-    """(row, op) of what hid the forward value of a backward fault from the loss; None if nothing did."""
-    if not fault.backward or fault.forward_position < 0:
+    """(row, op) of what hid the value of a fault from the loss; None if nothing did.
+
+    A fault of the forward pass counts where the loss is finite and a gradient is not: the bad value was kept for the
+    backward pass, by a matrix product for instance.
+    """
+    if fault.forward_position < 0 or not (fault.backward or fault.origin.sink.kind == "gradient"):
         return None
-    bad = fault.value_was_bad()
+    if not fault.value_was_bad():
+        return next(((p, op) for p, op in _handed_on(fault) if op == "where"), None) if fault.incoming_is_zero else None
     for position, op in fault.downstream():
-        if bad and (op in _CHOICES | _REPAIRS | _IN_PLACE or (op in _PICKS and fault.incoming_is_zero)):
+        if op in _CHOICES | _REPAIRS | _IN_PLACE or (op in _PICKS and fault.incoming_is_zero):
             if fault.healed(position):
                 return position, op
-        elif not bad and op == "where" and fault.incoming_is_zero:
-            return position, op
     return None
+
+
+def _handed_on(fault: Fault) -> Iterator[tuple[int, str]]:
+    """What was made downstream from a finite value, up to where something else turns its gradient to 0.
+
+    A product with zeros does so by itself, and a `where` within a library function is not the program's.
+    """
+    cut = {fault.forward_position: False}
+    for position, op in fault.downstream():
+        readers = [p for p in fault.parents(position) if p in cut]
+        cut[position] = all(cut[p] for p in readers) or (op == "mul" and _by_zeros(fault, position, readers))
+        if not cut[position] and (op != "where" or "where" in (fault.text_at(position) or op)):
+            yield position, op
+
+
+def _by_zeros(fault: Fault, position: int, readers: list[int]) -> bool:
+    others = [fault.recording.stats(p) for p in fault.parents(position) if p not in readers]
+    return any(stats is not None and stats.zero for stats in others)
 
 
 def repairs(fault: Fault, position: int, op: str) -> bool:
@@ -37,11 +60,12 @@ def repairs(fault: Fault, position: int, op: str) -> bool:
 
 
 def _hidden_match(fault: Fault, op: str, what: str) -> Match:
+    count = f"{plural(fault.count, 'element')} of {fault.numel:,}"
+    if not fault.backward:
+        title = f"{fault.forward} is not finite for {count}; `{op}` hid them from the loss, not from the gradient"
+        return match(fault, title, columns=fault.named_operands)
     value = "the value" if not fault.value_was_bad() else "the bad value"
-    title = (
-        f"{what} of {fault.forward} for {plural(fault.count, 'element')} of {fault.numel:,}, though `{op}` hid "
-        f"{value} from the loss"
-    )
+    title = f"the gradient of {fault.forward} is {what} for {count}, though `{op}` hid {value} from the loss"
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
@@ -71,11 +95,9 @@ def where_grad_trap(fault: Fault) -> Match | None:
     Put a harmless argument in *before* the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
-    if found is None or repairs(fault, *found):
+    if found is None or not fault.backward or repairs(fault, *found):
         return None
-    return _hidden_match(
-        fault, found[1], "the gradient is NaN" if fault.incoming_is_zero else "the gradient is not finite"
-    )
+    return _hidden_match(fault, found[1], "NaN" if fault.incoming_is_zero else "not finite")
 
 
 @rule(
@@ -95,12 +117,12 @@ def repair_forward_only(fault: Fault) -> Match | None:
     """The value was repaired after the operation, by `nan_to_num` or by writing into it; its gradient stays bad.
 
     Backward multiplies the repaired element's gradient of 0 with the derivative of the operation, which is infinite or
-    NaN. Repair the argument instead.
+    NaN, or a matrix product multiplies with the bad value that it had kept. Repair the argument instead.
     """
     found = hidden_by(fault)
     if found is None or not repairs(fault, *found):
         return None
-    return _hidden_match(fault, found[1], "the gradient is not finite")
+    return _hidden_match(fault, found[1], "not finite")
 
 
 RULES = (where_grad_trap, repair_forward_only)

@@ -10,7 +10,7 @@ from nanlab.formats import format_of
 from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import LOW, Fault
 from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Match, rule
-from nanlab.trace.recording import DTYPE, LINE
+from nanlab.trace.recording import DTYPE
 
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
@@ -56,14 +56,6 @@ def dtype_overflow(fault: Fault) -> Match | None:
     return match(fault, title, exact=fault.exact)
 
 
-def _line(fault: Fault, position: int) -> str:
-    row = fault.recording.row(position)
-    if row is None:
-        return ""
-    file, line, _ = fault.recording.places[row[LINE]]
-    return " ".join(text for _, text in fault.trace.source(file, line, 0)).split("#")[0]
-
-
 def _same_numbers(fault: Fault, position: int) -> bool:
     """Whether an operation on one tensor changed none of its numbers, as far as its statistics tell."""
     operands = [p for p, _ in fault.recording.operands(position)]
@@ -86,7 +78,7 @@ def vanished_epsilon(fault: Fault) -> int | None:
         low = str(fault.recording.dtypes.items[row[DTYPE]]).removeprefix("torch.") in LOW
         if low and stats.zero and _adds_or_clamps(fault, position, op):
             return position
-        if mirrored and op in _CLAMPS and stats.max == 1.0 and _ONE_MINUS.search(_line(fault, position)):
+        if mirrored and op in _CLAMPS and stats.max == 1.0 and _ONE_MINUS.search(fault.text_at(position)):
             return position
     return None
 
@@ -95,7 +87,7 @@ def _adds_or_clamps(fault: Fault, position: int, op: str) -> bool:
     """Whether an operation in low precision was meant to keep its result away from zero."""
     if op in ("add", "sub", "rsub"):
         return _same_numbers(fault, position)
-    return op in _CLAMPS and bool(_EPSILON.search(_line(fault, position)))
+    return op in _CLAMPS and bool(_EPSILON.search(fault.text_at(position)))
 
 
 @rule(
