@@ -12,6 +12,7 @@ import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -229,7 +230,7 @@ def false_warnings(trace: nanlab.Trace) -> int:  # type: ignore[name-defined]
     for column, limit, wide in candidates(trace.recording):
         values = series.table[:, column].astype(np.float64)
         told = [outlook(values[: at + 1], limit, wide) is not None for at in range(len(values))]
-        count += any(a and b for a, b in zip(told, told[1:], strict=False))
+        count += any(a and b for a, b in pairwise(told))
     return count
 
 

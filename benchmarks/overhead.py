@@ -3,7 +3,8 @@
     python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--device cuda] [--output benchmarks/results/overhead-cpu.md]
 
 Every round runs each tool once on each model, in turn; a ratio is the median over the rounds of (tool / bare) of the same round.
-One thread; on the CPU the clock is the thread's own processor time, which other programs on the machine disturb least. Peak memory is the peak of Python-visible growth of the process during a step (resident set; on CUDA the allocator's peak).
+One thread; on the CPU the clock is the thread's own processor time, which other programs on the machine disturb least.
+Peak memory is the peak of Python-visible growth of the process during a step (resident set; on CUDA the allocator's peak).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class OptimizerStep:
     end: int  # and when it had ended
     optimizer: str  # class name
     number: int  # which optimizer, from 0 in the order of their first step
-    rates: tuple[float, ...]  # learning rate of each parameter group
+    rates: tuple[float | None, ...]  # learning rate of each parameter group
     settings: tuple[tuple[str, float | bool], ...]  # of the first group: eps, weight_decay, momentum, ...
     line: int
     site: int

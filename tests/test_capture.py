@@ -399,7 +399,7 @@ def test_stop_ends_the_block_before_the_parameters_are_poisoned() -> None:
 
 def test_an_exception_of_the_program_passes_through_and_everything_recorded_is_kept() -> None:
     model = small_model()
-    with pytest.raises(ValueError, match="mine"), nanlab.watch(model) as trace:
+    with pytest.raises(ValueError, match="mine"), nanlab.watch(model) as trace:  # noqa: PT012
         train(model, 2)
         raise ValueError("mine")
     assert len(trace.ops) > 0

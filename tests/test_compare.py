@@ -147,7 +147,7 @@ def test_delta_debugging_finds_a_set_of_which_nothing_can_be_left_out() -> None:
 def test_misuse_says_what_was_expected() -> None:
     with pytest.raises(TypeMismatchError, match="expected a function"):
         compare_step(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeMismatchError, match="float16 or torch.bfloat16"):
+    with pytest.raises(TypeMismatchError, match=r"float16 or torch\.bfloat16"):
         compare_step(lambda: None, torch.float32)
     with pytest.raises(UsageError, match="calls backward"):
         compare_step(lambda: torch.zeros(1))

@@ -25,11 +25,11 @@ class Partners:
     typical: float | None  # of that and of what eps is the floor of
 
 
-class _Meetings(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Meetings(TorchDispatchMode):
     """Collects the tensors that a certain number is added to, or is the floor of. Tried with torch 2.13."""
 
     def __init__(self, number: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.number = number
         self.addends: list[Tensor] = []
         self.floored: list[Tensor] = []

@@ -75,7 +75,7 @@ class Rewind:
         self._states = [(h, copy.deepcopy(h.state_dict())) for h in others]
         self._generators = [(g, g.get_state()) for g in self.held if isinstance(g, torch.Generator)]
         self._modes = [(m, m.training) for root in self.modules for m in root.modules()]
-        self._random = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self._random = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  # the user's global state
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def parameters(self) -> dict[str, torch.Tensor]:
@@ -99,7 +99,7 @@ class Rewind:
         for module, training in self._modes:
             module.training = training
         random.setstate(self._random[0])
-        np.random.set_state(self._random[1])
+        np.random.set_state(self._random[1])  # noqa: NPY002  # the user's global state
         torch.set_rng_state(self._random[2])
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)

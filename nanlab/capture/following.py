@@ -49,7 +49,8 @@ class StepRows:
     def all_zero(self) -> npt.NDArray[np.bool_]:
         """Rows whose elements are all zero."""
         numbers = self.numbers
-        return self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+        zero: npt.NDArray[np.bool_] = self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+        return zero
 
 
 def place_of(recording: Recording, position: int) -> Place | None:

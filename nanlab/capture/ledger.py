@@ -37,7 +37,7 @@ class Ledger:
 
     def enter(self, storage: torch.UntypedStorage, numel: int) -> Entry:
         """A new entry for a storage not seen before."""
-        weak = storage._weak_ref()
+        weak: int = storage._weak_ref()  # type: ignore[assignment]
         entry = self.entries[weak] = Entry(numel, weak)
         return entry
 
@@ -72,4 +72,4 @@ def view_key(tensor: torch.Tensor) -> ViewKey:
     """Which part of its storage a tensor shows."""
     if tensor.layout is not torch.strided:
         return (0, tuple(tensor.shape), ())
-    return (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+    return (int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))

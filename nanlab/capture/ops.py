@@ -40,7 +40,7 @@ from nanlab.trace.recording import (
 
 Tensor = torch.Tensor
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
-_sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
+_sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 _NODE_PLAN = (
     False,

@@ -13,7 +13,7 @@ from nanlab.capture.steps import StepClock
 from nanlab.trace.recording import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, NodeInfo, Recording
 
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
-_sequence = torch.autograd._get_sequence_nr  # the number that the next autograd node gets
+_sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
 

@@ -22,7 +22,7 @@ _SAME_ELEMENTS = frozenset(
 _UNINITIALISED = frozenset("empty empty_like empty_strided new_empty new_empty_strided _empty_affine_quantized".split())
 # Hidden writes, by operator: indices of arguments that change although the schema does not say so.
 # Tried with torch 2.13: running_mean and running_var in training mode (argument 5).
-_HIDDEN_WRITES = {
+_HIDDEN_WRITES: dict[str, tuple[int, ...]] = {
     "native_batch_norm": (3, 4),
     "cudnn_batch_norm": (3, 4),
     "miopen_batch_norm": (3, 4),
@@ -76,7 +76,7 @@ _SPECIAL = {
 def plan_for(func: Any) -> Plan:
     """The plan of an operator overload, from its schema."""
     schema = getattr(func, "_schema", None)
-    name = getattr(func, "_opname", None) or getattr(func, "__name__", str(func))
+    name = str(getattr(func, "_opname", None) or getattr(func, "__name__", func))
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
         return Plan(

@@ -98,7 +98,8 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
         finding,
         cause="optimizer-eps-underflow",
         title=f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero",
-        explanation=f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
+        explanation=f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and "
+        f"{limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
         fixes=[
             Fix(
                 "keep the parameters in float32 (mixed precision)",

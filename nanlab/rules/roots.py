@@ -41,7 +41,8 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
         f"the derivative of {fault.forward} at {plural(int((below == 0).sum()), 'zero')} among {fault.numel:,} is "
         "infinite"
     )
-    zero = fault.spread(root) == 0 if isinstance(root, Tensor) and fault.spread(root) is not None else None
+    spread = fault.spread(root) if isinstance(root, Tensor) else None
+    zero = torch.eq(spread, 0) if spread is not None else None
     return match(fault, title, algebra(fault, "inf", zero) + ".", only=zero, root=root)
 
 

@@ -155,7 +155,8 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
         cause="absorbed-update",
         severity="error" if whole else "warning",
         title=f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in {limits.name}",
-        explanation=f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.",
+        explanation=f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in "
+        f"{round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.",
         step=recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[

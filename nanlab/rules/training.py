@@ -159,17 +159,17 @@ def _overflowed(recording: Recording, position: int) -> bool:
     row = recording.row(position)
     dtype = recording.dtypes.items[row[DTYPE]] if row is not None else None
     limit = format_of(dtype).max if dtype is not None and dtype.is_floating_point else math.inf
-    return max(sizes, default=0.0) > limit**0.25
+    return bool(max(sizes, default=0.0) > limit**0.25)
 
 
 def _blame_update(recording: Recording, finding: Finding, away: Runaway, cause: str, explanation: str) -> Finding:
     file, line, source = place_text(recording, away.place)
-    grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {away.steps} steps"
+    grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {away.steps} step{'s' if away.steps > 1 else ''}"
     rate = f"a learning rate of {away.rate:.3g}" if away.rate is not None else "these updates"
     title = (
         f"exploding gradients drove the weights away: {grown}"
         if _explodes(away)
-        else f"{rate} drives the weights away: {grown}"
+        else f"{rate} {'drives' if away.rate is not None else 'drive'} the weights away: {grown}"
     )
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay

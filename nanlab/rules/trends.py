@@ -57,7 +57,10 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
     name = f"parameter {recording.parameter_names[owner]}" if owner is not None else f"the result of {place['op']}"
     low, high = forecast.interval
     until = f"in about {forecast.steps:.0f} steps ({low:.0f} to {f'{high:.0f}' if high < 1000 else 'many'})"
-    title = f"{name} is on its way out of {forecast.place.dtype}: {2**forecast.value:.3g} at step {forecast.step}, {2**forecast.slope:.2f} times as large each step; it overflows {until}"
+    title = (
+        f"{name} is on its way out of {forecast.place.dtype}: {2**forecast.value:.3g} at step {forecast.step}, "
+        f"{2**forecast.slope:.2f} times as large each step; it overflows {until}"
+    )
     over = f" It did at step {forecast.overflowed}." if forecast.overflowed is not None else ""
     return Finding(
         cause="dtype-overflow",

@@ -45,7 +45,7 @@ def _has_kernel(a: Tensor, b: Tensor, p: float, mode: str) -> bool:
 
 
 def _distances(a: Tensor, b: Tensor, p: float, mode: str) -> Tensor:
-    result = _Distances.apply(a, b, p, mode)  # type: ignore[no-untyped-call]
+    result = _Distances.apply(a, b, p, mode)
     assert isinstance(result, Tensor)
     return result
 
@@ -90,7 +90,7 @@ class _Distances(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of both sets of points."""
-        return (*_Gradients.apply(grad, *ctx.saved_tensors, ctx.p, ctx.mode), None, None)  # type: ignore[no-untyped-call]
+        return (*_Gradients.apply(grad, *ctx.saved_tensors, ctx.p, ctx.mode), None, None)
 
 
 class _Gradients(torch.autograd.Function):

@@ -178,7 +178,7 @@ def broadcast(a: Tensor, b: Tensor) -> list[Tensor]:
 
 def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
     """The shape that both broadcast to."""
-    shape: torch.Size = torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
+    shape: torch.Size = torch.broadcast_shapes(a, b)
     return shape
 
 

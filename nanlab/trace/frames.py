@@ -44,13 +44,13 @@ OPS_COLUMNS = (
 
 def counts_array(values: Array, known: Array) -> Any:
     """Int64 with <NA> where unknown."""
-    return pd.arrays.IntegerArray(np.asarray(values, dtype=np.int64), ~known)  # type: ignore[attr-defined]
+    return pd.arrays.IntegerArray(np.asarray(values, dtype=np.int64), ~known)
 
 
 def values_array(values: Array) -> Any:
     """Float64 with <NA> where there is no value (NaN in the table means just that)."""
     values = np.asarray(values, dtype=np.float64)
-    return pd.arrays.FloatingArray(values, np.isnan(values))  # type: ignore[attr-defined]
+    return pd.arrays.FloatingArray(values, np.isnan(values))
 
 
 def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
@@ -358,7 +358,7 @@ def steps_frame(recording: Recording) -> pd.DataFrame:
         values = [row[name] for row in rows]
         missing = np.array([v is None for v in values], bool)
         numbers = np.array([0.0 if v is None else v for v in values], np.float64)
-        frame[name] = pd.arrays.FloatingArray(numbers, missing)  # type: ignore[attr-defined]
+        frame[name] = pd.arrays.FloatingArray(numbers, missing)
     return frame
 
 

@@ -56,10 +56,10 @@ class View(anywidget.AnyWidget):
         return data | {"text/html": self.static_html(), "text/plain": self.static_text()}, metadata
 
     def _ipython_display_(self) -> None:
-        display(self._summary(), raw=True)  # type: ignore[no-untyped-call]
+        display(self._summary(), raw=True)
         data, metadata = self._repr_mimebundle_()
         data |= {"text/html": f"<small>{_NEEDS_KERNEL}</small>", "text/plain": _NEEDS_KERNEL}
-        display(data, metadata=metadata, raw=True)  # type: ignore[no-untyped-call]
+        display(data, metadata=metadata, raw=True)
 
     def __repr__(self) -> str:
         return self.static_text()

@@ -233,7 +233,7 @@ def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]])
 
 def _together(x: Tensor, y: Tensor) -> list[Tensor]:
     """Both in the shape that they broadcast to."""
-    return list(torch.broadcast_tensors(x, y))  # type: ignore[no-untyped-call]
+    return list(torch.broadcast_tensors(x, y))
 
 
 def remainder(op: Operation) -> list[Candidate]:
