@@ -170,3 +170,30 @@ def test_repair_behind_a_matrix_product_is_seen(after: str, tmp_path: Path) -> N
     trace = run(program, tmp_path / "program.py")
     assert trace.culprit.cause == "repair-forward-only"
     assert trace.culprit.line in marked(tmp_path / "program.py")
+
+
+SCALER = """
+    net = nn.Linear(4, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=0.125)
+    for i in range({steps}):
+        opt.zero_grad()
+        half = net(torch.ones(3, 4)).half()
+        scaler.scale((half.float() * 1e8).sum()).backward()
+        scaler.step(opt)
+        scaler.update()
+"""
+
+
+def test_single_skipped_step_of_a_dynamic_scaler_is_a_note(tmp_path: Path) -> None:
+    trace = run(SCALER.format(steps=1), tmp_path / "program.py")
+    assert trace.culprit is None
+    assert [(f.cause, f.severity, f.title[:32]) for f in trace.findings] == [
+        ("loss-scale-overflow", "note", "the loss scaler skipped 1 step: ")
+    ]
+
+
+def test_dynamic_scaler_that_collapses_is_not_said_to_try_no_smaller_scale(tmp_path: Path) -> None:
+    found = run(SCALER.format(steps=4), tmp_path / "program.py").culprit
+    assert found.title.startswith("the loss scaler came down from 0.125 to 0.0078125, and the gradients overflow in 4")
+    assert "float32" in found.fixes[0].title

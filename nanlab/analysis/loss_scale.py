@@ -16,7 +16,7 @@ from nanlab.errors import UsageError
 from nanlab.history import Place
 from nanlab.trace import Trace
 
-FIXED_SKIPS = 3  # skipped steps in a row at one scale that show that nobody lowers it
+FIXED_SKIPS = 3  # skipped steps in a row at one scale (or below 1) that show that no scale will be found
 MOST_SKIPS = 24  # skipped steps in a row that no calibration needs: 2**24 down to 1
 
 
@@ -193,6 +193,7 @@ def collapse(trace: Trace, entries: list[Skip]) -> str:
             if updated
             else "no scaler.update() lowered the scale after the skipped steps"
         )
-    if len(longest) >= MOST_SKIPS or (longest[-1].after and longest[-1].after < 1.0):
+    low = 0.0 < longest[-1].after < 1.0 and len(longest) >= FIXED_SKIPS  # one skip below 1 may be the last
+    if len(longest) >= MOST_SKIPS or low:
         return f"the scale fell to {longest[-1].after:g} and the gradients still overflow"
     return ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nanlab.analysis.loss_scale import collapse, skips
+from nanlab.analysis.loss_scale import Skip, collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale
 from nanlab.analysis.training import where
 from nanlab.history import Misuse
+from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
@@ -180,7 +181,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
         cause="scaler-misuse",
         severity="error",
         title=title,
-        explanation=f"{scaler_misuse.explanation} {explanation} Seen in {count} steps.",
+        explanation=f"{scaler_misuse.explanation} {explanation} Seen in {plural(count, 'step')}.",
         step=step,
         symptom="silent-scaler-misuse",
         fixes=[fix],
@@ -218,7 +219,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     """,
 )
 def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
-    """The gradients overflow at the loss scale in use, but not at a smaller one."""
+    """The gradients overflow at the loss scale in use."""
     entries = skips(trace)
     if not entries:
         return
@@ -241,13 +242,11 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             cause="loss-scale-overflow",
             severity="error",
-            title=f"the loss scale {first.scale:g} overflows in {len(entries)} steps, and no smaller one is tried",
+            title=_fatal_title(entries),
             explanation=f"{loss_scale_overflow_.explanation} Here {fatal}{at}.",
             step=first.step,
             symptom="grad-nan",
-            fixes=[
-                Fix("let the scaler adapt", "scaler.update()  # without a fixed new_scale, after every scaler.step")
-            ],
+            fixes=[_fatal_fix(entries)],
             harmful=True,
             **place,
         )
@@ -262,6 +261,26 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         symptom="grad-inf",
         **place,
     )
+
+
+def _lowered(entries: Sequence[Skip]) -> bool:
+    """Whether the scaler came down, as a dynamic one does."""
+    return any(0.0 < e.after < e.scale for e in entries)
+
+
+def _fatal_title(entries: Sequence[Skip]) -> str:
+    first, last = entries[0], entries[-1]
+    count = plural(len(entries), "step")
+    if _lowered(entries):
+        return f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients overflow in {count}"
+    used = f"{first.scale:g}" if first.scale else "in use"
+    return f"the loss scale {used} overflows in {count}, and no smaller one is tried"
+
+
+def _fatal_fix(entries: Sequence[Skip]) -> Fix:
+    if _lowered(entries):
+        return Fix("compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ...")
+    return Fix("let the scaler adapt", "scaler.update()  # without a fixed new_scale, after every scaler.step")
 
 
 RULES = (loss_scale_overflow, loss_scale_overflow_, scaler_misuse, scaler_misuse_)
