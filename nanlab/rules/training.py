@@ -9,6 +9,7 @@ from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import Runaway, optimizer_step_at, place_text, rises_gradually, runaway
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
+from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
