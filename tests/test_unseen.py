@@ -68,3 +68,17 @@ def test_a_logarithm_beside_log_prob_is_its_own() -> None:
         return (weight * mean).mean()
 
     assert told(trained(net, loss)) == ("log-of-zero", "log", "forward", 2)
+
+
+def test_what_hid_a_value_is_told_long_after_its_step_was_folded() -> None:
+    frequency = nn.Parameter(torch.tensor([0.1, 0.2]))
+    optimizer = torch.optim.Adam([frequency])
+
+    def step(i: int) -> None:
+        x = frequency[:, None] * torch.arange(-4.0, 5.0)
+        kernel = torch.where(x == 0, torch.ones_like(x), torch.sin(x) / x)
+        optimizer.zero_grad()
+        (kernel.sum(1) - 1).square().mean().backward()
+        optimizer.step()
+
+    assert told(step, steps=8) == ("where-grad-trap", "div", "backward", 0)

@@ -7,10 +7,12 @@ import numpy as np
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
 from nanlab.trace.frames import parameter_numbers, step_numbers
-from nanlab.trace.recording import BORN, CALL, MOST_SINKS, NODE, STAT, TURNED, Chunk, Recording
+from nanlab.trace.recording import BACKWARD, BORN, CALL, MOST_SINKS, NODE, PHASE, STAT, TURNED, Chunk, Recording
 
 MOST_BIRTHS = 500  # whose surroundings are kept
 DEPTH = 4  # operations upstream of a birth that are kept with it
+DEPTH_AFTER = 5  # forward operations downstream of it: what hid its value from the loss
+MOST_READERS = 16  # that are followed at each depth
 
 
 def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, final: bool = False) -> None:
@@ -68,10 +70,24 @@ def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
         info = recording.nodes.get(row[NODE]) if row is not None else None
         if info is not None:
             level.add(info.position)
+    after = _readers(recording, level) if level else set()
     for _ in range(DEPTH):
         found |= level
         level = {parent for p in level for parent in recording.parents(p)} - found
-    return found | level
+    return found | level | after
+
+
+def _readers(recording: Recording, start: set[int]) -> set[int]:
+    """The forward operations that were made from these rows, in the chunks of these rows."""
+    found: set[int] = set()
+    for chunk in {id(c): c for c in (recording.chunk_of(p) for p in start if p >= 0)}.values():
+        edges, level = chunk.edge_table(), [p for p in start if chunk.start <= p < chunk.end]
+        for _ in range(DEPTH_AFTER):
+            calls = np.unique(edges[np.isin(edges[:, 1], level), 0]).tolist()
+            forward = [c for c in calls if c not in found and (row := recording.row(c)) is not None and row[PHASE] != BACKWARD]
+            found.update(forward)
+            level = forward[: MOST_READERS * max(len(start), 1)]
+    return found
 
 
 def _forget(recording: Recording, evidence: Evidence, limit: int, wanted: set[int], live: set[int]) -> None:
