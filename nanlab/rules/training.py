@@ -165,7 +165,7 @@ def _overflowed(recording: Recording, position: int) -> bool:
 
 def _blame_update(recording: Recording, finding: Finding, away: Runaway, cause: str, explanation: str) -> Finding:
     file, line, source = place_text(recording, away.place)
-    grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {away.steps} step{'s' if away.steps > 1 else ''}"
+    grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
     rate = f"a learning rate of {away.rate:.3g}" if away.rate is not None else "these updates"
     title = (
         f"exploding gradients drove the weights away: {grown}"
