@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import nanlab
 from nanlab.rules import BUILTIN, Match, Rule, diagnose, rule
@@ -197,3 +198,15 @@ def test_dynamic_scaler_that_collapses_is_not_said_to_try_no_smaller_scale(tmp_p
     found = run(SCALER.format(steps=4), tmp_path / "program.py").culprit
     assert found.title.startswith("the loss scaler came down from 0.125 to 0.0078125, and the gradients overflow in 4")
     assert "float32" in found.fixes[0].title
+
+
+@pytest.mark.parametrize(("size", "found"), [(1e-4, ["dtype-underflow"]), (1.0, [])])
+def test_whole_tensor_that_its_float32_twin_shows_flushed_is_an_error(size: float, found: list[str]) -> None:
+    layer = nn.Linear(8, 8, bias=False)
+    nn.init.constant_(layer.weight, 3e-5)
+    with nanlab.watch(layer, shadow="float32", on_fault="record") as trace, torch.autocast("cpu", dtype=torch.float16):
+        layer(torch.full((4, 8), size))
+    errors = [f for f in trace.findings if f.severity == "error"]
+    assert [f.cause for f in errors] == found
+    assert [(f.op, f.symptom) for f in errors] == [("mm", "silent-underflow")] * len(found)
+    assert [f.line > 0 and "layer(" in f.source for f in errors] == [True] * len(found)

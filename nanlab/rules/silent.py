@@ -9,8 +9,10 @@ import torch
 from nanlab.analysis.training import where
 from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
+from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
+from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
@@ -55,9 +57,53 @@ def dtype_underflow(trace: Trace) -> Iterator[Finding]:
     for flush in trace.recording.training.flushes.values():
         groups.setdefault((flush.at.op, flush.at.line, flush.cost), []).append(flush)
     told = {(op, line) for op, line, cost in groups if cost != "tensor"}
+    measured = {key: positions for key, positions in _flushed_whole(trace).items() if key not in told}
     for (op, line, cost), flushes in groups.items():
-        if cost != "tensor" or (op, line) not in told:
+        if cost != "tensor" or (op, line) not in told | measured.keys():
             yield _flush_finding(trace, cost, sorted(flushes, key=lambda f: f.first))
+    for positions in measured.values():
+        yield _twin_finding(trace, positions)
+
+
+def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
+    """By operator and line: results that are zero throughout, while their float32 twin is not, as they mostly are."""
+    recording = trace.recording
+    lost: dict[tuple[str, int], list[int]] = {}
+    kept: set[tuple[str, int]] = set()
+    for position, shadow in recording.shadows.items():
+        row, stats = recording.row(position), recording.stats(position)
+        if row is None or stats is None:
+            continue
+        key = (recording.ops.items[row[OP]], recording.places[row[LINE]][1])
+        if stats.zero == stats.numel >= FEW and 2 * shadow.flushed >= stats.numel:
+            lost.setdefault(key, []).append(position)
+        elif stats.zero < stats.numel:
+            kept.add(key)
+    return {key: positions for key, positions in lost.items() if key not in kept}
+
+
+def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
+    recording, position = trace.recording, positions[0]
+    row = recording.row(position)
+    assert row is not None
+    shadow, limits = recording.shadows[position], format_of(recording.dtypes.items[row[DTYPE]])
+    chunk = recording.chunks[shadow.stat >> 32]
+    twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
+    largest = max(abs(twin.min), abs(twin.max)) if twin.min is not None else 0.0
+    place = place_of(trace, position)
+    return Finding(
+        cause="dtype-underflow",
+        severity="error",
+        title=f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}: all its values are lost",
+        explanation=f"{dtype_underflow.explanation} In float32 the largest of them is {largest:.3g}; {limits.name} "
+        f"rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
+        phase=PHASES[row[PHASE]],
+        step=recording.step_of(position),
+        symptom="silent-underflow",
+        fixes=[Fix("compute this in float32", "x.float()")],
+        harmful=True,
+        **place,
+    )
 
 
 def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
