@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,15 +121,18 @@ def _leaves(recording: Recording, came_from: dict[int, int]) -> list[tuple[int, 
     return [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
 
 
-def _ancestors(recording: Recording, sink: Sink, across: bool = False) -> dict[int, int]:
+def _ancestors(recording: Recording, sink: Sink, across: bool = False, among: Container[int] = ()) -> dict[int, int]:
     """Every bad row or source that leads to the sink, each with the next row on its way there.
 
     across: also by way of forward values that came back into the pass of a finite loss.
+    among: rows at which the walk ends.
     """
     bad = recording.bad
     came_from = {sink.position: sink.position}
     waiting = [sink.position]
     for position in waiting:
+        if position in among:
+            continue
         for parent in recording.parents(position):
             if parent not in bad or parent in came_from or (not across and _crosses_back(recording, position, parent)):
                 continue
@@ -191,7 +194,7 @@ def _leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -
         if source is None or source.parents:
             return None
         if source.kind in ("parameter", "buffer"):
-            return source.kind  # type: ignore[return-value]
+            return source.kind
         stats = recording.stats(position)
         return "intended" if source.kind == "literal" and stats is not None and not stats.nan else "data"
     row = recording.row(position)
@@ -219,16 +222,34 @@ def _wrote_nan(recording: Recording, position: int) -> bool:
 def harmful_origins(recording: Recording) -> Iterator[Origin]:
     """The origins of all symptoms that did harm, in the order in which the symptoms showed, each origin once."""
     seen: set[int] = set()
+    told: dict[int, int] = {}  # rows that lead to an origin that was told, each with the time of that origin
     for sink in recording.sinks[:MOST_SINKS]:
-        if sink.position not in recording.bad:
+        if sink.position not in recording.bad or _follows(recording, sink, told):
             continue
         origin = origin_of(recording, sink)
-        if origin is None or _call(recording, origin.position) in seen:
+        if origin is None or handled_by_scaler(recording, origin):
             continue
-        if handled_by_scaler(recording, origin):
-            continue
-        seen.add(_call(recording, origin.position))
-        yield origin
+        time = _time(recording, origin.position)
+        for position in _ancestors(recording, sink, among=told):
+            told.setdefault(position, time)
+        if _call(recording, origin.position) not in seen:
+            seen.add(_call(recording, origin.position))
+            yield origin
+
+
+def _follows(recording: Recording, sink: Sink, told: dict[int, int]) -> bool:
+    """Whether a symptom goes back to what was told already, and to nothing earlier that is new.
+
+    In a run that goes on with poisoned parameters almost every symptom does; each row is walked once.
+    """
+    came_from = _ancestors(recording, sink, among=told)
+    touched = [told[p] for p in came_from if p in told]
+    fresh = {p: kind for p, kind in _leaves(recording, came_from) if p not in told and kind != "intended"}
+    if not touched or any(_time(recording, p) < min(touched) for p in fresh):
+        return False
+    for position in came_from:
+        told.setdefault(position, min(touched))
+    return True
 
 
 def _call(recording: Recording, position: int) -> int:
