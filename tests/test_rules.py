@@ -210,3 +210,13 @@ def test_whole_tensor_that_its_float32_twin_shows_flushed_is_an_error(size: floa
     assert [f.cause for f in errors] == found
     assert [(f.op, f.symptom) for f in errors] == [("mm", "silent-underflow")] * len(found)
     assert [f.line > 0 and "layer(" in f.source for f in errors] == [True] * len(found)
+
+
+def test_derivative_of_a_reciprocal_that_overflows_is_a_division_by_a_tiny_number(tmp_path: Path) -> None:
+    program = """
+        v = torch.tensor([1e-30, 1.0], requires_grad=True)
+        (1 / v).sum().backward()
+    """
+    found = run(program, tmp_path / "program.py").culprit
+    assert (found.cause, found.phase, found.op) == ("div-by-tiny", "backward", "reciprocal")
+    assert found.evidence["index"].tolist() == [0]

@@ -146,6 +146,8 @@ def div_by_tiny(fault: Fault) -> Match | None:
 
     Keep the divisor from the bottom of the range, or work with logarithms where it is a product of many factors.
     """
+    if fault.backward and fault.forward in ("reciprocal", "rsqrt") and fault.name in ("mul", "pow"):
+        return _large_reciprocal(fault)
     below = fault.at(divisor(fault))
     if (
         below is None
