@@ -82,3 +82,23 @@ def test_what_hid_a_value_is_told_long_after_its_step_was_folded() -> None:
         optimizer.step()
 
     assert told(step, steps=8) == ("where-grad-trap", "div", "backward", 0)
+
+
+def test_a_loop_that_is_all_closure_has_steps() -> None:
+    net, data = nn.Linear(3, 1), torch.randn(8, 3)
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+    now = {"step": 0}
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        out = net(data).square()
+        loss = (out * 0 if now["step"] == 3 else out + 1).log().mean()
+        loss.backward()
+        return loss
+
+    with nanlab.watch(on_fault="record") as trace:
+        for now["step"] in range(5):
+            optimizer.step(closure)
+    assert len(trace.recording.starts) == 5
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == ("log-of-zero", 3)

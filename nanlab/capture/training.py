@@ -172,6 +172,8 @@ class TrainingRecorder:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.judge()
         ops = self.ops
+        if not ops.in_optimizer and (kwargs.get("closure") or any(args[1:])):  # the whole step may run inside of it
+            ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
         with ops.quiet():
