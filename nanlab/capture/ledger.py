@@ -68,6 +68,14 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape; () for a nested tensor or a lazy parameter, which have none."""
+    try:
+        return tensor.shape
+    except RuntimeError:
+        return ()
+
+
 def view_key(tensor: torch.Tensor) -> ViewKey:
     """Which part of its storage a tensor shows."""
     if tensor.layout is not torch.strided:

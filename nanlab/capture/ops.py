@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.indices import IndexGuard
-from nanlab.capture.ledger import Entry, Ledger, storage_of, view_key
+from nanlab.capture.ledger import Entry, Ledger, shape_of, storage_of, view_key
 from nanlab.capture.placing import Place, Placing
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.reading import Reading
@@ -25,6 +26,7 @@ from nanlab.capture.steps import StepClock
 from nanlab.trace.failure import ReadOut
 from nanlab.trace.recording import (
     BACKWARD,
+    FACTOR,
     FORWARD,
     INPLACE,
     NOGRAD,
@@ -217,6 +219,8 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
             recording.nodes[node] = NodeInfo(call, op, line, site, module)
         if plan.uninitialised:
             self._flags |= UNINIT
+        if plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
+            self._flags |= FACTOR
         bad = False
         for output, target in enumerate(targets):
             bad |= self._row(plan, op, place, output, call, target, sources, changed[output]) > 0
@@ -287,10 +291,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
                 recording.bad.add(position)
             else:
                 self.evidence.postpone(position)
-        try:
-            sizes: tuple[int, ...] = target.shape
-        except RuntimeError:  # a nested tensor has none
-            sizes = ()
+        sizes = shape_of(target)
         shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
         meta.extend(
             (

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.ledger import Entry, Ledger, storage_of, view_key
+from nanlab.capture.ledger import Entry, Ledger, shape_of, storage_of, view_key
 from nanlab.capture.plans import Plan
 from nanlab.trace.recording import LITERAL, Chunk, Recording, Source
 
@@ -81,7 +81,7 @@ class Reading:
             name,
             stat,
             recording.end,
-            tuple(tensor.shape),
+            tuple(shape_of(tensor)),
             str(tensor.dtype).removeprefix("torch."),
             parents,
         )
