@@ -102,3 +102,14 @@ def test_a_loop_that_is_all_closure_has_steps() -> None:
     assert len(trace.recording.starts) == 5
     assert trace.culprit is not None
     assert (trace.culprit.cause, trace.culprit.step) == ("log-of-zero", 3)
+
+
+def test_a_python_number_can_flush_a_half_precision_gradient() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).half()
+    step = trained(net, lambda i: (net(torch.randn(16, 8).half()) * 1e-4 * 1e-4).float().sum())
+    assert told(step)[:2] == ("dtype-underflow", "mul")
+
+
+def test_a_coefficient_of_zero_is_no_underflow() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).half()
+    assert culprit(trained(net, lambda i: (net(torch.randn(16, 8).half()) * 0.0).float().sum())) is None

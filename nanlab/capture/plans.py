@@ -64,6 +64,7 @@ class Plan:
     lifts: bool  # it brings in a literal
     special: str  # "" or what the training recorder wants to see
     reads_out: bool = False  # it turns a tensor into a Python number
+    scales: bool = False  # it multiplies or divides, perhaps by a Python number
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
 
@@ -107,5 +108,6 @@ def plan_for(func: Any) -> Plan:
         lifts=name == "lift_fresh",
         special=_SPECIAL.get(name, ""),
         reads_out=name == "_local_scalar_dense",
+        scales=name in ("mul", "mul_", "div", "div_"),
         indexes=name in INDEXING,
     )

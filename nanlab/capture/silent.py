@@ -10,7 +10,7 @@ import torch
 from nanlab.capture.following import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History, ParameterStep, Standstill
-from nanlab.trace.recording import CALL, DTYPE, FLAGS, INPLACE, OP, OUTPUT, Recording
+from nanlab.trace.recording import CALL, DTYPE, FACTOR, FLAGS, INPLACE, OP, OUTPUT, Recording
 
 CASTS = frozenset(("_to_copy", "copy_", "to"))
 PRODUCTS = frozenset(
@@ -48,8 +48,9 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
         return False
     if op in CASTS:
         return True
-    if len(operands) < 2 or "half" in op:
-        return False
+    if len(operands) < 2:
+        row = recording.row(position)
+        return row is not None and bool(row[FLAGS] & FACTOR)
     limit = format_of(dtype).rounds_to_zero
     sizes = [max(abs(s.min), abs(s.max)) for s in operands]
     if op in ("div", "div_", "_foreach_div_"):

@@ -25,6 +25,7 @@ OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, 
 WIDTH = 14
 # Bits of FLAGS.
 UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
+FACTOR = 32  # multiplied or divided by a Python number other than zero
 
 MOST_SINKS = 400  # symptoms that are looked into, in the order in which they showed
 
