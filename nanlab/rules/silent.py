@@ -89,7 +89,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     shadow, limits = recording.shadows[position], format_of(recording.dtypes.items[row[DTYPE]])
     chunk = recording.chunks[shadow.stat >> 32]
     twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
-    largest = max(abs(twin.min), abs(twin.max)) if twin.min is not None else 0.0
+    largest = max(abs(twin.min), abs(twin.max)) if twin.min is not None and twin.max is not None else 0.0
     place = place_of(trace, position)
     return Finding(
         cause="dtype-underflow",
