@@ -84,7 +84,9 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
         edges, level = chunk.edge_table(), [p for p in start if chunk.start <= p < chunk.end]
         for _ in range(DEPTH_AFTER):
             calls = np.unique(edges[np.isin(edges[:, 1], level), 0]).tolist()
-            forward = [c for c in calls if c not in found and (row := recording.row(c)) is not None and row[PHASE] != BACKWARD]
+            forward = [
+                c for c in calls if c not in found and (row := recording.row(c)) is not None and row[PHASE] != BACKWARD
+            ]
             found.update(forward)
             level = forward[: MOST_READERS * max(len(start), 1)]
     return found

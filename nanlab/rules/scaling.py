@@ -272,7 +272,9 @@ def _fatal_title(entries: Sequence[Skip]) -> str:
     first, last = entries[0], entries[-1]
     count = plural(len(entries), "step")
     if _lowered(entries):
-        return f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients overflow in {count}"
+        return (
+            f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients overflow in {count}"
+        )
     used = f"{first.scale:g}" if first.scale else "in use"
     return f"the loss scale {used} overflows in {count}, and no smaller one is tried"
 
