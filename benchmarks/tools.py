@@ -234,6 +234,7 @@ HEAD = [
 PACKAGES = ("torch", "torchlens", "transformers", "sherlorch")
 CAVEATS = f"""Healthy ones: the healthy programs and the repaired twins. A run fails where the tool breaks the program.
 
+- nanlab was developed with these programs at hand, the other tools were not.
 - Only nanlab names causes and tries fixes.
 - detect_anomaly stops at a NaN in the backward pass.
 - DebugMode answers with the first operation that is not finite, so an intended -inf (a mask) is an answer too.
