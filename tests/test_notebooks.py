@@ -37,7 +37,7 @@ SAYS = {
     ],
     "04-contrastive-blow-up": ["is on its way out of float16", "culprit: None"],
     "05-gradient-clipping": [
-        "a learning rate of 0.001 drives the weights away",
+        "the weights away: head.weight grew from",
         "gradients are clipped before they are unscaled",
         "clipping spread the bad gradient of gate to 4 other parameters",
         "verified | return self.head(x + nanlab.safe.sqrt(self.gate)",
