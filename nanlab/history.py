@@ -124,6 +124,16 @@ class Misuse:
     name: str = ""  # of the parameter that was updated, or of those whose gradient was bad before
 
 
+@dataclass(frozen=True, slots=True)
+class GradientEdit:
+    """What a program did to the gradients of one optimizer step between the backward pass and the optimizer."""
+
+    position: int  # that the step's ParameterStep rows bear
+    scale: float  # loss scale that was divided out, 1 if none was
+    at: Place | None  # the last operation that multiplied, divided or clamped them otherwise; None: none did
+    constant: bool  # whether it was by a Python number
+
+
 MOST_KEYS = 20_000  # results that are followed
 MOST_STEPS = 256  # and steps that are remembered of each
 
@@ -198,4 +208,5 @@ class History:
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     standstills: dict[tuple[Any, ...], Standstill] = field(default_factory=dict)
     misuses: list[Misuse] = field(default_factory=list)
+    edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)

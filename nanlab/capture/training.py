@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from nanlab.capture.editing import note_edits
 from nanlab.capture.following import StepRows, follow
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.ops import OpRecorder
@@ -278,6 +279,7 @@ class TrainingRecorder:
         note_flushes(rows, history, self._gradients, self._by_hand)
         note_standstills(rows, history, steps, self._by_hand)
         still_scaled(rows, history, steps)
+        note_edits(rows, history, steps)
         recording.sinks.extend(note_clipping(rows, history, steps))
 
 

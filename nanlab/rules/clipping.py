@@ -1,10 +1,11 @@
-"""Gradient clipping that spreads one bad gradient to all."""
+"""Gradient clipping that spreads one bad gradient to all, or that is always on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from nanlab.analysis.clipping import always_on
 from nanlab.analysis.training import where
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
@@ -85,4 +86,59 @@ def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
         return
 
 
-RULES = (clip_nonfinite_norm, clip_nonfinite_norm_)
+@rule(
+    "note",
+    example="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(24):
+            opt.zero_grad()
+            (50.0 * (net(torch.ones(3, 4)) - torch.ones(2)).abs().sum()).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1e-3)  # here
+            opt.step()
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+        for i in range(24):
+            opt.zero_grad()
+            (50.0 * (net(torch.ones(3, 4)) - torch.ones(2)).abs().sum()).backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1000.0)
+            opt.step()
+    """,
+)
+def clip_always_on(trace: Trace) -> Iterator[Finding]:
+    """Clipping that takes effect in nearly every step no longer guards against outliers: it fixes the length of every update.
+
+    The learning rate then sets that length alone, whatever the gradient. Some want that (normalised gradient descent);
+    optimizers such as Adam divide by the gradient's size anyway.
+    """
+    if any(misuse.kind == "clip-before-unscale" for misuse in trace.recording.training.misuses):
+        return  # told as such
+    found = always_on(trace)
+    edit = next((e for e in trace.recording.training.edits if e.at is not None), None)
+    if found is None or edit is None or edit.at is None:
+        return
+    factor = float(found.history["factor"][found.history["clipped"]].median())
+    top = found.parameters.index[0]
+    advised, bound = found.advised_max_norm, found.bound or 0.0
+    yield Finding(
+        cause="clip-always-on",
+        severity="note",
+        title=f"clipping to {bound:.3g} cuts {found.share:.0%} of {len(found.history)} steps, most to {factor:.2g} of the gradient",
+        explanation=f"{clip_always_on.explanation} {top} has {found.parameters.share.iloc[0]:.0%} of the squared norm on average.",
+        step=trace.recording.step_of(edit.position),
+        symptom="clipping",
+        fixes=[
+            Fix(
+                f"a bound that only outliers reach: {advised:g} clips {found.would_clip(advised):.0%} of these steps; the learning rate must come down with it",
+                f"torch.nn.utils.clip_grad_norm_(model.parameters(), {advised:g})",
+            )
+        ]
+        if advised is not None
+        else [],
+        **where(trace.recording, edit.at),
+    )
+
+
+RULES = (clip_nonfinite_norm, clip_nonfinite_norm_, clip_always_on)

@@ -12,6 +12,7 @@ from nanlab.trace import frames
 from nanlab.trace.recording import Kept, Recording
 
 if TYPE_CHECKING:
+    from nanlab.analysis.clipping import Clipping
     from nanlab.analysis.loss_scale import LossScale
     from nanlab.rules import Finding
     from nanlab.views.report import Report
@@ -154,6 +155,12 @@ class Trace:
         from nanlab.analysis.loss_scale import loss_scale
 
         return loss_scale(self)
+
+    def clipping(self) -> Clipping:
+        """The gradient norm before and after clipping in every step, who dominates it, and the ``max_norm`` to take."""
+        from nanlab.analysis.clipping import clipping
+
+        return clipping(self)
 
     def __repr__(self) -> str:
         recording = self.recording

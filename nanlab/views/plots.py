@@ -127,6 +127,26 @@ def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, c
         )
 
 
+def plot_clipping(clipping: Any, ax: Axes | None = None) -> Axes:
+    """Draw the gradient norm of each step before and after clipping, and the advised bound.
+
+    clipping: result of ``trace.clipping()``. A norm that is not finite is a cross at the top.
+    """
+    ax = ax or _axes()
+    history = clipping.history
+    _line(ax, history["step"], history["before"], "norm before clipping" if clipping.kind else "gradient norm", BLUE)
+    if clipping.kind:
+        _line(ax, history["step"], history["after"], "after", GREEN)
+    if clipping.advised_max_norm is not None:
+        share = clipping.would_clip(clipping.advised_max_norm)
+        label = f"max_norm={clipping.advised_max_norm:g} clips {share:.0%}"
+        ax.axhline(clipping.advised_max_norm, color=GREY, linestyle="--", linewidth=1, label=label)
+    ax.set(xlabel="training step", ylabel="gradient norm", yscale="log")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(ax, [ax])
+    return ax
+
+
 def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Root mean square of the gradient along a backward pass, in the engine's order, on a logarithmic axis.
 

@@ -1,0 +1,94 @@
+"""What was done to the gradients between the backward pass and the optimizer: unscaling, clipping, averaging."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby, takewhile
+
+import numpy as np
+import numpy.typing as npt
+
+from nanlab.capture.following import StepRows, place_of
+from nanlab.capture.scaling import UNSCALES
+from nanlab.history import GradientEdit, History, ParameterStep, Place
+from nanlab.trace.recording import FACTOR, FLAGS, OP, OUTPUT, Recording
+
+CLAMPS = frozenset(
+    """clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip clip_ hardtanh hardtanh_ minimum maximum where
+    _foreach_clamp_min _foreach_clamp_min_ _foreach_clamp_max _foreach_clamp_max_ _foreach_minimum_ _foreach_maximum_""".split()
+)
+FACTORS = frozenset("mul mul_ div div_ _foreach_mul _foreach_mul_ _foreach_div _foreach_div_".split())
+MOST_HOPS = 12
+NEAR = 0.01  # relative distance up to which a factor is taken for the loss scale
+
+
+def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
+    """Add an entry to ``history.edits`` for each optimizer step that took other gradients than backward had left.
+
+    The way back is walked for one parameter only, the one whose gradient shrank most; the numbers of the others are
+    in their own rows.
+    """
+    recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
+    factor = next((loss.factor for loss in recent if 2.0 < loss.factor < math.inf), 1.0)
+    for position, group in groupby(steps, key=lambda step: step.position):
+        changed = [s for s in group if s.used is not None and s.gradient is not None and s.used > s.gradient]
+        chosen = _shrunk_most(rows, changed)
+        if chosen is not None:
+            scale, at, constant = _way_back(rows.recording, chosen, factor)
+            history.edits.append(GradientEdit(position, scale, at, constant))
+
+
+def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:
+    inside = [s for s in steps if s.gradient is not None and s.gradient >= rows.start]
+    if not inside:
+        return None
+    before: npt.NDArray[np.int64] = np.array([s.gradient for s in inside], np.int64) - rows.start
+    after: npt.NDArray[np.int64] = np.array([s.used for s in inside], np.int64) - rows.start
+    rms = rows.numbers["rms"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = rms[after] / rms[before]
+    return inside[int(np.argmin(np.where(np.isfinite(ratio), ratio, np.inf)))]
+
+
+def _way_back(recording: Recording, step: ParameterStep, factor: float) -> tuple[float, Place | None, bool]:
+    """(scale divided out, last other operation that made the gradient smaller or larger, whether by a Python number)."""
+    assert step.used is not None and step.gradient is not None
+    scale, at, constant = 1.0, -1, False
+    position = step.used
+    for _ in range(MOST_HOPS):
+        row = recording.row(position)
+        if row is None or position <= step.gradient:
+            break
+        op, source = recording.ops.items[row[OP]], _source(recording, position, row[OUTPUT], step.gradient)
+        ratio = _ratio(recording, source, position)
+        if op == UNSCALES or (op in FACTORS and factor > 2.0 and abs(ratio / factor - 1.0) < NEAR):
+            scale *= _power_of_two(ratio)
+        elif at < 0 and op in CLAMPS | FACTORS:
+            at, constant = position, bool(row[FLAGS] & FACTOR)
+        if source < 0:
+            break
+        position = source
+    return scale, place_of(recording, at) if at >= 0 else None, constant
+
+
+def _source(recording: Recording, position: int, output: int, gradient: int) -> int:
+    """The operand that a changed gradient was made from; -1 if it is none of the gradient's."""
+    operands = recording.operands(position)
+    row = recording.row(position)
+    copied = row is not None and recording.ops.items[row[OP]] in ("copy_", "_foreach_copy_")
+    slots = {slot: source for source, slot in operands if source >= gradient}
+    if copied and (sources := [s for slot, s in slots.items() if slot != output and s > gradient]):
+        return sources[0]
+    return slots.get(output, next(iter(slots.values()), -1))
+
+
+def _ratio(recording: Recording, before: int, after: int) -> float:
+    """By how much larger the rms was before; 1 where that cannot be told."""
+    old, new = recording.stats(before) if before >= 0 else None, recording.stats(after)
+    return old.rms / new.rms if old is not None and new is not None and old.rms and new.rms else 1.0
+
+
+def _power_of_two(ratio: float) -> float:
+    """The power of two beside a measured ratio, if it is one but for rounding."""
+    near: float = 2.0 ** round(math.log2(ratio)) if 0.0 < ratio < math.inf else 1.0
+    return near if abs(ratio / near - 1.0) < NEAR else ratio
