@@ -120,7 +120,7 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
         stats = [recording.stats(r.gradient) for r in chosen]
         if step is None and any(s is None or not s.is_finite for s in stats):
             continue
-        scale = _scale_of(trace, number)
+        scale = scale_of(trace, number)
         shift = round(math.log2(scale))
         found = {}
         for row in chosen:
@@ -134,7 +134,7 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
     return {}, 1.0
 
 
-def _scale_of(trace: Trace, step: int) -> float:
+def scale_of(trace: Trace, step: int) -> float:
     """The loss scale of a step: what the scaler multiplied its loss by; 1 without a scaler."""
     recording = trace.recording
     for loss in reversed(recording.training.losses):

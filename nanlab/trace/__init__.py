@@ -162,6 +162,12 @@ class Trace:
 
         return clipping(self)
 
+    def signal_loss(self) -> pd.DataFrame:
+        """For each parameter where along the backward pass its gradient was flushed to zero, and what would have kept it."""
+        from nanlab.analysis.signal import signal_loss
+
+        return signal_loss(self)
+
     def __repr__(self) -> str:
         recording = self.recording
         return f"<nanlab.Trace: {recording.end:,} rows, {len(recording.starts)} steps; try .report(), .culprit, .ops>"
