@@ -17,39 +17,32 @@ from nanlab.stats._jit import (
     float32_from,
     helper,
     kernel,
-    pointer_float32,
     pointer_float64,
     pointer_int64,
     pointer_uint8,
     pointer_uint16,
     pointer_uint32,
-    pointer_uint64,
-    prefetch,
 )
+from nanlab.stats._scan import LANE, LANES, VECTOR, scan
 
 FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = 0, 1, 2, 3  # kinds; FLOAT8 + i reads the i-th table of 256 values
 
 # float32 bits without the sign, which sort like magnitudes
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 INF = np.uint32(0x7F800000)
+NEGINF = np.uint32(0xFF800000)
 SMALLEST_NORMAL = np.uint32(0x00800000)
 HALF_ZERO = np.uint32(0x33000000)  # 2^-25: float16 flushes to zero up to here
 HALF_NORMAL = np.uint32(0x387FE000)  # 2^-14 - 2^-25: float16 rounds to a normal value from here
 HALF_INF = np.uint32(0x477FF000)  # 65520: float16 overflows from here
 HALF_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2^-14
-# order keys of the same, and the neutral elements of the reductions
-KEY_INF, KEY_NEGINF = np.int32(0x7F800000), np.int32(-0x7F800001)
-NO_LOWEST, NO_HIGHEST, NO_SMALLEST = np.int32(0x7FFFFFFF), np.int32(-0x80000000), np.uint32(0xFFFFFFFF)
-LANE = 512  # bins of one uint32 histogram: sign and exponent
-FEW = 256  # elements up to which one histogram is faster than eight
-ONE = np.uint32(1)
-
-
-@helper
-def order_key(bits):
-    """An int32 that sorts like the float32 with these bits; its own inverse."""
-    signed = np.int32(bits)
-    return np.int32(signed ^ np.int32(np.int32(signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+HALF_POWER = np.uint32(0x47800000)  # 2^16
+BELOW_NORMAL = np.uint32(HALF_SMALLEST_NORMAL - HALF_NORMAL)
+BELOW_POWER = np.uint32(HALF_POWER - HALF_INF)
+# their exponents, as they stand in the bits
+FLUSHED_UP_TO, NORMAL_FROM, ABOVE_FROM = 127 - 25, 127 - 14, 127 + 16
+NO_SMALLEST = np.uint32(0xFFFFFFFF)
+ZERO, ONE = np.uint32(0), np.uint32(1)
 
 
 @helper
@@ -85,138 +78,80 @@ def load_block(address, first, size, kind, state):
     return state[L.BLOCK_ADDRESS]
 
 
-@helper
-def count_exponents(block, size, bins):
-    """Histogram of sign and exponent; eight copies take turns, so that no addition waits for the one before."""
-    words = pointer_uint64(block)
-    shift, upper, mask = np.uint64(23), np.uint64(55), np.uint64(511)
-    whole = size >> 3 if size >= FEW else 0
-    for i in range(0, 4 * whole, 4):
-        prefetch(block + 8 * i + 4 * L.BLOCK)
-        first, second, third, fourth = words[i], words[i + 1], words[i + 2], words[i + 3]
-        bins[np.int64(first >> upper)] += ONE
-        bins[LANE + np.int64((first >> shift) & mask)] += ONE
-        bins[2 * LANE + np.int64(second >> upper)] += ONE
-        bins[3 * LANE + np.int64((second >> shift) & mask)] += ONE
-        bins[4 * LANE + np.int64(third >> upper)] += ONE
-        bins[5 * LANE + np.int64((third >> shift) & mask)] += ONE
-        bins[6 * LANE + np.int64(fourth >> upper)] += ONE
-        bins[7 * LANE + np.int64((fourth >> shift) & mask)] += ONE
-    bits = pointer_uint32(block)
-    for i in range(8 * whole, size):
-        bins[bits[i] >> np.uint32(23)] += ONE
-
-
-@helper
-def extent(bits, size):
-    """Least and greatest order key, least magnitude minus 1 (zero wraps round to the greatest), count of zeros."""
-    lowest, highest, smallest, zeros = NO_LOWEST, NO_HIGHEST, NO_SMALLEST, np.uint32(0)
-    for i in range(size):
+@fast_helper
+def look_at_each(bits, first, size):
+    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the counts of NaN, inf and -inf."""
+    lowest, highest, smallest = np.float32(math.inf), np.float32(-math.inf), NO_SMALLEST
+    total, squares = 0.0, 0.0
+    nan, posinf, neginf = ZERO, ZERO, ZERO
+    for i in range(first, size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
-        key = order_key(bits[i])
-        lowest = key if key < lowest else lowest
-        highest = key if key > highest else highest
-        less = np.uint32(magnitude - ONE)
-        smallest = less if less < smallest else smallest
-        zeros = np.uint32(zeros + np.uint32(magnitude == np.uint32(0)))
-    return lowest, highest, smallest, np.int64(zeros)
-
-
-@helper
-def finite_extent(bits, size):
-    """As ``extent``, over the finite elements; then the counts of NaN, inf and -inf."""
-    lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
-    nan, posinf, neginf = np.uint32(0), np.uint32(0), np.uint32(0)
-    for i in range(size):
-        magnitude = np.uint32(bits[i] & MAGNITUDE)
-        key = order_key(bits[i])
         finite = magnitude < INF
-        low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
-        high = key if finite else NO_HIGHEST
-        small = np.uint32(magnitude - ONE) if finite else NO_SMALLEST
+        low = float32_from(bits[i] if finite else INF)  # selected first, compared then: so the loop has no branch
+        high = float32_from(bits[i] if finite else NEGINF)
+        less = np.uint32(magnitude - ONE) if finite else NO_SMALLEST
+        value = np.float64(float32_from(bits[i] if finite else ZERO))
         lowest = low if low < lowest else lowest
         highest = high if high > highest else highest
-        smallest = small if small < smallest else smallest
+        smallest = less if less < smallest else smallest
+        total += value
+        squares += value * value
         nan = np.uint32(nan + np.uint32(magnitude > INF))
-        posinf = np.uint32(posinf + np.uint32(key == KEY_INF))
-        neginf = np.uint32(neginf + np.uint32(key == KEY_NEGINF))
-    return lowest, highest, smallest, np.int64(nan), np.int64(posinf), np.int64(neginf)
-
-
-@fast_helper
-def moments(values, size):
-    """Sum and sum of squares in float64."""
-    total, squares = 0.0, 0.0
-    for i in range(size):
-        value = np.float64(values[i])
-        total += value
-        squares += value * value
-    return total, squares
-
-
-@fast_helper
-def finite_moments(bits, size):
-    """Sum and sum of squares in float64 over the finite elements."""
-    total, squares = 0.0, 0.0
-    for i in range(size):
-        finite = np.uint32(bits[i] & MAGNITUDE) < INF
-        value = np.float64(float32_from(bits[i] if finite else np.uint32(0)))
-        total += value
-        squares += value * value
-    return total, squares
+        posinf = np.uint32(posinf + np.uint32(bits[i] == INF))
+        neginf = np.uint32(neginf + np.uint32(bits[i] == NEGINF))
+    return lowest, highest, smallest, total, squares, np.int64(nan), np.int64(posinf), np.int64(neginf)
 
 
 @helper
-def half_counts(bits, size, own_normal):
-    """How many magnitudes float16 flushes to zero, holds below its normal range, overflows; how many are subnormal."""
-    flushed, below, above, subnormal = np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0)
+def small_edges(bits, size):
+    """How many elements are 2^-25, which float16 flushes, and how many it rounds up to its smallest normal."""
+    flushed, normal = ZERO, ZERO
     for i in range(size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
-        flushed = np.uint32(flushed + np.uint32(magnitude <= HALF_ZERO))
-        below = np.uint32(below + np.uint32(magnitude < HALF_NORMAL))
-        above = np.uint32(above + np.uint32(magnitude >= HALF_INF))
-        subnormal = np.uint32(subnormal + np.uint32(magnitude < own_normal))
-    return np.int64(flushed), np.int64(below), np.int64(above), np.int64(subnormal)
+        flushed = np.uint32(flushed + np.uint32(magnitude == HALF_ZERO))
+        normal = np.uint32(normal + np.uint32(np.uint32(magnitude - HALF_NORMAL) < BELOW_NORMAL))
+    return np.int64(flushed), np.int64(normal)
+
+
+@helper
+def large_edge(bits, size):
+    """How many elements below 2^16 overflow in float16."""
+    above = ZERO
+    for i in range(size):
+        magnitude = np.uint32(bits[i] & MAGNITUDE)
+        above = np.uint32(above + np.uint32(np.uint32(magnitude - HALF_INF) < BELOW_POWER))
+    return np.int64(above)
 
 
 @helper
 def count_subnormals(bits, size, scratch):
-    """Bin float32 subnormals at their true exponents."""
+    """Bin float32 subnormals at their true exponents; how many there are."""
+    found = 0
     for i in range(size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
-        if np.uint32(0) < magnitude < SMALLEST_NORMAL:
+        if ZERO < magnitude < SMALLEST_NORMAL:
             count_subnormal(magnitude, bits[i] >> np.uint32(31), scratch)
+            found += 1
+    return found
 
 
 @helper
-def append_bins(state, bins, smallest, greatest, lanes):
-    """Move every bin of a tensor to the arena, and clear those of 0, NaN and inf."""
-    first, last = np.int64(1), np.int64(0)
-    if smallest != NO_SMALLEST:
-        last = np.int64(greatest >> np.uint32(23))
-        if smallest < SMALLEST_NORMAL - ONE:
-            append_subnormals(state, pointer_int64(state[L.SCRATCH_ADDRESS]), -149)
-        else:
-            first = np.int64(np.uint32(smallest + ONE) >> np.uint32(23))
-    for negative in range(2):
-        for lane in range(lanes):
-            bins[lane * LANE + negative * 256] = np.uint32(0)
-            bins[lane * LANE + negative * 256 + 255] = np.uint32(0)
-        for exponent in range(first, last + 1):
-            count = np.int64(0)
-            for lane in range(lanes):
-                place = lane * LANE + negative * 256 + exponent
-                count += np.int64(bins[place])
-                bins[place] = np.uint32(0)
-            append_bin(state, exponent - 127, negative, count)
+def take_lanes(bins, first, last):
+    """Add the lanes of the bins from ``first`` to ``last`` up in the first lane, and clear the others."""
+    for place in range(first, last + 1):
+        count = bins[place]
+        for lane in range(1, LANES):
+            count = np.uint32(count + bins[lane * LANE + place])
+            bins[lane * LANE + place] = ZERO
+        bins[place] = count
 
 
 @helper
-def magnitude_of(lowest, highest):
-    """Bits of the greatest magnitude between two order keys."""
-    least = np.uint32(order_key(np.uint32(lowest)) & np.int32(0x7FFFFFFF))
-    most = np.uint32(order_key(np.uint32(highest)) & np.int32(0x7FFFFFFF))
-    return least if least > most else most
+def take_bin(bins, place):
+    """The count of one bin, which is cleared."""
+    count = np.int64(bins[place])
+    bins[place] = ZERO
+    return count
 
 
 @helper
@@ -230,23 +165,38 @@ def own_smallest_normal(kind, state):
 
 
 @helper
-def write_values(row, state, finite, lowest, highest, smallest, total, squares):
+def write_values(row, finite, lowest, highest, smallest, total, squares):
     """The five numbers over the finite elements; NaN where there is no such element."""
-    values = pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH))
     for word in range(L.MIN, L.RMS + 1):
-        values[word] = math.nan
+        row[word] = math.nan
     if finite > 0:
-        edge = pointer_float32(state[L.BLOCK_ADDRESS])
-        edge_bits = pointer_uint32(state[L.BLOCK_ADDRESS])
-        edge_bits[0] = np.uint32(order_key(np.uint32(lowest)))
-        edge_bits[1] = np.uint32(order_key(np.uint32(highest)))
-        edge_bits[2] = np.uint32(smallest + ONE)
-        values[L.MIN] = np.float64(edge[0]) + 0.0  # -0.0 becomes 0.0
-        values[L.MAX] = np.float64(edge[1]) + 0.0
+        row[L.MIN] = np.float64(lowest) + 0.0  # -0.0 becomes 0.0
+        row[L.MAX] = np.float64(highest) + 0.0
         if smallest != NO_SMALLEST:
-            values[L.ABSMIN] = np.float64(edge[2])
-        values[L.MEAN] = total / finite
-        values[L.RMS] = math.sqrt(squares / finite)
+            row[L.ABSMIN] = np.float64(float32_from(np.uint32(smallest + ONE)))
+        row[L.MEAN] = total / finite
+        row[L.RMS] = math.sqrt(squares / finite)
+
+
+@helper
+def append_bins(state, bins, smallest, greatest, own_normal):
+    """Move the bins of all normal exponents to the arena; how many elements are below ``own_normal``, and what float16 makes of them."""
+    below_own = flushed = below = above = 0
+    if smallest == NO_SMALLEST:
+        return below_own, flushed, below, above
+    first = np.int64(max(np.uint32(smallest + ONE), SMALLEST_NORMAL) >> np.uint32(23))
+    last = np.int64(greatest >> np.uint32(23))
+    own = np.int64(own_normal >> np.uint32(23))
+    for negative in range(2):
+        take_lanes(bins, negative * 256 + first, negative * 256 + last)
+        for exponent in range(first, last + 1):
+            count = take_bin(bins, negative * 256 + exponent)
+            append_bin(state, exponent - 127, negative, count)
+            below_own += count if exponent < own else 0
+            flushed += count if exponent < FLUSHED_UP_TO else 0
+            below += count if FLUSHED_UP_TO <= exponent < NORMAL_FROM else 0
+            above += count if exponent >= ABOVE_FROM else 0
+    return below_own, flushed, below, above
 
 
 @kernel
@@ -255,42 +205,63 @@ def summarise32(address, size, kind, state_address):
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
-    bins = pointer_uint32(state[L.SCRATCH_ADDRESS])
-    own_normal = own_smallest_normal(kind, state)
-    watched = own_normal if own_normal > HALF_SMALLEST_NORMAL else HALF_SMALLEST_NORMAL
-    lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
-    zero = nan = posinf = neginf = flushed = below = above = subnormal = 0
+    bins, scratch = pointer_uint32(state[L.SCRATCH_ADDRESS]), pointer_int64(state[L.SCRATCH_ADDRESS])
+    lowest, highest, smallest = np.float32(math.inf), np.float32(-math.inf), NO_SMALLEST
+    nan = posinf = neginf = subnormal = edge_flushed = edge_normal = edge_above = 0
     total = squares = 0.0
-    for first in range(0, size, L.BLOCK):
-        count = L.BLOCK if size - first > L.BLOCK else size - first
-        block = load_block(address, first, count, kind, state)
-        bits, values = pointer_uint32(block), pointer_float32(block)
-        count_exponents(block, count, bins)
-        low, high, small, zeros = extent(bits, count)
-        nonfinite = 0
-        if low <= KEY_NEGINF or high >= KEY_INF:
-            low, high, small, nans, posinfs, neginfs = finite_extent(bits, count)
-            nan, posinf, neginf = nan + nans, posinf + posinfs, neginf + neginfs
-            nonfinite = nans + posinfs + neginfs
-            block_total, block_squares = finite_moments(bits, count)
-        else:
-            block_total, block_squares = moments(values, count)
+    for start in range(0, size, L.BLOCK):
+        count = L.BLOCK if size - start > L.BLOCK else size - start
+        block = load_block(address, start, count, kind, state)
+        bits = pointer_uint32(block)
+        first = count // VECTOR * VECTOR
+        low, high, small, block_total, block_squares = scan(block, first, state[L.SCRATCH_ADDRESS])
+        for i in range(first, count):
+            bins[bits[i] >> np.uint32(23)] += ONE
+        if not block_squares < math.inf:  # an element is NaN or inf: the squares of the others do not overflow
+            low, high, small, block_total, block_squares = (
+                np.float32(math.inf),
+                np.float32(-math.inf),
+                NO_SMALLEST,
+                0.0,
+                0.0,
+            )
+            first = 0
+        if first < count:
+            rest = look_at_each(bits, first, count)
+            low, high = min(low, rest[0]), max(high, rest[1])
+            small = min(small, rest[2])
+            block_total, block_squares = block_total + rest[3], block_squares + rest[4]
+            nan, posinf, neginf = nan + rest[5], posinf + rest[6], neginf + rest[7]
         total, squares = total + block_total, squares + block_squares
-        lowest = low if low < lowest else lowest
-        highest = high if high > highest else highest
-        smallest = small if small < smallest else smallest
-        zero += zeros
-        if zeros + nonfinite < count and (small < watched or magnitude_of(low, high) >= HALF_INF):
-            counts = half_counts(bits, count, own_normal)
-            flushed += counts[0] - zeros
-            below += counts[1] - counts[0]
-            above += counts[2] - nonfinite
-            subnormal += counts[3] - zeros
+        lowest, highest, smallest = min(low, lowest), max(high, highest), min(small, smallest)
+        if small < HALF_SMALLEST_NORMAL:
+            edges = small_edges(bits, count)
+            edge_flushed, edge_normal = edge_flushed + edges[0], edge_normal + edges[1]
             if small < SMALLEST_NORMAL - ONE:
-                count_subnormals(bits, count, pointer_int64(state[L.SCRATCH_ADDRESS]))
+                subnormal += count_subnormals(bits, count, scratch)
+        if max(-low, high) >= 65520.0:
+            edge_above += large_edge(bits, count)
+    own_normal = own_smallest_normal(kind, state)
     row = begin_row(state, size)
-    write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above)
-    finite = size - nan - posinf - neginf
-    write_values(row, state, finite, lowest, highest, smallest, total, squares)
-    append_bins(state, bins, smallest, magnitude_of(lowest, highest), 1 if size < FEW else 8)
+    if subnormal:
+        append_subnormals(state, scratch, -149)
+    greatest = float32_bits(np.float32(max(-lowest, highest)))
+    below_own, flushed, below, above = append_bins(state, bins, smallest, greatest, own_normal)
+    for edge in (0, 255, 256, 511):
+        take_lanes(bins, edge, edge)
+    zero = take_bin(bins, 0) + take_bin(bins, 256) - subnormal
+    bins[255] = bins[511] = ZERO
+    own_subnormal = below_own + (subnormal if own_normal >= SMALLEST_NORMAL else 0)
+    flushed += subnormal + edge_flushed
+    below -= edge_flushed + edge_normal
+    write_counts(state, row, zero, nan, posinf, neginf, own_subnormal, flushed, below, above + edge_above)
+    write_values(
+        pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH)),
+        size - nan - posinf - neginf,
+        lowest,
+        highest,
+        smallest,
+        total,
+        squares,
+    )
     return end_row(state, row)

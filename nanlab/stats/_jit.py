@@ -84,17 +84,21 @@ def float64_from(typing_context: Any, bits: types.Type) -> tuple[Signature, Call
     return types.float64(types.uint64), generate
 
 
+def emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Ask for the cache line at ``address``, which need not be valid."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    called = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
+    )
+    builder.call(called, [builder.inttoptr(address, byte), word(0), word(3), word(1)])  # read, first-level cache, data
+
+
 @intrinsic
 def prefetch(typing_context: Any, address: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
-    """Ask for the cache line at ``address``, which need not be valid, inside kernels."""
+    """``emit_prefetch`` inside kernels."""
 
     def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        called = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
-        )
-        line = builder.inttoptr(arguments[0], byte)
-        builder.call(called, [line, word(0), word(3), word(1)])  # to read, into the first-level cache, data
+        emit_prefetch(builder, arguments[0])
         return context.get_dummy_value()
 
     return types.none(types.int64), generate
