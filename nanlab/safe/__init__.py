@@ -9,17 +9,22 @@ and in gradient. Elsewhere:
 - Of a derivative that is 0 the sign may differ: torch has -0.0 in places.
 - A NaN that came in stays NaN, in value and gradient: bad data is not hidden. An infinity that came in is finite after.
 
-Derivative means the vector-Jacobian product with ones. Each element is judged for itself, or each row where the
-operator works on rows; of two operands, each for itself, so that ``div(x, tiny)`` keeps the derivative in ``x`` where
-that in ``tiny`` overflows. Where the first derivative stands, the second is torch's.
+Each element is judged for itself, or each row where the operator works on rows; of two operands, each for itself, so
+that ``div(x, tiny)`` keeps the derivative in ``x`` where that in ``tiny`` overflows. Where the first derivative stands,
+the second is torch's. A gradient is not finite for two reasons: the derivative is not (it becomes 0), or the gradient
+that came in is too large or bad itself (it is passed on: an explosion is not hidden).
 
-The method is the *double where*: ``where`` on the argument and on the result. With it on the result alone
-(``torch.where(x > 0, x.sqrt(), 0)``), or with ``nan_to_num``, the gradient that is masked still is 0 times inf.
+The method: torch is asked first, and what is bad in its answer is mended, the value in the forward pass, the gradient in
+the backward pass. Derivatives of the gradient, and all of a compiled, vmapped or captured program, which may not look
+at its numbers, go by way of the *double where* instead: ``where`` on the argument and on the result. With it on the
+result alone (``torch.where(x > 0, x.sqrt(), 0)``), or with ``nan_to_num``, the gradient that is masked still is 0 times
+inf. There a derivative is bad where that of the sum is, for which a gradient smaller than 1 might have been finite.
 
 All keep torch's signature, work in float16, bfloat16, float32 and float64 with limits taken from the dtype, are
-differentiable twice, and can be compiled and vmapped. Safety is asked of torch itself at every call, which costs:
-measured on a CPU, forward and backward together, 7 to 14 times the operator on a million numbers, and 0.2 to 1 ms on
-few. Put them where a fault was found, not everywhere.
+differentiable in both modes and twice, can be compiled and vmapped, and run under activation checkpointing and
+autocast. Cost on a CPU, forward and backward together, on a million float32 numbers: 1.5 to 3 times the operator
+where all is well, 2 to 9 times where a thousandth of the numbers must be mended (most for the cheapest, log and sqrt);
+0.15 to 0.4 ms on few numbers.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import as_float, ask, broadcast_shape, guard
+from nanlab.safe._guard import guard
 from nanlab.safe._norms import length, scaled_norm
+from nanlab.safe._operands import as_float, broadcast_shape
+from nanlab.safe._operator import ask
 
 _MATMUL_ROWS = 25  # torch.cdist goes by way of a matrix product beyond so many rows (p = 2, default mode)
 

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import Number, as_float, guard, pair
+from nanlab.safe._guard import guard, pair
+from nanlab.safe._operands import Number, as_float
 
 
 def div(

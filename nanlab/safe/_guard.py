@@ -1,9 +1,8 @@
-"""The double where, once for every operator of :mod:`nanlab.safe`."""
+"""The guard around every operator of :mod:`nanlab.safe`: torch is asked first, what is bad in its answer is mended."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -11,40 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.errors import TypeMismatchError
-
-Dims = int | tuple[int, ...] | None
-Number = int | float
-Outside = Callable[..., Tensor]  # (torch's value, *operands) -> the value to hold where torch's is not finite
-Flat = Callable[..., tuple[Tensor, ...]]  # (torch's value, *operands) -> a mask per operand
-
-
-def smallest(dtype: torch.dtype) -> float:
-    """Smallest positive number of ``dtype``: its smallest subnormal, spacing of the numbers next to zero."""
-    limits = torch.finfo(dtype)
-    return limits.smallest_normal * limits.eps
-
-
-def below_one(dtype: torch.dtype) -> float:
-    """Largest number of ``dtype`` below 1."""
-    return 1.0 - torch.finfo(dtype).eps / 2
-
-
-def as_float(x: Any, name: str) -> Tensor:
-    """``x`` as a real floating-point tensor; integers become the default dtype, as in torch's own functions.
-
-    Raises TypeMismatchError (a TypeError) for what is no tensor, and for complex tensors.
-    """
-    if not isinstance(x, Tensor):
-        raise TypeMismatchError(f"expected a tensor for {name}, got {type(x).__name__}; wrap it in torch.as_tensor")
-    if x.is_complex():
-        raise TypeMismatchError(f"expected a real tensor for {name}, got {x.dtype}; treat x.real and x.imag apart")
-    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
-
-
-def is_finite(x: Tensor) -> Tensor:
-    """``torch.isfinite`` in two passes over memory instead of four."""
-    return x.abs() <= torch.finfo(x.dtype).max
+from nanlab.safe._operands import Dims, Number, as_float, as_tensor, broadcast
+from nanlab.safe._operator import Flat, Operator, Outside, ask, is_finite
 
 
 def guard(
@@ -70,71 +37,105 @@ def guard(
         at 0): held constant, where the derivative is indeed 0.
     valid: whether an element of the value may stand.
 
-    Torch itself is asked where it is finite: one vector-Jacobian product with ones, on detached operands. An operand
-    whose derivative is bad is cut off for these elements alone, so that the other operand keeps its derivative. NaN
-    operands go to ``fn`` as they are.
+    NaN operands go to ``fn`` as they are. Of two operands the one whose derivative is bad is cut off for these elements
+    alone, so that the other keeps its derivative.
+
+    Torch itself is asked first; only what is bad in its answer is mended (:class:`_Guarded`). Where a program may not
+    look at its numbers (a compiled one, a CUDA graph) all is guarded beforehand instead.
     """
-    plain = [x.detach() for x in operands]
-    value, slopes = ask(fn, plain)
-
-    def whole(mask: Tensor) -> Tensor:
-        return _all(mask, dim) if reduces else mask
-
-    valid_values = valid(value)
-    alive = [whole(valid_values) & whole(is_finite(slope)) for slope in slopes]
-    if flat:
-        held = [mask & whole(slope == 0) for mask, slope in zip(flat(value, *plain), slopes, strict=True)]
-        alive = [a & ~h for a, h in zip(alive, held, strict=True)]
-    nan_came_in = ~functools.reduce(torch.logical_and, [whole(x == x) for x in plain])
-    alive = [a | nan_came_in for a in alive]
-    spare = torch.where(valid_values, value, outside(value, *plain)) if outside else value
-    result = torch.nan_to_num(spare).detach()
-    # with two operands this makes the gradient that was cut a plain 0, see _replace
-    cut = [torch.where(a, x, x.detach()) for a, x in zip(alive, operands, strict=True)] if len(plain) > 1 else operands
-    for mask, live in _cases(alive):
-        chosen = [x if i in live else x.detach() for i, x in enumerate(cut)]
-        result = torch.where(mask, fn(*_replace(mask, chosen, benign)), result)
+    operator = Operator(fn, benign, outside, flat, dim, reduces, valid)
+    captured = operands[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    if torch.compiler.is_compiling() or captured:
+        return operator.double_where(*operands)
+    device = operands[0].device.type
+    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    result = _Guarded.apply(operator, cast, *operands)
+    assert isinstance(result, Tensor)
     return result
 
 
-def ask(
-    fn: Callable[..., Tensor], operands: Sequence[Tensor], grad: Tensor | None = None
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Torch's value and its vector-Jacobian product with ``grad`` (None: ones), either of which may be non-finite.
+class _Guarded(torch.autograd.Function):
+    """An operator whose value and gradient are mended after the fact; derivatives of its gradient by the double where."""
 
-    Anomaly detection would raise at the NaN that is asked after, so it rests meanwhile.
+    @staticmethod
+    def forward(operator: Operator, cast: torch.dtype | None, *operands: Tensor) -> Tensor:
+        """The value; ``cast``: the dtype of autocast where that is on."""
+        return operator.value(*operands)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keeps the operands alone: the saved tensors may go through hooks, as under activation checkpointing."""
+        ctx.operator, ctx.cast = inputs[:2]
+        ctx.save_for_backward(*inputs[2:])
+        ctx.save_for_forward(*inputs[2:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of the operands that want one."""
+        wanted = tuple(ctx.needs_input_grad[2:])
+        found = iter(_Gradients.apply(ctx.operator, ctx.cast, wanted, grad, *ctx.saved_tensors))
+        return (None, None, *(next(found) if want else None for want in wanted))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        """The derivative in the direction of the tangents."""
+        return _pushed(ctx.operator.double_where, ctx.saved_tensors, tangents[2:])  # type: ignore[no-any-return]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, operator: Operator, cast: Any, *operands: Tensor) -> tuple[Tensor, int]:
+        """All of a batch, without a look at the numbers."""
+        return torch.func.vmap(operator.double_where, in_dims[2:])(*operands), 0
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients of a guarded operator, differentiable themselves."""
+
+    @staticmethod
+    def forward(
+        operator: Operator, cast: torch.dtype | None, wanted: tuple[bool, ...], grad: Tensor, *operands: Tensor
+    ) -> tuple[Tensor, ...]:
+        """One gradient for each operand that is wanted."""
+        with torch.autocast(grad.device.type, cast) if cast else nullcontext():
+            return operator.gradients(wanted, grad, *operands)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keeps the gradient that came in, and the operands."""
+        ctx.operator, ctx.cast, ctx.wanted = inputs[:3]
+        ctx.save_for_backward(*inputs[3:])
+        ctx.save_for_forward(*inputs[3:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """The second derivatives."""
+        with torch.autocast(grads[0].device.type, ctx.cast) if ctx.cast else nullcontext():
+            found = ask(functools.partial(ctx.operator.pulled, ctx.wanted), ctx.saved_tensors, grads)[1]
+        return (None, None, None, *found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        """The derivative of the gradients in the direction of the tangents."""
+        pulled = functools.partial(ctx.operator.pulled, ctx.wanted)
+        return _pushed(pulled, ctx.saved_tensors, tangents[3:])  # type: ignore[no-any-return]
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, operator: Operator, cast: Any, wanted: tuple[bool, ...], *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """All of a batch, without a look at the numbers."""
+        found = torch.func.vmap(functools.partial(operator.pulled, wanted), in_dims[3:])(*tensors)
+        return found, (0,) * len(found)
+
+
+def _pushed(fn: Callable[..., Any], operands: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Any:
+    """The derivative of ``fn`` in the direction of the tangents (None: 0), by two vector-Jacobian products.
+
+    Forward mode itself cannot be nested (torch 2.13).
     """
-    watched = not torch.compiler.is_compiling() and torch.is_anomaly_enabled()
-    with torch.autograd.set_detect_anomaly(False) if watched else nullcontext():
-        answer = torch.func.vjp(fn, *operands)
-        value, pull_back = answer[0], answer[1]
-        return value, pull_back(torch.ones_like(value) if grad is None else grad)
-
-
-def _all(mask: Tensor, dim: Dims) -> Tensor:
-    """Whether all of ``mask`` is true along ``dim`` (None: everywhere), dimensions kept."""
-    return mask.all(dim=tuple(range(mask.ndim)) if dim is None else dim, keepdim=True)
-
-
-def _cases(alive: list[Tensor]) -> list[tuple[Tensor, tuple[int, ...]]]:
-    """Every non-empty set of operands that may carry a gradient, with the mask of where it is just these."""
-    count = len(alive)
-    sets = [live for size in range(1, count + 1) for live in itertools.combinations(range(count), size)]
-    masks = [
-        functools.reduce(torch.logical_and, [a if i in live else ~a for i, a in enumerate(alive)]) for live in sets
-    ]
-    return list(zip(masks, sets, strict=True))
-
-
-def _replace(mask: Tensor, operands: list[Tensor], benign: float) -> list[Tensor]:
-    """The operands where ``mask`` is true, ``benign`` elsewhere.
-
-    With two operands there are several cases, whose gradients are summed. The double minus makes the gradient of the
-    elements left out -0.0 rather than 0.0: only that leaves the other summand, which may be -0.0, as it was.
-    """
-    if len(operands) == 1:
-        return [torch.where(mask, operands[0], benign)]
-    return [-torch.where(mask, -x, -benign) for x in operands]
+    given = tuple(torch.zeros_like(x) if t is None else t for t, x in zip(tangents, operands, strict=True))
+    value = fn(*operands)
+    zeros = torch.zeros_like(value) if isinstance(value, Tensor) else tuple(torch.zeros_like(v) for v in value)
+    return torch.func.vjp(lambda u: ask(fn, operands, u)[1], zeros)[1](given)[0]
 
 
 def pair(
@@ -160,36 +161,3 @@ def pair(
         fixed = None if outside is None else lambda value, t: outside(value, torch.full_like(t, a), t)
         return guard(lambda t: fn(a, t), [x], 1.0, outside=fixed)
     return guard(fn, broadcast(as_tensor(a, names[0]), as_tensor(b, names[1])), 1.0, outside=outside, flat=flat)
-
-
-def as_tensor(x: Any, name: str) -> Tensor:
-    """``x`` if it is a real tensor of any dtype; raises as :func:`as_float` does."""
-    as_float(x, name)
-    assert isinstance(x, Tensor)
-    return x
-
-
-def broadcast(a: Tensor, b: Tensor) -> list[Tensor]:
-    """Both tensors in the dtype that torch would compute in (``torch.result_type``), and in one shape."""
-    dtype = _promoted([t for t in (a, b) if t.is_floating_point()])
-    shape = broadcast_shape(a.shape, b.shape)
-    return [a.to(dtype).expand(shape), b.to(dtype).expand(shape)]
-
-
-def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
-    """The shape that both broadcast to."""
-    shape: torch.Size = torch.broadcast_shapes(a, b)
-    return shape
-
-
-def _promoted(floating: list[Tensor]) -> torch.dtype:
-    """``torch.result_type`` of floating tensors; that function itself cannot be compiled (torch 2.13)."""
-    dimensioned = [t.dtype for t in floating if t.ndim] or [t.dtype for t in floating]
-    return functools.reduce(torch.promote_types, dimensioned) if dimensioned else torch.get_default_dtype()
-
-
-def drop(x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
-    """``x`` without its dimensions ``dim`` of size 1 (None: all), or as it is."""
-    if keepdim:
-        return x
-    return x.squeeze(tuple(range(x.ndim)) if dim is None else dim)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import as_float, as_tensor, below_one, broadcast, guard
+from nanlab.safe._guard import guard
+from nanlab.safe._operands import as_float, as_tensor, below_one, broadcast
 
 
 def acos(input: Tensor) -> Tensor:

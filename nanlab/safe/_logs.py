@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import Dims, Number, as_float, below_one, drop, guard, pair, smallest
+from nanlab.safe._guard import guard, pair
+from nanlab.safe._operands import Dims, Number, as_float, below_one, drop, smallest
 
 
 def _log(fn: Callable[[Tensor], Tensor], input: Tensor, low: float | None = None) -> Tensor:

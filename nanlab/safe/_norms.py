@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nanlab.errors import UsageError
-from nanlab.safe._guard import Dims, as_float, as_tensor, broadcast, drop, guard, smallest
+from nanlab.safe._guard import guard
+from nanlab.safe._operands import Dims, as_float, as_tensor, broadcast, drop, smallest
 
 
 def norm(

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import Dims, as_float, broadcast_shape, drop, guard
+from nanlab.safe._guard import guard
+from nanlab.safe._operands import Dims, as_float, broadcast_shape, drop
+from nanlab.safe._operator import is_finite
 
 
 def std(input: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
@@ -39,14 +41,11 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
     dims = tuple(range(x.ndim)) if dim is None else dim
     count = chosen.sum(dims, keepdim=True).clamp_min(1)
     wide = torch.promote_types(x.dtype, torch.float32)
-    mean = guard(
-        lambda t: (t.sum(dims, keepdim=True, dtype=wide) / count).to(x.dtype),
-        [torch.where(chosen, x, 0.0)],
-        0.0,
-        outside=lambda value, t: (t.to(wide) / count).sum(dims, keepdim=True).to(x.dtype),
-        dim=dim,
-        reduces=True,
-    )
+    kept = torch.where(chosen, x, 0.0)
+    mean = kept.sum(dims, keepdim=True, dtype=wide) / count
+    parts = (kept.detach().to(wide) / count).sum(dims, keepdim=True)
+    stands = is_finite(mean) | torch.isnan(kept).any(dims, keepdim=True)
+    mean = torch.where(stands, mean.to(x.dtype), torch.nan_to_num(parts.to(x.dtype)))
     return drop(mean, dim, keepdim)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import Number, as_float, guard, pair
+from nanlab.safe._guard import guard, pair
+from nanlab.safe._operands import Number, as_float
 
 
 def sqrt(input: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanlab.safe._guard import as_float, drop, guard
+from nanlab.safe._guard import guard
+from nanlab.safe._operands import as_float, drop
 
 
 def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -41,7 +42,7 @@ def log_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
         reduces=True,
         valid=lambda value: ~torch.isnan(value),
     )
-    return torch.where(torch.isneginf(rows), torch.finfo(rows.dtype).min, rows)
+    return rows.clamp_min(torch.finfo(rows.dtype).min)
 
 
 def logsumexp(input: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> Tensor:
