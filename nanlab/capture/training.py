@@ -37,9 +37,11 @@ class TrainingRecorder:
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
         self._done: set[int] = set()  # owners with a row in this step
-        self._running: list[tuple[int, list[torch.Tensor], list[torch.Tensor] | None, list[int | None]]] = []
+        self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
-        self._copies: dict[int, list[torch.Tensor]] = {}  # of the parameters, by optimizer
+        self._before: dict[
+            tuple[int, int], tuple[torch.Tensor, int]
+        ] = {}  # (owner, offset in its storage) -> copy of the parameter, and the row it is of
         self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
         self._looked = 0  # position up to which steps were looked through
@@ -64,7 +66,7 @@ class TrainingRecorder:
         if self._scale_method is not None:
             torch.amp.GradScaler.scale = self._scale_method  # type: ignore[method-assign]
             self._scale_method = None
-        self._running, self._copies = [], {}
+        self._running, self._before = [], {}
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
@@ -178,33 +180,37 @@ class TrainingRecorder:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
         with ops.quiet():
-            dense = all(p.layout is torch.strided and not p.is_meta for p in parameters)
-            old = self._copy(optimizer, parameters) if small and dense and parameters else None
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
-        self._running.append((ops.recording.end, parameters, old, used))
+            if small:
+                self._remember(
+                    [p for p in parameters if p.grad is not None and p.layout is torch.strided and not p.is_meta]
+                )
+        self._running.append((ops.recording.end, parameters, small, used))
         ops.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
         ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
 
-    def _copy(self, optimizer: Any, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The parameters as they are now, in memory that is kept from step to step."""
-        copies = self._copies.get(id(optimizer), [])
-        same = len(copies) == len(parameters) and all(
-            c.shape == p.shape and c.dtype == p.dtype and c.device == p.device
-            for c, p in zip(copies, parameters, strict=True)
-        )
-        if same:
-            torch._foreach_copy_(copies, parameters)
-        else:
-            copies = self._copies[id(optimizer)] = [p.detach().clone() for p in parameters]
-        return copies
+    def _remember(self, parameters: list[torch.Tensor]) -> None:
+        """Copies of the parameters as they are now; those that the last step left behind are still good, but for what was written since."""
+        for parameter in parameters:
+            key, row = _key(self.owner_of(parameter), parameter), self.ops.source(parameter)
+            known = self._before.get(key)
+            if (
+                known is None
+                or known[0].shape != parameter.shape
+                or known[0].dtype != parameter.dtype
+                or known[0].device != parameter.device
+            ):
+                self._before[key] = (parameter.detach().clone(), row)
+            elif known[1] != row:
+                known[0].copy_(parameter)
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         ops, recording = self.ops, self.ops.recording
         ops.in_optimizer = max(0, ops.in_optimizer - 1)
         if not self._running:
             return
-        position, parameters, old, used = self._running.pop()
+        position, parameters, copied, used = self._running.pop()
         rates = tuple(_number(group.get("lr")) for group in optimizer.param_groups)
         settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
         line, site = ops.lines.here(sys._getframe(1))
@@ -218,18 +224,21 @@ class TrainingRecorder:
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
-            changes = _changes(parameters, old) if old is not None else [None] * len(parameters)
-            for parameter, change, gradient, lr in zip(parameters, changes, used, rate, strict=True):
+            for parameter, gradient, lr in zip(parameters, used, rate, strict=True):
                 if gradient is not None:
-                    self._parameter_row(parameter, change, gradient, lr)
+                    self._parameter_row(parameter, copied, gradient, lr)
         self._state_sinks(optimizer)
         self.clock.completed(ops.lines.outside(sys._getframe(1)))
 
-    def _parameter_row(self, parameter: torch.Tensor, change: torch.Tensor | None, used: int, lr: float | None) -> None:
+    def _parameter_row(self, parameter: torch.Tensor, copied: bool, used: int, lr: float | None) -> None:
         ops, chunk = self.ops, self.ops.chunk
         owner = self.owner_of(parameter)
-        value = ops.source(parameter)
-        update = (chunk.number << 32) | chunk.stats.add(change) if change is not None else None
+        value, update = ops.source(parameter), None
+        key = _key(owner, parameter)
+        if copied and key in self._before:
+            old, _ = self._before[key]
+            update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
+            self._before[key] = (old, value)
         self._done.add(owner)
         self.history.parameters.append(
             ParameterStep(ops.recording.end - 1, owner, value, self._gradients.get(owner, used), used, update, lr)
@@ -283,13 +292,9 @@ class TrainingRecorder:
         recording.sinks.extend(note_clipping(rows, history, steps))
 
 
-def _changes(parameters: list[torch.Tensor], old: list[torch.Tensor]) -> list[torch.Tensor]:
-    """New minus old: one call where it is small, else in the memory of the old ones."""
-    if sum(p.numel() for p in parameters) < 1 << 16:
-        return list(torch._foreach_sub(parameters, old))
-    for parameter, before in zip(parameters, old, strict=True):
-        torch.sub(parameter, before, out=before)
-    return old
+def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:
+    """Tells parameters apart that share a storage: its owner, and where in it the parameter begins."""
+    return owner, int(parameter.storage_offset()) if parameter.layout is torch.strided else -1
 
 
 def _number(value: Any) -> float | None:

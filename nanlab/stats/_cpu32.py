@@ -17,6 +17,7 @@ from nanlab.stats._jit import (
     float32_from,
     helper,
     kernel,
+    pointer_float32,
     pointer_float64,
     pointer_int64,
     pointer_uint8,
@@ -26,6 +27,7 @@ from nanlab.stats._jit import (
 from nanlab.stats._scan import LANE, LANES, VECTOR, scan
 
 FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = 0, 1, 2, 3  # kinds; FLOAT8 + i reads the i-th table of 256 values
+CHANGE = FLOAT8 + L.FLOAT8_TABLES  # float32 less its old values, which lie elsewhere and become the new ones
 
 # float32 bits without the sign, which sort like magnitudes
 MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -57,12 +59,24 @@ def widen_half(half):
 
 
 @helper
+def take_change(new_address, old_address, change_address, size):
+    """Write new less old values, and the new ones over the old ones."""
+    new, old, change = pointer_float32(new_address), pointer_float32(old_address), pointer_float32(change_address)
+    for i in range(size):
+        value = new[i]
+        change[i] = value - old[i]
+        old[i] = value
+
+
+@helper
 def load_block(address, first, size, kind, state):
     """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are narrower."""
     if kind == FLOAT32:
         return address + 4 * first
     block = pointer_uint32(state[L.BLOCK_ADDRESS])
-    if kind == BFLOAT16:
+    if kind == CHANGE:
+        take_change(address + 4 * first, state[L.OLD_ADDRESS] + 4 * first, state[L.BLOCK_ADDRESS], size)
+    elif kind == BFLOAT16:
         narrow = pointer_uint16(address + 2 * first)
         for i in range(size):
             block[i] = np.uint32(np.uint32(narrow[i]) << np.uint32(16))
@@ -157,7 +171,7 @@ def take_bin(bins, place):
 @helper
 def own_smallest_normal(kind, state):
     """Magnitude bits from which a value is normal in its own dtype."""
-    if kind <= BFLOAT16:
+    if kind <= BFLOAT16 or kind == CHANGE:
         return SMALLEST_NORMAL
     if kind == FLOAT16:
         return HALF_SMALLEST_NORMAL

@@ -28,6 +28,7 @@ class Kernels:
     """The compiled kernels."""
 
     by_dtype: dict[torch.dtype, tuple[Kernel, int]]  # kernel, and which kind of element it shall read
+    change: tuple[Kernel, int]  # the same for what became of float32 values
     float8: np.ndarray  # float32 bits of the 256 values of each float8 dtype, then their smallest normals; uint32
 
 
@@ -63,7 +64,7 @@ def load_kernels() -> Kernels | None:
         return _cpu64.summarise64(address, numel, kind, state)
 
     by_dtype.update({dtype: (first_wide, kind) for dtype, kind in WIDE.items()})
-    return Kernels(by_dtype, float8_values())
+    return Kernels(by_dtype, (_cpu32.summarise32, _cpu32.CHANGE), float8_values())
 
 
 def drop_stale_cache() -> None:

@@ -30,8 +30,9 @@ EXPONENT_OFFSET = 2048
     BLOCK_ADDRESS,
     FLOAT8_ADDRESS,
     TIMES,
-) = range(10)
-STATE_WIDTH = 10
+    OLD_ADDRESS,
+) = range(11)
+STATE_WIDTH = 11
 
 BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs

@@ -76,6 +76,23 @@ class StatsTable:
                 pass
         return self._add_any(t)
 
+    def add_change(self, new: torch.Tensor, old: torch.Tensor) -> int:
+        """Summarise ``new - old`` into a new row, write ``new`` over ``old``, and return the row's number.
+
+        Both are of one shape, dtype and device; the difference is rounded to their dtype, as torch rounds it.
+        """
+        both = (new, old)
+        if self._kernels and all(
+            type(t) in PLAIN and t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() and t.data_ptr()
+            for t in both
+        ):
+            self._state[L.OLD_ADDRESS] = old.data_ptr()
+            return self._run(self._kernels.change, new.data_ptr(), new.numel(), 1)
+        with unobserved():
+            change = new - old
+            old.copy_(new)
+        return self.add(change)
+
     def flush(self) -> None:
         """Fetch the rows that are still on a device, in one transfer per device."""
         if not self._pending:
