@@ -13,6 +13,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.nn import functional as F
 
+import nanlab
 from nanlab import safe
 from nanlab.errors import TypeMismatchError, UsageError
 
@@ -540,3 +541,11 @@ def test_a_million_numbers_cost_a_small_multiple_of_torch() -> None:
         return best
 
     assert seconds(safe.sqrt) < 5 * seconds(torch.sqrt)  # 2.5 measured on a machine to itself
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_a_watch_takes_a_safe_operator_at_its_singular_points_for_no_fault(name: str) -> None:
+    x = SINGULAR.clone().requires_grad_()
+    with nanlab.watch(on_fault="record") as trace:
+        ORDINARY[name](x).sum().backward()
+    assert trace.culprit is None

@@ -67,28 +67,36 @@ class Operator:
         """
         with _unseen():
             leaves = [x.detach().requires_grad_(want) for x, want in zip(operands, wanted, strict=True)]
-            value = self.fn(*leaves)
+            value, root = self._run(leaves)
             sought = [x for x in leaves if x.requires_grad]
-            found = torch.autograd.grad(value, sought, grad, retain_graph=True)
-            if bool(self.valid(_total(value.detach()))) and all(bool(is_finite(_total(g))) for g in found):
+            found = torch.autograd.grad(root, sought, grad, retain_graph=True)
+            if root is value and all(bool(is_finite(_total(g))) for g in found):
                 return found
             if self.reduces or not value.ndim:
-                return self._mended(value, sought, operands, found)
+                return self._mended(value, root, leaves, found)
             suspect = ~is_finite(sum(found, value.detach()))  # of value and gradients at once; some may be sound
             at = suspect.nonzero(as_tuple=True)
             few = [x.detach()[at].requires_grad_(x.requires_grad) for x in leaves]
-            mended = self._mended(self.fn(*few), [x for x in few if x.requires_grad], few, [g[at] for g in found])
+            mended = self._mended(*self._run(few), few, [g[at] for g in found])
         for g, part in zip(found, mended, strict=True):
             g[at] = part
         return found
 
+    def _run(self, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The value, and the same to go backward from: 0 where it may not stand, lest a watch take it for a bad loss."""
+        value = self.fn(*leaves)
+        plain = value.detach()
+        if bool(self.valid(_total(plain))):
+            return value, value
+        return value, torch.where(self.valid(plain) | self.nan_came_in(leaves), value, 0.0)
+
     def _mended(
-        self, value: Tensor, sought: Sequence[Tensor], operands: Sequence[Tensor], found: Sequence[Tensor]
+        self, value: Tensor, root: Tensor, leaves: Sequence[Tensor], found: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """The gradients ``found``, 0 where they are not to be kept; ``value`` is what the leaves ``sought`` gave."""
-        slopes = torch.autograd.grad(value, sought, torch.ones_like(value))
+        """The gradients ``found`` of the leaves, 0 where they are not to be kept; value and root as of :meth:`_run`."""
+        slopes = torch.autograd.grad(root, [x for x in leaves if x.requires_grad], torch.ones_like(root))
         stands = self.whole(self.valid(value.detach()))
-        kept = self.nan_came_in(operands)
+        kept = self.nan_came_in(leaves)
         return tuple(
             torch.where(kept | (stands & (self.whole(is_finite(g)) | self.whole(is_finite(slope)))), g, 0.0)
             for g, slope in zip(found, slopes, strict=True)
