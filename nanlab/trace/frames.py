@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from nanlab.history import ParameterStep
+from nanlab.trace.leaves import leaf_parameters
 from nanlab.trace.recording import (
     CALL,
     DEVICE,
@@ -182,8 +183,13 @@ def _node_status(taken: dict[str, Array], given: dict[str, Array]) -> list[str]:
 
 
 def backward_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each autograd node that ran, in the order in which they ran."""
+    """One row for each autograd node that ran, in the order in which they ran.
+
+    ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its module is the one
+    that holds the parameter.
+    """
     runs: list[NodeRun] = recording.node_runs
+    parameters = leaf_parameters(recording)
     taken = _merged(recording, [r.taken for r in runs])
     given = _merged(recording, [r.given for r in runs])
     infos = [recording.nodes.get(r.node) for r in runs]
@@ -204,7 +210,10 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
         "node": counts_array(np.array([r.node for r in runs], np.int64), np.array([r.node >= 0 for r in runs], bool)),
         "name": [r.name for r in runs],
         "op": [recording.ops.items[i.op] if i and i.op >= 0 else "" for i in infos],
-        "module": [recording.modules.items[i.module] if i else "" for i in infos],
+        "module": [
+            recording.modules.items[info.module] if info else name.rpartition(".")[0]
+            for info, name in zip(infos, parameters, strict=True)
+        ],
         "file": file,
         "line": line,
         "source": source,
@@ -218,6 +227,7 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     columns["gain"] = values_array(gain)
     columns["status"] = _node_status(taken, given)
     columns["backward_pass"] = [r.backward_pass for r in runs]
+    columns["parameter"] = np.array(parameters, dtype=object)
     columns["position_in"] = _first_row([r.taken for r in runs])
     columns["position_out"] = _first_row([r.given for r in runs])
     return pd.DataFrame(columns)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from nanlab.views._graph import severity
 from nanlab.views._html import badge, escape, number
+from nanlab.views._source import as_typed
 from nanlab.views._sparkline import sparkline
 
 if TYPE_CHECKING:
@@ -51,9 +52,9 @@ def _where(row: Row, trace: Trace | None) -> str:
     if not known(row.file):
         return ""
     place = f"{escape(str(row.file).rsplit('/', 1)[-1])}:{number(row.line).replace(',', '')}"
-    source = escape(known(getattr(row, "source", "")))
-    text = f'<span style="font:11px monospace">{escape(shortened(known(getattr(row, "source", ""))))}</span>'
-    return f'<span title="{escape(row.file)}: {source}">{place} {text}</span>'
+    source = as_typed(str(known(getattr(row, "source", ""))))
+    text = f'<span style="font:11px monospace">{escape(shortened(source))}</span>'
+    return f'<span title="{escape(row.file)}: {escape(source)}">{place} {text}</span>'
 
 
 def shortened(text: str, most: int = 34) -> str:
@@ -88,7 +89,16 @@ KINDS: dict[str, Sequence[Column]] = {
         *(_text("shape"), _text("dtype")),
     ],
     "backward": [
-        *(STATUS, _number("step"), _number("order"), _number("node"), _text("name"), _text("module"), WHERE),
+        *(
+            STATUS,
+            _number("step"),
+            _number("order"),
+            _number("node"),
+            _text("name"),
+            _text("parameter"),
+            _text("module"),
+            WHERE,
+        ),
         _histogram("position_out"),
         *(_number("grad_in_nan", "in NaN"), _number("grad_in_inf", "in inf"), _number("grad_in_rms", "in rms")),
         *(_number("grad_out_nan", "out NaN"), _number("grad_out_inf", "out inf"), _number("grad_out_zero", "out zero")),

@@ -8,6 +8,7 @@ import pandas as pd
 
 from nanlab.views._columns import known
 from nanlab.views._html import LINE, SHADE, TINTS, badge, code, escape, number, plural, table
+from nanlab.views._source import as_typed, excerpt
 
 if TYPE_CHECKING:
     from nanlab.rules import Finding, Fix
@@ -54,9 +55,9 @@ def source(finding: Finding, trace: Trace | None) -> str:
     """The line with two on either side; the line alone where no more is known."""
     if not finding.file:
         return ""
-    lines = trace.source(finding.file, finding.line, 2) if trace is not None else []
-    if not any(text.strip() for _, text in lines):
-        lines = [(finding.line, finding.source)] if finding.source else []
+    lines = excerpt(trace, finding.file, finding.line) if trace is not None else []
+    if not lines and finding.source:
+        lines = [(finding.line, as_typed(finding.source))]
     return code(lines, finding.line) if lines else ""
 
 

@@ -46,8 +46,9 @@ def graph_columns(rows: pd.DataFrame, numel: pd.Series[int]) -> dict[str, Any]:
     numel: elements of each row's outgoing gradient, 0 where it is not known; for the share that float16 flushes.
     """
     columns: dict[str, Any] = {"node": _integers(rows["node"], -1), "status": [severity(s) for s in rows["status"]]}
-    for name in ("name", "op", "module"):
-        columns[name], columns[f"{name}s"] = _numbered(rows[name].fillna("").astype(str))
+    texts = rows if "parameter" in rows else rows.assign(parameter="")
+    for name in ("name", "op", "module", "parameter"):
+        columns[name], columns[f"{name}s"] = _numbered(texts[name].fillna("").astype(str))
     places = rows["file"].fillna("").astype(str) + ":" + rows["line"].astype("string").fillna("")
     columns["place"], columns["places"] = _numbered(places)
     columns |= {name: _integers(rows[name]) for name in COUNTS}

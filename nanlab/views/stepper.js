@@ -170,9 +170,9 @@ function render({ model, el }) {
   }
   function line(item, r, chosen) {
     const node = item.children ? item.worst : item.lo, status = WORDS[graph.status[node]], nodes = item.hi - item.lo;
-    const name = item.children ? item.label : graph.names[graph.name[node]];
+    const name = item.children ? item.label : graph.names[graph.name[node]], served = item.children ? "" : parameter(node);
     const inside = chosen && item.children && !item.open ? `${get("position") - item.lo + 1} of ${nodes}` : plural(nodes, "node");
-    const note = item.children ? inside : place(node);
+    const note = item.children ? inside : served || place(node);
     const out = h("div", { class: `nl-row nl-${status}${chosen ? " nl-chosen" : ""}`, role: "treeitem", id: `${uid}-${r}`,
       "aria-level": item.level, "aria-selected": String(chosen), "aria-setsize": -1, "aria-posinset": r + 1,
       "aria-expanded": item.children ? String(item.open) : null, onclick: (e) => clicked(e, item) },
@@ -187,6 +187,7 @@ function render({ model, el }) {
     return status === "ok" ? "" : status;
   }
   const place = (node) => { const text = graph.places[graph.place[node]]; return text.startsWith(":") ? "" : text.split("/").pop(); };
+  const parameter = (node) => graph.parameters?.[graph.parameter[node]] ?? "";
   const gainText = (gain) => (gain === null || gain === undefined ? "–" : `× ${number(gain)}`);
   /** The gain farthest from 1 within an item; null where none is known. */
   function steepest(item) {
@@ -274,7 +275,7 @@ function render({ model, el }) {
     const at = get("position"), detail = get("detail").position === at ? get("detail") : null, g = graph, status = WORDS[g.status[at]];
     const row = (name, key) => h("tr", {}, h("th", { scope: "row" }, name), ...["nan", "inf", "zero"].map((c) => h("td", {}, counted(g[`${key}_${c}`][at]))),
       ...["rms", "max"].map((c) => h("td", {}, number(g[`${key}_${c}`][at]))), h("td", {}, key === "grad_out" ? gainText(g.gain[at]) : ""));
-    const module = g.modules[g.module[at]];
+    const module = parameter(at) || g.modules[g.module[at]];
     pane.replaceChildren(
       h("div", { class: "nl-head" }, h("b", {}, g.names[g.name[at]]), h("span", { class: `nl-badge nl-${status}` }, status),
         h("span", { class: "nl-dim" }, g.node[at] < 0 ? "leaf" : `node ${g.node[at]}`), module ? h("span", { class: "nl-dim" }, module) : null),
@@ -283,7 +284,7 @@ function render({ model, el }) {
       source(detail, Number(g.places[g.place[at]].split(":").pop())),
       h("table", {}, h("thead", {}, h("tr", {}, ["gradient", "NaN", "inf", "zero", "rms", "max", "gain"].map((t) => h("th", { scope: "col" }, t)))),
         h("tbody", {}, row("in", "grad_in"), row("out", "grad_out"))),
-      ...pictures(detail), forward(detail));
+      ...pictures(detail), tensors(detail));
   }
   function source(detail, marked) {
     const lines = (detail?.source ?? []).map(([n, text]) => h("div", { class: n === marked ? "nl-marked" : "" },
@@ -298,19 +299,23 @@ function render({ model, el }) {
       data?.counts ? `${name}: ${plural(data.numel, "value")} by exponent; dashed: limits of float16` : `${name}: not recorded`),
       data?.counts ? histogram(data, { axis, top, format: half, height: 88, label: `${name}, exponent histogram` }) : ""));
   }
-  function forward(detail) {
-    const made = detail?.forward ?? [];
-    if (!made.length) return null;
-    const heads = ["result of forward", "shape", "dtype", "NaN", "+inf", "−inf", "zero", "min", "max", "rms", "status"];
-    return h("div", { class: "nl-wide", tabindex: 0, role: "region", "aria-label": "Result of forward" }, h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", {}, made.map((texts) => h("tr", {}, texts.map((t) => h("td", {}, t)))))));
+  /** Operands and results of the forward operation, those that the node keeps for backward first. */
+  function tensors(detail) {
+    const all = detail?.tensors ?? [];
+    if (!all.length) return null;
+    const heads = ["kept as", "tensor", "shape", "dtype", "NaN", "+inf", "−inf", "zero", "min", "max", "rms", "exponents"];
+    const row = (t) => h("tr", { class: t.kept ? "nl-kept" : "nl-dim" }, h("th", { scope: "row", class: t.kept ? "nl-mono" : null }, t.as),
+      h("td", {}, t.name), t.texts.map((text) => h("td", {}, text)), h("td", { class: "nl-blocks", title: "2⁻⁴¹ to 2²⁰" }, t.blocks));
+    return h("div", { class: "nl-wide", tabindex: 0, role: "region", "aria-label": "Saved for backward" },
+      h("table", {}, h("caption", { class: "nl-dim" }, "Saved for backward: the forward operation’s operands and results"),
+        h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, all.map(row))));
   }
   const firstBad = (from) => { for (let i = from; i < count(); i++) if (isBad(graph.status[i])) return i; return null; };
   /** The next node from `from` on that the search box names; it is shown, its groups opened. */
   function find(from, direction) {
     const text = search.value.trim().toLowerCase(), found = [];
     if (text) for (let i = 0; i < count(); i++)
-      if (`${graph.names[graph.name[i]]} ${graph.ops[graph.op[i]]} ${graph.modules[graph.module[i]]} ${graph.places[graph.place[i]]} ${graph.node[i]}`
+      if (`${graph.names[graph.name[i]]} ${graph.ops[graph.op[i]]} ${graph.modules[graph.module[i]]} ${graph.places[graph.place[i]]} ${parameter(i)} ${graph.node[i]}`
         .toLowerCase().includes(text)) found.push(i);
     const at = direction < 0 ? found.findLast((i) => i < from) ?? found.at(-1) : found.find((i) => i >= from) ?? found[0];
     hits.textContent = !text ? "" : found.length ? `${counted(found.indexOf(at) + 1)} of ${counted(found.length)}` : "none found";

@@ -10,17 +10,14 @@ import traitlets
 
 from nanlab.analysis.precision import format_bins
 from nanlab.errors import UsageError
-from nanlab.views._columns import known
 from nanlab.views._graph import BAD, STATUSES, edge_bytes, graph_columns, passes, rows_of
-from nanlab.views._histograms import browser_histogram, format_for_browser, trace_row
-from nanlab.views._html import badge, code, escape, number, plural
-from nanlab.views._story import story
+from nanlab.views._histograms import format_for_browser
+from nanlab.views._html import badge, code, escape, plural
+from nanlab.views._node import node_detail, source_of, told
 from nanlab.views._widget import View, script, style
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
-
-FORWARD_COLUMNS = ["op", "shape", "dtype", "nan", "posinf", "neginf", "zero", "min", "max", "rms", "status"]
 
 
 class Stepper(View):
@@ -113,31 +110,7 @@ class Stepper(View):
         return known.reindex(self._rows["position_out"]).fillna(0)
 
     def _detail(self, position: int) -> dict[str, Any]:
-        row = self._rows.iloc[position]
-        into, out = (trace_row(self._trace, row.get(f"position_{side}")) for side in ("in", "out"))
-        made = self._forward(row)
-        numel = int(known(out["numel"]) or 0) if out is not None else 0
-        return {
-            "position": position,
-            "story": story(row, numel, int(made[["nan", "posinf", "neginf"]].fillna(0).to_numpy(dtype="int64").sum())),
-            "source": self._source(row),
-            "forward": [[_text(each[name]) for name in FORWARD_COLUMNS] for _, each in made.iterrows()],
-            "grad_in": browser_histogram(self._trace, into),
-            "grad_out": browser_histogram(self._trace, out),
-        }
-
-    def _source(self, row: pd.Series[Any]) -> list[list[Any]]:
-        if pd.isna(row["line"]) or not row["file"]:
-            return []
-        found = self._trace.source(row["file"], int(row["line"]))
-        return [[n, text] for n, text in found] or [[int(row["line"]), str(row["source"] or "")]]
-
-    def _forward(self, row: pd.Series[Any]) -> pd.DataFrame:
-        """The results of the forward op that made the node."""
-        ops = self._trace.ops
-        same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
-        made: pd.DataFrame = ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
-        return made
+        return {"position": position} | node_detail(self._trace, self._rows.iloc[position])
 
     def static_text(self) -> str:
         """The pass and its first bad node in one line."""
@@ -159,14 +132,12 @@ class Stepper(View):
         at = self._first_bad()
         row = self._rows.iloc[at]
         around = self._rows.iloc[max(0, at - 4) : at + 6]
-        head = f"<div>{escape(self.static_text())} {badge(str(row['status']))}</div><div>{escape(story(row))}</div>"
-        source = code([(n, text) for n, text in self._source(row)], int(row["line"])) if self._source(row) else ""
+        words = escape(told(self._trace, row))
+        head = f"<div>{escape(self.static_text())} {badge(str(row['status']))}</div><div>{words}</div>"
+        lines = source_of(self._trace, row)
+        source = code(lines, int(row["line"])) if lines else ""
         table = static_table(around, "backward", self._trace, in_order=True)
         return head + source + gain_picture(self._rows) + table
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else number(value)
 
 
 def stepper(trace: Trace) -> Stepper:
