@@ -116,7 +116,7 @@ class Standstill:
 class Misuse:
     """A step that scaled or clipped its gradients wrongly."""
 
-    kind: Literal["clip-before-unscale", "bypass", "clip-spread"]
+    kind: Literal["clip-before-unscale", "bypass", "clip-spread", "part-unscaled"]
     at: Place
     position: int
     scale: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.loss_scale import loss_scale, skips
+from nanlab.analysis.loss_scale import loss_scale
+from nanlab.analysis.skipping import skips
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.trace import Trace
@@ -107,7 +109,7 @@ def train(steps: int, nan_at: int | None = None) -> Trace:
 
 def test_calibration_is_one_note_and_nothing_else() -> None:
     trace = train(205)
-    assert len(skips(trace)) == 5
+    assert len(skips(trace.recording)) == 5
     assert [(f.severity, f.cause) for f in trace.findings] == [("note", "loss-scale-overflow")]
     assert trace.culprit is None and not trace.notes
 
@@ -119,6 +121,117 @@ def test_real_nan_behind_a_scaler_is_found_at_its_first_step() -> None:
 
 
 def test_each_skip_names_the_parameter_and_the_operation() -> None:
-    first = skips(train(12))[0]
+    first = skips(train(12).recording)[0]
     assert first.scale == 2.0**16 and first.after == 2.0**15
     assert first.parameter in ("weight", "bias") and first.place is not None and first.place.op == "_to_copy"
+
+
+# -- the table of skipped steps, and what is made of it ----------------------------------------------------------------
+
+
+def scaled_step(scale: float, size: float = 20.0) -> bool:
+    """Whether the first step of :func:`train` has finite gradients when it is really run at a scale."""
+    torch.manual_seed(0)
+    net = nn.Linear(8, 4)
+    x = torch.randn(16, 8)
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = net(x)
+    (scale * size * (out.float() - x[:, :4]).square().mean()).backward()
+    return all(bool(torch.isfinite(p.grad).all()) for p in net.parameters())
+
+
+def test_skipped_step_is_finite_at_the_scale_that_is_named_when_really_run_at_it() -> None:
+    table = train(12).skips
+    assert table.scale_before.tolist()[:2] == [2.0**16, 2.0**15] and table.scale_after[0] == 2.0**15
+    assert set(table.known_by) <= {"replay", "histogram", "later step"}
+    assert scaled_step(table.finite_at[0]) and not scaled_step(table.scale_before[0])
+    replayed = train(1).skips
+    assert replayed.known_by[0] in ("replay", "histogram") and replayed.finite_at[0] < 2.0**16
+    assert table.parameter[0] in ("weight", "bias") and table.op[0] == "_to_copy"
+    assert table.file[0].endswith("test_loss_scale.py") and "loss" in table.source[0]
+
+
+def test_simulator_bears_the_table_of_skips() -> None:
+    trace = train(12)
+    assert loss_scale(trace).skips.equals(trace.skips)
+    assert len(train(3, nan_at=None).skips) == 3
+
+
+def test_note_says_at_which_scale_the_gradients_are_finite() -> None:
+    (note,) = train(60).findings
+    assert "65536 → 2048, finite at 2^11" in note.title
+
+
+def test_a_nan_that_no_scale_cures_is_told_so_in_the_table() -> None:
+    table = train(30, nan_at=25).skips
+    row = table[table.step == 25].iloc[0]
+    assert row.known_by == "no scale" and table.finite_at.isna()[row.name]
+
+
+def misused(kind: str, init: float = 2.0**10) -> Trace:
+    """Eight steps around a GradScaler in one of the orders that people write."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=init, growth_interval=1000)
+    with contextlib.suppress(RuntimeError), nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(8):
+            x = torch.randn(16, 8)
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = net(x)
+            loss = 20.0 * (out.float() - x[:, :4]).square().mean()
+            penalty = 0.01 * sum(p.square().sum() for p in net.parameters())
+            if kind == "new scaler":
+                scaler = torch.amp.GradScaler("cpu", init_scale=init)
+            if kind == "penalty unscaled":
+                (scaler.scale(loss) + penalty).backward()  # penalty unscaled
+            else:
+                scaler.scale(loss).backward()
+            if kind == "penalty by itself":
+                penalty.backward()  # penalty by itself
+            if kind == "divided twice":
+                for p in net.parameters():
+                    p.grad.div_(scaler.get_scale())  # divided twice
+            if kind == "unscaled, then stepped":
+                scaler.unscale_(opt)
+            if kind in ("bypassed", "unscaled, then stepped"):
+                opt.step()  # bypassed, unscaled, then stepped
+            else:
+                scaler.step(opt)  # no update
+            if kind not in ("no update", "bypassed"):
+                scaler.update()
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("kind", "init"),
+    [
+        ("penalty unscaled", 2.0**10),
+        ("penalty by itself", 2.0**10),
+        ("divided twice", 2.0**10),
+        ("bypassed", 2.0**10),
+        ("bypassed", 2.0**16),
+        ("unscaled, then stepped", 2.0**16),
+        ("no update", 2.0**10),
+        ("no update", 2.0**16),
+    ],
+)
+def test_each_misuse_of_a_scaler_is_found_at_its_line_and_told_once(kind: str, init: float) -> None:
+    trace = misused(kind, init)
+    assert trace.culprit is not None and not trace.notes
+    with open(__file__) as file:
+        lines = [i for i, line in enumerate(file, 1) if kind in line.rpartition("# ")[2] and "  # " in line]
+    assert (trace.culprit.cause, trace.culprit.line) == ("scaler-misuse", lines[-1])
+    assert [f.cause for f in trace.findings if f.severity == "error"] == ["scaler-misuse"]
+
+
+@pytest.mark.parametrize("kind", ["sound", "unscaled, then stepped"])
+def test_what_does_no_harm_is_not_told(kind: str) -> None:
+    assert misused(kind).findings == []
+
+
+def test_scaler_made_anew_in_each_step_never_comes_down() -> None:
+    found = misused("new scaler", 2.0**16).culprit
+    assert found is not None and found.cause == "loss-scale-overflow"
+    assert "65536 again" in found.title and "before the loop" in found.fixes[0].title

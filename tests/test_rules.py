@@ -186,12 +186,13 @@ SCALER = """
 """
 
 
-def test_single_skipped_step_of_a_dynamic_scaler_is_a_note(tmp_path: Path) -> None:
+def test_single_skipped_step_below_scale_one_is_a_warning_that_names_the_scale_that_fits(tmp_path: Path) -> None:
     trace = run(SCALER.format(steps=1), tmp_path / "program.py")
     assert trace.culprit is None
-    assert [(f.cause, f.severity, f.title[:32]) for f in trace.findings] == [
-        ("loss-scale-overflow", "note", "the loss scaler skipped 1 step: ")
+    assert [(f.cause, f.severity, f.title[:36]) for f in trace.findings] == [
+        ("loss-scale-overflow", "warning", "the loss scale came down to 0.0625: ")
     ]
+    assert "they fit at 2^-11 " in trace.findings[0].explanation  # 1e8 * 2**-11 < 65504 < 1e8 * 2**-10
 
 
 def test_dynamic_scaler_that_collapses_is_not_said_to_try_no_smaller_scale(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loss scale: what it would flush or overflow at each power of two, and the steps that a scaler skipped."""
+"""The loss scale: what each power of two would flush or overflow of the measured gradients."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_shares
-from nanlab.analysis.provenance import origin_of
-from nanlab.capture.following import place_of
+from nanlab.analysis.skipping import scale_of, skips_frame
 from nanlab.errors import UsageError
-from nanlab.history import Place
 from nanlab.trace import Trace
-
-FIXED_SKIPS = 3  # skipped steps in a row at one scale (or below 1) that show that no scale will be found
-MOST_SKIPS = 24  # skipped steps in a row that no calibration needs: 2**24 down to 1
-
-
-# -- what each scale would do ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -33,6 +25,7 @@ class LossScale:
     headroom: int | None  # doublings from the scale in use to the first overflow; negative: it overflows
     used: float  # the scale that the gradients were recorded at
     dtype: str
+    skips: pd.DataFrame  # a row per skipped step: see ``trace.skips``
     histogram: pd.Series[int] = field(repr=False)  # of all unscaled gradients together
 
     def plot(self, ax: Any = None) -> Any:
@@ -79,6 +72,7 @@ def loss_scale(trace: Trace, dtype: torch.dtype = torch.float16, step: int | Non
         headroom,
         scale,
         str(dtype).removeprefix("torch."),
+        skips_frame(trace.recording),
         together,
     )
 
@@ -120,7 +114,7 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
         stats = [recording.stats(r.gradient) for r in chosen]
         if step is None and any(s is None or not s.is_finite for s in stats):
             continue
-        scale = scale_of(trace, number)
+        scale = scale_of(recording, number)
         shift = round(math.log2(scale))
         found = {}
         for row in chosen:
@@ -132,68 +126,3 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
                 found[recording.parameter_names[row.owner]] = histogram
         return found, scale
     return {}, 1.0
-
-
-def scale_of(trace: Trace, step: int) -> float:
-    """The loss scale of a step: what the scaler multiplied its loss by; 1 without a scaler."""
-    recording = trace.recording
-    for loss in reversed(recording.training.losses):
-        if recording.step_of(loss.position) == step and loss.factor > 1.0 and math.isfinite(loss.factor):
-            return 2.0 ** round(math.log2(loss.factor))
-    return 1.0
-
-
-# -- the steps that were skipped -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """A step that the scaler skipped, and the first gradient that made it."""
-
-    step: int
-    position: int
-    scale: float  # 0 if nothing was seen to use it
-    after: float
-    parameter: str
-    place: Place | None  # the operation whose gradient overflowed
-
-
-def skips(trace: Trace) -> list[Skip]:
-    """Every skipped step, in order."""
-    recording = trace.recording
-    found: dict[int, Skip] = {}
-    sinks = [s for s in recording.sinks if s.kind == "gradient"]
-    for check in recording.training.unscales:
-        step = recording.step_of(check.position)
-        if not check.found_inf or step in found:
-            continue
-        update = next((u for u in recording.training.scales if u.position > check.position and u.skipped), None)
-        if update is not None and recording.step_of(update.position) != step:
-            update = None
-        sink = next((s for s in sinks if recording.step_of(s.step_position) == step), None)
-        origin = origin_of(recording, sink) if sink is not None and sink.position in recording.bad else None
-        place = place_of(recording, origin.position) if origin is not None and origin.position >= 0 else None
-        before, after = (update.before, update.after) if update else (0.0, 0.0)
-        found[step] = Skip(step, check.position, before, after, sink.name if sink else "", place)
-    return list(found.values())
-
-
-def collapse(trace: Trace, entries: list[Skip]) -> str:
-    """Why the scaler will not find a scale; empty if the skips are a calibration."""
-    run = [entries[0]]
-    longest = run
-    for entry in entries[1:]:
-        run = [*run, entry] if entry.step == run[-1].step + 1 else [entry]
-        longest = max(longest, run, key=len)
-    fixed = [e for e in longest if e.after >= e.scale]
-    if len(fixed) >= FIXED_SKIPS:
-        updated = any(e.scale for e in longest)
-        return (
-            "the scale does not come down"
-            if updated
-            else "no scaler.update() lowered the scale after the skipped steps"
-        )
-    low = 0.0 < longest[-1].after < 1.0 and len(longest) >= FIXED_SKIPS  # one skip below 1 may be the last
-    if len(longest) >= MOST_SKIPS or low:
-        return f"the scale fell to {longest[-1].after:g} and the gradients still overflow"
-    return ""

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from nanlab.analysis.loss_scale import scale_of
 from nanlab.analysis.precision import cast_shares
+from nanlab.analysis.skipping import scale_of
 from nanlab.analysis.training import place_text
 from nanlab.capture.silent import CASTS
 from nanlab.errors import UsageError
@@ -62,7 +62,7 @@ def signal_loss(trace: Trace) -> pd.DataFrame:
         raise UsageError("no gradients at hand; watch a training step that calls backward")
     rows: list[dict[str, Any]] = []
     numbers = {recording.step_of(s.position) for s in steps}
-    passes = {n: _Pass(recording, n, scale_of(trace, n)) for n in sorted(numbers)}
+    passes = {n: _Pass(recording, n, scale_of(recording, n)) for n in sorted(numbers)}
     for step in steps:
         number = recording.step_of(step.position)
         assert step.gradient is not None

@@ -15,6 +15,7 @@ _HARMLESS = frozenset(
     ("zero_", "_foreach_zero_", "copy_", "_foreach_copy_", "add_", "_foreach_add_", UNSCALES)
 )  # accumulation too
 MOST_HOPS = 16
+SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
 def _written_in_place(recording: Recording, position: int) -> tuple[int, ...] | None:
@@ -83,7 +84,9 @@ def _multiplied(recording: Recording, root: int) -> int:
 
 
 def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
-    """Note the first parameter that an optimizer updated by a gradient that still bore the loss scale."""
+    """Note the first parameter that an optimizer updated by a gradient that still bore the loss scale, or never bore it."""
+    if history.unscales and history.unscales[-1].position >= rows.start:
+        note_unscaled_parts(rows, history)
     recording = rows.recording
     recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
     scale = next((loss.factor for loss in recent if loss.scaled), 0.0)
@@ -102,6 +105,47 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
             name = recording.parameter_names[step.owner]
             history.misuses.append(Misuse("bypass", place, step.position, scale, scale, name))
             return
+
+
+def note_unscaled_parts(rows: StepRows, history: History) -> None:
+    """Note a loss that went backward without the scale, wholly or in part, though its gradients were then unscaled."""
+    recording = rows.recording
+    losses = list(takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses)))
+    scales = [loss.factor for loss in losses if loss.scaled and SCALED <= loss.factor < math.inf]
+    for loss in losses:
+        check = next((u for u in history.unscales if u.position > loss.position), None)
+        if loss.scaled or loss.root < rows.start or check is None:
+            continue
+        if any(loss.position < step.position < check.position for step in history.optimizer_steps):
+            continue
+        scale = _scaled_term(recording, loss.root) or (max(scales, default=0.0) if loss.factor < SCALED else 0.0)
+        place = place_of(recording, loss.root)
+        if scale and place is not None:
+            call = next((p for p in reversed(recording.passes) if p.position <= loss.position), None)
+            place = replace(place, line=call.line, site=call.site) if call is not None else place
+            history.misuses.append(Misuse("part-unscaled", place, check.position, scale, scale))
+            return
+
+
+def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
+    """The loss scale that only one term of a sum bears; 0 if there is none."""
+    row = recording.row(root) if root >= 0 else None
+    if row is None or depth == 0 or recording.ops.items[row[OP]] not in ("add", "sub"):
+        return 0.0
+    for term, _ in recording.operands(root):
+        made = recording.row(term) if term >= 0 else None
+        if made is not None and recording.ops.items[made[OP]] == "mul" and (scale := _scalar_factor(recording, term)):
+            return scale
+        if scale := _scaled_term(recording, term, depth - 1):
+            return scale
+    return 0.0
+
+
+def _scalar_factor(recording: Recording, product: int) -> float:
+    """The other operand of a product of two scalars, if it is a power of two as large as a loss scale."""
+    values = [recording.value(source) for source, slot in recording.operands(product) if slot == 1]
+    value = values[0] if values and values[0] is not None else 0.0
+    return value if SCALED <= value < math.inf and math.frexp(value)[0] == 0.5 else 0.0
 
 
 def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) -> list[Sink]:

@@ -1,23 +1,23 @@
-"""The loss scale: too large, out of use, or in the wrong order with clipping."""
+"""The loss scale: too large, or never found."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
-from nanlab.analysis.loss_scale import Skip, collapse, skips
 from nanlab.analysis.provenance import Origin, depends_on_scale
+from nanlab.analysis.skipping import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
-from nanlab.history import Misuse
+from nanlab.capture.scaling import SCALED
+from nanlab.rules import _misuse
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, OP, PHASE, Recording
-
-SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
 @rule(
@@ -89,109 +89,6 @@ def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
 
 @rule(
     "error",
-    precedence=TRAINING + 2,
-    example="""
-        net = nn.Linear(4, 2)
-        opt = torch.optim.SGD(net.parameters(), lr=1e30)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-        for i in range(3):
-            opt.zero_grad()
-            scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
-            opt.step()  # here
-    """,
-    fix="""
-        net = nn.Linear(4, 2)
-        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-        for i in range(3):
-            opt.zero_grad()
-            scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
-            scaler.step(opt)
-            scaler.update()
-    """,
-)
-def scaler_misuse(fault: Fault) -> Finding | None:
-    """Gradients that still bear the loss scale were used as they are.
-
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
-    """
-    finding = fault.finding
-    for found in fault.recording.training.misuses:
-        if found.kind == "bypass" and found.position < fault.origin.sink.step_position:
-            told = _misuse_finding(fault.trace, found, 1)
-            return replace(told, step=finding.step, symptom=finding.symptom, path=finding.path)
-    return None
-
-
-@rule(
-    "error",
-    precedence=TRAINING,
-    example="""
-        net = nn.Linear(4, 2)
-        opt = torch.optim.SGD(net.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-        scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # here
-        scaler.step(opt)
-        scaler.update()
-    """,
-    fix="""
-        net = nn.Linear(4, 2)
-        opt = torch.optim.SGD(net.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-        scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
-        scaler.unscale_(opt)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        scaler.step(opt)
-        scaler.update()
-    """,
-)
-def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
-    """Gradients that still bear the loss scale were used as they are.
-
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
-    """
-    kinds: dict[tuple[str, int], list[Misuse]] = {}
-    for found in trace.recording.training.misuses:
-        if found.kind != "clip-spread":
-            kinds.setdefault((found.kind, found.at.line), []).append(found)
-    for group in kinds.values():
-        yield _misuse_finding(trace, group[0], len(group))
-
-
-def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
-    recording = trace.recording
-    place = where(recording, found.at)
-    step = recording.step_of(found.position)
-    if found.kind == "bypass":
-        title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"
-        explanation = "optimizer.step() knows nothing of the scaler."
-        fix = Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")
-        step = next(
-            (recording.step_of(s.step_position) for s in recording.sinks if s.step_position > found.position), step
-        )
-    else:
-        title = f"gradients are clipped before they are unscaled: they become {found.ratio:.3g} times too small"
-        explanation = "The norm is that of gradients times the loss scale. After scaler.step has divided the scale out, almost nothing is left."
-        fix = Fix(
-            "unscale first",
-            "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\nscaler.step(optimizer)",
-        )
-    return Finding(
-        cause="scaler-misuse",
-        severity="error",
-        title=title,
-        explanation=f"{scaler_misuse.explanation} {explanation} Seen in {plural(count, 'step')}.",
-        step=step,
-        symptom="silent-scaler-misuse",
-        fixes=[fix],
-        harmful=True,
-        **place,
-    )
-
-
-@rule(
-    "error",
     precedence=TRAINING,
     example="""
         net = nn.Linear(4, 2)
@@ -220,11 +117,11 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
 )
 def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     """The gradients overflow at the loss scale in use."""
-    entries = skips(trace)
+    entries = skips(trace.recording)
     if not entries:
         return
     first = entries[0]
-    fatal = collapse(trace, entries)
+    fatal = collapse(entries)
     place: dict[str, Any] = {
         "op": "",
         "phase": "backward",
@@ -238,29 +135,36 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     if first.place is not None:
         place = where(trace.recording, first.place)
     at = f", first by the gradient of {first.parameter}" if first.parameter else ""
+    last = entries[-1]
+    common: dict[str, Any] = {"cause": "loss-scale-overflow", "step": first.step, **place}
     if fatal:
         yield Finding(
-            cause="loss-scale-overflow",
             severity="error",
             title=_fatal_title(entries),
             explanation=f"{loss_scale_overflow_.explanation} Here {fatal}{at}.",
-            step=first.step,
             symptom="grad-nan",
             fixes=[_fatal_fix(entries)],
             harmful=True,
-            **place,
+            **common,
         )
-        return
-    last = entries[-1]
-    yield Finding(
-        cause="loss-scale-overflow",
-        severity="note",
-        title=f"the loss scaler skipped {len(entries)} step{'s' if len(entries) > 1 else ''}: {first.scale:g} → {last.after:g}{at}",
-        explanation=f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the scale until the gradients fit. The skipped steps changed no weight.",
-        step=first.step,
-        symptom="grad-inf",
-        **place,
-    )
+    elif low := below_one(entries):
+        yield Finding(
+            severity="warning",
+            title=f"the loss scale came down to {last.after:g}: the gradients overflow without any scaling{at}",
+            explanation=f"{loss_scale_overflow_.explanation} Below 1 the scaler makes gradients smaller instead of larger; {low}.",
+            symptom="grad-inf",
+            fixes=[_in_float32()],
+            **common,
+        )
+    else:
+        fits = f", finite at 2^{round(math.log2(last.finite_at))}" if last.finite_at else ""
+        yield Finding(
+            severity="note",
+            title=f"the loss scaler skipped {plural(len(entries), 'step')}: {first.scale:g} → {last.after:g}{fits}{at}",
+            explanation=f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the scale until the gradients fit. The skipped steps changed no weight.",
+            symptom="grad-inf",
+            **common,
+        )
 
 
 def _lowered(entries: Sequence[Skip]) -> bool:
@@ -271,6 +175,10 @@ def _lowered(entries: Sequence[Skip]) -> bool:
 def _fatal_title(entries: Sequence[Skip]) -> str:
     first, last = entries[0], entries[-1]
     count = plural(len(entries), "step")
+    if all(b.scale > a.after for a, b in pairwise(entries)) and len(entries) > 1:
+        return (
+            f"the loss scale is {first.scale:g} again in each of {count}, and overflows; what the scaler learns is lost"
+        )
     if _lowered(entries):
         return (
             f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients overflow in {count}"
@@ -280,9 +188,15 @@ def _fatal_title(entries: Sequence[Skip]) -> str:
 
 
 def _fatal_fix(entries: Sequence[Skip]) -> Fix:
+    if any(b.scale > a.after for a, b in pairwise(entries)):
+        return Fix("make one scaler, before the loop", 'scaler = torch.amp.GradScaler("cuda")')
     if _lowered(entries):
-        return Fix("compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ...")
+        return _in_float32()
     return Fix("let the scaler adapt", "scaler.update()  # without a fixed new_scale, after every scaler.step")
 
 
-RULES = (loss_scale_overflow, loss_scale_overflow_, scaler_misuse, scaler_misuse_)
+def _in_float32() -> Fix:
+    return Fix("compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ...")
+
+
+RULES = (loss_scale_overflow, loss_scale_overflow_, *_misuse.RULES)

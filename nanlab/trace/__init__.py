@@ -67,6 +67,13 @@ class Trace:
         return self._table("steps", frames.steps_frame)
 
     @property
+    def skips(self) -> pd.DataFrame:
+        """A row per step that a loss scaler skipped: the scale, the first bad gradient, the operation, the highest finite scale."""
+        from nanlab.analysis.skipping import skips_frame
+
+        return self._table("skips", skips_frame)
+
+    @property
     def edges(self) -> pd.DataFrame:
         """Edges of the backward graphs, by sequence number of their nodes."""
         return self._cached("edges", frames.edges_frame)  # type: ignore[no-any-return]

@@ -1,0 +1,211 @@
+"""A loss scaler that is bypassed, that is never updated, or whose gradients are used in the wrong order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nanlab.analysis.provenance import depends_on_scale, harmful_origins
+from nanlab.analysis.skipping import scale_of
+from nanlab.analysis.training import place_text, where
+from nanlab.capture.scaling import SCALED
+from nanlab.history import Misuse, OptimizerStep
+from nanlab.rules._evidence import plural
+from nanlab.rules._fault import Fault
+from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.trace import Trace
+from nanlab.trace.frames import parameter_columns
+from nanlab.trace.recording import Recording
+
+
+@rule(
+    "error",
+    precedence=TRAINING + 2,
+    example="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=1e30)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for i in range(3):
+            opt.zero_grad()
+            scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+            opt.step()  # here
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        for i in range(3):
+            opt.zero_grad()
+            scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+            scaler.step(opt)
+            scaler.update()
+    """,
+)
+def scaler_misuse(fault: Fault) -> Finding | None:
+    """Gradients that still bear the loss scale were used as they are.
+
+    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
+    """
+    finding = fault.finding
+    for found in fault.recording.training.misuses:
+        if found.kind == "bypass" and found.position < fault.origin.sink.step_position:
+            told = _misuse_finding(fault.trace, found, 1)
+            return replace(told, step=finding.step, symptom=finding.symptom, path=finding.path)
+    if _never_updated(fault.trace):
+        return replace(_no_update(fault.trace), symptom=finding.symptom)
+    step = _ignored_check(fault)
+    return _bypass_of_check(fault, step) if step is not None else None
+
+
+def _ignored_check(fault: Fault) -> OptimizerStep | None:
+    """The optimizer step that took gradients which overflowed at the loss scale, and which the scaler would have skipped."""
+    recording, origin = fault.recording, fault.origin
+    number = recording.step_of(origin.position)
+    scaled = any(loss.scaled and recording.step_of(loss.position) == number for loss in recording.training.losses)
+    if fault.kind != "operation" or origin.position < 0 or not scaled or not depends_on_scale(recording, origin):
+        return None
+    columns = parameter_columns(recording)
+    spoilt = set(columns["position"][columns["used_nan"] + columns["used_inf"] > 0].tolist())
+    for step in recording.training.optimizer_steps:
+        if step.position > origin.position and recording.step_of(step.position) == number and step.end - 1 in spoilt:
+            return step
+    return None
+
+
+def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
+    file, line, source = place_text(fault.recording, step.line)
+    return replace(
+        fault.finding,
+        cause="scaler-misuse",
+        title=f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have skipped them",
+        explanation=f"{scaler_misuse.explanation} scaler.step also looks for NaN and infinity first, which a loss scale "
+        f"that is still too high makes now and then; {fault.finding.op} overflowed here ({fault.finding.file}:{fault.finding.line}).",
+        phase="optimizer",
+        op=step.writer,
+        node=None,
+        module="",
+        file=file,
+        line=line,
+        source=source,
+        position=step.position,
+        fixes=[Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")],
+    )
+
+
+def _never_updated(trace: Trace) -> bool:
+    """Whether the run ended because scaler.update() was missing."""
+    failure = trace.recording.escapes.failure
+    return failure is not None and "already been called" in failure.text and "since the last update()" in failure.text
+
+
+def _no_update(trace: Trace) -> Finding:
+    failure = trace.recording.escapes.failure
+    assert failure is not None
+    return Finding(
+        cause="scaler-misuse",
+        severity="error",
+        title=f"scaler.update() is missing: {failure.text.strip().rstrip('.')}",
+        explanation=f"{scaler_misuse.explanation} scaler.update() ends each iteration: it forgets which optimizers have stepped, and adapts the scale.",
+        phase="optimizer",
+        op="",
+        node=None,
+        module="",
+        step=trace.recording.step_of(trace.recording.end - 1),
+        file=failure.file,
+        line=failure.line,
+        source=failure.source,
+        symptom="exception",
+        fixes=[Fix("update once an iteration, after the last scaler.step", "scaler.step(optimizer)\nscaler.update()")],
+        harmful=True,
+    )
+
+
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # here
+        scaler.step(opt)
+        scaler.update()
+    """,
+    fix="""
+        net = nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        scaler.scale(net(torch.ones(3, 4)).square().mean()).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+    """,
+)
+def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
+    """Gradients that still bear the loss scale were used as they are.
+
+    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
+    """
+    kinds: dict[tuple[str, int], list[Misuse]] = {}
+    last = max((o.sink.step_position for o in harmful_origins(trace.recording)), default=-1)
+    if _never_updated(trace) and last < 0:
+        yield _no_update(trace)
+    for found in trace.recording.training.misuses:
+        if found.kind != "clip-spread":
+            kinds.setdefault((found.kind, found.at.line), []).append(found)
+    for (kind, _), group in kinds.items():
+        if kind == "bypass" and group[0].position < last:
+            continue  # told with the NaN that it made
+        yield _misuse_finding(trace, group[0], len(group))
+
+
+def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
+    recording = trace.recording
+    place = where(recording, found.at)
+    step = recording.step_of(found.position)
+    if found.kind == "bypass":
+        title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"
+        explanation = "optimizer.step() knows nothing of the scaler."
+        fix = Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")
+        step = next(
+            (recording.step_of(s.step_position) for s in recording.sinks if s.step_position > found.position), step
+        )
+    elif found.kind == "part-unscaled":
+        title = f"part of the loss is not scaled: the scaler makes its gradient {found.scale:g} times too small"
+        explanation = (
+            "What is added after scaler.scale, or goes backward by itself, is divided by the scale all the same."
+        )
+        fix = Fix("scale the whole loss", "scaler.scale(loss + penalty).backward()")
+    elif _twice(recording, found):
+        title = f"the loss scale is divided out of the gradients twice: they become {found.ratio:.3g} times too small"
+        explanation = "scaler.step (or scaler.unscale_) divides the scale out itself."
+        fix = Fix("leave it to the scaler", "scaler.unscale_(optimizer)  # once, instead of dividing by hand")
+    else:
+        title = f"gradients are clipped before they are unscaled: they become {found.ratio:.3g} times too small"
+        explanation = "The norm is that of gradients times the loss scale. After scaler.step has divided the scale out, almost nothing is left."
+        fix = Fix(
+            "unscale first",
+            "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\nscaler.step(optimizer)",
+        )
+    return Finding(
+        cause="scaler-misuse",
+        severity="error",
+        title=title,
+        explanation=f"{scaler_misuse.explanation} {explanation} Seen in {plural(count, 'step')}.",
+        step=step,
+        symptom="silent-scaler-misuse",
+        fixes=[fix],
+        harmful=True,
+        **place,
+    )
+
+
+def _twice(recording: Recording, found: Misuse) -> bool:
+    """Whether gradients were divided by the loss scale before the scaler did so."""
+    scale = scale_of(recording, recording.step_of(found.position))
+    return scale >= SCALED and abs(found.ratio / scale - 1.0) < 0.02
+
+
+RULES = (scaler_misuse, scaler_misuse_)
