@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from nanlab.views import _finding
+from nanlab.views import _finding, _losses
 from nanlab.views._html import TINTS, badge, escape, fold, plural
 from nanlab.views._static import gain_picture, steps_picture
 from nanlab.views.tables import static_table
@@ -40,13 +40,21 @@ class Report:
 
     def __repr__(self) -> str:
         parts = [self._part("verdict", lambda: [verdict_text(self._trace)])]
+        parts += [self._part("losses", lambda: [_losses.line(self._trace)])]
         parts += [self._part("notes", lambda: [f"note: {note}" for note in notes(self._trace)])]
-        return "\n".join(line for part in parts for line in part)
+        return "\n".join(line for part in parts for line in part if line)
+
+    def headline(self) -> str:
+        """The verdict in one line, and in a second one where low precision first loses signal."""
+        parts = [self._part("verdict", lambda: [verdict_text(self._trace).splitlines()[0]])]
+        parts += [self._part("losses", lambda: [_losses.line(self._trace)])]
+        return "\n".join(line for part in parts for line in part if line)
 
     def _repr_html_(self) -> str:
         sections: list[tuple[str, Callable[[Trace], str]]] = [
             ("verdict", verdict),
             ("culprit", culprit),
+            ("losses", _losses.section),
             ("other findings", others),
             ("steps", steps),
             ("backward pass", backward),

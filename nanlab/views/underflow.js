@@ -16,7 +16,9 @@ function render({ model, el }) {
   const bestHere = use(() => now().best[primary().name]), bestAll = use(() => gradients.best[primary().name]);
   const plots = h("div", { class: "nl-plots" }), key = h("div", { class: "nl-key nl-dim" });
   const readout = h("div", { class: "nl-readout", role: "status", "aria-label": "Shares" });
-  const root = h("div", { class: "nanlab nl-underflow" },
+  const first = get("first_loss"), lossy = first?.text && h("div", { class: "nl-bar-of-controls nl-first-loss" },
+    h("button", { type: "button", onclick: () => set("selected", first.selected) }, "First loss"), h("span", {}, `Signal is lost first at ${first?.text}`));
+  const root = h("div", { class: "nanlab nl-underflow" }, lossy || null,
     h("div", { class: "nl-bar-of-controls" }, h("label", { class: "nl-grow" }, "Tensor", select)),
     h("div", { class: "nl-bar-of-controls", role: "group", "aria-label": "Formats" },
       formats.map(({ name }, i) => h("label", { for: `${uid}-${name}` }, boxes[i], name))),

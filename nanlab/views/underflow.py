@@ -10,10 +10,12 @@ import torch
 import traitlets
 
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, cast_shares, format_bins
+from nanlab.analysis.signal_loss import signal_losses
 from nanlab.errors import UsageError
 from nanlab.views._columns import known
 from nanlab.views._histograms import browser_histogram, dense, format_for_browser, twin_histogram, twins_lost
 from nanlab.views._html import escape, number, plural, table
+from nanlab.views._losses import first_loss, place, told
 from nanlab.views._widget import View, script, style
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class UnderflowExplorer(View):
         sync=True
     )  # label, histogram, twin, best; by what float16 would lose
     gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
+    first_loss = traitlets.Dict().tag(sync=True)  # text: where half of a result is lost first; selected: its number
     left_out = traitlets.Int(0).tag(sync=True)  # tensors that did not fit into the list
     selected = traitlets.Int(0).tag(sync=True)  # which of ``tensors``
     chosen = traitlets.List(["float16"]).tag(sync=True)  # names of the formats that are drawn
@@ -52,7 +55,13 @@ class UnderflowExplorer(View):
             tensors=[self._tensor(row) for _, row in self.rows.iterrows()],
             gradients=_gradients(trace),
             left_out=max(0, len(ordered) - MOST),
+            first_loss=self._first_loss(),
         )
+
+    def _first_loss(self) -> dict[str, Any]:
+        loss = first_loss(self._trace)
+        at = np.flatnonzero(self.rows["position"] == loss.position).tolist() if loss is not None else []
+        return {"text": f"{place(loss)}: {told(loss)}", "selected": at[0]} if at else {}
 
     @property
     def row(self) -> pd.Series[Any] | None:
@@ -125,7 +134,9 @@ class UnderflowExplorer(View):
             [escape(t["label"]), *(number(r[name]) for name in names), f"2^{t['best']['float16']}"]
             for t, (_, r) in zip(self.tensors[:10], self.rows.head(10).iterrows(), strict=True)
         ]
-        title = f"<div>{escape(self.tensors[self.selected]['label'])}</div>"
+        first = self.first_loss.get("text", "")
+        title = f"<div><b>Signal is lost first at</b> {escape(first)}</div>" if first else ""
+        title += f"<div>{escape(self.tensors[self.selected]['label'])}</div>"
         picture = exponents_picture(self._trace.histogram(int(row["position"])))
         return title + picture + table(heads, rows, ["left", *["right"] * 5])
 
@@ -133,8 +144,8 @@ class UnderflowExplorer(View):
 def by_loss(trace: Trace) -> pd.DataFrame:
     """Rows of ``trace.ops`` with values, the one that would lose the largest share in float16 first.
 
-    What counts is the share flushed to zero or overflowing, the float32 twin's where there is one, then the share
-    that becomes subnormal; between equals the earlier row, where the signal is lost first. What an optimizer keeps in
+    What counts is the share flushed to zero or overflowing, or already lost when it was computed in low precision
+    (see ``signal_losses``), then the share that becomes subnormal; between equals the earlier row, where the signal is lost first. What an optimizer keeps in
     full precision comes last: no loss scale reaches it.
     """
     ops = trace.ops
@@ -142,10 +153,12 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     numel = ops["numel"].to_numpy(dtype="float64", na_value=np.nan)
     lost = _floats(ops["fp16_zero"]) + _floats(ops["fp16_inf"])
     lost = np.maximum(lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64"))
+    already = signal_losses(trace).set_index("position")["share"]
+    share = np.maximum(lost / numel, ops["position"].map(already).fillna(0).to_numpy(dtype="float64"))
     aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(["float32", "float64"]).to_numpy(
         dtype=bool
     )
-    keys = pd.DataFrame({"aside": aside, "lost": -lost / numel, "faint": -_floats(ops["fp16_subnormal"]) / numel})
+    keys = pd.DataFrame({"aside": aside, "lost": -share, "faint": -_floats(ops["fp16_subnormal"]) / numel})
     return ops.iloc[keys.sort_values(list(keys.columns), kind="stable").index.to_numpy()]
 
 
