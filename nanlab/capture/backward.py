@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
-from nanlab.trace.recording import BackwardPass, NodeRun, Sink
+from nanlab.trace.recording import BackwardPass, Sink
 
 MOST_NODES = 20_000  # touching more from Python overflows the stack when a deep graph is freed (seen from 39,700 on)
 _LEAF = 1 << 63
@@ -150,16 +150,9 @@ class BackwardRecorder:
             return
         try:
             source = ops.source
-            ops.recording.node_runs.append(
-                NodeRun(
-                    node,
-                    name,
-                    number,
-                    ops.recording.end,
-                    tuple(source(g) for g in taken if g is not None),
-                    tuple(source(g) for g in given if g is not None),
-                )
-            )
+            came = tuple([source(g) for g in taken if g is not None])
+            went = tuple([source(g) for g in given if g is not None])
+            ops.recording.node_runs.rows.append((node, name, number, ops.recording.end, came, went))
         except Exception as error:
             ops.failed(error)
 

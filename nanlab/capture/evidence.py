@@ -238,7 +238,7 @@ class Evidence:
             storage = storage_of(operand)
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None:
-                entry.last, entry.parts, entry.views, entry.bad = number, [], None, 1
+                entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
             edges = chunk.edges
             for at in range(len(edges) - 3, -1, -3):
                 if edges[at] != call:

@@ -107,10 +107,8 @@ def _forget(recording: Recording, evidence: Evidence, limit: int, wanted: set[in
             del recording.sources[number]
             recording.bad.discard(number)
     nodes = {row[NODE] for p in wanted if p >= 0 and (row := recording.row(p)) is not None}
-    recording.nodes = {
-        n: i for n, i in recording.nodes.items() if i.position >= limit or i.position in wanted or n in nodes
-    }
-    recording.node_runs = [run for run in recording.node_runs if run.position >= limit]
+    recording.nodes.keep(lambda number, position: position >= limit or position in wanted or number in nodes)
+    recording.node_runs.keep_from(limit)
     for i in range(len(recording.passes) - 1, -1, -1):
         run = recording.passes[i]
         if run.position < limit:

@@ -21,7 +21,7 @@ class Entry:
         self.numel = numel  # elements of the dtype it was first seen with
         self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
         self.last = 0  # the latest operation that wrote all of it
-        self.parts: list[int] = []  # later operations that wrote a part of it
+        self.parts: list[int] | tuple[()] = ()  # later operations that wrote a part of it
         self.views: dict[ViewKey, int] | None = None  # rows of partial views, valid until the next write
         self.bad = 0  # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
         self.grad = False  # whether its content was computed from gradients

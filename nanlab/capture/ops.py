@@ -36,8 +36,9 @@ from nanlab.trace.recording import (
     VIEW,
     WIDTH,
     Chunk,
-    NodeInfo,
     Recording,
+    pack_edge,
+    pack_row,
 )
 
 Tensor = torch.Tensor
@@ -205,7 +206,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
                 return call
         slot = 0
         for number in sources:
-            chunk.edges.extend((call, number, slot))
+            chunk.edges.frombytes(pack_edge(call, number, slot))
             slot += 1
         op = recording.ops.ids.get(plan.name)
         if op is None:
@@ -216,7 +217,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
             if self._grad and not self.depth:  # reads gradients under no_grad: an optimizer written by hand, clipping
                 phase, place = OPTIMIZER, (OPTIMIZER, node, line, site, module)
         if node >= 0 and phase != BACKWARD:
-            recording.nodes[node] = NodeInfo(call, op, line, site, module)
+            recording.nodes.rows[node] = (call, op, line, site, module, False)
         if plan.uninitialised:
             self._flags |= UNINIT
         if plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
@@ -247,7 +248,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         place = (BACKWARD, number, info.line, info.site, info.module) if info else (BACKWARD, number, 0, 0, 0)
         call, op = recording.end, recording.ops(plan.name)
         for slot, source in enumerate(sources):
-            chunk.edges.extend((call, source, slot))
+            chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
             self._row(plan, op, place, output, call, target, sources, False)
         if not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
@@ -293,8 +294,8 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
                 self.evidence.postpone(position)
         sizes = shape_of(target)
         shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
-        meta.extend(
-            (
+        meta.frombytes(
+            pack_row(
                 op,
                 place[0],
                 place[4],
@@ -342,9 +343,12 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
             if entry.numel == numel:
                 entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
                 if entry.parts:
-                    entry.parts = []
+                    entry.parts = ()
             else:
-                entry.parts.append(position)
+                if isinstance(entry.parts, list):
+                    entry.parts.append(position)
+                else:
+                    entry.parts = [position]
                 entry.bad = entry.bad or bad
         if self._grad and entry.owner < 0 and self.chunk.meta[-WIDTH + 1] == OPTIMIZER:
             entry.grad = True

@@ -10,7 +10,7 @@ import torch
 
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
-from nanlab.trace.recording import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, NodeInfo, Recording
+from nanlab.trace.recording import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, Recording
 
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
@@ -97,7 +97,7 @@ class Placing:
                 continue
             # Made without an operation of its own: a torch.autograd.Function, whose forward runs under no_grad.
             here, there = self._apply_line(frame) if not grad else (line, site)
-            nodes[number] = NodeInfo(position, -1, here, there, self.module, custom=not grad)
+            nodes.rows[number] = (position, -1, here, there, self.module, not grad)
         self.sequence = now
         return own
 
@@ -113,7 +113,7 @@ class Placing:
     def _backward_place(self, frame: FrameType | None) -> tuple[int, int, int, int, int]:
         node = _node()
         number = node._sequence_nr() if node is not None else -1
-        info = self.recording.nodes.get(number)
+        info = self.recording.nodes.rows.get(number)
         now = _sequence()
         python = frame is not None and frame.f_code not in self.engine_codes
         where = self._python_in_backward(frame) if python else ""
@@ -125,12 +125,10 @@ class Placing:
         if now > self.sequence:  # create_graph: the backward operation has a node of its own
             for made in range(max(self.sequence, now - 64), now):
                 if info is not None:
-                    self.recording.nodes[made] = NodeInfo(
-                        self.recording.end, info.op, info.line, info.site, info.module, info.custom
-                    )
+                    self.recording.nodes.rows[made] = (self.recording.end, *info[1:])
             self.sequence = now
         if info is not None and (where in ("", "custom")):
-            return BACKWARD, number, info.line, info.site, info.module
+            return BACKWARD, number, info[2], info[3], info[4]
         line, site = self.lines.here(frame)
         return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
 

@@ -36,7 +36,9 @@ class Reading:
             if isinstance(value, Tensor):
                 sources.append(self.source(value))
             elif value.__class__ is list or value.__class__ is tuple:
-                sources.extend(self.source(item) for item in value if isinstance(item, Tensor))
+                for item in value:
+                    if isinstance(item, Tensor):
+                        sources.append(self.source(item))
             elif value.__class__ is float and value - value != 0.0:
                 self._flags |= LITERAL
         return sources
@@ -110,7 +112,7 @@ class Reading:
         bad = tuple(p for p in parents if p in self.recording.bad)
         number = self.new_source(tensor, "snapshot", parents=bad or parents[-1:])
         if whole:
-            entry.last, entry.parts = number, []
+            entry.last, entry.parts = number, ()
             entry.bad = self.chunk.stats.bad
         elif entry.views is None:
             entry.views = {view_key(tensor): number}

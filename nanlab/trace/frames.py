@@ -28,7 +28,6 @@ from nanlab.trace.recording import (
     STAT,
     STATUSES,
     WIDTH,
-    NodeRun,
     Recording,
 )
 
@@ -188,7 +187,7 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its module is the one
     that holds the parameter.
     """
-    runs: list[NodeRun] = recording.node_runs
+    runs = list(recording.node_runs)
     parameters = leaf_parameters(recording)
     taken = _merged(recording, [r.taken for r in runs])
     given = _merged(recording, [r.given for r in runs])

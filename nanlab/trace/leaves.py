@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from nanlab.trace.recording import SHAPE, NodeRun, Recording
@@ -53,7 +54,7 @@ def _read_by_givers(recording: Recording) -> dict[int, str]:
     return found
 
 
-def _by_giver(runs: list[NodeRun]) -> list[list[int]]:
+def _by_giver(runs: Sequence[NodeRun]) -> list[list[int]]:
     """Numbers of a run and of the leaves that took a gradient which it gave, in one pass."""
     groups: dict[int, list[int]] = {}
     givers: dict[tuple[int, int], int] = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)
 # Columns of Chunk.meta, one int64 each.
 OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(14)
 WIDTH = 14
+pack_row = struct.Struct(f"{WIDTH}q").pack  # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
+pack_edge = struct.Struct("3q").pack
 # Bits of FLAGS.
 UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
 FACTOR = 32  # multiplied or divided by a Python number other than zero
@@ -121,6 +124,51 @@ class NodeInfo:
     custom: bool = False  # a torch.autograd.Function
 
 
+class Nodes:
+    """What made each autograd node, by sequence number.
+
+    Kept as plain tuples of numbers: there are many of them, and Python's garbage collector does not walk such tuples.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, tuple[int, int, int, int, int, bool]] = {}  # the fields of NodeInfo
+
+    def get(self, number: int) -> NodeInfo | None:
+        row = self.rows.get(number)
+        return None if row is None else NodeInfo(*row)
+
+    def values(self) -> Iterator[NodeInfo]:
+        return (NodeInfo(*row) for row in self.rows.values())
+
+    def keep(self, wanted: Callable[[int, int], bool]) -> None:
+        """Forget all of which ``wanted(number, position)`` is false."""
+        self.rows = {number: row for number, row in self.rows.items() if wanted(number, row[0])}
+
+
+class NodeRuns(Sequence[NodeRun]):
+    """The executions of autograd nodes in their order; plain tuples, for the reason that ``Nodes`` gives."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, str, int, int, tuple[int, ...], tuple[int, ...]]] = []  # the fields of NodeRun
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> NodeRun: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[NodeRun]: ...
+    def __getitem__(self, at: int | slice) -> NodeRun | list[NodeRun]:
+        return [NodeRun(*row) for row in self.rows[at]] if isinstance(at, slice) else NodeRun(*self.rows[at])
+
+    def __iter__(self) -> Iterator[NodeRun]:
+        return (NodeRun(*row) for row in self.rows)
+
+    def keep_from(self, position: int) -> None:
+        """Forget those that ran before a position."""
+        self.rows = [row for row in self.rows if row[3] >= position]
+
+
 class Names:
     """Texts (or other hashables) by small numbers."""
 
@@ -215,9 +263,9 @@ class Recording:
     sinks: list[Sink] = field(default_factory=list)
     kept: dict[int, Kept] = field(default_factory=dict)
     shadows: dict[int, Shadow] = field(default_factory=dict)
-    node_runs: list[NodeRun] = field(default_factory=list)
+    node_runs: NodeRuns = field(default_factory=NodeRuns)
     passes: list[BackwardPass] = field(default_factory=list)
-    nodes: dict[int, NodeInfo] = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=Nodes)
     parameter_names: list[str] = field(default_factory=list)  # by owner number
     parameter_kinds: list[Literal["parameter", "buffer"]] = field(default_factory=list)
     training: History = field(default_factory=History)
@@ -265,8 +313,9 @@ class Recording:
         if position < 0:
             source = self.sources.get(position)
             return -1 if source is None else source.stat
-        row = self.row(position)
-        return -1 if row is None else row[STAT]
+        chunk = self.chunk_of(position)
+        at = chunk.index(position) * WIDTH
+        return chunk.meta[at + STAT] if 0 <= at < len(chunk.meta) else -1
 
     def stats(self, position: int) -> Any:
         """TensorStats of a row or source; None if it is gone."""
