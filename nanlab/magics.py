@@ -241,11 +241,11 @@ class NanMagics(Magics):
 
 
 def report_of(trace: Trace) -> Any:
-    """The report of a run that ended just now; its headline where nothing was found."""
+    """The report of a run that ended just now; its text where nothing was found."""
     report = trace.report()
     if trace.findings:
         return report
-    display({"text/plain": report.headline()}, raw=True)
+    display({"text/plain": repr(report)}, raw=True)
     return None
 
 

@@ -10,8 +10,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab.rules import Finding
+from nanlab.rules import Finding, Fix
+from nanlab.rules.errors import Explanation
 from nanlab.views import register_formatters
+from nanlab.views._html import CODE, sentence
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_a_trace_shows_its_verdict_and_its_doors(shell: InteractiveShell) -> Non
 
 def test_a_finding_shows_as_a_card_and_as_text(shell: InteractiveShell) -> None:
     data, _ = shell.display_formatter.format(finding())
-    assert "log of 3 zeros" in data["text/html"]
+    assert "</code> of 3 zeros" in data["text/html"]
     assert "a.py:3" in data["text/plain"]
     assert "y = x.log()" in data["text/plain"]
 
@@ -58,3 +60,27 @@ def test_a_widget_shows_a_static_view_first_and_itself_below(shell: InteractiveS
     assert "SqrtBackward0" in static.data["text/html"]
     assert live.data["application/vnd.jupyter.widget-view+json"]["model_id"] == result.result.model_id
     assert "text/html" in live.data
+
+
+@pytest.mark.parametrize(
+    ("text", "op", "shown"),
+    [
+        ("division by zero", "div", "Division by zero"),
+        ("log of 3 zeros", "log", '<code style="{CODE}">log</code> of 3 zeros'),
+        ("use `x.log1p()` here", "", 'Use <code style="{CODE}">x.log1p()</code> here'),
+        ("nanlab.safe.sqrt: finite", "", "nanlab.safe.sqrt: finite"),
+        ("a ` alone", "", "A ` alone"),
+        ("x < 0", "", "x &lt; 0"),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_and_code_is_set_as_code(text: str, op: str, shown: str) -> None:
+    assert sentence(text, op) == shown.replace("{CODE}", CODE)
+
+
+def test_an_explanation_says_which_of_its_fixes_were_tried() -> None:
+    tried, untried = Fix("pad first", "pad(x)", True), Fix("another way", "y = x", None)
+    both = Explanation("shape", "two sizes", "why", fixes=[tried, untried])
+    assert "fix (verified): pad first:  pad(x)" in str(both)
+    assert "fix: another way:  y = x" in str(both)
+    assert ">verified<" in both._repr_html_()
+    assert "outcome" not in Explanation("shape", "two sizes", "why", fixes=[untried])._repr_html_()

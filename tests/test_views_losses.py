@@ -69,7 +69,7 @@ def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shado
     assert explorer.row is not None
     assert explorer.row["source"] == "steady = var + 1e-9"
     assert "1e-9 is 0 in float16: add changes nothing" in explorer.first_loss["text"]
-    assert "steady = var + 1e-9" in report(trace).headline()
+    assert "steady = var + 1e-9" in repr(report(trace))
     assert "Where signal is lost first" in report(trace)._repr_html_()
 
 

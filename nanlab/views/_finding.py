@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from nanlab.views._columns import known
-from nanlab.views._html import LINE, SHADE, TINTS, badge, code, escape, number, plural, table
+from nanlab.views._html import LINE, SHADE, TINTS, badge, code, escape, number, plural, sentence, table
 from nanlab.views._source import as_typed, excerpt
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ def verdict(fix: Fix) -> tuple[str, str]:
     return ("verified", "good") if fix.verified else ("tried and failed", "error")
 
 
-def card(finding: Finding, trace: Trace | None = None) -> str:
-    """The finding on a card, with the source around its line where the trace has it."""
-    head = (
-        f'<div style="font-size:15px;font-weight:600">{escape(finding.title)}</div>'
-        f"<div>{badge(finding.severity)} {badge(finding.cause, 'plain')} {escape(place(finding))}</div>"
-    )
-    body = f'<div style="margin:6px 0;max-width:75em">{escape(finding.explanation)}</div>'
+def card(finding: Finding, trace: Trace | None = None, titled: bool = True) -> str:
+    """The finding on a card, with the source around its line where the trace has it.
+
+    titled: False where its title stands above the card.
+    """
+    title = f'<div style="font-size:15px;font-weight:600">{sentence(finding.title, finding.op)}</div>' if titled else ""
+    head = f"{title}<div>{badge(finding.severity)} {badge(finding.cause, 'plain')} {escape(place(finding))}</div>"
+    body = f'<div style="margin:6px 0;max-width:75em">{sentence(finding.explanation, finding.op)}</div>'
     style = f"border-left:4px solid {_edge(finding)};padding:6px 12px;margin:6px 0;background:{SHADE}"
     return f'<div style="{style}">{head}{source(finding, trace)}{body}{samples(finding)}</div>'
 
@@ -133,7 +134,7 @@ def fixes(finding: Finding) -> str:
     for fix in finding.fixes:
         word, tint = verdict(fix)
         written = f'<div style="{CODE}">{escape(fix.code)}</div>'
-        title = f'<div style="{WORDS}">{escape(fix.title)}</div>'
+        title = f'<div style="{WORDS}">{sentence(fix.title)}</div>'
         rows.append([badge(word, tint), title, written, number(fix.distortion), number(fix.gradient_max)])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verified is not None for fix in finding.fixes)

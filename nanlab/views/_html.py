@@ -21,6 +21,7 @@ TINTS = {
     "note": "rgba(92,107,192,0.22)",
     "good": "rgba(67,160,71,0.26)",
 }
+CODE = "font:0.95em monospace;background:none;color:inherit;padding:0"
 LINE = "rgba(128,128,128,0.35)"
 SHADE = "rgba(128,128,128,0.12)"
 CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"  # JupyterLab sets each cell, so each cell says it
@@ -29,6 +30,28 @@ CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"  # JupyterLab set
 def escape(text: object) -> str:
     """Text safe inside HTML, quotes too."""
     return html.escape(str(text), quote=True)
+
+
+def inline(text: str) -> str:
+    """Text safe inside HTML, with what stands in backticks set as code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:  # a backtick that is never closed is one
+        return escape(text)
+    made = (f'<code style="{CODE}">{escape(part)}</code>' if i % 2 else escape(part) for i, part in enumerate(parts))
+    return "".join(made)
+
+
+def sentence(text: str, op: str = "") -> str:
+    """The text with a capital, backticks set as code; an operator that it begins with is code and keeps its name.
+
+    op: the operator that the text is about.
+    """
+    first = text.split(" ", 1)[0]
+    if op and first == op:
+        return inline(f"`{first}`{text[len(first) :]}")
+    word = first.rstrip(",:;.").replace("-", "")
+    plain = word.isalpha() and word.islower() and (len(word) > 1 or word == "a")  # not x, nor nanlab.safe.sqrt
+    return inline(text[:1].upper() + text[1:] if plain else text)
 
 
 def plural(count: int, word: str) -> str:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from nanlab.views._html import SHADE, TINTS, badge, code, escape, table
+from nanlab.views._finding import CODE, WORDS, verdict
+from nanlab.views._html import SHADE, TINTS, badge, code, escape, sentence, table
+from nanlab.views._source import as_typed
 
 if TYPE_CHECKING:
     from nanlab.rules.errors import Explanation
@@ -25,11 +27,11 @@ def as_html(explanation: Explanation) -> str:
     """The cause on a card, the line, the evidence, and what to write instead."""
     edge = TINTS["error"].replace("0.30", "0.85")
     head = (
-        f'<div style="font-size:15px;font-weight:600">{escape(explanation.title)}</div>'
+        f'<div style="font-size:15px;font-weight:600">{sentence(explanation.title)}</div>'
         f"<div>{badge(explanation.cause, 'note')} {escape(place(explanation))}</div>"
     )
-    line = code([(explanation.line, explanation.source)], explanation.line) if explanation.source else ""
-    body = f'<div style="margin:6px 0;max-width:75em">{escape(explanation.explanation)}</div>'
+    line = code([(explanation.line, as_typed(explanation.source))], explanation.line) if explanation.source else ""
+    body = f'<div style="margin:6px 0;max-width:75em">{sentence(explanation.explanation)}</div>'
     style = f"border-left:4px solid {edge};padding:6px 12px;margin:6px 0;background:{SHADE}"
     parts = f"{_evidence(explanation.evidence)}{_fixes(explanation)}"
     return f'<div style="font-size:13px;line-height:1.45"><div style="{style}">{head}{line}{body}</div>{parts}</div>'
@@ -51,11 +53,14 @@ def _text(value: object) -> str:
 def _fixes(explanation: Explanation) -> str:
     if not explanation.fixes:
         return ""
-    rows = [
-        [escape(fix.title), f'<code style="white-space:pre;background:none">{escape(fix.code)}</code>']
-        for fix in explanation.fixes
-    ]
-    return table(["what to do", "write"], rows, ["left", "left"])
+    tried = any(fix.verified is not None for fix in explanation.fixes)
+    rows = []
+    for fix in explanation.fixes:
+        title = f'<div style="{WORDS}">{sentence(fix.title)}</div>'
+        outcome = [badge(*verdict(fix))] if tried else []
+        rows.append([*outcome, title, f'<div style="{CODE}">{escape(fix.code)}</div>'])
+    heads = [*(["outcome"] if tried else []), "what to do", "write"]
+    return table(heads, rows, ["left"] * len(heads))
 
 
 def as_text(explanation: Explanation) -> str:
@@ -70,5 +75,6 @@ def as_text(explanation: Explanation) -> str:
         lines += [f"    {line}" for line in table_text.splitlines()]
     for fix in explanation.fixes:
         first, *rest = fix.code.splitlines() or [""]
-        lines += [f"  fix: {fix.title}:  {first}", *(f"         {line}" for line in rest)]
+        outcome = f" ({verdict(fix)[0]})" if fix.verified is not None else ""
+        lines += [f"  fix{outcome}: {fix.title}:  {first}", *(f"         {line}" for line in rest)]
     return "\n".join(lines)

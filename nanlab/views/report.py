@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from nanlab.views import _finding, _losses
-from nanlab.views._html import TINTS, badge, escape, fold, plural
+from nanlab.views._html import TINTS, badge, escape, fold, plural, sentence
 from nanlab.views._static import gain_picture, steps_picture
 from nanlab.views.tables import static_table
 
@@ -42,12 +42,6 @@ class Report:
         parts = [self._part("verdict", lambda: [verdict_text(self._trace)])]
         parts += [self._part("losses", lambda: [_losses.line(self._trace)])]
         parts += [self._part("notes", lambda: [f"note: {note}" for note in notes(self._trace)])]
-        return "\n".join(line for part in parts for line in part if line)
-
-    def headline(self) -> str:
-        """The verdict in one line, and in a second one where low precision first loses signal."""
-        parts = [self._part("verdict", lambda: [verdict_text(self._trace).splitlines()[0]])]
-        parts += [self._part("losses", lambda: [_losses.line(self._trace)])]
         return "\n".join(line for part in parts for line in part if line)
 
     def _repr_html_(self) -> str:
@@ -112,9 +106,9 @@ def verdict(trace: Trace) -> str:
     found = trace.culprit
     if found is None:
         return f'<div style="padding:6px 0">{badge("healthy", "good")} {escape(_healthy(trace))}</div>'
-    sentence = f"{found.title} ({_finding.place(found)})."
+    told = f"{sentence(found.title, found.op or '')} ({escape(_finding.place(found))})."
     return (
-        f'<div style="padding:6px 0;font-size:14px"><b>Culprit:</b> {escape(sentence)}'
+        f'<div style="padding:6px 0;font-size:16px"><b>Culprit:</b> {told}'
         f'<div style="opacity:0.8;font-size:12px">Watched: {escape(covered(trace))}</div></div>'
     )
 
@@ -125,13 +119,16 @@ def culprit(trace: Trace) -> str:
 
 
 def _whole(found: Finding, trace: Trace) -> str:
+    """A finding under a heading that has said its title: its card, its fixes, what proves it."""
     parts = {
         "Fixes": _finding.fixes(found),
         "Evidence": _finding.evidence(found),
         "Path, from the origin to where it was seen": _finding.path(found),
         "Offending rows": _offending(found, trace),
     }
-    return _finding.card(found, trace) + "".join(_titled(name, html) for name, html in parts.items() if html)
+    return _finding.card(found, trace, titled=False) + "".join(
+        _titled(name, html) for name, html in parts.items() if html
+    )
 
 
 def _titled(name: str, html: str) -> str:
@@ -160,7 +157,8 @@ def others(trace: Trace) -> str:
     if not rest:
         return ""
     shown = "".join(
-        fold(f"{each.severity}: {each.title} ({_finding.place(each)})", _whole(each, trace)) for each in rest[:OTHERS]
+        fold(f"{each.severity.capitalize()}: {each.title} ({_finding.place(each)})", _whole(each, trace))
+        for each in rest[:OTHERS]
     )
     more = f"<div>{plural(len(rest) - OTHERS, 'further finding')} in trace.findings</div>" if len(rest) > OTHERS else ""
     return _titled(plural(len(rest), "other finding") if found else plural(len(rest), "finding"), shown + more)
