@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RED, ORANGE, BLUE, PURPLE, GREY, GREEN = "#d32f2f", "#e9a13b", "#4f8fc0", "#ad1499", "#777777", "#3d8b46"
+FATES = (RED, "#a86400", "#2f6f9f", PURPLE)  # of the names of zones: flushed, subnormal, normal, overflow
 
 
 def plot_exponents(
@@ -34,19 +35,34 @@ def plot_exponents(
     index = exponents.index.to_numpy(dtype="int64")
     colours = [_fate_colour(int(e) + log2_scale, bins) for e in index]
     ax.bar(index + 0.5, exponents.to_numpy(dtype="int64"), width=0.9, color=colours)
-    limits = {"flushed to 0": bins.zero_limit, "subnormal": bins.normal_limit + 1, "max": bins.overflow_limit + 1}
     low, high = _span(index, bins.zero_limit - log2_scale, bins.overflow_limit - log2_scale)
     ax.set_xlim(low, high)
-    for name, edge in limits.items():
-        if low < edge - log2_scale < high:
-            ax.axvline(edge - log2_scale, color=GREY, linestyle="--", linewidth=1)
-            where = (edge - log2_scale, 1.0)
-            ax.annotate(name, where, (2, 2), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8)
+    _zones(
+        ax, low, high, [edge - log2_scale for edge in (bins.zero_limit, bins.normal_limit + 1, bins.overflow_limit + 1)]
+    )
+    if not len(index):
+        ax.set_ylim(0, 1)
+        ax.text(0.5, 0.5, "no non-zero finite value", transform=ax.transAxes, ha="center", va="center", color=GREY)
     shares = cast_shares(exponents, dtype, log2_scale)
     lost = f"{shares.zero:,} of {shares.numel:,} flushed, {shares.overflow:,} overflow"
     scale = f" × 2^{log2_scale}" if log2_scale else ""
     ax.set(xlabel=f"exponent, floor(log2|x|)   ({bins.name}{scale}: {lost})", ylabel="values", yscale="symlog")
     return ax
+
+
+def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
+    """Dashed lines at the limits of a format, and above each zone between them its name where there is room for it."""
+    for limit in limits:
+        if low < limit < high:
+            ax.axvline(limit, color=GREY, linestyle="--", linewidth=1)
+    edges = [low, *(min(max(limit, low), high) for limit in limits), high]
+    inches = ax.bbox.width / ax.get_figure(root=True).dpi / (high - low)  # type: ignore[union-attr]
+    names = [("flushed to 0", "→ 0"), ("subnormal", "sub"), ("normal", ""), ("overflow", "over")]
+    for names_of_zone, colour, left, right in zip(names, FATES, edges[:-1], edges[1:], strict=True):
+        fitting = [name for name in names_of_zone if name and 0.075 * len(name) < (right - left) * inches]
+        if fitting:
+            ax.text((left + right) / 2, 1.01, fitting[0], transform=ax.get_xaxis_transform(), ha="center", va="bottom",
+                    color=colour, fontsize=8)  # fmt: skip
 
 
 def _fate_colour(exponent: int, bins: Any) -> str:
