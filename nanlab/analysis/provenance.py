@@ -4,47 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
+from nanlab.analysis.leaves import MOVES, Kind, hides_nothing, leaf_kind
 from nanlab.trace.recording import (
     BACKWARD,
-    BORN,
     CALL,
     CARRIED,
     DTYPE,
-    FLAGS,
-    INTENDED,
-    LITERAL,
-    MODULE,
     MOST_SINKS,
     NODE,
     OP,
-    OPTIMIZER,
     PASS,
     PHASE,
-    TURNED,
-    UNINIT,
     Recording,
     Sink,
-)
-
-Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
-# Operations that move values without computing with them.
-MOVES = frozenset(
-    "copy_ clone detach alias lift_fresh _to_copy to index index_select select slice narrow view _unsafe_view t "
-    "transpose permute unsqueeze squeeze "
-    "expand expand_as reshape cat stack split split_with_sizes unbind chunk gather index_put_ index_put scatter "
-    "scatter_ slice_scatter "
-    "select_scatter unfold repeat roll flip as_strided _reshape_alias contiguous where masked_fill masked_fill_ take "
-    "pad constant_pad_nd "
-    "masked_select full full_like new_full fill_ tensor split_copy im2col tril triu embedding new_tensor".split()
-)
-
-
-_SOFTMAXES = frozenset(
-    "_softmax _log_softmax _safe_softmax logsumexp _scaled_dot_product_flash_attention_for_cpu _fused_sdp_choice".split()
 )
 
 
@@ -80,7 +56,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
         leaves = _leaves(recording, came_from)
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
     guilty = [leaf for leaf in guilty if not _hands_on(recording, *leaf)] or guilty
-    guilty = [leaf for leaf in guilty if not _masks(recording, leaf[0], guilty)]
+    guilty = [leaf for leaf in guilty if not hides_nothing(recording, leaf[0], guilty)]
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
@@ -90,18 +66,6 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
         kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
     return Origin(kind, position, sink, tuple(path))
-
-
-def _masks(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
-    """Whether a leaf is a mask made of -inf from outside the watch, and what turned it into NaN is a softmax that found nothing else."""
-    source = recording.sources.get(position)
-    if source is None or source.kind not in ("data", "buffer"):
-        return False
-    stats = recording.stats(position)
-    if stats is None or stats.nan or stats.posinf:
-        return False
-    rows = [recording.row(p) for p, _ in guilty if p >= 0]
-    return any(row is not None and recording.ops.items[row[OP]] in _SOFTMAXES for row in rows)
 
 
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
@@ -118,7 +82,7 @@ def _time(recording: Recording, position: int) -> int:
 
 def _leaves(recording: Recording, came_from: dict[int, int]) -> list[tuple[int, Kind]]:
     """The rows and sources among these at which a bad value begins, each with its kind."""
-    return [(p, kind) for p in came_from if (kind := _leaf_kind(recording, p, came_from)) is not None]
+    return [(p, kind) for p in came_from if (kind := leaf_kind(recording, p, came_from)) is not None]
 
 
 def _ancestors(recording: Recording, sink: Sink, across: bool = False, among: Container[int] = ()) -> dict[int, int]:
@@ -163,7 +127,7 @@ def _from_outside(recording: Recording, position: int) -> bool:
     seen = {position: position}
     waiting = [position]
     for here in waiting:
-        kind = _leaf_kind(recording, here, seen)
+        kind = leaf_kind(recording, here, seen)
         row = recording.row(here) if here >= 0 else None
         if kind is not None and kind != "intended" and (row is None or row[NODE] < 0):
             stats = recording.stats(here)
@@ -186,37 +150,6 @@ def _born_in_graph(recording: Recording, position: int) -> bool:
         seen.update(parents)
         waiting += parents
     return False
-
-
-def _leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
-    if position < 0:
-        source = recording.sources.get(position)
-        if source is None or source.parents:
-            return None
-        if source.kind in ("parameter", "buffer"):
-            return source.kind
-        stats = recording.stats(position)
-        return "intended" if source.kind == "literal" and stats is not None and not stats.nan else "data"
-    row = recording.row(position)
-    if row is None:
-        return None
-    status = recording.status.get(position)
-    if row[FLAGS] & UNINIT:
-        return "uninitialised"
-    if status == INTENDED:
-        return "intended"
-    if row[FLAGS] & LITERAL and status == BORN and _wrote_nan(recording, position):
-        return "data"
-    if status in (BORN, TURNED):
-        return "operation"
-    return None if any(p in came_from for p in recording.parents(position) if p != position) else "operation"
-
-
-def _wrote_nan(recording: Recording, position: int) -> bool:
-    """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
-    row = recording.row(position)
-    stats = recording.stats(position)
-    return row is not None and recording.ops.items[row[OP]] in MOVES and bool(stats.nan)
 
 
 def harmful_origins(recording: Recording) -> Iterator[Origin]:
@@ -331,29 +264,3 @@ def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
         if all(bool(torch.isfinite(r).all()) for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()):
             return True
     return False
-
-
-def phase_of(recording: Recording, origin: Origin) -> str:
-    """Finding.phase of an origin."""
-    if origin.kind == "data":
-        return "data"
-    if origin.kind in ("parameter", "buffer"):
-        return "init"
-    row = recording.row(origin.position)
-    if row is None:
-        return "data"
-    if origin.kind == "uninitialised":
-        return "init" if origin.position < recording.began else "forward" if row[MODULE] else "data"
-    return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
-
-
-def operator_name(recording: Recording, position: int) -> str:
-    """The operator to name: for a backward row the forward operator of its node, else its own."""
-    row = recording.row(position)
-    if row is None:
-        return ""
-    if row[PHASE] == BACKWARD and row[NODE] >= 0:
-        info = recording.nodes.get(row[NODE])
-        if info is not None and info.op >= 0 and not info.custom:
-            return str(recording.ops.items[info.op])
-    return str(recording.ops.items[row[OP]])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nanlab.analysis.naming import operator_of_node
 from nanlab.analysis.provenance import Origin
 from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
@@ -85,9 +86,8 @@ class Fault(Neighbourhood):
         if not self.backward or self.row is None:
             return self.name
         node = self.kept.node_name if self.kept else ""
-        found = re.match(r"(\w+?)Backward\d+$", node)
-        if found and found[1] not in ("Copy", "View"):
-            return _snake(found[1])
+        if name := operator_of_node(node):
+            return name
         info = self.recording.nodes.get(self.row[NODE])
         return str(self.recording.ops.items[info.op]).rstrip("_") if info is not None and info.op >= 0 else self.name
 
@@ -161,12 +161,14 @@ class Fault(Neighbourhood):
         if self.result is None:
             return None
         mask = nonfinite(self.result)
-        fresh = mask
+        fresh, born = mask, mask  # not from a NaN; nor an infinity from another
         for operand in self.operands:
             wide = self.spread(operand) if floating(operand) else None
             if wide is not None and wide.shape == mask.shape:
                 fresh = fresh & ~torch.isnan(wide)
-        return fresh if bool(fresh.any()) else mask
+                born = born & (torch.isfinite(wide) | torch.isnan(self.result))
+        born = born & fresh
+        return born if bool(born.any()) else fresh if bool(fresh.any()) else mask
 
     @property
     def count(self) -> int:
@@ -278,11 +280,6 @@ class Fault(Neighbourhood):
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
-
-
-def _snake(node: str) -> str:
-    """The operator of an autograd node: ``LinalgVectorNorm`` becomes ``linalg_vector_norm``, ``Log1P`` ``log1p``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", node).lower()
 
 
 def _wide(value: Any) -> Any:

@@ -37,6 +37,11 @@ class Neighbourhood(ABC):
         row = self.recording.row(position) if position >= 0 else None
         return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
 
+    def numel_at(self, position: int) -> int:
+        """How many elements a row or source has; 0 if it is gone."""
+        stats = self.recording.stats(position)
+        return stats.numel if stats is not None else 0
+
     def text_at(self, position: int) -> str:
         """The user's line of a row; "" where it is not at hand."""
         row = self.recording.row(position)

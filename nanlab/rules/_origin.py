@@ -6,7 +6,8 @@ import linecache
 from dataclasses import replace
 from typing import Any
 
-from nanlab.analysis.provenance import Origin, operator_name, phase_of
+from nanlab.analysis.naming import operator_name, phase_of
+from nanlab.analysis.provenance import Origin
 from nanlab.rules._rule import Finding, Match, Rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import LINE, MODULE, NODE, OP, PHASE, PHASES, Recording

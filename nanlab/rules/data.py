@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from nanlab.analysis.leaves import is_mask
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
@@ -84,7 +85,10 @@ def _reads_parameter(fault: Fault, position: int) -> bool:
 
 def _counts(fault: Fault) -> tuple[int, int, int]:
     """(NaN, infinities, elements) of the bad tensor."""
-    shown = [fault.recording.stats(p) for p in fault.origin.path[:2]]
+    path = fault.origin.path
+    use = fault.finding.position
+    before = path[: path.index(use)] if use in path and path.index(use) else path[:1]  # what was moved, not computed
+    shown = [fault.recording.stats(p) for p in before]
     stats = next((s for s in reversed(shown) if s is not None and s.nonfinite), None)
     return (stats.nan, stats.posinf + stats.neginf, stats.numel) if stats is not None else (0, 0, 0)
 
@@ -95,7 +99,7 @@ def _came_with_data(fault: Fault) -> bool:
         return fault.kind in ("data", "parameter", "buffer")
     source = fault.recording.sources.get(fault.origin.path[0])
     op = fault.op_at(fault.finding.position)
-    if source is None or not source.shape:
+    if source is None or not source.shape or (is_mask(fault.recording, source.number) and op not in _LAYERS):
         return False
     return op in _LAYERS or op in ("sub", "rsub") or any(name in op for name in _LOSSES)
 

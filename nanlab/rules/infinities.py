@@ -17,6 +17,7 @@ _PRODUCTS = frozenset("mul div addmm mm bmm baddbmm mv dot matmul convolution pr
 _SOFTMAXES = frozenset(
     "_softmax _log_softmax softmax log_softmax logsumexp _safe_softmax logcumsumexp _masked_softmax".split()
 )
+_OF_A_ROW = frozenset("logsumexp amax max logcumsumexp".split())
 _ATTENTION = (
     " In attention this is a query that may look at no key: a sample that is all padding, or masks that together "
     "cover the row."
@@ -60,6 +61,8 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     """
     if fault.kind == "intended":
         return _intended_row(fault)
+    if fault.name in ("sub", "rsub"):
+        return _by_hand(fault)
     if fault.forward not in _SOFTMAXES:
         return None
     rows = _all_masked_rows(fault)
@@ -74,6 +77,22 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     if fault.backward:
         title = f"the derivative of {title}"
     return match(fault, title, attention, scores=fault.subject())
+
+
+def _by_hand(fault: Fault) -> Match | None:
+    """Scores minus their logsumexp or maximum, where both are -inf: a softmax in two lines, or in torch.distributions."""
+    if fault.backward:
+        return None
+    for slot in (0, 1):
+        row = fault.operand_row(slot)
+        made = next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None) if row >= 0 else None
+        values = fault.at(fault.argument(slot))
+        if made is None or values is None or not len(values) or not bool((values == -float("inf")).all()):
+            continue
+        if any(1 < fault.numel_at(p) > fault.numel_at(made) for p in fault.parents(made)):
+            title = f"the {fault.op_at(made)} of a row that is -inf throughout was subtracted: -inf - (-inf) is NaN"
+            return match(fault, f"{title} for {plural(fault.count, 'element')}", columns=fault.named_operands)
+    return None
 
 
 def _intended_row(fault: Fault) -> Match | None:

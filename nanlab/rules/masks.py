@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from nanlab.analysis.naming import comes_back
 from nanlab.rules._evidence import algebra, match, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
@@ -95,7 +96,8 @@ def where_grad_trap(fault: Fault) -> Match | None:
     Put a harmless argument in *before* the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
-    if found is None or not fault.backward or repairs(fault, *found):
+    kept = comes_back(fault.recording, fault.origin)  # the forward value was bad, and its own derivative read it again
+    if found is None or not (fault.backward or kept) or repairs(fault, *found):
         return None
     return _hidden_match(fault, found[1], "NaN" if fault.incoming_is_zero else "not finite")
 

@@ -12,6 +12,7 @@ from nanlab.trace.recording import NODE, OPTIMIZER, PHASE
 Tensor = torch.Tensor
 _SPREADS = frozenset("std var std_mean var_mean".split())
 _LOSSES = frozenset("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d".split())
+_PICKS = frozenset("gather kl_div index take_along_dim index_select select take masked_select".split())
 _LOGARITHMS = frozenset("log log2 log10 log1p xlogy special_xlog1py lgamma logit".split())
 
 
@@ -134,7 +135,8 @@ def _forbidden_target(fault: Fault) -> Match | None:
     if "logsumexp" in ops:
         return None
     picked = [p for p, op in zip(rows, ops, strict=True) if "nll_loss" in op]
-    picked = picked or [p for p, op in zip(rows, ops, strict=True) if op in ("gather", "kl_div")]
+    if not picked and "_softmax" not in ops:
+        picked = [p for p, op in zip(rows, ops, strict=True) if op in _PICKS]
     if picked:
         title = f"{fault.op_at(picked[0])} picked a target whose log-probability a mask had set to -inf"
         return Match(title + "; the loss is infinite", position=picked[0])

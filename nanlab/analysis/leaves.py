@@ -1,0 +1,105 @@
+"""Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a mask, a literal."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from nanlab.trace.recording import BORN, FLAGS, INTENDED, LITERAL, OP, TURNED, UNINIT, Recording, Source
+
+Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
+# Operators that move values without computing with them.
+MOVES = frozenset(
+    "copy_ clone detach alias lift_fresh _to_copy to index index_select select slice narrow view _unsafe_view t "
+    "transpose permute unsqueeze squeeze expand expand_as reshape cat stack split split_with_sizes unbind chunk gather "
+    "index_put_ index_put scatter scatter_ slice_scatter select_scatter unfold repeat roll flip as_strided "
+    "_reshape_alias contiguous where masked_fill masked_fill_ take pad constant_pad_nd masked_select full full_like "
+    "new_full fill_ fill tensor split_copy im2col tril triu embedding new_tensor scalar_tensor movedim swapaxes rot90 "
+    "unflatten flatten diagonal diag_embed take_along_dim masked_scatter index_fill index_fill_ index_copy index_copy_ "
+    "select_scatter diagonal_scatter view_as_real view_as_complex real imag meshgrid broadcast_to repeat_interleave "
+    "resolve_conj tril_ triu_ hstack vstack concatenate".split()
+)
+_SOFTMAXES = frozenset(
+    "_softmax _log_softmax _safe_softmax logsumexp _scaled_dot_product_flash_attention_for_cpu _fused_sdp_choice".split()
+)
+# Operators that take a mask of -inf: what is added to scores, compared, or summed in the log domain.
+_TAKES_MASK = _SOFTMAXES | frozenset(
+    "add add_ baddbmm maximum minimum amax amin max min topk sort logaddexp logcumsumexp exp exp_ sigmoid".split()
+)
+# Operators that stand for a layer: what they compute with is an input, not a bound or a mask.
+_LAYERS = frozenset(
+    "addmm mm bmm baddbmm mv dot linear convolution native_layer_norm native_batch_norm gru lstm mkldnn_rnn_layer".split()
+)
+
+
+def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
+    """What a bad row or source is if the badness begins there, else None.
+
+    came_from: each bad row on the way to the symptom, with the next row on that way.
+    """
+    if position < 0:
+        source = recording.sources.get(position)
+        return None if source is None or source.parents else _source_kind(recording, source, came_from)
+    row = recording.row(position)
+    if row is None:
+        return None
+    status = recording.status.get(position)
+    if row[FLAGS] & UNINIT:
+        return "uninitialised"
+    if status == INTENDED:
+        return "intended"
+    if row[FLAGS] & LITERAL and status == BORN and _wrote_nan(recording, position):
+        return "data"
+    if status in (BORN, TURNED):
+        return "operation"
+    return None if any(p in came_from for p in recording.parents(position) if p != position) else "operation"
+
+
+def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]) -> Kind:
+    if source.kind == "parameter":
+        return "parameter"
+    use = _first_computation(recording, source.number, came_from)
+    if (
+        is_mask(recording, source.number)
+        and use in _TAKES_MASK
+        and not source.name.split(".")[-1].startswith("running")
+    ):
+        return "intended"
+    if source.kind == "buffer":
+        return "buffer"
+    stats = recording.stats(source.number)
+    if source.kind == "literal" and stats is not None and not stats.nan and use not in _LAYERS:
+        return "intended"
+    return "data"
+
+
+def is_mask(recording: Recording, position: int) -> bool:
+    """Whether all that is bad in a tensor is -inf."""
+    stats = recording.stats(position)
+    return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
+
+
+def _first_computation(recording: Recording, position: int, came_from: dict[int, int]) -> str:
+    """The first operator on the way to the symptom that computes with a value, rather than move it."""
+    while position in came_from and came_from[position] != position:
+        position = came_from[position]
+        row = recording.row(position) if position >= 0 else None
+        name = str(recording.ops.items[row[OP]]) if row is not None else ""
+        if name and name not in MOVES:
+            return name
+    return ""
+
+
+def _wrote_nan(recording: Recording, position: int) -> bool:
+    """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
+    row = recording.row(position)
+    stats = recording.stats(position)
+    return row is not None and recording.ops.items[row[OP]] in MOVES and bool(stats.nan)
+
+
+def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
+    """Whether a leaf is a mask of -inf from outside the watch, and a softmax that found nothing else made NaN of it."""
+    source = recording.sources.get(position)
+    if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
+        return False
+    rows = [recording.row(p) for p, _ in guilty if p >= 0]
+    return any(row is not None and recording.ops.items[row[OP]] in _SOFTMAXES for row in rows)

@@ -1,0 +1,61 @@
+"""What an origin is called: its phase, and the operator to name."""
+
+from __future__ import annotations
+
+import re
+
+from nanlab.analysis.provenance import Origin
+from nanlab.trace.recording import BACKWARD, CALL, MODULE, NODE, OP, OPTIMIZER, PHASE, Recording
+
+
+def phase_of(recording: Recording, origin: Origin) -> str:
+    """Finding.phase of an origin."""
+    if origin.kind == "data":
+        return "data"
+    if origin.kind in ("parameter", "buffer"):
+        return "init"
+    row = recording.row(origin.position)
+    if row is None:
+        return "forward" if origin.kind == "intended" else "data"
+    if origin.kind == "uninitialised":
+        return "init" if origin.position < recording.began else "forward" if row[MODULE] else "data"
+    if comes_back(recording, origin):
+        return "backward"
+    return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
+
+
+def comes_back(recording: Recording, origin: Origin) -> bool:
+    """Whether a forward value harmed nothing but the gradient of its own operation, which had kept it."""
+    if origin.sink.kind != "gradient" or len(origin.path) < 2:
+        return False
+    born, after = recording.row(origin.position), recording.row(origin.path[1])
+    return (
+        born is not None
+        and after is not None
+        and born[PHASE] != BACKWARD
+        and after[PHASE] == BACKWARD
+        and born[NODE] == after[NODE] >= 0
+    )
+
+
+def operator_of_node(node: str) -> str:
+    """The operator of an autograd node: ``LinalgVectorNormBackward0`` is of ``linalg_vector_norm``; "" of a Function."""
+    found = re.match(r"(\w+?)Backward\d+$", node)
+    if found is None or found[1] in ("Copy", "View"):
+        return ""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", found[1]).lower()
+
+
+def operator_name(recording: Recording, position: int) -> str:
+    """The operator to name: for a backward row the forward operator of its node, else its own."""
+    row = recording.row(position)
+    if row is None:
+        return ""
+    if row[PHASE] == BACKWARD and row[NODE] >= 0:
+        info = recording.nodes.get(row[NODE])
+        if info is not None and info.op >= 0 and not info.custom:
+            return str(recording.ops.items[info.op])
+        kept = recording.kept.get(row[CALL])  # a node that no forward row names, as under torch.func
+        if (info is None or info.op < 0) and kept is not None and (name := operator_of_node(kept.node_name)):
+            return name
+    return str(recording.ops.items[row[OP]])
