@@ -1,8 +1,9 @@
-"""Back-test of the forecast: how many overflows are foreseen five steps ahead, and how often a healthy run is warned of.
+"""Back-test of the forecast: how many overflows and underflows are foreseen five steps ahead, and how often a healthy run is warned of.
 
-    python benchmarks/forecast.py            # 20 runs that overflow, 20 healthy ones of 200 steps
+    python benchmarks/forecast.py            # 20 runs that overflow, 9 that underflow, 24 healthy ones of 200 steps
     python benchmarks/forecast.py --quick    # a quarter of them
 
+A fault in the first steps of a run cannot be foreseen (a fit takes four of them); each of these runs lasts longer.
 Every run is recorded once; then each step is judged by what was known at its end, as a user would have seen it.
 """
 
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.trends import candidates, forecasts, outlook
+from nanlab.analysis.trends import End, candidates, forecasts, outlook, towards
 
 AHEAD = 5  # steps by which a warning must come before the overflow
 Step = Callable[[int], torch.Tensor]
@@ -179,6 +180,59 @@ def scaled(seed: int, steps: int) -> Run:
     return Run(f"scaled {seed}", net, step, steps)
 
 
+def fading(seed: int, steps: int) -> Run:
+    """Likelihoods multiplied in float16 while training sharpens them, a kernel whose width anneals, a decaying auxiliary loss."""
+    torch.manual_seed(seed)
+    net = nn.Linear(6, 6)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    gen = torch.Generator().manual_seed(seed)
+    pace = 0.7 + 0.05 * (seed // 3)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 6, generator=gen)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        if seed % 3 == 0:
+            loss = out.float().square().mean() * pace**i
+        elif seed % 3 == 1:
+            loss = 1.0 + (-(0.05 * i / pace) * (4.0 + out.square().mean(1))).exp().half().float().mean()
+        else:
+            loss = out.float().square().mean() + (out[:, :3].sigmoid() * pace ** (i / 2)).prod(1).float().mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return Run(f"fading {seed}", net, step, steps)
+
+
+def halves(seed: int, steps: int) -> Run:
+    """Healthy float16 without a scaler: gradients shrink as it converges, and come to rest on the noise of the data."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    opt = torch.optim.Adam(net.parameters(), lr=1e-2)
+    gen = torch.Generator().manual_seed(seed)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(32, 8, generator=gen)
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        noise = 0.05 * torch.randn(32, 2, generator=gen)
+        loss = nn.functional.mse_loss(out.float(), x[:, :2].tanh() + noise) * 0.1
+        loss.backward()
+        opt.step()
+        return loss
+
+    return Run(f"halves {seed}", net, step, steps)
+
+
+def vanishing(part: int) -> Iterator[Run]:
+    """Runs in which a float16 result or gradient becomes zero as a whole."""
+    for seed in range(0, 9, part):
+        yield fading(seed, 90)
+
+
 def diverging(part: int) -> Iterator[Run]:
     """Runs that overflow."""
     for seed in range(0, 6, part):
@@ -201,6 +255,8 @@ def healthy(part: int, steps: int = 200) -> Iterator[Run]:
         yield scaled(seed, steps)
     for seed in range(0, 2, part):
         yield recurrence(seed, 1.0, steps)
+    for seed in range(0, 4, part):
+        yield halves(seed, steps)
 
 
 def record(run: Run) -> nanlab.Trace:  # type: ignore[name-defined]
@@ -212,26 +268,59 @@ def record(run: Run) -> nanlab.Trace:  # type: ignore[name-defined]
     return trace
 
 
-def lead(trace: nanlab.Trace) -> int | None:  # type: ignore[name-defined]
-    """Steps between the first warning and the first overflow; None without an overflow."""
-    over = [f for f in forecasts(trace.recording) if f.overflowed is not None]
-    series = trace.recording.training.series
-    table = series.table
+def lead(trace: nanlab.Trace, end: End) -> int | None:  # type: ignore[name-defined]
+    """Steps between the first warning and the first fault of that kind; None without one.
+
+    An overflow is the first infinity or NaN anywhere. A result underflowed once nothing of it is left though there was
+    something before; each is judged by itself, and the shortest lead counts.
+    """
+    told = {f.column: f for f in forecasts(trace.recording) if f.end == end and f.reached is not None}
+    table = towards(trace.recording.training.series, end)
     if not np.isposinf(table).any():
         return None
-    first = int(np.flatnonzero(np.isposinf(table).any(axis=1))[0])
-    return max((first - f.step for f in over), default=0)
+    if end == "overflow":
+        first = int(np.flatnonzero(np.isposinf(table).any(axis=1))[0])
+        return max((first - f.step for f in told.values()), default=0)
+    return min((told[c].lead or 0 if c in told else 0 for c in faded(trace)), default=None)
+
+
+def faded(trace: nanlab.Trace) -> list[int]:  # type: ignore[name-defined]
+    """The first results of their step that underflowed for good: zero after a step in which they were subnormal."""
+    series = trace.recording.training.series
+    table = series.table
+    found: dict[int, list[int]] = {}
+    for column, place in enumerate(series.places):
+        values = table[:, column]
+        gone = np.flatnonzero(np.isneginf(values))
+        if place.dtype == "float16" and len(gone) and gone[0] > 1 and values[gone[0] - 1] < -14:
+            found.setdefault(int(gone[0]), []).append(column)
+    return found[min(found)] if found else []
 
 
 def false_warnings(trace: nanlab.Trace) -> int:  # type: ignore[name-defined]
     """Results of which a user would have been warned at the end of some step."""
     count = 0
     series = trace.recording.training.series
-    for column, limit, wide in candidates(trace.recording):
-        values = series.table[:, column].astype(np.float64)
-        told = [outlook(values[: at + 1], limit, wide) is not None for at in range(len(values))]
-        count += any(a and b for a, b in pairwise(told))
+    for end in ("overflow", "underflow"):
+        table = towards(series, end)
+        for column, limit, wide in candidates(trace.recording, end):
+            values = table[:, column]
+            told = [outlook(values[: at + 1], limit, wide) is not None for at in range(len(values))]
+            count += any(a and b for a, b in pairwise(told))
     return count
+
+
+def back_test(runs: list[Run], end: End) -> str:
+    """The leads of runs that end in a fault, told line by line, and their summary."""
+    leads = []
+    for run in runs:
+        found = lead(record(run), end)
+        print(f"{run.name:16s} {f'no {end}' if found is None else f'foreseen {found} steps ahead'}", flush=True)
+        if found is not None:
+            leads.append(found)
+    hits = sum(found >= AHEAD for found in leads)
+    share = 100 * hits / max(len(leads), 1)
+    return f"{hits} of {len(leads)} {end}s foreseen {AHEAD} steps ahead ({share:.0f} %), median lead {np.median(leads):.0f} steps"
 
 
 def main() -> None:
@@ -240,24 +329,15 @@ def main() -> None:
     part = 4 if parser.parse_args().quick else 1
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    leads = []
-    for run in diverging(part):
-        found = lead(record(run))
-        print(f"{run.name:16s} {'no overflow' if found is None else f'foreseen {found} steps ahead'}")
-        if found is not None:
-            leads.append(found)
+    summaries = [back_test(list(diverging(part)), "overflow"), back_test(list(vanishing(part)), "underflow")]
     wrong = 0
     runs = list(healthy(part))
     for run in runs:
         count = false_warnings(record(run))
         wrong += count > 0
         if count:
-            print(f"{run.name:16s} {count} false warnings")
-    hits = sum(found >= AHEAD for found in leads)
-    print(
-        f"{hits} of {len(leads)} overflows foreseen {AHEAD} steps ahead ({100 * hits / max(len(leads), 1):.0f} %), median lead {np.median(leads):.0f} steps"
-    )
-    print(f"{wrong} of {len(runs)} healthy runs with a false warning")
+            print(f"{run.name:16s} {count} false warnings", flush=True)
+    print(*summaries, f"{wrong} of {len(runs)} healthy runs with a false warning", sep="\n")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.trends import FARTHEST, fit, forecasts, growing_origins, outlook
+from nanlab.analysis.trends import FARTHEST, Forecast, fit, forecasts, growing_origins, outlook
 from nanlab.history import MOST_STEPS, Place, Series
+from nanlab.rules.trends import pace, until
 from nanlab.trace import Trace
 
 torch.set_num_threads(1)
@@ -63,7 +64,7 @@ def grown() -> Trace:
 
 
 def test_growing_norms_are_told_five_steps_before_the_scores_overflow(grown: Trace) -> None:
-    found = next(f for f in forecasts(grown.recording) if f.overflowed is not None)
+    found = next(f for f in forecasts(grown.recording) if f.reached is not None)
     assert found.lead is not None and found.lead >= 5
     assert found.place.dtype == "float16" and found.interval[0] <= found.steps <= found.interval[1]
     warning = next(f for f in grown.findings if f.severity == "warning" and f.symptom == "trend-overflow")
@@ -87,7 +88,7 @@ def test_normalised_embeddings_are_not_warned_of() -> None:
 
 def test_growth_is_followed_back_to_the_embeddings(grown: Trace) -> None:
     series = grown.recording.training.series
-    found = next(f for f in forecasts(grown.recording) if f.overflowed is not None)
+    found = next(f for f in forecasts(grown.recording) if f.reached is not None)
     ops = {series.places[c].op for c in growing_origins(series, found.column)}
     assert ops & {"mm", "addmm"} and "mean" in ops
 
@@ -146,3 +147,90 @@ def test_series_forgets_the_oldest_steps_and_stays_small() -> None:
     assert len(series) <= MOST_STEPS and series.values.size <= 2 * MOST_STEPS * 256
     assert series.steps[-1] == 3 * MOST_STEPS - 1
     assert np.array_equal(series.table[:, 0], np.array(series.steps, np.float32))
+
+
+# -- on the way to zero ------------------------------------------------------------------------------------------------
+
+
+def annealed(pace: float, steps: int, dtype: torch.dtype = torch.float16, scaled: bool = False) -> Trace:
+    """A loss whose weight falls in each step: under float16 autocast its gradient is flushed in the end."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 6)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=4)
+    x = torch.randn(16, 6)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(steps):
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=dtype):
+                out = net(x)  # ANNEALED
+            wide = out.float()  # CAST
+            loss = wide.square().mean() * pace**i
+            if scaled:
+                scaler.scale(loss).backward()
+                scaler.step(opt)
+                scaler.update()
+            else:
+                loss.backward()
+                opt.step()
+    assert not trace.notes
+    return trace
+
+
+def test_gradient_on_its_way_to_zero_is_told_at_least_five_steps_before() -> None:
+    trace = annealed(0.6, 45)
+    found = next(f for f in forecasts(trace.recording) if f.end == "underflow" and f.reached is not None)
+    assert found.lead is not None and found.lead >= 5
+    assert found.interval[0] - 1 <= found.lead <= found.interval[1] + 1
+    assert found.slope == pytest.approx(math.log2(0.6), abs=0.02)
+    warning = next(f for f in trace.findings if f.symptom == "trend-underflow")
+    assert (warning.cause, warning.severity, warning.phase) == ("dtype-underflow", "warning", "backward")
+    assert warning.source.endswith(("# CAST", "# ANNEALED")) and "GradScaler" in warning.fixes[0].code
+
+
+def test_warning_comes_while_there_is_still_something_left() -> None:
+    trace = annealed(0.6, 26)
+    assert {(f.end, f.reached) for f in forecasts(trace.recording)} == {("underflow", None)}
+    titles = [f.title for f in trace.findings]
+    assert titles and all(" is on its way to zero in float16: " in title for title in titles)
+    assert all("times as large each step; all of it is zero in " in title for title in titles)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pace", "scaled"),
+    [
+        (torch.bfloat16, 0.6, False),
+        (torch.float16, 1.0, False),
+        (torch.float16, 0.97, False),
+        (torch.float16, 0.6, True),
+    ],
+    ids=["bfloat16 has room", "steady", "slowly, far from the limit", "a scaler keeps up"],
+)
+def test_gradient_that_stays_in_range_is_not_told(dtype: torch.dtype, pace: float, scaled: bool) -> None:
+    assert annealed(pace, 24, dtype, scaled).findings == []
+
+
+def far(steps: float, low: float, high: float, slope: float = 1.0) -> Forecast:
+    place = Place(0, "mm", 0, 0, -1, 1, 1, "float16")
+    return Forecast(0, place, "overflow", 3, 16.0, 12.0, slope, steps, (low, high))
+
+
+@pytest.mark.parametrize(
+    ("forecast", "words"),
+    [
+        (far(0.4, 0.3, 0.6), "in the next step"),
+        (far(1.2, 1.0, 1.4), "in the next step"),
+        (far(1.2, 0.9, 3.4), "in about 1 step (1 to 3)"),
+        (far(7.0, 7.0, 7.0), "in about 7 steps"),
+        (far(12.0, 8.2, math.inf), "in about 12 steps (8 to many)"),
+    ],
+)
+def test_when_it_happens_is_said_in_plain_words(forecast: Forecast, words: str) -> None:
+    assert until(forecast) == words
+
+
+@pytest.mark.parametrize(
+    ("slope", "words"), [(0.5, "1.41"), (16.86, "1.2e5"), (-1.0, "0.5"), (-20.0, "9.5e-7"), (9.5, "724")]
+)
+def test_pace_is_a_short_number(slope: float, words: str) -> None:
+    assert pace(slope) == f"{words} times as large each step"

@@ -1,10 +1,11 @@
-"""Where magnitudes are heading: which result will leave the range of its dtype, and in about how many steps."""
+"""Where magnitudes are heading: which result will overflow its dtype or underflow to zero, and in about how many steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,11 @@ from nanlab.history import Place, Series
 from nanlab.trace.recording import BACKWARD, Recording
 
 Array = npt.NDArray[np.float64]
+End = Literal["overflow", "underflow"]
 WINDOW = 24  # steps that a fit looks back over
 FEWEST = 4  # steps that a fit needs
-NEAR = {"float16": 8.0, "float8_e4m3fn": 3.0, "float8_e5m2": 6.0}  # bits below the limit from which on growth matters
+NEAR = 8.0  # bits before the limit of a narrow dtype from which on growth matters
+FAST_NEAR, SOON = 14.0, 8.0  # the same for growth that gets there for certain within so many steps
 LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of float32's range
 CLIMBED = 3.0  # bits that a result must have climbed within the window
 CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
@@ -31,32 +34,41 @@ class Forecast:
 
     column: int  # of the series
     place: Place
+    end: End
     step: int  # training step at whose end it could first be told
-    limit: float  # log2 of the largest number of its dtype
+    limit: float  # log2 of the largest number of its dtype, or of the magnitude up to which it rounds to zero
     value: float  # log2 of the largest magnitude then
-    slope: float  # bits per step
-    steps: float  # until it overflows
+    slope: float  # bits per step, negative on the way to zero
+    steps: float  # until it gets there
     interval: tuple[float, float]  # of that; the upper end may be inf
-    overflowed: int | None = None  # training step at which it did
+    reached: int | None = None  # training step at which it did: inf or NaN, or nothing but zeros
 
     @property
     def lead(self) -> int | None:
-        """Steps between the warning and the overflow; None if there was none."""
-        return None if self.overflowed is None else self.overflowed - self.step
+        """Steps between the warning and the fault; None if there was none."""
+        return None if self.reached is None else self.reached - self.step
 
 
-def _limit(place: Place) -> float:
-    dtype = getattr(torch, place.dtype, None)
-    return math.log2(format_of(dtype).max) if isinstance(dtype, torch.dtype) else math.inf
+def _limit(name: str, end: End) -> float:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        return math.inf
+    limits = format_of(dtype)
+    if end == "overflow":
+        return math.log2(limits.max)
+    return -math.log2(limits.rounds_to_zero) if limits.rounds_to_zero else math.inf  # 2**-1075 of float64 is 0 itself
 
 
-def limits_of(series: Series) -> Array:
-    """log2 of the largest number each column can hold."""
-    known: dict[str, float] = {}
-    for place in series.places:
-        if place.dtype not in known:
-            known[place.dtype] = _limit(place)
+def limits_of(series: Series, end: End = "overflow") -> Array:
+    """log2 of the largest number each column can hold; for underflow minus log2 of the largest that rounds to zero."""
+    known = {name: _limit(name, end) for name in {place.dtype for place in series.places}}
     return np.array([known[p.dtype] for p in series.places])
+
+
+def towards(series: Series, end: End) -> Array:
+    """The table of a series, so that an end lies at +inf: the logarithms are negated where it is underflow."""
+    table = series.table.astype(np.float64)
+    return table if end == "overflow" else -table
 
 
 def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None:
@@ -98,30 +110,35 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     known = recent[np.isfinite(recent)]
     if len(known) < FEWEST or known[-1] != recent[-1]:
         return None
-    if known[-1] < LARGE if wide else known[-1] < limit - NEAR.get("float16", 8.0):
+    distance = limit - float(known[-1])
+    if known[-1] < LARGE if wide else distance > FAST_NEAR:
         return None
     if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
         return None
     found = fit(recent, limit)
-    return found if found is not None and found[1] <= FARTHEST else None
+    if found is None or found[1] > FARTHEST:
+        return None
+    fast = len(known) > FEWEST and found[3] <= SOON
+    return found if wide or distance <= NEAR or fast else None
 
 
-def candidates(recording: Recording) -> Iterator[tuple[int, float, bool]]:
-    """(column, limit, whether it has float32's range) of the results that came near enough to a limit to matter."""
+def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[int, float, bool]]:
+    """(column, limit, whether it has float32's range) of the results that came near enough to a limit to matter.
+
+    Only dtypes narrower than float32's range underflow by a trend. Gradients whose loss a scaler scales are left to it.
+    """
     series = recording.training.series
     if not len(series):
         return
-    table, limits = series.table, limits_of(series)
-    with np.errstate(invalid="ignore"):
-        finite = np.where(np.isfinite(table), table, np.nan)
+    table, limits = towards(series, end), limits_of(series, end)
+    finite = np.where(np.isfinite(table), table, np.nan)
     highest, lowest = np.full(len(limits), -np.inf), np.full(len(limits), np.inf)
     some = ~np.isnan(finite).all(axis=0)
     highest[some], lowest[some] = np.nanmax(finite[:, some], axis=0), np.nanmin(finite[:, some], axis=0)
     wide = limits > 64
+    near = np.where(wide, LARGE if end == "overflow" else np.inf, limits - FAST_NEAR)
     scaled = bool(recording.training.unscales)
-    for column in np.flatnonzero(
-        (highest >= np.where(wide, LARGE, limits - NEAR["float16"])) & (highest > lowest)
-    ).tolist():
+    for column in np.flatnonzero((highest >= near) & (highest > lowest)).tolist():
         if not (scaled and series.places[column].phase == BACKWARD):
             yield column, float(limits[column]), bool(wide[column])
 
@@ -129,26 +146,41 @@ def candidates(recording: Recording) -> Iterator[tuple[int, float, bool]]:
 def forecasts(recording: Recording) -> list[Forecast]:
     """What was on its way out of range, the earliest warned first.
 
-    A result that overflowed is told with the first step at whose end that could be foreseen, for two steps in a row;
-    another only if it is on its way still at the last step.
+    A result that overflowed, or all of which underflowed, is told with the first step at whose end that could be
+    foreseen, for two steps in a row; another only if it is on its way still at the last step.
     """
-    series = recording.training.series
+    found = [*_forecasts(recording, "overflow"), *_forecasts(recording, "underflow")]
+    # What reached its end in the same step followed from the first operation that did.
+    return sorted(
+        found, key=lambda f: (f.reached is None, f.steps if f.reached is None else f.reached, f.place.position)
+    )
+
+
+def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
+    series, sign = recording.training.series, 1.0 if end == "overflow" else -1.0
     steps = np.searchsorted(recording.starts, np.array(series.steps), side="left") - 1
-    found = []
-    rows = _rows_before_poison(recording)
-    for column, limit, wide in candidates(recording):
-        values = series.table[:rows, column].astype(np.float64)
+    table, rows = towards(series, end), _rows_before_poison(recording)
+    for column, limit, wide in candidates(recording, end):
+        values = table[:rows, column]
         bad = np.flatnonzero(np.isposinf(values))
-        end = int(bad[0]) if len(bad) else len(values)
-        told = _first_told(values[:end], limit, wide, still=not len(bad))
+        until = int(bad[0]) if len(bad) else len(values)
+        told = _first_told(values[:until], limit, wide, still=not len(bad))
         if told is not None:
             at, (slope, left, least, most) = told
             over = int(steps[bad[0]]) if len(bad) else None
-            place = series.places[column]
-            found.append(
-                Forecast(column, place, int(steps[at]), limit, float(values[at]), slope, left, (least, most), over)
+            interval, value = (least, most), sign * float(values[at])
+            yield Forecast(
+                column,
+                series.places[column],
+                end,
+                int(steps[at]),
+                sign * limit,
+                value,
+                sign * slope,
+                left,
+                interval,
+                over,
             )
-    return sorted(found, key=lambda f: (f.overflowed is None, f.overflowed or 0, f.steps, f.place.position))
 
 
 def _rows_before_poison(recording: Recording) -> int:
@@ -185,14 +217,14 @@ def growth(series: Series, column: int) -> float:
     return float(np.median(known[-ends:]) - np.median(known[:ends]))
 
 
-def growing_origins(series: Series, column: int, hops: int = 12) -> list[int]:
-    """Columns upstream of a result that grow as well, the nearest first."""
+def growing_origins(series: Series, column: int, hops: int = 12, sign: float = 1.0) -> list[int]:
+    """Columns upstream of a result that grow as well (``sign`` -1: shrink), the nearest first."""
     seen, waiting, found = {column}, [(column, 0)], []
     for here, depth in waiting:
         for parent in series.parents[here] if depth < hops else ():
             if parent not in seen:
                 seen.add(parent)
-                if growth(series, parent) > 0.5:
+                if sign * growth(series, parent) > 0.5:
                     found.append(parent)
                     waiting.append((parent, depth + 1))
     return found

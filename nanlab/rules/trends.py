@@ -1,4 +1,4 @@
-"""Results that grow step after step until their dtype cannot hold them: told before they overflow, and explained when they have."""
+"""Results that grow or shrink step after step until their dtype cannot hold them: told before they do, and explained when they have."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from nanlab.analysis.training import place_text, where
-from nanlab.analysis.trends import Forecast, forecasts, growing_origins, growth
+from nanlab.analysis.trends import End, Forecast, forecasts, growing_origins, growth
 from nanlab.history import Series
+from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Finding, Fix, rule
 from nanlab.trace import Trace
@@ -43,35 +44,97 @@ _SCALES = frozenset(
 )
 def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     """A result grows step after step towards the largest number of its dtype; beyond it comes inf, and then NaN."""
-    recording = trace.recording
+    yield from _told(trace.recording, "overflow")
+
+
+@rule(
+    "warning",
+    precedence=CONTEXT,
+    example="""
+        w = nn.Parameter(torch.ones(4))
+        for i in range(12):
+            wide = 1e-4 * w * 0.5**i
+            half = wide.half()  # here
+            half.float().mean().backward()
+    """,
+    fix="""
+        w = nn.Parameter(torch.ones(4))
+        for i in range(12):
+            wide = 1e-4 * w * 0.5**i
+            half = wide.bfloat16()
+            half.float().mean().backward()
+    """,
+)
+def dtype_underflow_(trace: Trace) -> Iterator[Finding]:
+    """A result shrinks step after step towards the smallest number of its dtype; below it all its values become zero."""
+    yield from _told(trace.recording, "underflow")
+
+
+def _told(recording: Recording, end: End) -> Iterator[Finding]:
+    """A warning for each of the first few lines from which a result is on its way to an end of its dtype."""
     lines: set[int] = set()
     for forecast in forecasts(recording):
-        if forecast.place.line not in lines and len(lines) < MOST_TOLD:
+        if forecast.end == end and forecast.place.line not in lines and len(lines) < MOST_TOLD:
             lines.add(forecast.place.line)
             yield _warning(recording, forecast)
 
 
 def _warning(recording: Recording, forecast: Forecast) -> Finding:
-    series, place = recording.training.series, where(recording, forecast.place)
+    series, place, overflow = recording.training.series, where(recording, forecast.place), forecast.end == "overflow"
     owner = series.owners.get(forecast.column)
-    name = f"parameter {recording.parameter_names[owner]}" if owner is not None else f"the result of {place['op']}"
-    low, high = forecast.interval
-    until = f"in about {forecast.steps:.0f} steps ({low:.0f} to {f'{high:.0f}' if high < 1000 else 'many'})"
-    title = (
-        f"{name} is on its way out of {forecast.place.dtype}: {2**forecast.value:.3g} at step {forecast.step}, "
-        f"{2**forecast.slope:.2f} times as large each step; it overflows {until}"
-    )
-    over = f" It did at step {forecast.overflowed}." if forecast.overflowed is not None else ""
+    backward = "gradient" if forecast.place.phase == BACKWARD else "result"
+    name = f"parameter {recording.parameter_names[owner]}" if owner is not None else f"the {backward} of {place['op']}"
+    way = f"on its way {'out of' if overflow else 'to zero in'} {forecast.place.dtype}"
+    end = "it overflows" if overflow else "all of it is zero"
+    title = f"{name} is {way}: {2**forecast.value:.3g} at step {forecast.step}, {pace(forecast.slope)}; {end} {until(forecast)}"
+    over = f" It {'did' if overflow else 'was'} at step {forecast.reached}." if forecast.reached is not None else ""
+    rule_text = (dtype_overflow_ if overflow else dtype_underflow_).explanation
+    story_text = story(recording, forecast.column) if overflow else _shrinking(recording, forecast.column)
     return Finding(
-        cause="dtype-overflow",
+        cause="dtype-overflow" if overflow else "dtype-underflow",
         severity="warning",
         title=title,
-        explanation=f"{dtype_overflow_.explanation}{over} {story(recording, forecast.column)}".strip(),
+        explanation=f"{rule_text}{over} {story_text}".strip(),
         step=forecast.step,
-        symptom="trend-overflow",
-        fixes=_fixes(recording, forecast.column),
+        symptom=f"trend-{forecast.end}",
+        fixes=_fixes(recording, forecast.column) if overflow else _lifts(forecast),
         **place,
     )
+
+
+def until(forecast: Forecast) -> str:
+    """When it gets there, in words: "in the next step", "in about 7 steps (5 to 12)"."""
+    steps, low, high = (max(1, round(min(s, 1e6))) for s in (forecast.steps, *forecast.interval))
+    if high == 1:
+        return "in the next step"
+    if low == high:
+        return f"in about {steps} steps"
+    return f"in about {plural(steps, 'step')} ({low} to {high if high < 1000 else 'many'})"
+
+
+def pace(slope: float) -> str:
+    """The factor by which something changes in each step."""
+    factor = 2.0**slope
+    shown = f"{factor:.3g}" if 0.01 <= factor < 1000 else f"{factor:.1e}".replace("e+0", "e").replace("e-0", "e-")
+    return f"{shown} times as large each step"
+
+
+def _shrinking(recording: Recording, column: int) -> str:
+    """From where the decay comes."""
+    series = recording.training.series
+    origins = growing_origins(series, column, sign=-1.0)
+    if not origins:
+        return ""
+    far = origins[-1]
+    file, line, _ = place_text(recording, series.places[far].line)
+    return f"It begins at {series.places[far].op} ({file}:{line}), {2 ** -growth(series, far):.3g} times smaller than at first."
+
+
+def _lifts(forecast: Forecast) -> list[Fix]:
+    """What keeps a shrinking result or gradient from zero."""
+    scaler = 'scaler = torch.amp.GradScaler("cuda")  # scaler.scale(loss).backward(), scaler.step(opt), scaler.update()'
+    fixes = [Fix("scale the loss", scaler)] if forecast.place.phase == BACKWARD else []
+    return [*fixes, Fix("a dtype with float32's range", "torch.bfloat16"), Fix("compute this in float32", "x.float()")]
 
 
 def story(recording: Recording, column: int) -> str:
@@ -174,4 +237,4 @@ def _column(fault: Fault, series: Series) -> int | None:
     return None
 
 
-RULES = (dtype_overflow_, dtype_overflow)
+RULES = (dtype_overflow_, dtype_underflow_, dtype_overflow)
