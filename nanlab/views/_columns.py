@@ -79,31 +79,17 @@ STATUS = Column("status", _status, "status", "left")
 KINDS: dict[str, Sequence[Column]] = {
     "ops": [
         *(STATUS, _number("step"), _number("position"), _text("phase"), _text("op"), _text("module"), WHERE),
-        *(_histogram("position"), _number("nan", "NaN")),
-        *(Column("inf", _inf, "posinf"), _number("zero"), _number("min"), _number("max"), _number("rms")),
-        *(
-            _number("fp16_zero", "fp16 → 0"),
-            _number("fp16_subnormal", "fp16 subnormal"),
-            _number("fp16_inf", "fp16 → inf"),
-        ),
-        *(_text("shape"), _text("dtype")),
+        *(_number("nan", "NaN"), Column("inf", _inf, "posinf"), _histogram("position")),
+        *(_number("zero"), _number("min"), _number("max"), _number("rms")),
+        *(_number("fp16_zero", "fp16 → 0"), _number("fp16_subnormal", "fp16 subnormal")),
+        *(_number("fp16_inf", "fp16 → inf"), _text("shape"), _text("dtype")),
     ],
     "backward": [
-        *(
-            STATUS,
-            _number("step"),
-            _number("order"),
-            _number("node"),
-            _text("name"),
-            _text("parameter"),
-            _text("module"),
-            WHERE,
-        ),
-        _histogram("position_out"),
-        *(_number("grad_in_nan", "in NaN"), _number("grad_in_inf", "in inf"), _number("grad_in_rms", "in rms")),
-        *(_number("grad_out_nan", "out NaN"), _number("grad_out_inf", "out inf"), _number("grad_out_zero", "out zero")),
-        *(_number("grad_out_rms", "out rms"), _number("grad_out_max", "out max"), _number("gain")),
-        _number("fp16_zero", "fp16 → 0"),
+        *(STATUS, _number("step"), _number("order"), _text("name"), _text("parameter"), _text("module"), WHERE),
+        *(_number("grad_in_nan", "in NaN"), _number("grad_in_inf", "in inf"), _number("grad_out_nan", "out NaN")),
+        *(_number("grad_out_inf", "out inf"), _histogram("position_out"), _number("grad_in_rms", "in rms")),
+        *(_number("grad_out_rms", "out rms"), _number("gain"), _number("grad_out_max", "out max")),
+        *(_number("grad_out_zero", "out zero"), _number("fp16_zero", "fp16 → 0"), _number("node")),
     ],
     "parameters": [],
     "steps": [],
@@ -118,6 +104,12 @@ def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
     return [
         _text(n) if frame[n].dtype.kind in "OU" or _is_text(frame[n]) else _number(n) for n in map(str, frame.columns)
     ]
+
+
+def is_blank(rows: pd.DataFrame, column: Column) -> bool:
+    """Whether a column of texts has none in these rows."""
+    texts = rows[column.sort_by] if column.align == "left" and len(rows) else pd.Series([0])
+    return bool(((texts == "") | texts.isna()).all())
 
 
 def _is_text(column: pd.Series[Any]) -> bool:

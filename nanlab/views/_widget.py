@@ -11,6 +11,10 @@ import traitlets
 from IPython.display import display
 
 _HERE = Path(__file__).parent
+# While the page still loads the widget, which will take its place, the summary has no height: nothing flashes up.
+# Where style sheets are not let in, and where no widget comes, it is there.
+_WAIT = "@keyframes nanlab-wait { from, to { max-height: 0; overflow: hidden; visibility: hidden; } }"
+_WAITING = "animation: nanlab-wait 1s"
 _NEEDS_KERNEL = "Above is a static view; run the cell in a notebook for the interactive one."
 
 
@@ -46,7 +50,7 @@ class View(anywidget.AnyWidget):
 
     def _summary(self) -> dict[str, str]:
         return {
-            "text/html": f'<div class="{self.fallback}">{self.static_html()}</div>',
+            "text/html": f'<style>{_WAIT}</style><div class="{self.fallback}" style="{_WAITING}">{self.static_html()}</div>',
             "text/plain": self.static_text(),
         }
 

@@ -284,7 +284,7 @@ function render({ model, el }) {
       source(detail, Number(g.places[g.place[at]].split(":").pop())),
       h("table", {}, h("thead", {}, h("tr", {}, ["gradient", "NaN", "inf", "zero", "rms", "max", "gain"].map((t) => h("th", { scope: "col" }, t)))),
         h("tbody", {}, row("in", "grad_in"), row("out", "grad_out"))),
-      ...pictures(detail), tensors(detail));
+      tensors(detail), ...pictures(detail));
   }
   function source(detail, marked) {
     const lines = (detail?.source ?? []).map(([n, text]) => h("div", { class: n === marked ? "nl-marked" : "" },
@@ -297,7 +297,7 @@ function render({ model, el }) {
     const axis = commonAxis(known, half), top = Math.max(1, ...known.flatMap((d) => [...d.counts, ...extra(d).map((o) => o[1])]));
     return both.map(([name, data]) => h("figure", {}, h("figcaption", { class: "nl-dim" },
       data?.counts ? `${name}: ${plural(data.numel, "value")} by exponent; dashed: limits of float16` : `${name}: not recorded`),
-      data?.counts ? histogram(data, { axis, top, format: half, height: 88, label: `${name}, exponent histogram` }) : ""));
+      data?.counts ? histogram(data, { axis, top, format: half, height: 78, label: `${name}, exponent histogram` }) : ""));
   }
   /** Operands and results of the forward operation, those that the node keeps for backward first. */
   function tensors(detail) {

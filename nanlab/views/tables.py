@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from nanlab.views._columns import columns_for, trouble_first
+from nanlab.views._columns import columns_for, is_blank, trouble_first
 from nanlab.views._html import plural, table
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def static_table(
     frame: pd.DataFrame, kind: str, trace: Trace | None = None, in_order: bool = False, most: int = ROWS
 ) -> str:
     """HTML of at most ``most`` rows with inline styles, the trouble on top unless ``in_order``."""
-    columns = columns_for(frame, kind)
     rows = (frame if in_order else trouble_first(frame)).head(most)
+    columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
     cells = [[column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)]
     return table([c.title for c in columns], cells, [c.align for c in columns], _caption(frame, rows, in_order))
 
