@@ -151,3 +151,46 @@ def test_misuse_says_what_was_expected() -> None:
         compare_step(lambda: None, torch.float32)
     with pytest.raises(UsageError, match="calls backward"):
         compare_step(lambda: torch.zeros(1))
+
+
+def test_each_cast_is_listed_with_what_it_lost_of_its_own_operand() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(64, 8)
+    x = torch.randn(16, 64) * 10.0 ** torch.randint(-9, 6, (16, 64))
+
+    def step() -> torch.Tensor:
+        net.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)  # CASTS
+        loss = out.float().clamp(-10, 10).nan_to_num().mean()
+        loss.backward()
+        return loss
+
+    casts = compare_step(step, search=False).casts
+    (row,) = [r for r in casts.itertuples() if r.numel == x.numel()]
+    half = x.half()
+    assert (row.phase, row.source, row.target) == ("forward", "float32", "float16")
+    with open(__file__) as file:
+        assert row.line == next(i for i, line in enumerate(file, 1) if line.rstrip().endswith("# CASTS"))
+    assert row.flushed == pytest.approx(float(((half == 0) & (x != 0)).float().mean()))
+    assert row.overflowed == pytest.approx(float(half.isinf().float().mean()))
+    weight = next(r for r in casts.itertuples() if r.numel == 512)
+    w = net.weight.detach()
+    gap = (w.half().double() - w.double()).norm() / w.double().norm()
+    assert weight.error == pytest.approx(float(gap))
+
+
+def test_dropout_is_no_difference_between_the_two_runs() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 64), nn.Dropout(0.5), nn.Linear(64, 4))
+    x = torch.randn(16, 32)
+
+    def step() -> torch.Tensor:
+        net.zero_grad()
+        loss = net(x).float().square().mean()
+        loss.backward()
+        return loss
+
+    found = compare_step(step)
+    assert found.agrees and found.first_lost is None
+    assert found.table.error.max() < 0.1 and not set(found.table.op) & {"empty_like", "empty"}

@@ -17,6 +17,7 @@ from nanlab.capture.source import SourceLines
 LOW = (torch.float16, torch.bfloat16)
 Site = tuple[str, int]  # (file, line) of the innermost line outside torch
 _CASTS = frozenset(("_to_copy", "to", "copy_", "clone", "detach", "alias", "lift_fresh"))
+_UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
 _sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 
@@ -56,6 +57,21 @@ class Result:
     value: torch.Tensor  # float32 copy, on the CPU
 
 
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One cast to low precision, and what it lost of its own operand."""
+
+    phase: str
+    file: str
+    line: int
+    source: str  # dtype
+    target: str
+    numel: int
+    error: float  # norm of the difference over the norm of the operand, its finite elements
+    flushed: float  # share of the elements that became zero
+    overflowed: float
+
+
 class Tap(TorchDispatchMode):
     """Keeps every floating-point result; computes in float32 what lies on one of ``wide`` lines (None: everything)."""
 
@@ -63,6 +79,7 @@ class Tap(TorchDispatchMode):
         super().__init__()
         self.lines, self.wide, self.keep = lines, wide, keep
         self.results: list[Result] = []
+        self.casts: list[Cast] = []
         self.low_sites: dict[Site, None] = {}  # lines on which something was in low precision
         self._places: dict[int, tuple[Site, tuple[str, int]]] = {}
         self._sequence = _sequence()
@@ -83,6 +100,8 @@ class Tap(TorchDispatchMode):
                 raise
             out = func(*tree_map(self._narrow(args), args), **kwargs)
         self._note(func, out, node is not None, site, shown)
+        if self.keep and isinstance(out, torch.Tensor) and out.dtype in LOW and args and _is_cast(func, args[0], out):
+            self.casts.append(_cast(args[0], out, "backward" if node is not None else "forward", shown))
         return out
 
     def _place(self, node: Any) -> tuple[Site, tuple[str, int]]:
@@ -113,10 +132,27 @@ class Tap(TorchDispatchMode):
             updating = (
                 not backward and not torch.is_grad_enabled()
             )  # an optimizer's operations are not the step's signal
-            if self.keep and not updating and name not in _CASTS - {"_to_copy"} and not value.is_meta:
+            told = name not in _UNWRITTEN and name not in _CASTS - {"_to_copy"}
+            if self.keep and not updating and told and not value.is_meta:
                 phase = "backward" if backward else "forward"
                 copy = value.detach().to("cpu", torch.float32, copy=True)
                 self.results.append(Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy))
+
+
+def _is_cast(func: Any, operand: Any, out: torch.Tensor) -> bool:
+    narrower = isinstance(operand, torch.Tensor) and operand.dtype in (torch.float32, torch.float64, *LOW)
+    return getattr(func, "_opname", "") == "_to_copy" and narrower and operand.dtype != out.dtype
+
+
+def _cast(operand: torch.Tensor, out: torch.Tensor, phase: str, shown: tuple[str, int]) -> Cast:
+    wide, narrow = operand.detach().double(), out.detach().double()
+    finite, numel = torch.isfinite(wide) & torch.isfinite(narrow), max(wide.numel(), 1)
+    size = float(torch.where(finite, wide, 0.0).norm())
+    gap = float(torch.where(finite, narrow - wide, 0.0).norm())
+    lost = float(((narrow == 0) & (wide != 0)).sum()) / numel
+    over = float((torch.isfinite(wide) & ~torch.isfinite(narrow)).sum()) / numel
+    dtypes = [str(t.dtype).removeprefix("torch.") for t in (operand, out)]
+    return Cast(phase, *shown, dtypes[0], dtypes[1], wide.numel(), gap / size if size else gap, lost, over)
 
 
 def _widen(value: Any) -> Any:

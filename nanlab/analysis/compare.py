@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pandas as pd
 import torch
 
-from nanlab.analysis._casting import LOW, Result, Site, Tap, autocast
+from nanlab.analysis._casting import LOW, Cast, Result, Site, Tap, autocast
 from nanlab.analysis._rewind import Rewind
 from nanlab.capture.source import SourceLines
 from nanlab.errors import TypeMismatchError, UsageError
@@ -30,6 +30,9 @@ class Comparison:
     """A step in low precision beside the same step in float32."""
 
     table: pd.DataFrame  # a row per matched result: phase, op, file, line, call, error, ulps, flushed, overflowed
+    casts: (
+        pd.DataFrame
+    )  # a row per cast to low precision: phase, file, line, source, target, numel, error, flushed, overflowed
     gradients: pd.DataFrame  # a row per parameter: error, flushed, overflowed of its gradient
     agrees: bool  # whether loss and gradients agree without any change
     minimal: list[tuple[str, int]]  # the fewest lines which, kept in float32, make the step agree
@@ -105,6 +108,7 @@ class _Comparer:
         shown = {r.site: r.shown for r in low.results}
         return Comparison(
             table.drop(columns="site"),
+            pd.DataFrame(low.casts, columns=[f.name for f in fields(Cast)]),
             self._gradient_table(found),
             agrees,
             [shown.get(site, site) for site in minimal],
@@ -275,6 +279,6 @@ def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[st
 
 
 def _first_lost(table: pd.DataFrame) -> dict[str, Any] | None:
-    """The first result that overflowed, or that was flushed for the most part."""
-    lost = table[(table.overflowed > 0) | (table.flushed > 0.5)]
+    """The first result that overflowed, or that was flushed for the most part and is far from its twin for it."""
+    lost = table[(table.overflowed > 0) | ((table.flushed > 0.5) & (table.error > TOLERANCE))]
     return None if not len(lost) else {str(k): v for k, v in lost.iloc[0].drop("site").items()}
