@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import nanlab
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.stats import StatsTable, TensorStats, summarize
@@ -522,3 +524,27 @@ def test_a_change_between_strided_tensors_pairs_the_right_elements() -> None:
     table = StatsTable()
     table.add(new - old)
     assert table.stats(table.add_change(new, old)) == table.stats(0)
+
+
+@pytest.mark.parametrize("values", [[1.5, -2.0, 0.0], [float("nan"), float("inf")], [3.0, 4.0], []])
+def test_a_row_padded_with_zeros_is_that_of_the_padded_tensor(values: list[float]) -> None:
+    table = StatsTable()
+    inner = table.add(torch.tensor(values))
+    whole = table.add(torch.cat([torch.tensor(values), torch.zeros(5)]))
+    padded = table.add_padded(inner, len(values) + 5)
+    a, b = dataclasses.asdict(table.stats(padded)), dataclasses.asdict(table.stats(whole))
+    assert {k: v for k, v in a.items() if k not in ("mean", "rms")} == {
+        k: v for k, v in b.items() if k not in ("mean", "rms")
+    }
+    assert (a["mean"], a["rms"]) == (pytest.approx(b["mean"]), pytest.approx(b["rms"]))
+    assert table.histogram(padded).equals(table.histogram(whole))
+
+
+def test_a_gradient_put_back_into_zeros_has_the_statistics_of_the_whole() -> None:
+    x = torch.randn(3, 6000, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (x[1] * torch.randn(6000)).sum().backward()
+    row = trace.ops.query("op == 'select_backward'").iloc[0]
+    grad = x.grad
+    assert (row.numel, row.zero, row["max"], row["min"]) == (18000, (grad == 0).sum(), grad.max(), grad.min())
+    assert row.rms == pytest.approx(grad.double().square().mean().sqrt().item())

@@ -74,9 +74,7 @@ def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> No
         magnitudes = np.log2(np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])).astype(np.float32)
     numbers = rows.numbers
     magnitudes[(numbers["nan"] + numbers["posinf"] + numbers["neginf"])[chosen] > 0] = np.inf
-    column_at = (
-        {rows.start + int(i): int(c) for i, c in zip(chosen, columns, strict=True)} if len(new) or written else {}
-    )
+    column_at = dict(zip((chosen + rows.start).tolist(), columns.tolist(), strict=True)) if len(new) else {}
     for i in new.tolist():
         position = rows.start + int(chosen[i])
         place = place_of(rows.recording, position)

@@ -15,18 +15,17 @@ class Entry:
     Numbers >= 0 in ``last``, ``parts`` and ``views`` are positions in the trace; negative ones are sources (see ``Recording.sources``).
     """
 
-    __slots__ = ("bad", "grad", "last", "numel", "owner", "parts", "uninit", "views", "weak")
+    last = 0  # the latest operation that wrote all of it
+    parts: list[int] | tuple[()] = ()  # later operations that wrote a part of it
+    views: dict[ViewKey, int] | None = None  # rows of partial views, valid until the next write
+    bad = 0  # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
+    grad = False  # whether its content was computed from gradients
+    owner = -1  # number of the parameter or buffer that lives in it
+    uninit = False  # allocated and not yet written
 
     def __init__(self, numel: int, weak: int) -> None:
         self.numel = numel  # elements of the dtype it was first seen with
         self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
-        self.last = 0  # the latest operation that wrote all of it
-        self.parts: list[int] | tuple[()] = ()  # later operations that wrote a part of it
-        self.views: dict[ViewKey, int] | None = None  # rows of partial views, valid until the next write
-        self.bad = 0  # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
-        self.grad = False  # whether its content was computed from gradients
-        self.owner = -1  # number of the parameter or buffer that lives in it
-        self.uninit = False  # allocated and not yet written
 
 
 class Ledger:

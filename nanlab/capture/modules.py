@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -30,16 +30,13 @@ class ModuleRecorder:
         self._names, self._on_call, self._on_module, self._on_return = names, on_call, on_module, on_return
         self._stack: list[tuple[nn.Module, str, int]] = []
         self._below: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
-        self._met: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        # By id of a module and number of the path that it was called below: the module, its path, the path's number.
+        self._known: dict[tuple[int, int], tuple[ref[nn.Module], str, int]] = {}
         self._handles: list[Any] = []
         self.model = model
         self.failed: Callable[[Exception], None] = lambda error: None
-        self.moved: Callable[[], None] = lambda: None  # the running module changed
+        self.moved: Callable[[int, int], None] = lambda path, depth: None  # number of the running module's path, depth
         self.current = 0  # number of the running module's path; 0 outside of every module
-
-    @property
-    def depth(self) -> int:
-        return len(self._stack)
 
     def start(self) -> None:
         self._handles = [
@@ -56,7 +53,7 @@ class ModuleRecorder:
         def run(*args: Any) -> None:
             try:
                 function(*args)
-                self.moved()
+                self.moved(self.current, len(self._stack))
             except Exception as error:
                 self.failed(error)
 
@@ -85,13 +82,15 @@ class ModuleRecorder:
     def _enter(self, module: nn.Module, args: Any) -> None:
         if not self._stack:
             self._on_call()
-        path = self._path(module)
-        if module not in self._met:
-            if self._on_module(path, module):
-                self._met[module] = True
-        number = self._names(path)
-        self._stack.append((module, path, number))
-        self.current = number
+        here = (id(module), self.current)
+        known = self._known.get(here)
+        if known is None or known[0]() is not module:
+            path = self._path(module)
+            known = (ref(module), path, self._names(path))
+            if self._on_module(path, module):  # all its parameters exist by now
+                self._known[here] = known
+        self.current = known[2]
+        self._stack.append((module, known[1], self.current))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         while self._stack:

@@ -63,6 +63,7 @@ _NODE_PLAN = (
     False,
     "",
 )  # of an unobserved node: reads, makes something new
+WORTH_SAVING = 4096  # elements from which statistics are worked out from others rather than read from memory
 _active: WeakSet[OpRecorder] = WeakSet()
 
 
@@ -132,7 +133,7 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         kwargs = kwargs or {}
         plan = self.plans.get(id(func))  # overloads live for ever, and hashing one costs a Python call
         if plan is None:
-            plan = self.plans[id(func)] = plan_for(func)
+            plan = self.plans[id(func)] = plan_for(func, self.recording.ops)
         if plan.skip or self.off:
             if plan.reads_out and not self.off:
                 self._read_out(args[0], sys._getframe().f_back)
@@ -198,33 +199,28 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         """Append the rows of a call; position of the first."""
         recording, chunk = self.recording, self.chunk
         call = chunk.start + len(chunk.meta) // WIDTH
-        if plan.plain and isinstance(out, Tensor):
-            targets, changed = [out], _MADE
-        else:
-            targets, changed = _targets(plan, args, kwargs, out)
-            if not targets:
-                return call
-        slot = 0
+        targets, made = ([out], 1) if plan.plain and isinstance(out, Tensor) else _targets(plan, args, kwargs, out)
+        if not targets:
+            return call
+        slot, edges = 0, chunk.edges
         for number in sources:
-            chunk.edges.frombytes(pack_edge(call, number, slot))
+            edges.frombytes(pack_edge(call, number, slot))
             slot += 1
-        op = recording.ops.ids.get(plan.name)
-        if op is None:
-            op = recording.ops(plan.name)
         phase, node, line, site, module = place
         if phase == FORWARD and not torch.is_grad_enabled():
             self._flags |= NOGRAD
             if self._grad and not self.depth:  # reads gradients under no_grad: an optimizer written by hand, clipping
                 phase, place = OPTIMIZER, (OPTIMIZER, node, line, site, module)
         if node >= 0 and phase != BACKWARD:
-            recording.nodes.rows[node] = (call, op, line, site, module, False)
+            recording.nodes.rows[node] = (call, plan.number, line, site, module, False)
         if plan.uninitialised:
             self._flags |= UNINIT
-        if plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
+        elif plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
             self._flags |= FACTOR
-        bad = False
-        for output, target in enumerate(targets):
-            bad |= self._row(plan, op, place, output, call, target, sources, changed[output]) > 0
+        bad, output = False, 0
+        for target in targets:
+            bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
+            output += 1
         if bad or (recording.bad and not recording.bad.isdisjoint(sources)):
             running = torch._C._current_autograd_node() if self.in_backward else None
             self.evidence.judge(func, plan, call, targets, sources, args, kwargs, old, self._flags, running)
@@ -237,7 +233,8 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
     def record_node(self, node: Any, name: str, taken: list[Tensor], given: list[Tensor]) -> None:
         """One row for each gradient that a node gave, where its operations were not observed."""
         recording, chunk = self.recording, self.chunk
-        plan = Plan(name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward", *_NODE_PLAN)
+        backward = name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward"
+        plan = Plan(backward, *_NODE_PLAN, number=recording.ops(backward))
         self._flags, self._grad = 0, False
         saved = [
             v for v in (getattr(node, key) for key in dir(node) if key.startswith("_saved_")) if isinstance(v, Tensor)
@@ -246,57 +243,45 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         number = node._sequence_nr()
         info = recording.nodes.get(number)
         place = (BACKWARD, number, info.line, info.site, info.module) if info else (BACKWARD, number, 0, 0, 0)
-        call, op = recording.end, recording.ops(plan.name)
+        call = recording.end
         for slot, source in enumerate(sources):
             chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
-            self._row(plan, op, place, output, call, target, sources, False)
+            self._row(plan, place, output, call, target, sources, False)
         if not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
             with self.quiet():
                 self.evidence.judge(None, plan, call, given, sources, (*taken, *saved), {}, None, 0, node)
 
     def _row(
-        self,
-        plan: Plan,
-        op: int,
-        place: Place,
-        output: int,
-        call: int,
-        target: Tensor,
-        sources: list[int],
-        written: bool,
+        self, plan: Plan, place: Place, output: int, call: int, target: Tensor, sources: list[int], written: bool
     ) -> int:
         """Append the row of one output; the number of its bad elements (-1: not known yet)."""
         recording, chunk = self.recording, self.chunk
-        meta = chunk.meta
-        position = chunk.start + len(meta) // WIDTH
-        numel = target.numel()
+        meta, position, numel = chunk.meta, call + output, target.numel()
         try:
             storage: torch.UntypedStorage | None = target.untyped_storage()
+            sizes: tuple[int, ...] = target.shape
         except Exception:
-            storage = storage_of(target)
+            storage, sizes = storage_of(target), shape_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         view = entry is not None and not written  # an alias of something known
-        stat = bad = -1
         if plan.uninitialised:
-            bad = 0
-        elif plan.copies or (view and (plan.same_elements or entry.numel == numel) and not entry.parts):  # type: ignore[union-attr]
-            stat = recording.stat_of(sources[0]) if sources else -1
-            bad = int(stat >= 0 and sources[0] in recording.bad)
-        if stat < 0 and not plan.uninitialised:
-            stats = chunk.stats
-            stat = (chunk.number << 32) | stats.add(target)
-            bad = stats.bad
-        if bad:
+            stat, bad = -1, 0
+        else:
+            stat = self._known_stat(plan, entry if view else None, numel, sources)
+            if stat < 0:
+                stats = chunk.stats
+                stat, bad = (chunk.number << 32) | stats.add(target), stats.bad
+            else:
+                bad = int(sources[0] in recording.bad)
             if bad > 0:
                 recording.bad.add(position)
-            else:
+            elif bad:
                 self.evidence.postpone(position)
-        sizes = shape_of(target)
         shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
         meta.frombytes(
             pack_row(
-                op,
+                plan.number,
                 place[0],
                 place[4],
                 output,
@@ -312,44 +297,53 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
                 self.backward_pass,
             )
         )
-        if storage is not None:
-            self._enter(plan, entry, storage, target, numel, position, bad, view)
+        if entry is not None:
+            self._enter(plan, entry, target, numel, position, bad, view)
+        elif storage is not None:
+            entry = self.ledger.enter(storage, storage.nbytes() // (target.itemsize or 1))
+            entry.last = position
+            if bad:
+                entry.bad = bad
+            if plan.uninitialised:
+                entry.uninit = True
+            if self._grad and place[0] == OPTIMIZER:
+                entry.grad = True
         return bad
 
-    def _enter(
-        self,
-        plan: Plan,
-        entry: Entry | None,
-        storage: torch.UntypedStorage,
-        target: Tensor,
-        numel: int,
-        position: int,
-        bad: int,
-        view: bool,
-    ) -> None:
-        """Note in the ledger which row tells what a storage (or a view of it) holds now."""
-        if entry is None:
-            size = storage.nbytes() // (target.itemsize or 1)
-            entry = self.ledger.enter(storage, size)
-            entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
-        elif view:
+    def _known_stat(self, plan: Plan, entry: Entry | None, numel: int, sources: list[int]) -> int:
+        """The statistics that hold for a result too, as it has the elements of its first operand; -1 if there are none.
+
+        entry: what the result is a view of, or None.
+        """
+        if not sources:
+            return -1
+        if plan.copies or (entry is not None and not entry.parts and (plan.same_elements or entry.numel == numel)):
+            return self.recording.stat_of(sources[0])
+        if plan.pads and numel > WORTH_SAVING:
+            known, chunk = self.recording.stat_of(sources[0]), self.chunk
+            if known >> 32 == chunk.number and (row := chunk.stats.add_padded(known & 0xFFFFFFFF, numel)) >= 0:
+                return (chunk.number << 32) | row
+        return -1
+
+    def _enter(self, plan: Plan, entry: Entry, target: Tensor, numel: int, position: int, bad: int, view: bool) -> None:
+        """Note in the ledger which row tells what a known storage (or a view of it) holds now."""
+        if view:
             if entry.numel != numel:
                 if entry.views is None:
                     entry.views = {}
                 entry.views[view_key(target)] = position
             return
+        entry.views = None
+        if entry.numel == numel:
+            entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
+            if entry.parts:
+                entry.parts = ()
         else:
-            entry.views = None
-            if entry.numel == numel:
-                entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
-                if entry.parts:
-                    entry.parts = ()
+            if isinstance(entry.parts, list):
+                entry.parts.append(position)
             else:
-                if isinstance(entry.parts, list):
-                    entry.parts.append(position)
-                else:
-                    entry.parts = [position]
-                entry.bad = entry.bad or bad
+                entry.parts = [position]
+            entry.bad = entry.bad or bad
         if self._grad and entry.owner < 0 and self.chunk.meta[-WIDTH + 1] == OPTIMIZER:
             entry.grad = True
 
@@ -371,11 +365,8 @@ class OpRecorder(Reading, Placing, TorchDispatchMode):
         self.recording.chunks.append(self.chunk)
 
 
-_MADE = [False]  # a single new tensor
-
-
-def _targets(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], list[bool]]:
-    """The tensors that an operation made (False) or changed (True)."""
+def _targets(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], int]:
+    """The tensors that an operation made, then those that it changed; how many it made."""
     found: list[Tensor] = []
     if not plan.writes or plan.fresh:
         _collect(out, found)
@@ -386,7 +377,7 @@ def _targets(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor]
     for i in plan.hidden:
         if i < len(args) and isinstance(args[i], Tensor) and args[5]:
             found.append(args[i])
-    return found, [False] * made + [True] * (len(found) - made)
+    return found, made
 
 
 def _collect(value: Any, found: list[Tensor]) -> None:

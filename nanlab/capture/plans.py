@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from nanlab.capture.indices import INDEXING
+from nanlab.trace.recording import Names
 
 # Writes all of its target without reading it, so what was there before is no operand.
 _OVERWRITES = frozenset(
@@ -65,6 +66,8 @@ class Plan:
     special: str  # "" or what the training recorder wants to see
     reads_out: bool = False  # it turns a tensor into a Python number
     scales: bool = False  # it multiplies or divides, perhaps by a Python number
+    pads: bool = False  # the result holds the elements of the first operand, and zeros
+    number: int = -1  # of the name, in the recording
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
 
@@ -74,8 +77,8 @@ _SPECIAL = {
 }
 
 
-def plan_for(func: Any) -> Plan:
-    """The plan of an operator overload, from its schema."""
+def plan_for(func: Any, names: Names) -> Plan:
+    """The plan of an operator overload, from its schema. Its name is entered in ``names``."""
     schema = getattr(func, "_schema", None)
     name = str(getattr(func, "_opname", None) or getattr(func, "__name__", func))
     namespace = getattr(func, "namespace", "")
@@ -109,5 +112,7 @@ def plan_for(func: Any) -> Plan:
         special=_SPECIAL.get(name, ""),
         reads_out=name == "_local_scalar_dense",
         scales=name in ("mul", "mul_", "div", "div_"),
+        pads=name in ("select_backward", "slice_backward"),
+        number=names(name),
         indexes=name in INDEXING,
     )

@@ -110,11 +110,12 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
 def note_unscaled_parts(rows: StepRows, history: History) -> None:
     """Note a loss that went backward without the scale, wholly or in part, though its gradients were then unscaled."""
     recording = rows.recording
-    losses = list(takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses)))
+    begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
+    losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
     scales = [loss.factor for loss in losses if loss.scaled and SCALED <= loss.factor < math.inf]
     for loss in losses:
         check = next((u for u in history.unscales if u.position > loss.position), None)
-        if loss.scaled or loss.root < rows.start or check is None:
+        if loss.scaled or loss.root < 0 or check is None or check.position < rows.start:
             continue
         if any(loss.position < step.position < check.position for step in history.optimizer_steps):
             continue

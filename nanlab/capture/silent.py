@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from nanlab.capture.following import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History, ParameterStep, Standstill
-from nanlab.trace.recording import CALL, DTYPE, FACTOR, FLAGS, INPLACE, OP, OUTPUT, Recording
+from nanlab.trace.frames import stat_columns
+from nanlab.trace.recording import CALL, DTYPE, FACTOR, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
 
 CASTS = frozenset(("_to_copy", "copy_", "to"))
 PRODUCTS = frozenset(
@@ -122,24 +121,21 @@ def note_standstills(
 ) -> None:
     """Count the updates that changed a parameter, and those that were too small to."""
     recording = rows.recording
-    gradients = [recording.stats(step.used) if step.used is not None else None for step in steps]
-    noise = NOISE * max((g.rms for g in gradients if g is not None and g.rms is not None), default=0.0)
-    for step, gradient in zip(steps, gradients, strict=True):
-        if step.update is None or step.value is None or not step.lr or step.value < rows.start:
-            continue
-        change = _update_stats(recording, step.update)
-        if gradient is None or change is None or not gradient.is_finite or (gradient.rms or 0.0) <= noise:
-            continue
-        _count(rows, history, step.owner, step.value, change.zero == change.numel, by_hand=False)
+    stepped = [s for s in steps if s.used is not None]
+    gradients = stat_columns(recording, np.array([recording.stat_of(s.used) for s in stepped], np.int64))  # type: ignore[arg-type]
+    updates = stat_columns(recording, np.array([-1 if s.update is None else s.update for s in stepped], np.int64))
+    finite = (gradients["nan"] == 0) & (gradients["posinf"] == 0) & (gradients["neginf"] == 0)
+    noise = NOISE * np.fmax.reduce(gradients["rms"], initial=0.0)
+    telling = gradients["known"] & finite & (gradients["rms"] > noise) & updates["known"]
+    still_now = updates["zero"] == updates["numel"]
+    for i in np.flatnonzero(telling).tolist():
+        step = stepped[i]
+        if step.value is not None and step.lr and step.value >= rows.start:
+            _count(rows, history, step.owner, step.value, bool(still_now[i]), by_hand=False)
     for owner, position in written:
         still = _unchanged(recording, position)
         if still is not None:
             _count(rows, history, owner, position, still, by_hand=True)
-
-
-def _update_stats(recording: Recording, stat: int) -> Any:
-    chunk = recording.chunks[stat >> 32]
-    return chunk.stats.stats(chunk.stat_row(stat))
 
 
 def _unchanged(recording: Recording, position: int) -> bool | None:
@@ -172,19 +168,21 @@ def _outputs(recording: Recording, call: int) -> int:
 
 
 def _count(rows: StepRows, history: History, owner: int, position: int, still: bool, by_hand: bool) -> None:
-    recording = rows.recording
-    place = place_of(recording, position)
-    if place is None:
+    if position < rows.start:
         return
-    key = (owner, place.op, place.line)
+    recording, row = rows.recording, rows.meta[position - rows.start]
+    key = (owner, recording.ops.items[row[OP]], int(row[LINE]))
     known = history.standstills.get(key)
+    place = place_of(recording, position) if known is None or (still and known.first < 0) else None
     if known is None:
+        assert place is not None  # the step that has just ended is never folded
         value = recording.stats(position)
         known = history.standstills[key] = Standstill(
             place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand
         )
     if still:
         if known.first < 0:
+            assert place is not None
             known.first, known.at = position, place
             known.update = _added(recording, position)
         known.still += 1

@@ -170,8 +170,8 @@ class watch:
         self._clock.called(caller)
         self._ops.first_call = min(self._ops.first_call, self.recording.end)
 
-    def _module_moved(self) -> None:
-        self._ops.module, self._ops.depth = self._modules.current, self._modules.depth
+    def _module_moved(self, path: int, depth: int) -> None:
+        self._ops.module, self._ops.depth = path, depth
 
     def _module_returned(self, module: nn.Module, output: Any) -> None:
         values = (

@@ -93,6 +93,21 @@ class StatsTable:
             old.copy_(new)
         return self.add(change)
 
+    def add_padded(self, row: int, numel: int) -> int:
+        """A new row for the elements of ``row`` with zeros on top, ``numel`` in all; -1, and no row, where ``row`` has no numbers yet."""
+        words = self._rows[row]
+        zeros = numel - int(words[L.NUMEL])
+        if words[L.BINS] < 0 or zeros < 0 or numel == 0:
+            return -1
+        new = self._new_row(0)
+        made = self._rows[new]
+        made[:] = self._rows[row]
+        made[[L.NUMEL, L.ZERO]] += zeros
+        if zeros and numel > made[L.NAN] + made[L.POSINF] + made[L.NEGINF]:
+            include_zeros(made, zeros)
+        self.bad = self.nonfinite(new)
+        return new
+
     def flush(self) -> None:
         """Fetch the rows that are still on a device, in one transfer per device."""
         if not self._pending:
