@@ -47,7 +47,7 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
         cause="clip-nonfinite-norm",
         title=f"the norm of finite gradients overflows {fault.dtype}, and clipping by it makes every gradient zero",
         explanation=f"{clip_nonfinite_norm.explanation} Each gradient is finite here; only the norm is not.",
-        fixes=[_REFUSE, Fix("take the norm in float32", "parameter.grad.float().norm()")],
+        fixes=[_REFUSE],
     )
 
 

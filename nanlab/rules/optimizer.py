@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from nanlab.analysis.provenance import Origin
@@ -49,7 +48,6 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
         phase="optimizer",
         title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} made a non-finite value from finite operands",
         explanation=optimizer_arithmetic.explanation,
-        fixes=[Fix("keep the divisor away from zero inside the update rule", "denominator.clamp_min(1e-12)")],
     )
 
 
@@ -93,7 +91,6 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
     limits = format_of(dtype)
     if eps > limits.rounds_to_zero:
         return None
-    safe = 2.0 ** math.ceil(math.log2(limits.smallest_normal))
     return replace(
         finding,
         cause="optimizer-eps-underflow",
@@ -103,9 +100,8 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
         fixes=[
             Fix(
                 "keep the parameters in float32 (mixed precision)",
-                "model.float()  # and torch.autocast for the forward pass",
+                "model.float()  # and torch.autocast for the forward pass; it concerns the whole model",
             ),
-            Fix(f"an eps that {limits.name} can hold", f"{step.optimizer}(..., eps={safe * 2:.0e})"),
         ],
     )
 

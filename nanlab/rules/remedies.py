@@ -8,7 +8,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nanlab.analysis.fixes import Tried, allocation, candidates_for, operation_of, try_out
+from nanlab.analysis.fixes import (
+    Tried,
+    allocation,
+    candidates_for,
+    loss_factor,
+    lower_scale,
+    operation_of,
+    scaled_operation,
+    try_out,
+)
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
 from nanlab.trace.recording import DEVICE, DTYPE, OP, OPTIMIZER, PHASE, SHAPE, Recording
@@ -21,14 +30,21 @@ def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
     started = time.process_time()
     found: list[Finding] = []
     for finding in findings:
-        fixes = list(finding.fixes)
+        fixes = [_explained(fix) for fix in finding.fixes]
         if not found or time.process_time() - started < SECONDS:
             try:
                 fixes += fixes_for(trace, finding)
             except Exception as error:
                 _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
-        found.append(replace(finding, fixes=fixes))
+        found.append(replace(finding, fixes=sorted(fixes, key=_rank)))
     return found
+
+
+def _explained(fix: Fix) -> Fix:
+    """What a rule proposes itself concerns more than the operation that failed: it says so."""
+    if fix.verified is not None or "not tried" in fix.title:
+        return fix
+    return replace(fix, title=f"{fix.title} (not tried: it concerns the program, not one operation)")
 
 
 def _note(trace: Trace, text: str) -> None:
@@ -38,14 +54,14 @@ def _note(trace: Trace, text: str) -> None:
 
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
-    """learning-rate exploding-gradient scaler-misuse clip-nonfinite-norm absorbed-update dtype-underflow
-    poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target custom-backward""".split()
+    """learning-rate exploding-gradient scaler-misuse absorbed-update dtype-underflow
+    poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target""".split()
 )
 
 
 def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:
     """What to write instead, verified first, of these the least distorting first."""
-    return sorted((_fix(tried) for tried in tried_for(trace, finding)), key=_rank)
+    return sorted((_fix(tried, finding.line) for tried in tried_for(trace, finding)), key=_rank)
 
 
 def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
@@ -55,10 +71,20 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
         return []
     if finding.cause == "uninitialised-memory":
         return try_out(*allocation(_shape(trace, finding)), text, finding.line)
+    if finding.cause == "loss-scale-overflow":
+        return _at_lower_scale(trace, finding, text)
     op = operation_of(trace.recording, finding.position)
     if op is None:
         return []
     return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), _half(trace))
+
+
+def _at_lower_scale(trace: Trace, finding: Finding, text: str) -> list[Tried]:
+    op = scaled_operation(trace.recording, finding.position)
+    if op is None or not op.operands:
+        return []
+    op = replace(op, differentiates=False)
+    return try_out(op, lower_scale(op, loss_factor(trace.recording, finding.position)), text, finding.line)
 
 
 def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:
@@ -99,11 +125,13 @@ def text_of(trace: Trace, finding: Finding) -> str:
     return "".join(linecache.getlines(real)) or finding.source
 
 
-def _fix(tried: Tried) -> Fix:
+def _fix(tried: Tried, line: int) -> Fix:
     fix = Fix(tried.candidate.title, tried.code)
     trial = tried.trial
     if trial is None:
         return replace(fix, title=f"{fix.title} (not tried: {tried.candidate.why or 'it cannot be on one operation'})")
+    if tried.line is not None and line and not tried.line.first <= line <= tried.line.last:
+        fix = replace(fix, title=f"{fix.title} (line {tried.line.first})")
     title = fix.title if trial.finite else f"{fix.title}: tried, and failed: {trial.why}"
     return Fix(title, fix.code, trial.finite, trial.distortion, trial.gradient_max)
 

@@ -10,14 +10,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate
+from nanlab.analysis.fixes._composites import composites
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
+from nanlab.analysis.fixes._inlining import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._powers import POWERS
-from nanlab.analysis.fixes._range import RANGE, allocation, optimizer_eps
+from nanlab.analysis.fixes._range import RANGE, allocation
 from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
 from nanlab.analysis.fixes._rows import ROWS, normalised, support
+from nanlab.analysis.fixes._scales import loss_factor, lower_scale, scaled_operation
 from nanlab.analysis.fixes._trial import Trial, attempt, sampled
+from nanlab.analysis.fixes._updates import updates
 
 SECONDS = 0.5  # of processor time; what is not tried by then is said to be untried
 
@@ -43,12 +47,10 @@ class Tried:
 
 def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
-    found = [*normalised(op), *support(op)]
+    found = [*composites(op), *normalised(op), *support(op), *updates(op)]
     for table in (ELEMENTWISE, POWERS, ROWS, MATRICES, RANGE):
         if op.name in table:
             found += table[op.name](op)
-    if op.name == "addcdiv":
-        found.append(optimizer_eps(op, 1e-4 if op.low else 1e-8))
     return found
 
 
@@ -62,11 +64,13 @@ def try_out(
 
     Where some are written in the words of the line, those that are not are left out.
     """
-    operands, gradient = _sample(op)
+    sample = _sample(op)
     started = time.process_time()
     found, composite = [], False
     for candidate in candidates:
-        spelled = _rewritten(candidate, text, line)
+        if op.custom:
+            candidate = replace(candidate, title=f"in {op.custom}.backward: {candidate.title}")
+        spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line)
         if spelled is None and candidate.only_spelled:
             continue
         composite = composite or candidate.only_spelled
@@ -79,25 +83,33 @@ def try_out(
             spelled = _outside_autocast(spelled, autocast) if spelled is not None else None
         trial = None
         if candidate.run is not None and time.process_time() - started < SECONDS:
-            trial = attempt(
-                candidate.run,
-                candidate.plain or op.plain,
-                operands,
-                gradient,
-                differentiates=op.differentiates,
-                hooked=op.hooked,
-            )
-            trial = judged(op, trial)
+            trial = judged(op, candidate, _tried(op, candidate, *sample))
         elif candidate.run is not None:
             candidate = replace(candidate, why=f"the others took {SECONDS} s")
         found.append(Tried(candidate, trial, spelled))
     written = any(t.line is not None for t in found)
+    if not op.differentiates and not op.custom:  # nobody rewrites torch.optim
+        found = [t for t in found if t.line is not None or not t.candidate.forms]
     return [t for t in found if t.line is not None or not (written and t.candidate.forms)]
 
 
-def judged(op: Operation, trial: Trial) -> Trial:
+def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient: torch.Tensor | None) -> Trial:
+    assert candidate.run is not None
+    if candidate.operands:
+        operands, gradient = list(candidate.operands), op.gradient
+    return attempt(
+        candidate.run,
+        candidate.plain or op.plain,
+        operands,
+        gradient,
+        differentiates=op.differentiates,
+        hooked=op.hooked,
+    )
+
+
+def judged(op: Operation, candidate: Candidate, trial: Trial) -> Trial:
     """A trial in view of what stands before and after the operation."""
-    if trial.finite and op.trapped:
+    if trial.finite and op.trapped and not candidate.frees:
         return replace(trial, finite=False, why=op.trapped)
     if trial.finite and op.divides and trial.zeros:
         return replace(trial, finite=False, why="what follows divides by its 0")
@@ -109,7 +121,17 @@ def _outside_autocast(line: Rewritten, device: str) -> Rewritten:
     return replace(line, text=f'with torch.autocast("{device}", enabled=False):\n{inner}')
 
 
+def _in_backward(op: Operation, candidate: Candidate, text: str) -> Rewritten | None:
+    """The line of a hand-written backward that spells the operation, if it is just one."""
+    found = [_rewritten(candidate, text, line) for line in backward_lines(text, op.custom)]
+    written = {r.first: r for r in found if r is not None}
+    return next(iter(written.values())) if len(written) == 1 else None
+
+
 def _rewritten(candidate: Candidate, text: str, line: int) -> Rewritten | None:
+    line = candidate.line or line
+    if candidate.rewriter is not None:
+        return candidate.rewriter(text, line)
     for form in candidate.forms:
         found = rewrite(text, line, form.spellings, form.text)
         if found is not None:
@@ -138,7 +160,10 @@ __all__ = [
     "allocation",
     "attempt",
     "candidates_for",
+    "loss_factor",
+    "lower_scale",
     "operation_of",
     "rewrite",
+    "scaled_operation",
     "try_out",
 ]

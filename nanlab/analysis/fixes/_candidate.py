@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nanlab.analysis.epsilon import advise_eps
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Spelling
+from nanlab.analysis.fixes._rewriting import Rewritten, Spelling
 from nanlab.errors import NanlabError
 from nanlab.formats import format_of
 
@@ -40,6 +41,12 @@ class Candidate:
     snippet: str = ""  # what to write where the line has none of the spellings; "": the first form
     only_spelled: bool = False  # of no use where the line does not have the spelling
     why: str = ""  # it cannot be tried
+    operands: tuple[Any, ...] = ()  # what it is run on, where that is not the operation's: rebuilt from its operands
+    line: int = 0  # of the file, whose expressions are replaced; 0: the operation's own
+    rewriter: Callable[[str, int], Rewritten | None] | None = (
+        None  # of a file's text and the line, in place of the forms
+    )
+    frees: bool = False  # it sets right what stands before the operation, too
 
 
 def default_eps(dtype: torch.dtype) -> float:

@@ -73,19 +73,7 @@ def floored(op: Operation) -> list[Candidate]:
         found.append(
             Candidate("an epsilon after the root instead of inside", forms(spelled, outside), lambda t: fn(t) + eps)
         )
-    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())") + _from_logits(op)
-
-
-def _from_logits(op: Operation) -> list[Candidate]:
-    """Of probabilities that half precision rounded to 0: what comes before the logarithm must change."""
-    if not (op.name == "log" and op.low and bool(((op.x >= 0) & (op.x <= 1)).all())):
-        return []
-    why = "it begins before this operation"
-    fused = "torch.nn.functional.logsigmoid(z)  # or binary_cross_entropy_with_logits(z, target), log_softmax(z, -1)"
-    return [
-        Candidate("the logarithm straight from the logits", (), None, snippet=fused, why=why),
-        Candidate("the probability in float32", (), None, snippet="torch.sigmoid(z.float())", why=why),
-    ]
+    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
 
 
 def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[Candidate]:

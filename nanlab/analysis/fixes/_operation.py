@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,9 @@ import torch
 from torch import Tensor
 
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, trap
+from nanlab.analysis.fixes._nodes import of_node
+from nanlab.analysis.fixes._upstream import Maker, makers
+from nanlab.analysis.training import optimizer_step_at
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
@@ -37,6 +39,8 @@ class Operation:
     differentiates: bool = True  # False: an optimizer's arithmetic, or under no_grad
     divides: bool = False  # what follows divides by the result, or takes its logarithm
     trapped: str = ""  # why its neighbours spoil whatever is written here
+    makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
+    custom: str = ""  # the autograd.Function in whose backward it stands
     hooked: bool = False  # its saved tensors go through hooks, as under activation checkpointing
 
     @property
@@ -64,19 +68,25 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     hooked = checkpointed(recording, row)
     if row[PHASE] != BACKWARD:
         differentiates = row[PHASE] != OPTIMIZER and not row[FLAGS] & NOGRAD
-        op = replace(_as_called(kept), differentiates=differentiates, hooked=hooked)
-        return replace(op, divides=divides(recording, row[CALL]), trapped=trap(recording, row[CALL]))
-    rebuilt = _of_node(kept, recording, row[NODE])
+        op = replace(as_called(kept), differentiates=differentiates, hooked=hooked)
+        before = tuple(makers(recording, row[CALL], slot) for slot in (0, 1))
+        step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
+        if step is not None:
+            op.options["optimizer"] = step.optimizer
+        return replace(op, divides=divides(recording, row[CALL]), trapped=trap(recording, row[CALL]), makers=before)
+    info = recording.nodes.get(row[NODE])
+    if info is not None and info.custom:
+        return replace(as_called(kept), custom=kept.node_name.removesuffix("Backward"), differentiates=False)
+    rebuilt = of_node(kept, recording, row[NODE])
     if rebuilt is None:
         return None
     name, operands, plain, options = rebuilt
-    info = recording.nodes.get(row[NODE])
+    before = tuple(makers(recording, info.position, slot) for slot in (0, 1)) if info is not None else ()
     above = recording.row(info.position) if info is not None and info.position >= 0 else None
     second = above is not None and above[PHASE] == BACKWARD
     trapped = "it is a second derivative, of which the line shows only the first" if second else ""
-    return Operation(
-        name, operands, plain, options, _incoming(recording, kept, row), True, trapped=trapped, hooked=hooked
-    )
+    gradient = _incoming(recording, kept, row)
+    return Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
 
 
 _OPTIONS = {  # positional arguments after the tensors, by operator
@@ -98,24 +108,69 @@ _OPTIONS = {  # positional arguments after the tensors, by operator
 }
 
 
-def _as_called(kept: Kept) -> Operation:
+# They warn of too few degrees of freedom; only through torch's Python functions is that a warning that can be caught.
+_WARNING = frozenset("std var std_mean var_mean".split())
+
+
+def as_called(kept: Kept) -> Operation:
     """A forward call, to be repeated with its operands exchanged."""
+    kept = _single(kept)
     overload = kept.op.overloadpacket.__name__
     name = overload.rstrip("_") or overload
     names = _OPTIONS.get(name, ())
+    if any(isinstance(a, list) and a and isinstance(a[0], Tensor) for a in kept.args):
+        return _of_lists(kept, name)
     slots = [i for i, a in enumerate(kept.args) if isinstance(a, Tensor) or (not names and _is_number(a))]
     options = dict(kept.kwargs)
     rest = [a for i, a in enumerate(kept.args) if i not in slots]
     options |= dict(zip(names, rest, strict=False))
     inplace = overload.endswith("_")
+    call = getattr(torch, overload) if overload in _WARNING else kept.op
 
     def plain(*operands: Any) -> Tensor:
         args = list(kept.args)
         for slot, operand in zip(slots, operands, strict=True):
             args[slot] = operand.clone() if inplace and slot == 0 else operand
-        return first_tensor(kept.op(*args, **kept.kwargs))
+        return first_tensor(call(*args, **kept.kwargs))
 
     return Operation(name, tuple(kept.args[i] for i in slots), plain, options)
+
+
+def _of_lists(kept: Kept, name: str) -> Operation:
+    """A call on lists of one tensor each, as a function of these tensors; its in-place results are the first list."""
+    filled = [i for i, a in enumerate(kept.args) if isinstance(a, list) and a and isinstance(a[0], Tensor)]
+
+    def call(changes: dict[str, Any], *operands: Tensor) -> Tensor:
+        args = list(kept.args)
+        for slot, operand in zip(filled, operands, strict=True):
+            args[slot] = [operand.detach().clone()]
+        result = kept.op(*args, **(kept.kwargs | changes))
+        return first_tensor(result if result else args[filled[0]])
+
+    single = {
+        "_foreach_addcdiv": "addcdiv",
+        "_foreach_div": "div",
+        "_foreach_sqrt": "sqrt",
+        "_foreach_norm": "linalg_vector_norm",
+    }.get(name, name)
+    options = {"with_eps": lambda eps, *ts: call({"eps": eps}, *ts)}
+    return Operation(single, tuple(kept.args[i][0] for i in filled), lambda *ts: call({}, *ts), options)
+
+
+def _single(kept: Kept) -> Kept:
+    """Of a call on lists of tensors (``_foreach_``, ``_fused_``) the same on the first member whose result is bad."""
+    lists = [i for i, a in enumerate(kept.args) if isinstance(a, list | tuple) and a and isinstance(a[0], Tensor)]
+    if not lists or not kept.op.overloadpacket.__name__.startswith(("_foreach_", "_fused_")):
+        return kept
+    results = [t for t in kept.outputs if isinstance(t, Tensor)]
+    at = next((i for i, t in enumerate(results) if not bool(torch.isfinite(t).all())), 0)
+    args = list(kept.args)
+    for i in lists:
+        args[i] = [kept.args[i][at % len(kept.args[i])]]
+    for i, a in enumerate(args):
+        if i not in lists and isinstance(a, list | tuple) and len(a) == len(kept.args[lists[0]]):
+            args[i] = [a[at]]
+    return replace(kept, args=tuple(args), outputs=tuple(results[at : at + 1]))
 
 
 def _is_number(value: Any) -> bool:
@@ -127,138 +182,6 @@ def first_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     return next(v for v in value if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex()))
-
-
-Rebuilt = tuple[str, tuple[Any, ...], Callable[..., Tensor], dict[str, Any]]
-_UNARY = {  # node -> forward operator, of the saved self
-    "Log": torch.log,
-    "Log2": torch.log2,
-    "Log10": torch.log10,
-    "Log1P": torch.log1p,
-    "Acos": torch.acos,
-    "Asin": torch.asin,
-    "Atanh": torch.atanh,
-    "Acosh": torch.acosh,
-    "Angle": torch.angle,
-    "Lgamma": torch.lgamma,
-    "Digamma": torch.digamma,
-    "Abs": torch.abs,
-    "Sinh": torch.sinh,
-    "Cosh": torch.cosh,
-    "Logit": torch.logit,
-}
-_BINARY: dict[str, tuple[Callable[..., Tensor], str, str]] = {
-    "Div": (torch.div, "self", "other"),
-    "Mul": (torch.mul, "self", "other"),
-    "Pow": (torch.pow, "self", "exponent"),
-    "Xlogy": (torch.xlogy, "self", "other"),
-    "Hypot": (torch.hypot, "self", "other"),
-    "Atan2": (torch.atan2, "self", "other"),
-    "Remainder": (torch.remainder, "self", "other"),
-}
-_INVERTED: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {  # of the saved result
-    "Sqrt": (torch.sqrt, lambda r: r * r),
-    "Rsqrt": (torch.rsqrt, lambda r: r**-2),
-    "Reciprocal": (torch.reciprocal, lambda r: 1 / r),
-    "Erfinv": (torch.erfinv, torch.erf),
-    "Expm1": (torch.expm1, torch.log1p),
-}
-
-
-def _of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
-    found = re.match(r"(\w+?)Backward\d+$", kept.node_name)
-    if found is None:
-        return None
-    kind, saved = found[1], kept.saved
-    if kind == "Exp":
-        return _exponential(saved, recording, node)
-    if kind in _UNARY:
-        x = saved.get("self")
-        if x is None and kind.startswith("Log") and len(kept.args) > 1:  # recomputed: d log x = grad / x
-            x = kept.args[1]
-        return (kind.lower(), (x,), _UNARY[kind], {}) if isinstance(x, Tensor) else None
-    if kind in _INVERTED:
-        forward, back = _INVERTED[kind]
-        result, x = saved.get("result"), saved.get("self")
-        if not isinstance(x, Tensor) and isinstance(result, Tensor):
-            x = back(result)
-        return (kind.lower(), (x,), forward, {}) if isinstance(x, Tensor) else None
-    if kind in _BINARY:
-        return _binary(kind, kept)
-    return _reduction(kind, saved) or _decomposition(kind, saved)
-
-
-def _binary(kind: str, kept: Kept) -> Rebuilt | None:
-    forward, first, second = _BINARY[kind]
-    x, y = kept.saved.get(first), kept.saved.get(second)
-    if y is None and kind == "Div" and len(kept.args) > 1:
-        y = kept.args[1]
-    if x is None and isinstance(y, Tensor):  # no derivative in y was asked for, so x does not matter
-        x = torch.ones_like(kept.args[0] if kept.args and _same_kind(kept.args[0], y) else y)
-    if y is None and isinstance(x, Tensor):
-        y = torch.ones_like(x)
-    return (kind.lower(), (x, y), forward, {}) if isinstance(x, Tensor) or isinstance(y, Tensor) else None
-
-
-def _same_kind(a: Any, b: Tensor) -> bool:
-    return isinstance(a, Tensor) and a.dtype == b.dtype
-
-
-def _exponential(saved: dict[str, Any], recording: Recording, node: int) -> Rebuilt | None:
-    """Of exp only the result is saved; where that is inf the argument was at most the largest one seen going in."""
-    result, info = saved.get("result"), recording.nodes.get(node)
-    if not isinstance(result, Tensor) or info is None:
-        return None
-    read = recording.operands(info.position)
-    stats = recording.stats(read[0][0]) if read else None
-    if stats is None:
-        return None
-    return "exp", (torch.where(torch.isinf(result), float(stats.max), torch.log(result)),), torch.exp, {}
-
-
-def _dims(value: Any) -> Any:
-    """Dimensions as autograd saves them: unsigned."""
-    if isinstance(value, tuple | list):
-        return tuple(_dims(v) for v in value)
-    return value - 2**64 if isinstance(value, int) and value >= 2**63 else value
-
-
-def _reduction(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
-    x = saved.get("self")
-    if not isinstance(x, Tensor):
-        return None
-    dim, keepdim = _dims(saved.get("dim")), bool(saved.get("keepdim", False))
-    options: dict[str, Any] = {"dim": dim or None, "keepdim": keepdim}
-    if kind in ("LinalgVectorNorm", "Norm"):
-        options["ord"] = saved.get("ord", saved.get("p", 2)) or 2
-        return "linalg_vector_norm", (x,), lambda t: torch.linalg.vector_norm(t, **options), options
-    if kind in ("Std", "Var"):
-        options["correction"] = saved.get("correction", 1)
-        spread = torch.std if kind == "Std" else torch.var
-        return kind.lower(), (x,), lambda t: spread(t, **options), options
-    if kind == "Logsumexp":
-        return "logsumexp", (x,), lambda t: torch.logsumexp(t, dim, keepdim), options
-    return None
-
-
-def _decomposition(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
-    """A matrix put together from its saved factors."""
-    if kind == "LinalgSvd" and isinstance(saved.get("U"), Tensor):
-        u, s, vh = saved["U"], saved["S"], saved["Vh"]
-        k = s.shape[-1]
-        matrix = (u[..., :k] * s.unsqueeze(-2)) @ vh[..., :k, :]
-        return "_linalg_svd", (matrix,), lambda a: _product(torch.linalg.svd(a)), {}
-    if kind == "LinalgEigh" and isinstance(saved.get("eigenvectors"), Tensor):
-        values, vectors = saved["eigenvalues"], saved["eigenvectors"]
-        matrix = (vectors * values.unsqueeze(-2)) @ vectors.mH
-        return "_linalg_eigh", (matrix,), lambda a: _product(torch.linalg.eigh(a)), {}
-    return None
-
-
-def _product(parts: Any) -> Tensor:
-    """All factors in one tensor, weighted unevenly so that no derivative cancels."""
-    flat = torch.cat([p.flatten() for p in parts])
-    return flat * torch.linspace(0.5, 1.5, flat.numel(), dtype=flat.dtype)
 
 
 def _incoming(recording: Recording, kept: Kept, row: tuple[int, ...]) -> Tensor | None:

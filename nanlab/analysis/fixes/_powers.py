@@ -104,6 +104,13 @@ def exponential(op: Operation) -> list[Candidate]:
             only_spelled=True,
         ),
         Candidate(
+            "logsumexp, which subtracts the largest exponent first",
+            forms(_log_sum_exp, "torch.logsumexp({x}{rest})"),
+            lambda t: torch.logsumexp(t, -1),
+            lambda t: torch.log(torch.exp(t).sum(-1)),
+            only_spelled=True,
+        ),
+        Candidate(
             f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
         ),
     ]
@@ -114,8 +121,30 @@ def exponential(op: Operation) -> list[Candidate]:
     return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
 
 
+def bessel(op: Operation) -> list[Candidate]:
+    """i0, which grows as exp: its logarithm by way of the scaled i0e."""
+    return [
+        Candidate(
+            "log(i0e(x)) + |x|, which is log(i0(x)) for every x",
+            forms(_log_of("i0"), "(torch.log(torch.special.i0e({x})) + {X}.abs())"),
+            lambda t: torch.log(torch.special.i0e(t)) + t.abs(),
+            lambda t: torch.log(torch.special.i0(t)),
+            only_spelled=True,
+        )
+    ]
+
+
+def _log_sum_exp(node: ast.AST) -> Found | None:
+    """``log(exp(x).sum(d))``: x, and the arguments of the sum."""
+    outer = called("log")(node)
+    total = called("sum")(outer.operands[0]) if outer is not None else None
+    inner = called("exp")(total.operands[0]) if total is not None else None
+    return Found(inner.operands, total.rest) if inner is not None and total is not None and total.rest else None
+
+
 POWERS: dict[str, Callable[[Operation], list[Candidate]]] = {
     "pow": powers,
     "float_power": powers,
+    **dict.fromkeys(("i0", "special_i0"), bessel),
     **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh"), exponential),
 }

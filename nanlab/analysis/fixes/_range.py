@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
+from nanlab.analysis.fixes._trial import ceiling
+from nanlab.analysis.fixes._upstream import first_of
 
 _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is written, and the same in float32
     "mm": (
@@ -30,6 +32,9 @@ _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is
     "add": ((binary(ast.Add), "{X}.float() + {Y}.float()"),),
     "sub": ((binary(ast.Sub), "{X}.float() - {Y}.float()"),),
 }
+
+
+_COSINES = "torch.nn.functional.normalize({x}, dim=-1) @ torch.nn.functional.normalize({y}, dim=-2)"
 
 
 def _power_call(node: ast.AST) -> Found | None:
@@ -58,7 +63,6 @@ def _in_float32(op: Operation) -> Callable[..., Tensor]:
 
 
 def _normalised_factors(op: Operation) -> Candidate:
-    text = "torch.nn.functional.normalize({x}, dim=-1) @ torch.nn.functional.normalize({y}, dim=-2)"
 
     def run(*ts: Tensor) -> Tensor:
         x, y = ts[-2:]
@@ -67,7 +71,7 @@ def _normalised_factors(op: Operation) -> Candidate:
 
     return Candidate(
         "normalise the factors: their product is a cosine, at most 1",
-        forms((binary(ast.MatMult), called("matmul", "mm", "bmm", arity=2)), text),
+        forms((binary(ast.MatMult), called("matmul", "mm", "bmm", arity=2)), _COSINES),
         run,
     )
 
@@ -78,8 +82,12 @@ def cast(op: Operation) -> list[Candidate]:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         return []
     limits = torch.finfo(dtype)
-    x = op.x[op.x.abs() <= limits.max]
-    bound = float(min(max(MASK, float(x.abs().max()) if x.numel() else 0.0), limits.max))
+    wide = op.x.float() if op.x.element_size() == 1 else op.x
+    x = wide[wide.abs() <= limits.max]
+    largest = float(x.abs().max()) if x.numel() else 0.0
+    room = limits.max if limits.bits == 8 else ceiling(dtype)
+    bound = float(math.floor(min(max(MASK, largest), max(room, largest))))
+    share = 10.0 ** math.ceil(math.log10(max(float(wide[torch.isfinite(wide)].abs().max()) / min(room, 1e3), 1.0)))
     clamp = f".clamp(-{bound:.0f}, {bound:.0f})"
     explicit = [Form((called("half"),), f"{{X}}{clamp}.half()"), Form((called("to"),), f"{{X}}{clamp}.to({{args}})")]
     name = str(dtype).removeprefix("torch.")
@@ -89,16 +97,69 @@ def cast(op: Operation) -> list[Candidate]:
             f"clamp to what {name} holds before the cast", tuple(explicit), lambda t: op.plain(t.clamp(-bound, bound))
         ),
         Candidate(
-            "bring the values into range before the cast",
-            (),
-            None,
-            snippet="x / x.abs().max()",
-            why="their scale is the program's",
+            f"bring the values into range before the cast, here by {number(share)}; what follows must expect that",
+            tuple(
+                Form((called(name),), f"({{X}} / {number(share)}).{call}")
+                for name, call in (("half", "half()"), ("to", "to({args})"), ("bfloat16", "bfloat16()"))
+            ),
+            lambda t: op.plain(t / share),
+            snippet=f"x / {number(share)}",
         ),
     ]
 
 
 # -- infinities --------------------------------------------------------------------------------------------------------
+
+
+def scaled_down(op: Operation) -> list[Candidate]:
+    """A quotient by a number, in half precision: in float32, or of cosines instead of products."""
+    x, y = op.operands[:2]
+    if not op.low or isinstance(y, Tensor) or not isinstance(x, Tensor):
+        return []
+    found = [
+        Candidate(
+            IN_FLOAT32,
+            (Form((binary(ast.Div), called("div", arity=2)), "{X}.float() / {Y}"),),
+            lambda a, b: a.float() / b,
+        )
+    ]
+    if op.makers and first_of(op.makers[0], "mm", "bmm", "addmm") is not None:
+        found.append(
+            Candidate(
+                "normalise the factors of the product: a cosine is at most 1",
+                (Form((binary(ast.MatMult), called("matmul", "mm", "bmm", arity=2)), _COSINES),),
+                lambda a, b: op.plain(a / a.float().abs().max().clamp_min(1.0).to(a.dtype), b),
+            )
+        )
+    return found
+
+
+def long_norm(op: Operation) -> list[Candidate]:
+    """The norm of gradients that are finite, and whose squares overflow float32."""
+    if op.differentiates or op.dtype == torch.float64:
+        return wide(op)
+    return [
+        Candidate(
+            "the total norm in float64",
+            (),
+            lambda t: torch.linalg.vector_norm(t.double()),
+            snippet="norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters])\n"
+            "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
+        )
+    ]
+
+
+def averaged(op: Operation) -> list[Candidate]:
+    """A sum that is too large for half precision: its mean."""
+    if not op.low or "dim" not in op.options:
+        return wide(op)
+    dim, keepdim = op.options["dim"], bool(op.options.get("keepdim", False))
+    mean = Candidate(
+        "the mean instead of the sum: smaller by the count, summed in float32; what follows must expect that",
+        (Form((called("sum"),), "{X}.mean({args})"),),
+        lambda t: t.mean(dim, keepdim),
+    )
+    return [*wide(op), mean]
 
 
 def product(op: Operation) -> list[Candidate]:
@@ -158,17 +219,18 @@ RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {
             "bmm",
             "addmm",
             "baddbmm",
-            "sum",
             "mean",
             "square",
             "prod",
             "cumsum",
             "mse_loss",
-            "linalg_vector_norm",
             "convolution",
         ),
         wide,
     ),
+    "linalg_vector_norm": long_norm,
+    "sum": averaged,
+    **dict.fromkeys(("div", "true_divide"), scaled_down),
     "_to_copy": cast,
     "mul": product,
     "add": difference,
@@ -182,18 +244,3 @@ def allocation(shape: tuple[int, ...]) -> tuple[Operation, list[Candidate]]:
     made = tuple(Form((called(name),), text) for name, text in pairs)
     op = Operation("empty", (), lambda: torch.zeros(shape))
     return op, [Candidate("allocate zeros", made, lambda: torch.zeros(shape))]
-
-
-def optimizer_eps(op: Operation, eps: float) -> Candidate:
-    """An update divided by the root of a second moment, with a larger epsilon."""
-
-    def run(p: Tensor, m: Tensor, d: Tensor, *rest: Any) -> Tensor:
-        before = torch.where(torch.isfinite(p), p, 0.0)  # where the update had already spoilt it
-        return op.plain(before, m, d + eps, *rest)
-
-    return Candidate(
-        f"an optimizer eps of {eps:g}, which {str(op.dtype).removeprefix('torch.')} holds",
-        (),
-        run,
-        snippet=f"torch.optim.Adam(parameters, lr=..., eps={eps:g})   # or float32 master weights",
-    )

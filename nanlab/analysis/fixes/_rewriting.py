@@ -95,7 +95,7 @@ def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> R
     ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
     the comma before them, ``{args}`` without it.
     """
-    page = _Page.of(text)
+    page = Page.of(text)
     if page is None:
         return None
     spots = {}
@@ -154,16 +154,16 @@ def _bracketed(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Page:
+class Page:
     """A file's lines (as UTF-8, in which ast counts columns) and its tree."""
 
     lines: list[bytes]
     tree: ast.AST
 
     @staticmethod
-    def of(text: str) -> _Page | None:
+    def of(text: str) -> Page | None:
         try:
-            return _Page([line.encode() for line in text.splitlines()], ast.parse(text))
+            return Page([line.encode() for line in text.splitlines()], ast.parse(text))
         except (SyntaxError, ValueError):
             return None
 
@@ -230,7 +230,7 @@ class _Page:
     def _bytes(self, start: int, end: int) -> str:
         return b"\n".join(self.lines)[start:end].decode()
 
-    def replaced(self, changes: list[tuple[ast.AST, str]]) -> Rewritten:
+    def replaced(self, changes: Sequence[tuple[ast.AST, str]]) -> Rewritten:
         """The lines of these nodes with their new texts."""
         first = min(n.lineno for n, _ in changes)  # type: ignore[attr-defined]
         last = max(n.end_lineno for n, _ in changes)  # type: ignore[attr-defined]

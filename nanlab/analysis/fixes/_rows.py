@@ -66,7 +66,7 @@ def _unmask(op: Operation, dim: Any) -> list[Candidate]:
 
 def normalised(op: Operation) -> list[Candidate]:
     """``F.normalize`` and ``x / x.norm(...)``, whose quotient failed."""
-    x, y = (*op.operands, None)[:2]
+    x, y = (*op.operands, None, None)[:2]
     if op.backward or op.name != "div" or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.is_complex():
         return []
     dim = next((d for d in reversed(range(x.dim())) if y.dim() == x.dim() and _constant_along(y, d)), None)

@@ -64,7 +64,7 @@ def attempt(
         before, exact = _references(plain, operands, gradient, differentiates)
         why = _complaint(seen, before)
         largest = max((_largest_finite(g) for g in seen.gradients), default=None)
-        return Trial(not why, _distortion(seen, before, exact), largest, why, bool((seen.value == 0).any()))
+        return Trial(not why, _distortion(seen, before, exact), largest, why, bool((_held(seen.value) == 0).any()))
 
 
 def _same(value: Any) -> Any:
@@ -117,20 +117,29 @@ def _complaint(seen: _Outcome, before: _Outcome | None) -> str:
     parts = [("value", seen.value, None if before is None else before.value)]
     old = () if before is None else before.gradients
     parts += [("gradient", g, old[i] if i < len(old) else None) for i, g in enumerate(seen.gradients)]
-    for part, t, was in parts:
+    for part, raw, was in parts:
+        t = _held(raw)
         if not bool(torch.isfinite(t).all()):
             return f"the {part} stays {'NaN' if bool(torch.isnan(t).any()) else 'infinite'}"
         known = 0.0 if was is None else _largest_finite(was)
-        if _differentiable(t) and _largest_finite(t) > max(_ceiling(t), known):
-            return f"the {part} comes close to the largest {str(t.dtype).removeprefix('torch.')}"
+        if _differentiable(t) and _largest_finite(t) > max(ceiling(raw.dtype), known):
+            return f"the {part} comes close to the largest {str(raw.dtype).removeprefix('torch.')}"
     return ""
 
 
-def _ceiling(t: Tensor) -> float:
-    return torch.finfo(t.dtype).max / (HEADROOM_HALF if t.dtype == torch.float16 else HEADROOM)
+def ceiling(dtype: torch.dtype) -> float:
+    """The largest magnitude that leaves room for what follows; in float8 the largest there is."""
+    limits = torch.finfo(dtype)
+    return limits.max / (1.0 if limits.bits == 8 else HEADROOM_HALF if dtype == torch.float16 else HEADROOM)
+
+
+def _held(t: Tensor) -> Tensor:
+    """Of float8, for which torch has few kernels, the same in float32."""
+    return t.float() if t.is_floating_point() and t.element_size() == 1 else t
 
 
 def _largest_finite(x: Tensor) -> float:
+    x = _held(x)
     size = torch.where(torch.isfinite(x), x.abs(), 0.0)
     return float(size.max()) if size.numel() else 0.0
 
@@ -150,7 +159,7 @@ def _spoilt(before: _Outcome, shape: torch.Size) -> Tensor:
     mask = torch.zeros(shape, dtype=torch.bool)
     for part in (before.value, *before.gradients):
         if part.shape == shape:
-            mask = mask | ~torch.isfinite(part).cpu()
+            mask = mask | ~torch.isfinite(_held(part)).cpu()
     return mask
 
 
@@ -163,6 +172,7 @@ def _wide(t: Any) -> Any:
 def _largest_change(value: Tensor, before: Tensor, exact: Tensor, spoilt: Tensor) -> float | None:
     if not value.shape == before.shape == exact.shape:
         return None
+    value, exact = _held(value), _held(exact)
     healthy = torch.isfinite(value) & torch.isfinite(exact) & ~spoilt.to(value.device)
     value, exact = _wide(value)[healthy], exact[healthy]
     if not value.numel():
