@@ -1,17 +1,20 @@
-"""What was done to the gradients between the backward pass and the optimizer: unscaling, clipping, averaging."""
+"""What an optimizer step is given: gradients that were unscaled, clipped or averaged since the backward pass, and its rates."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import groupby, takewhile
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.scaling import UNSCALES
 from nanlab.history import GradientEdit, History, ParameterStep, Place
-from nanlab.trace.recording import FACTOR, FLAGS, OP, OUTPUT, Recording
+from nanlab.trace.recording import FACTOR, FLAGS, OP, OUTPUT, Recording, Sink
 
 CLAMPS = frozenset(
     """clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip clip_ hardtanh hardtanh_ minimum maximum where
@@ -36,6 +39,12 @@ def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> 
         if chosen is not None:
             scale, at, constant = _way_back(rows.recording, chosen, factor)
             history.edits.append(GradientEdit(position, scale, at, constant))
+
+
+def bad_rates(recording: Recording, source: Callable[[torch.Tensor], int], optimizer: Any) -> list[Sink]:
+    """A sink for each learning rate that the program keeps as a tensor and that holds a NaN or an infinity."""
+    rates = [source(g["lr"]) for g in optimizer.param_groups if isinstance(g.get("lr"), torch.Tensor)]
+    return [Sink("state", rate, recording.end - 1, "learning rate") for rate in rates if recording.may_be_bad(rate)]
 
 
 def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nanlab.capture.editing import note_edits
+from nanlab.capture.editing import bad_rates, note_edits
 from nanlab.capture.following import StepRows, follow
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.ops import OpRecorder
@@ -186,6 +186,7 @@ class TrainingRecorder:
                     [p for p in parameters if p.grad is not None and p.layout is torch.strided and not p.is_meta]
                 )
         self._running.append((ops.recording.end, parameters, small, used))
+        ops.recording.sinks.extend(bad_rates(ops.recording, ops.source, optimizer))
         ops.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
         ops.step_place = ops.lines.here(sys._getframe(1)) if own else None

@@ -11,7 +11,7 @@ from typing import Any
 from nanlab.analysis.provenance import Origin, depends_on_scale
 from nanlab.analysis.skipping import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
-from nanlab.capture.scaling import SCALED
+from nanlab.capture.scaling import SCALED, UNSCALES
 from nanlab.rules import _misuse
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
@@ -41,6 +41,8 @@ def loss_scale_overflow(fault: Fault) -> Finding | None:
     recording, origin, finding = fault.recording, fault.origin, fault.finding
     if fault.row is None or fault.kind != "operation":
         return None
+    if _is_reciprocal_of_zero_scale(recording, origin):
+        return _scale_is_zero(finding)
     factor = _factor(recording, origin.position)
     if factor >= SCALED and (depends_on_scale(recording, origin) or _is_root(recording, origin)):
         return _too_large(finding, factor)
@@ -55,6 +57,28 @@ def _too_large(finding: Finding, factor: float) -> Finding:
         title=f"the loss scale {scale} is too large: {finding.op} overflows",
         explanation=f"{loss_scale_overflow.explanation} A dynamic scaler finds the scale by itself and skips the steps that overflow.",
         fixes=[Fix("a dynamic loss scale", "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()")],
+    )
+
+
+def _is_reciprocal_of_zero_scale(recording: Recording, origin: Origin) -> bool:
+    """Whether a scaler divided by its own scale, and that was zero."""
+    row = recording.row(origin.position)
+    if row is None or recording.ops.items[row[OP]] != "reciprocal":
+        return False
+    after = [r for p in origin.path if p >= 0 and (r := recording.row(p)) is not None]
+    zero = any(recording.value(source) == 0.0 for source, _ in recording.operands(origin.position))
+    return zero and any(recording.ops.items[r[OP]] == UNSCALES for r in after)
+
+
+def _scale_is_zero(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        cause="loss-scale-overflow",
+        title="the loss scale is 0: every gradient becomes 0, and unscaling makes it 0 times inf",
+        explanation="A dynamic scaler halves its scale in each step that overflows, down to 0 if nothing helps; doubling 0 "
+        "never raises it again. A scaler restored from the checkpoint of such a run starts with it.",
+        phase="optimizer",
+        fixes=[Fix("start the scaler afresh", "scaler = torch.amp.GradScaler(device)  # instead of load_state_dict")],
     )
 
 
@@ -118,8 +142,8 @@ def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
 def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     """The gradients overflow at the loss scale in use."""
     entries = skips(trace.recording)
-    if not entries:
-        return
+    if not entries or any(update.before == 0.0 for update in trace.recording.training.scales):
+        return  # a scale of zero is told as the fault that it makes
     first = entries[0]
     fatal = collapse(entries)
     place: dict[str, Any] = {
