@@ -109,8 +109,8 @@ def test_the_stepper_shows_the_saved_root_with_its_numbers() -> None:
     assert made.row is not None
     assert made.row["name"] == "SqrtBackward0"
     first, second = made.detail["tensors"]
-    assert (first["as"], first["texts"][:2]) == ("_saved_result", ["2", "float32"])
-    assert first["texts"][-4:-1] == ["1", "0", "2"]  # one zero, the smallest, the largest
+    assert (first["as"], first["shape"], first["dtype"]) == ("_saved_result", "2", "float32")
+    assert first["numbers"] == ["1", "0", "0", "0", "2", "1.41"]  # one zero; no NaN, no inf; smallest, largest, rms
     assert second["as"] == "not kept"
 
 

@@ -13,11 +13,16 @@ function fill(node, attributes, children) {
 const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-/** Keys pressed inside a widget are the widget's: JupyterLab would insert and delete cells. */
+/** Keys pressed inside a widget are the widget's: JupyterLab would insert and delete cells.
+ *  JupyterLab listens while the event rises, so it is stopped there; Notebook 7 while it sinks, before a widget hears of
+ *  it, but not for an element that bears the attribute. Keys with Ctrl, and Escape, are the notebook's. */
 const keepKeys = (el) => {
-  const keep = (e) => { if (!e.ctrlKey && !e.metaKey && !e.altKey && e.key !== "Escape") e.stopPropagation(); };
+  const ours = (e) => !e.ctrlKey && !e.metaKey && !e.altKey && e.key !== "Escape";
+  const keep = (e) => { if (ours(e)) e.stopPropagation(); };
+  const mark = (e) => { if (el.contains(e.target)) e.target.toggleAttribute("data-lm-suppress-shortcuts", ours(e)); };
   el.addEventListener("keydown", keep);
-  return () => el.removeEventListener("keydown", keep);
+  window.addEventListener("keydown", mark, true);
+  return () => { el.removeEventListener("keydown", keep); window.removeEventListener("keydown", mark, true); };
 };
 
 /** The static picture displayed before the widget steps aside while the widget is there. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -17,7 +18,7 @@ from nanlab.views._story import story
 if TYPE_CHECKING:
     from nanlab.trace import Trace
 
-STATISTICS = ("nan", "posinf", "neginf", "zero", "min", "max", "rms")
+STATISTICS = ("zero", "nan", "inf", "min", "max", "rms")
 KEPT = {"yes": "", "perhaps": " if needed", "no": "not kept", "unknown": "not known"}
 
 
@@ -67,17 +68,17 @@ def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
 
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
     """Of one tensor: kept (as which attribute), name, texts of its numbers, and its exponents as a line of blocks."""
-    texts = ["×".join(map(str, tensor.shape)) or "scalar", tensor.dtype]
-    stats = tensor.stats
-    texts += [number(getattr(stats, name)) if stats is not None else "–" for name in STATISTICS]
-    kept = tensor.kept in ("yes", "perhaps")
+    stats, kept = tensor.stats, tensor.kept in ("yes", "perhaps")
+    values = asdict(stats) | {"inf": stats.posinf + stats.neginf} if stats is not None else dict.fromkeys(STATISTICS)
+    exponents = trace.histogram(tensor.number) if tensor.number is not None and stats is not None else None
     return {
         "kept": kept,
         "as": (tensor.attribute or "kept") + KEPT[tensor.kept] if kept else KEPT[tensor.kept],
         "name": described(tensor),
-        "texts": texts,
-        "bad": stats is not None and stats.nonfinite > 0,
-        "blocks": blocks(trace.histogram(tensor.number)) if tensor.number is not None and stats is not None else "",
+        "shape": "×".join(map(str, tensor.shape)) or "scalar",
+        "numbers": [number(values[name]) for name in STATISTICS],
+        "blocks": blocks(exponents) if exponents is not None else "",
+        "dtype": tensor.dtype,
     }
 
 

@@ -303,9 +303,10 @@ function render({ model, el }) {
   function tensors(detail) {
     const all = detail?.tensors ?? [];
     if (!all.length) return null;
-    const heads = ["kept as", "tensor", "shape", "dtype", "NaN", "+inf", "−inf", "zero", "min", "max", "rms", "exponents"];
+    const heads = ["kept as", "tensor", "shape", "zero", "NaN", "inf", "min", "max", "rms", "dtype", "exponents"];
     const row = (t) => h("tr", { class: t.kept ? "nl-kept" : "nl-dim" }, h("th", { scope: "row", class: t.kept ? "nl-mono" : null }, t.as),
-      h("td", {}, t.name), t.texts.map((text) => h("td", {}, text)), h("td", { class: "nl-blocks", title: "2⁻⁴¹ to 2²⁰" }, t.blocks));
+      h("td", { title: t.name }, t.name), [t.shape, ...t.numbers].map((text) => h("td", {}, text)),
+      h("td", {}, t.dtype), h("td", { class: "nl-blocks", title: "values by exponent, 2⁻⁴¹ to 2²⁰" }, t.blocks));
     return h("div", { class: "nl-wide", tabindex: 0, role: "region", "aria-label": "Saved for backward" },
       h("table", {}, h("caption", { class: "nl-dim" }, "Saved for backward: the forward operation’s operands and results"),
         h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, all.map(row))));

@@ -195,6 +195,13 @@ class Notebook:
         assert value["status"] == "ok", value
         return json.loads(ast.literal_eval(value["data"]["text/plain"]))
 
+    def until(self, expression: str, value: Any, seconds: float = 10) -> None:
+        """Wait until an expression in the kernel has a value: what a widget reports is served beside the cells."""
+        end = time.monotonic() + seconds
+        while (found := self.py(expression)) != value:
+            assert time.monotonic() < end, f"{expression} is {found!r}, not {value!r}"
+            time.sleep(0.05)
+
     def close(self) -> None:
         """Leave the kernel as a new one: no variables, no widgets, no extension."""
         ip = "get_ipython()"

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bare_page import mount
 from fake_trace import big_trace, fake_trace
 
+import nanlab
 from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views._histograms import dense, format_for_browser
 from nanlab.views.browse import browse
@@ -118,6 +119,47 @@ def test_the_keyboard_alone_walks_the_graph_and_keeps_its_keys(bare: Page) -> No
     assert bare.evaluate("window.heard") == []
     bare.keyboard.press("Control+s")
     assert bare.evaluate("window.heard") == ["Control", "s"] or bare.evaluate("window.heard") == ["s"]
+
+
+def test_plain_keys_are_marked_as_the_widgets_own_before_a_capturing_notebook_hears_them(bare: Page) -> None:
+    mount(bare, stepper(fake_trace()))
+    bare.evaluate(
+        """window.seen = []; document.addEventListener('keydown',
+        (e) => window.seen.push([e.key, e.target.hasAttribute('data-lm-suppress-shortcuts')]), true)"""
+    )
+    bare.get_by_role("tree", name="Backward graph").focus()
+    for key in ("d", "Escape"):
+        bare.keyboard.press(key)
+    bare.keyboard.press("Control+s")
+    seen = bare.evaluate("window.seen")
+    assert [pair for pair in seen if pair[0] != "Control"] == [["d", True], ["Escape", False], ["s", False]]
+
+
+def test_a_node_shows_what_it_saved_and_a_leaf_its_parameter(bare: Page) -> None:
+    net = torch.nn.Linear(2, 2)
+    with nanlab.watch(net, on_fault="record") as trace:
+        (0 * net(torch.ones(1, 2))).sqrt().sum().backward()
+    mount(bare, stepper(trace))
+    saved = bare.get_by_role("region", name="Saved for backward")
+    expect(saved.get_by_role("row", name="_saved_result")).to_contain_text("result, of sqrt")
+    bare.get_by_role("searchbox", name="Find node").fill("weight")
+    expect(bare.get_by_role("treeitem", selected=True)).to_contain_text("AccumulateGrad")
+    expect(bare.get_by_role("region", name="Selected node")).to_contain_text("weight")
+
+
+def test_the_first_loss_is_told_and_found_by_a_button(bare: Page) -> None:
+    x = torch.tensor([1e-5, 1e-6, 0.5]).half()
+    with nanlab.watch(on_fault="record") as trace:
+        big = torch.full((64,), 1e-7)
+        (x * x).sum()
+        (big / 100).half()
+    made = underflow(trace)
+    made.selected = 2
+    mount(bare, made)
+    expect(bare.get_by_text("Signal is lost first at")).to_contain_text("loses 66.7 % of its values")
+    bare.get_by_role("button", name="First loss").click()
+    at = bare.evaluate("window.model.get('selected')")
+    assert (made.rows.iloc[at]["op"], made.rows.iloc[at]["dtype"]) == ("mul", "float16")
 
 
 def test_find_node_opens_the_group_and_goes_on_with_enter(bare: Page) -> None:

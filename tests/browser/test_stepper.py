@@ -34,23 +34,23 @@ def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(notebook: Cal
         "Born here: finite came in, local derivative or product inf"
     )
     expect(out.get_by_role("group", name="Source")).to_contain_text(".sqrt()")
-    assert nb.py("[s.row['name'], s.row['status'], s.node == int(s.row['node'])]") == ["SqrtBackward0", "born", True]
+    nb.until("[s.row['name'], s.row['status'], s.node == int(s.row['node'])]", ["SqrtBackward0", "born", True])
 
     out.get_by_role("button", name="Next").click()
     expect(chosen).to_contain_text("SumBackward1")
     expect(out.get_by_role("region", name="Selected node")).to_contain_text("Carried")
-    assert nb.py("s.row['name']") == "SumBackward1"
+    nb.until("s.row['name']", "SumBackward1")
     out.get_by_role("button", name="Previous").click()
-    assert nb.py("s.row['name']") == "SqrtBackward0"
+    nb.until("s.row['name']", "SqrtBackward0")
     slider = out.get_by_role("slider", name="Backward step")
     slider.fill("0")
     expect(chosen).to_contain_text("MeanBackward0")
-    assert nb.py("s.position") == 0
+    nb.until("s.position", 0)
     out.get_by_role("button", name="First bad").click()
     expect(chosen).to_contain_text("SqrtBackward0")
     out.get_by_role("searchbox", name="Find node").fill("relu")
     expect(chosen).to_contain_text("ReluBackward0")
-    assert nb.py("s.row['op']") == "relu"
+    nb.until("s.row['op']", "relu")
     play = out.get_by_role("button", name="Play")
     before = nb.py("s.position")
     play.click()
@@ -58,7 +58,7 @@ def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(notebook: Cal
     nb.page.wait_for_timeout(450)
     play.click()
     expect(play).to_have_attribute("aria-pressed", "false")
-    assert nb.py("s.position") > before
+    nb.until(f"s.position > {before}", True)
 
 
 def test_python_moves_the_page_too(notebook: Callable[..., Any]) -> None:
@@ -74,7 +74,7 @@ def test_the_keyboard_alone_and_the_notebook_keeps_its_cells(notebook: Callable[
     for key, name in [("Home", "MeanBackward0"), ("ArrowDown", "SqrtBackward0"), ("n", "SumBackward1")]:
         nb.page.keyboard.press(key)
         expect(tree.get_by_role("treeitem", selected=True)).to_contain_text(name)
-        assert nb.py("s.row['name']") == name
+        nb.until("s.row['name']", name)
     for key in ("a", "d", "d", "x", "b"):
         nb.page.keyboard.press(key)
     nb.page.keyboard.press("/")
@@ -82,7 +82,7 @@ def test_the_keyboard_alone_and_the_notebook_keeps_its_cells(notebook: Callable[
     expect(tree.get_by_role("treeitem", selected=True)).to_contain_text("MeanBackward0")
     nb.out(1).get_by_role("button", name="Next").focus()
     nb.page.keyboard.press("Enter")
-    assert nb.py("s.position") == 1
+    nb.until("s.position", 1)
     assert nb.js("return w.content.widgets.length") == 3
 
 
@@ -90,14 +90,14 @@ def test_training_steps_and_backward_passes_can_be_chosen(notebook: Callable[...
     nb = opened(notebook)
     passes = nb.py("s.passes")
     assert [each["step"] for each in passes] == [0, 0, 1, 1]
-    assert nb.py("s.chosen") == 3
+    nb.until("s.chosen", 3)
     pane = nb.out(1).get_by_role("region", name="Selected node")
     nb.out(1).get_by_label("Backward pass").select_option(index=0)
     expect(pane).to_contain_text("Finite in, finite out")
-    assert nb.py("[s.chosen, int(s.row['step']), len(s.graph['node'])]") == [2, 1, passes[2]["nodes"]]
+    nb.until("[s.chosen, int(s.row['step']), len(s.graph['node'])]", [2, 1, passes[2]["nodes"]])
     nb.out(1).get_by_label("Training step").select_option("0")
     expect(nb.out(1).get_by_label("Backward pass")).to_contain_text("1 of 2")
-    assert nb.py("[s.chosen, int(s.row['step'])]") == [0, 0]
+    nb.until("[s.chosen, int(s.row['step'])]", [0, 0])
 
 
 def test_it_follows_the_dark_theme(notebook: Callable[..., Any], theme: Callable[[str], None]) -> None:

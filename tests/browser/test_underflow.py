@@ -33,15 +33,15 @@ def test_each_control_changes_the_readout_and_the_kernel(notebook: Callable[...,
 
     out.get_by_role("slider", name="Loss scale (log2)").fill("40")
     expect(flushed).to_contain_text("0 %")
-    assert nb.py("u.log2_scale") == 40
+    nb.until("u.log2_scale", 40)
     for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         out.get_by_role("checkbox", name=name, exact=True).check()
     expect(readout.get_by_role("row")).to_have_count(5)
-    assert nb.py("list(u.shares.index)") == ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+    nb.until("list(u.shares.index)", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
     out.get_by_role("checkbox", name="float16", exact=True).uncheck()
     expect(readout.get_by_role("row")).to_have_count(4)
     out.get_by_label("Tensor").select_option(index=3)
-    assert nb.py("[u.selected, int(u.row['numel']) >= int(u.shares['numel'].iloc[0])]") == [3, True]
+    nb.until("[u.selected, int(u.row['numel']) >= int(u.shares['numel'].iloc[0])]", [3, True])
     shown = readout.get_by_role("row").nth(1).get_by_role("cell").first.inner_text()
     assert int(shown.split()[-1].replace(",", "")) == nb.py("int(u.shares['zero'].iloc[0])")
 
@@ -49,9 +49,9 @@ def test_each_control_changes_the_readout_and_the_kernel(notebook: Callable[...,
 def test_best_scale_is_taken_over(notebook: Callable[..., Any]) -> None:
     nb = opened(notebook)
     nb.out(1).get_by_role("button", name="for this tensor").click()
-    assert nb.py("u.log2_scale == u.tensors[0]['best']['float16'] and u.log2_scale > 0")
+    nb.until("u.log2_scale == u.tensors[0]['best']['float16'] and u.log2_scale > 0", True)
     nb.out(1).get_by_role("button", name="gradients").click()
-    assert nb.py("u.log2_scale == u.gradients['best']['float16']")
+    nb.until("u.log2_scale == u.gradients['best']['float16']", True)
 
 
 def test_the_keyboard_alone_moves_the_loss_scale(notebook: Callable[..., Any]) -> None:
@@ -61,13 +61,13 @@ def test_the_keyboard_alone_moves_the_loss_scale(notebook: Callable[..., Any]) -
     nb.page.keyboard.press("ArrowRight")
     nb.page.keyboard.press("ArrowRight")
     expect(slider).to_have_attribute("aria-valuetext", "2 to the 2")
-    assert nb.py("u.log2_scale") == 2
+    nb.until("u.log2_scale", 2)
     box = nb.out(1).get_by_role("checkbox", name="bfloat16")
     box.focus()
     nb.page.keyboard.press("Space")
     for key in ("d", "d", "a"):
         nb.page.keyboard.press(key)
-    assert nb.py("u.chosen") == ["float16", "bfloat16"]
+    nb.until("u.chosen", ["float16", "bfloat16"])
     assert nb.js("return w.content.widgets.length") == 2
 
 
