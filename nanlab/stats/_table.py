@@ -144,11 +144,10 @@ class StatsTable:
         NaN themselves.
         """
         self.flush()
-        words = self._rows[: self.n] if rows is None else self._rows[: self.n][rows]
-        columns = {name: words[:, place].copy() for place, name in enumerate(L.COUNTS)}
-        values = words.view(np.float64)
-        columns |= {name: values[:, place].copy() for place, name in enumerate(L.VALUES, start=L.MIN)}
-        return columns | {"known": words[:, L.BINS] != L.UNKNOWN}
+        words = (self._rows[: self.n] if rows is None else self._rows[: self.n][rows]).T.copy()
+        columns = dict(zip(L.COUNTS, words, strict=False))
+        columns |= zip(L.VALUES, words[L.MIN :].view(np.float64), strict=False)
+        return columns | {"known": words[L.BINS] != L.UNKNOWN}
 
     def histogram(self, row: int, signed: bool = False) -> pd.Series:
         """Exact count of the non-zero finite elements per exponent floor(log2|x|); exponents without any are left out.

@@ -55,13 +55,16 @@ def values_array(values: Array) -> Any:
 
 def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
     """The numbers of these statistics (-1: gone), by column of ``StatsTable.columns``."""
-    size = len(stats)
+    size, chunks = len(stats), stats >> 32
+    if size and chunks[0] >= 0 and (chunks == chunks[0]).all() and recording.chunks[chunks[0]].stat_rows is None:
+        columns = recording.chunks[chunks[0]].stats.columns(stats & 0xFFFFFFFF)
+        return {name: columns[name] for name in (*COUNTS, *HALF, *VALUES, "known")}
     found: dict[str, Array] = {name: np.zeros(size, np.int64) for name in (*COUNTS, *HALF)}
     found |= {name: np.full(size, np.nan) for name in VALUES}
     found["known"] = np.zeros(size, bool)
-    for number in np.unique(stats[stats >= 0] >> 32).tolist():
+    for number in np.unique(chunks[stats >= 0]).tolist():
         chunk = recording.chunks[number]
-        mask = (stats >= 0) & (stats >> 32 == number)
+        mask = (stats >= 0) & (chunks == number)
         rows = stats[mask] & 0xFFFFFFFF
         if chunk.stat_rows is not None:
             rows = np.searchsorted(chunk.stat_rows, rows)
