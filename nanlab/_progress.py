@@ -51,4 +51,5 @@ def line(recording: Recording) -> str:
         (s for s in ("turned", "born", "carried", "healed") if STATUSES.index(s) in recording.status.values()), "ok"
     )
     steps = len(recording.starts) - 1
-    return f"nanwatch: {steps:,} steps, {recording.end:,} results seen, worst status so far: {worst}"
+    done = "1 step" if steps == 1 else f"{steps:,} steps"
+    return f"nanwatch: {done}, {recording.end:,} results seen, worst status so far: {worst}"

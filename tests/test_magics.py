@@ -166,6 +166,43 @@ def test_interrupt_ends_the_cell_and_reports_what_was_recorded(cell: Cell) -> No
     assert cell("len(trace.steps)").value == 2
 
 
+def test_interrupt_in_the_middle_of_backward_leaves_torch_and_the_shell_as_they_were(cell: Cell) -> None:
+    interrupted = """%%nanwatch model -o trace
+def stop(gradient):
+    raise KeyboardInterrupt
+y = model(x)
+y.register_hook(stop)
+y.exp().sum().backward()"""
+    ran = cell(interrupted)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert len(ran.shown) == 1, "what was recorded is reported"
+    assert "nanwatch:" not in ran.err
+    assert cell("sorted({'exp', 'sum'} & set(trace.ops.op))").value == ["exp", "sum"]
+    assert cell("%%nanwatch model -o again\ntrain(2, healthy)").value == 2
+    assert cell("len(again.steps), bool(again.findings)").value == (2, False)
+    assert cell("len(torch.utils._python_dispatch._get_current_dispatch_mode_stack())").value == 0
+
+
+def test_a_watched_cell_inside_a_watch_is_one_line_and_the_outer_watch_goes_on(cell: Cell) -> None:
+    inner = "get_ipython().run_cell('%%nanwatch model\\nx.exp()')"
+    ran = cell(f"import nanlab\nwith nanlab.watch(model) as outer:\n    {inner}\n    x.sqrt()")
+    assert ran.success
+    assert ran.err.strip().splitlines() == [
+        "UsageError: a watch is already running (they do not nest); end it first, in a notebook with: %nanwatch off"
+    ]
+    assert cell("[op for op in ('exp', 'sqrt') if op in set(outer.ops.op)]").value == ["sqrt"]
+
+
+def test_work_in_another_thread_is_said_not_to_be_seen(cell: Cell) -> None:
+    ran = cell(
+        "%%nanwatch model\nimport threading\nt = threading.Thread(target=train, args=(1, healthy))\nt.start(); t.join()"
+    )
+    assert ran.success
+    (shown,) = ran.shown
+    assert "no operation ran (those in other threads are not seen)" in shown
+    assert "\n" not in shown
+
+
 def test_results_are_bit_identical_with_and_without_a_watch(cell: Cell) -> None:
     cell(SETUP + "train(5, healthy)")
     plain = cell("model.weight.detach().clone()").value

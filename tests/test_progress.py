@@ -34,7 +34,7 @@ def test_the_line_appears_after_a_while_and_goes_when_the_cell_ends(monkeypatch:
         watched(progress)
         progress.end()
     texts = [output.data["text/plain"] for output in seen.outputs]
-    assert texts[0].startswith("nanwatch: 1 steps, ")
+    assert texts[0].startswith("nanwatch: 1 step, ")
     assert texts[-1] == ""
 
 

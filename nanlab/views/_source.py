@@ -21,7 +21,7 @@ def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[
     found = dict(trace.source(file, int(line), context))
     if not any(text.strip() for text in found.values()):
         return []
-    return [(n, as_typed(found.get(n, ""))) for n in range(min(found), max(found) + 1)]
+    return [(n, as_typed(found.get(n, ""))) for n in range(max(1, int(line) - context), max(found) + 1)]
 
 
 def as_typed(text: str) -> str:
@@ -38,5 +38,6 @@ def as_typed(text: str) -> str:
         name = TYPED_AS if words[0] == OUR_MAGIC else f"%{words[0]}"
         words = [name, *words[1:]]
     else:
-        words = [("!" if match["method"] == "system" else "!!") + words[0], *words[1:]]
+        double = match["method"] == "getoutput" and not match["before"].rstrip().endswith("=")
+        words = [f"{'!!' if double else '!'}{words[0]}", *words[1:]]
     return match["before"] + " ".join(word for word in words if word)

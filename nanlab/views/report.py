@@ -97,7 +97,7 @@ def verdict_text(trace: Trace) -> str:
 
 def _healthy(trace: Trace) -> str:
     if not len(trace.ops):
-        return "Nothing was watched: no operation ran."
+        return "Nothing was watched: no operation ran (those in other threads are not seen)."
     return f"No harmful NaN or infinity. Watched: {covered(trace)}."
 
 
