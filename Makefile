@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 TORCH := $(VENV)/.torch
 READY := $(VENV)/.ready
 FIRST := notebooks/01-first-nan.ipynb
-NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 LAB := --LabApp.default_url=/lab/tree/$(FIRST)
 ifeq ($(BROWSER),none)
@@ -50,8 +49,8 @@ bench: $(READY)  ## measure what a watch costs
 notebooks: $(READY)  ## run the notebooks and keep their outputs in them
 	$(BIN)/python notebooks/build.py
 
-docs: $(READY)  ## the notebooks as web pages in build/docs
-	$(BIN)/jupyter nbconvert --to html --output-dir build/docs $(NOTEBOOKS)
+docs: $(READY)  ## the documentation in build/docs: API, a page for each cause, notebooks
+	$(BIN)/python docs/build.py
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -65,5 +64,5 @@ $(TORCH): constraints.txt
 	@touch $@
 
 $(READY): $(TORCH) pyproject.toml constraints.txt
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,dev,docs]'
 	@touch $@

@@ -1,0 +1,87 @@
+"""The public API as pages, from its docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import pdoc
+import pdoc.doc
+import pdoc.render
+from jinja2 import pass_context
+from jinja2.runtime import Context
+from pdoc.render_helpers import to_markdown_with_context
+
+import nanlab
+
+TEMPLATES = Path(__file__).resolve().parent / "templates" / "api"
+MODULES = (
+    "nanlab",
+    "nanlab.rules",
+    "nanlab.rules.errors",
+    "nanlab.analysis.epsilon",
+    "nanlab.analysis.compare",
+    "nanlab.analysis.clipping",
+    "nanlab.analysis.loss_scale",
+    "nanlab.views.report",
+    "nanlab.views.stepper",
+    "nanlab.views.underflow",
+    "nanlab.views.plots",
+    "nanlab.magics",
+    "nanlab.formats",
+    "nanlab.errors",
+)
+NAMES = re.compile(r"[a-z_]\w*(, \*{0,2}[a-z_]\w*)*")  # before the colon of `keep: how many steps ...`
+SENTENCE = re.compile(r"[A-Z]\w+ ")
+
+
+def as_list(docstring: str) -> str:
+    """Lines such as ``keep: how many steps ...`` as a Markdown list, with what runs on below each of them."""
+    lines: list[str] = []
+    inside = False
+    first, *rest = docstring.splitlines() or [""]
+    lines.append(first)
+    for line in rest:
+        name, colon, meaning = line.partition(": ")
+        if colon and NAMES.fullmatch(name):
+            lines += ([] if inside else [""]) + [f"- `{name}`: {meaning}"]
+            inside = True
+        elif inside and line.strip() and not SENTENCE.match(line):
+            lines.append(f"  {line.strip()}")
+        else:
+            lines += ([""] if inside else []) + [line]
+            inside = False
+    return "\n".join(lines)
+
+
+def comment(variable: pdoc.doc.Variable) -> str:
+    """What stands beside a field of a class in its source, where a docstring cannot: ``step: int  # from 0``."""
+    owner = sys.modules[variable.modulename]
+    for name in variable.qualname.split(".")[:-1]:
+        owner = getattr(owner, name)
+    try:
+        source = inspect.getsource(owner)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        return ""
+    field = re.search(rf"^    {variable.name}: .*(?:\n(?:     .*|    \)))*", source, re.MULTILINE)
+    found = re.search(r"#\s*(.+)", field[0]) if field else None
+    return found[1].strip() if found else ""
+
+
+@pass_context
+def _to_markdown(context: Context, docstring: str) -> str:
+    return to_markdown_with_context(context, as_list(docstring))
+
+
+def build(target: Path) -> None:
+    """Write the reference to a folder; its links and its search work from a disk."""
+    pdoc.render.configure(docformat="markdown", show_source=False, template_directory=TEMPLATES)
+    pdoc.render.env.filters["to_markdown"] = _to_markdown
+    pdoc.render.env.globals["comment"] = comment
+    nanlab.last = None  # as a reader finds it
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Error parsing type annotation")  # pandas has no Series[int] while running
+        pdoc.pdoc(*MODULES, output_directory=target)
