@@ -108,6 +108,7 @@ class Standstill:
     by_hand: bool  # outside of an optimizer: a moving average, say
     first: int = -1  # position of the first update without effect, -1: there is none
     still: int = 0
+    coefficient: str = ""  # dtype in which 1 - decay, say, is exactly zero, and with it what is added
     moved_after: int = 0  # updates with effect since
     moved_before: int = 0
 

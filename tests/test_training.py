@@ -252,3 +252,72 @@ def test_optimizer_that_steps_past_the_scaler_is_found_at_its_line() -> None:
 
 def test_right_order_is_healthy() -> None:
     assert watched(*scaled("unscale first"), 4).findings == []
+
+
+@pytest.mark.parametrize("form", ["add_", "lerp_"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_decay_that_rounds_to_one_in_a_narrow_dtype_is_why_the_average_stands_still(
+    dtype: torch.dtype, form: str
+) -> None:
+    torch.manual_seed(7)
+    net = nn.Linear(8, 8)
+    net.register_buffer("average", net.weight.detach().clone())
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    decay = torch.full((), 0.9999, dtype=dtype)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 8)
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(net(x), x)
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            if form == "add_":
+                net.average.mul_(decay).add_(net.weight * (1 - decay))
+            else:
+                net.average.lerp_(net.weight, (1 - decay).float())
+        return loss.detach()
+
+    findings = watched(net, step, 5).findings
+    if dtype == torch.float32:
+        assert findings == []
+    else:
+        assert [(f.cause, f.severity, f.op) for f in findings] == [("absorbed-update", "error", form)]
+        assert "exactly 0 in bfloat16" in findings[0].title
+
+
+def test_bad_learning_rate_in_a_tensor_is_led_back_to_the_line_that_made_it() -> None:
+    torch.manual_seed(8)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=torch.tensor(0.01))
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = net(torch.randn(8, 4)).square().mean()
+        loss.backward()
+        opt.param_groups[0]["lr"] = torch.tensor(0.01) / torch.tensor(0.0 if i == 2 else 1.0)  # RATE
+        opt.step()
+        return loss.detach()
+
+    found = told(watched(net, step, 9))
+    assert (found.line, found.step, found.op) == (line_of("RATE"), 2, "div")
+
+
+def test_scaler_whose_scale_is_zero_is_told_so() -> None:
+    torch.manual_seed(9)
+    net = nn.Linear(4, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 0.0})
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = net(torch.randn(8, 4)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        return loss.detach()
+
+    trace = watched(net, step, 4)
+    assert [(f.cause, f.step) for f in trace.findings] == [("loss-scale-overflow", 0)]
+    assert "scale is 0" in told(trace).title

@@ -133,9 +133,11 @@ def note_standstills(
         if step.value is not None and step.lr and step.value >= rows.start:
             _count(rows, history, step.owner, step.value, bool(still_now[i]), by_hand=False)
     for owner, position in written:
-        still = _unchanged(recording, position)
+        still, coefficient = _unchanged(recording, position), ""
+        if still is None and (coefficient := _vanished_factor(recording, position)):
+            still = True
         if still is not None:
-            _count(rows, history, owner, position, still, by_hand=True)
+            _count(rows, history, owner, position, still, by_hand=True, coefficient=coefficient)
 
 
 def _unchanged(recording: Recording, position: int) -> bool | None:
@@ -159,6 +161,26 @@ def _unchanged(recording: Recording, position: int) -> bool | None:
     return None if before[1].zero == before[1].numel else after == before[0]
 
 
+def _vanished_factor(recording: Recording, position: int) -> str:
+    """The narrow dtype in which a difference such as 1 - decay is exactly zero, and with it all that an update adds; "" if none is."""
+    row = recording.row(position)
+    if row is None or recording.ops.items[row[OP]] not in ADDS or len(operands := recording.operands(position)) < 2:
+        return ""
+    added, factors = recording.stats(operands[1][0]), operands[2:]  # of lerp_: the weight
+    if added is not None and added.zero == added.numel:
+        factors = recording.operands(operands[1][0])
+    for source, _ in factors:
+        factor, made = recording.stats(source), recording.row(source) if source >= 0 else None
+        if made is not None and recording.ops.items[made[OP]] in CASTS:
+            made = next((recording.row(s) for s, _ in recording.operands(source) if s >= 0), None)
+        if made is None or factor is None or factor.numel != 1 or not factor.zero:
+            continue
+        dtype = recording.dtypes.items[made[DTYPE]]
+        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in (torch.float16, torch.bfloat16):
+            return str(dtype).removeprefix("torch.")
+    return ""
+
+
 def _outputs(recording: Recording, call: int) -> int:
     """How many tensors a call wrote."""
     count = 1
@@ -167,7 +189,9 @@ def _outputs(recording: Recording, call: int) -> int:
     return count
 
 
-def _count(rows: StepRows, history: History, owner: int, position: int, still: bool, by_hand: bool) -> None:
+def _count(
+    rows: StepRows, history: History, owner: int, position: int, still: bool, by_hand: bool, coefficient: str = ""
+) -> None:
     if position < rows.start:
         return
     recording, row = rows.recording, rows.meta[position - rows.start]
@@ -178,7 +202,7 @@ def _count(rows: StepRows, history: History, owner: int, position: int, still: b
         assert place is not None  # the step that has just ended is never folded
         value = recording.stats(position)
         known = history.standstills[key] = Standstill(
-            place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand
+            place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand, coefficient=coefficient
         )
     if still:
         if known.first < 0:

@@ -113,9 +113,10 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     harmful = cost != "tensor" and lasting
     names = [f.name for f in flushes if f.name]
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
-    loses = {"gradient": f"the whole gradient of {shown} is lost", "update": f"{shown} gets no update"}.get(
-        cost, "all its values are lost"
-    )
+    loses = {
+        "gradient": f"the whole gradient of {shown} is lost",
+        "update": f"{shown} {'gets' if len(names) == 1 else 'get'} no update",
+    }.get(cost, "all its values are lost")
     limits = format_of(_dtype(flush.at.dtype))
     place = where(recording, flush.at)
     return Finding(
@@ -197,6 +198,8 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
     names = [recording.parameter_names[m.owner] for m in stuck]
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     first = min(stuck, key=lambda m: m.first)
+    if largest.coefficient:
+        return _vanished_finding(trace, first, shown)
     return Finding(
         cause="absorbed-update",
         severity="error" if whole else "warning",
@@ -214,6 +217,21 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
         ],
         harmful=whole,
         **(where(recording, first.at)),
+    )
+
+
+def _vanished_finding(trace: Trace, first: Standstill, shown: str) -> Finding:
+    return Finding(
+        cause="absorbed-update",
+        severity="error",
+        title=f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in {first.coefficient}",
+        explanation=f"{absorbed_update.explanation} Here a coefficient near 1 was rounded to 1 in {first.coefficient}, so that "
+        f"1 minus it is 0, in each of {first.still} steps.",
+        step=trace.recording.step_of(first.first),
+        symptom="silent-underflow",
+        fixes=[Fix("keep the coefficient in float32, or a Python number", "decay = 0.9999")],
+        harmful=True,
+        **where(trace.recording, first.at),
     )
 
 

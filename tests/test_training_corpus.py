@@ -1,0 +1,36 @@
+"""What is said of the training loops of the corpus, held against what each program declares of itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "corpus"))
+
+import harness
+import score
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+LOOPS = "t003 t016 t019 t022 t026 t030 t040 t065 t066 t067 t068 t069 t070 t071 t072".split()
+
+
+@pytest.mark.parametrize("number", LOOPS)
+def test_cause_line_operator_phase_and_step_are_those_of_the_program(number: str) -> None:
+    found = score.judge(path := harness.case_files([number], "t")[0], score.watch(path))
+    assert [part for part, right in found.right.items() if not right and part != "verified"] == [], str(found)
+    assert not found.answer.notes
+
+
+@pytest.mark.parametrize("number", LOOPS)
+def test_repaired_twin_raises_no_alarm(number: str) -> None:
+    found = score.judge(path := harness.case_files([number], "t")[0], score.watch(path, fixed=True), fixed=True)
+    assert not found.alarm and not found.answer.notes, str(found)
+
+
+@pytest.mark.parametrize("number", ["h201", "h202", "h209", "h212", "h213"])
+def test_healthy_loop_has_nothing_worse_than_a_note(number: str) -> None:
+    found = score.watch(harness.case_files([number], "h")[0])
+    assert not found.cause and not found.notes
