@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 
 from nanlab.analysis.provenance import Origin
-from nanlab.trace.recording import BACKWARD, CALL, MODULE, NODE, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, CALL, LINE, MODULE, NODE, OP, OPTIMIZER, PHASE, Recording
 
 
 def phase_of(recording: Recording, origin: Origin) -> str:
@@ -18,10 +19,28 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if row is None:
         return "forward" if origin.kind == "intended" else "data"
     if origin.kind == "uninitialised":
-        return "init" if origin.position < recording.began else "forward" if row[MODULE] else "data"
+        return (
+            "init"
+            if origin.position < recording.began
+            else "forward"
+            if row[MODULE] or _in_forward(recording, row[LINE])
+            else "data"
+        )
     if comes_back(recording, origin):
         return "backward"
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
+
+
+def _in_forward(recording: Recording, place: int) -> bool:
+    """Whether a line stands in a method called ``forward``: the root module has no path that would tell."""
+    _, number, file = recording.places[place]
+    lines = linecache.getlines(file)[:number]
+    indent = len(lines[-1]) - len(lines[-1].lstrip()) if lines else 0
+    for text in reversed(lines):
+        found = re.match(r"(\s*)(?:async )?def (\w+)", text)
+        if found and len(found[1]) < indent:
+            return found[2] in ("forward", "__call__")
+    return False
 
 
 def comes_back(recording: Recording, origin: Origin) -> bool:

@@ -164,6 +164,8 @@ def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
 def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     recording = trace.recording
     place = where(recording, found.at)
+    if found.kind != "part-unscaled" and place["phase"] in ("forward", "other"):
+        place["phase"] = "optimizer"  # what is done to gradients, with or without torch.no_grad
     step = recording.step_of(found.position)
     if found.kind == "bypass":
         title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"

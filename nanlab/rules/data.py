@@ -55,7 +55,12 @@ def _is_weight(fault: Fault) -> bool:
 def _owned(fault: Fault) -> str:
     use, slot = _first_use(fault)
     running = fault.op_at(use) == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0
-    return "buffer" if running or fault.kind == "buffer" else "parameter"
+    if running or fault.kind == "buffer":
+        return "buffer"
+    made_here = (
+        fault.position >= 0 and "buffer" in fault.recording.parameter_kinds and fault.recording.training.parameters
+    )
+    return "buffer" if made_here and not _is_parameter(fault) else "parameter"
 
 
 def _is_parameter(fault: Fault) -> bool:

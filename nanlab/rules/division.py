@@ -149,6 +149,8 @@ def div_by_tiny(fault: Fault) -> Match | None:
     if fault.backward and fault.forward in ("reciprocal", "rsqrt") and fault.name in ("mul", "pow"):
         return _large_reciprocal(fault)
     below = fault.at(divisor(fault))
+    if below is None and not fault.backward and fault.name == "mul":
+        below = _inverted(fault)
     if (
         below is None
         or not len(below)
@@ -165,6 +167,16 @@ def div_by_tiny(fault: Fault) -> Match | None:
         f"{fault.numel:,}"
     )
     return match(fault, title, numerator=above, divisor=divisor(fault))
+
+
+def _inverted(fault: Fault) -> Tensor | None:
+    """The divisors of a quotient that was computed as a product with a reciprocal, as ``2.0 / x`` is."""
+    for slot in (0, 1):
+        row = fault.operand_row(slot)
+        values = fault.at(fault.argument(slot))
+        if values is not None and row >= 0 and fault.op_at(row) in ("reciprocal", "rsqrt"):
+            return 1 / values.double()
+    return None
 
 
 def _large_reciprocal(fault: Fault) -> Match | None:

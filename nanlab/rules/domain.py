@@ -221,7 +221,9 @@ def inverse_function_domain(fault: Fault) -> Match | None:
 
 # -- exp ---------------------------------------------------------------------------------------------------------------
 
-_EXPS = frozenset("exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erfcx".split())
+_EXPS = frozenset(
+    "exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erfcx linalg_matrix_exp matrix_exp".split()
+)
 
 
 @rule(

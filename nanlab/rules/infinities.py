@@ -61,7 +61,7 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     """
     if fault.kind == "intended":
         return _intended_row(fault)
-    if fault.name in ("sub", "rsub"):
+    if fault.name in ("sub", "rsub") and not fault.backward:
         return _by_hand(fault)
     if fault.forward not in _SOFTMAXES:
         return None
@@ -81,8 +81,6 @@ def softmax_all_masked(fault: Fault) -> Match | None:
 
 def _by_hand(fault: Fault) -> Match | None:
     """Scores minus their logsumexp or maximum, where both are -inf: a softmax in two lines, or in torch.distributions."""
-    if fault.backward:
-        return None
     for slot in (0, 1):
         row = fault.operand_row(slot)
         made = next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None) if row >= 0 else None

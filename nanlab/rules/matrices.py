@@ -11,7 +11,7 @@ from nanlab.rules._rule import COMPOSITE, Match, rule
 _MATRIX = (
     "linalg_svd linalg_eig linalg_qr linalg_inv linalg_solve linalg_lu linalg_det slogdet logdet linalg_cholesky "
     "cholesky "
-    "linalg_lstsq linalg_pinv triangular_solve linalg_ldl linalg_householder matrix_exp geqrf lu_solve inverse"
+    "linalg_lstsq linalg_pinv triangular_solve linalg_ldl linalg_householder geqrf lu_solve inverse"
 ).split()
 
 

@@ -81,7 +81,8 @@ def pow_negative_base(fault: Fault) -> Match | None:
     base, values, powers = _power(fault)
     if base is None or values is None or powers is None:
         return None
-    at = (values < 0) & ((powers != powers.round()) | fault.backward)
+    by_exponent = fault.backward and isinstance(fault.subject(1, "exponent"), torch.Tensor)  # times the log of the base
+    at = (values < 0) & ((powers != powers.round()) | by_exponent)
     if not bool(at.any()) or 2 * int(at.sum()) < len(at):
         return None
     title = (
