@@ -45,11 +45,19 @@ with nanlab.watch(model, on_fault="record", keep=2) as trace:
         loss.backward()
         optimizer.step()
 """
+HALF = """torch.manual_seed(0)
+head = nn.Linear(64, 32, bias=False)
+nn.init.normal_(head.weight, std=1e-6)
+head, features = head.half(), (2e-3 * torch.randn(96, 64)).half()
+with nanlab.watch(head, on_fault="record", shadow="float32") as half:
+    scores = head(features)                          # most of it is flushed to zero
+    size = scores.pow(2).mean(-1, keepdim=True)
+    (scores * torch.rsqrt(size + 1e-9)).mean().backward()
+"""
 VIEWS = {
     "report": "trace.report()",
     "stepper": "trace.stepper()",
-    "underflow": "u = trace.underflow()\nu.selected = int((u.rows.fp16_zero / u.rows.numel < 0.4).argmax())\n"
-    "u.chosen = ['float16', 'bfloat16', 'float8_e5m2']; u",
+    "underflow": f"{HALF}u = half.underflow(); u.chosen = ['float16', 'bfloat16', 'float8_e5m2']; u",
     "table": "from nanlab.views.tables import as_table\nas_table(trace.ops, 'ops', trace)",
 }
 SELECTORS = {"stepper": ".nl-stepper", "underflow": ".nl-underflow", "table": ".nl-browse"}

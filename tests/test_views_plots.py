@@ -81,3 +81,24 @@ def test_empty_numbers_still_draw() -> None:
     assert plot_gain(trace.backward.iloc[:0]).lines
     assert plot_steps(trace.steps.iloc[:0]).get_xlabel() == "training step"
     assert plot_exponents(pd.Series([], index=pd.Index([], dtype="int64"), dtype="int64")).lines
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("middle", [-130, -20, 0, 40])
+@pytest.mark.parametrize("width", [3, 7])
+def test_names_of_zones_never_overlap_nor_leave_the_figure(dtype: torch.dtype, middle: int, width: int) -> None:
+    exponents = pd.Series([5] * 12, index=pd.RangeIndex(middle - 6, middle + 6))
+    figure, ax = plt.subplots(figsize=(width, 2.3), layout="constrained")
+    plot_exponents(exponents, dtype, ax=ax)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width for box in boxes)
+    plt.close(figure)
+
+
+def test_an_empty_histogram_says_so() -> None:
+    nothing = pd.Series([], dtype="int64", index=pd.Index([], dtype="int64"))
+    ax = plot_exponents(nothing)
+    assert "no non-zero finite value" in [text.get_text() for text in ax.texts]
+    plt.close(ax.figure)

@@ -13,6 +13,7 @@ from torch import nn
 import nanlab
 from nanlab.analysis.precision import cast_shares
 from nanlab.errors import UsageError
+from nanlab.trace import Trace
 from nanlab.views.underflow import by_loss, underflow
 
 
@@ -79,7 +80,8 @@ def test_the_float32_twin_stands_beside_a_half_precision_result() -> None:
     twin = pd.Series([5, 7], index=pd.Index([-40, -39], name="exponent"))
     trace.shadow = pd.DataFrame({"position": [position], "flushed": [12], "exponents": [twin]})
     tensor = next(t for t in underflow(trace).tensors if t["label"].endswith(f"#{position}"))
-    assert tensor["twin"] == {"first": -40, "counts": [5, 7], "flushed": 12}
+    others = dict.fromkeys(("zero", "neginf", "posinf", "nan"), 0)
+    assert tensor["twin"] == {"first": -40, "counts": [5, 7], "flushed": 12} | others
 
 
 def test_the_state_is_json_without_nan() -> None:
@@ -118,3 +120,34 @@ def test_a_result_lost_whole_in_float16_is_listed_at_its_own_line() -> None:
     assert row is not None
     assert row["fp16_zero"] == row["numel"]
     assert "layer(" in row["source"]
+
+
+def watched_in_half() -> Trace:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(16, 8, bias=False)
+    torch.nn.init.normal_(net.weight, std=1e-6)
+    net, x = net.half(), (2e-3 * torch.randn(4, 16)).half()
+    x[0] = float("inf")
+    with nanlab.watch(net, on_fault="record", shadow="float32") as trace:
+        scores = net(x)
+        (scores.relu().pow(2) / 3).mean().backward()
+    return trace
+
+
+def test_every_histogram_and_every_twin_of_a_run_adds_up_to_numel() -> None:
+    made = underflow(watched_in_half())
+    assert any(tensor["twin"] for tensor in made.tensors)
+    for tensor, numel in zip(made.tensors, made.rows["numel"], strict=True):
+        for parts in filter(None, (tensor["data"], tensor["twin"])):
+            total = sum(parts["counts"]) + sum(parts[name] for name in ("zero", "neginf", "posinf", "nan"))
+            assert total == numel, tensor["label"]
+
+
+def test_shares_of_a_flushed_tensor_are_those_of_its_float32_twin() -> None:
+    made = underflow(watched_in_half())
+    made.selected = next(i for i, op in enumerate(made.rows["op"]) if op == "mm")
+    assert made.row is not None
+    twin = made.tensors[made.selected]["twin"]
+    shares = made.shares.loc["float16"]
+    assert shares["numel"] == sum(twin["counts"])
+    assert 0 < twin["flushed"] <= shares["zero"] + shares["limit"]

@@ -377,7 +377,8 @@ def steps_frame(recording: Recording) -> pd.DataFrame:
 def shadow_frame(recording: Recording) -> pd.DataFrame:
     """One row for each half-precision result with a float32 twin: how many values it flushed, overflowed, and its largest relative error.
 
-    ``exponents`` is the exponent histogram of the twin, ``position`` the row of the result in ``ops``.
+    ``exponents`` is the exponent histogram of the twin, ``twin_zero``, ``twin_nan``, ``twin_posinf`` and ``twin_neginf`` count
+    its other values; together they are its ``numel``. ``position`` is the row of the result in ``ops``.
     """
     rows = []
     for position, shadow in recording.shadows.items():
@@ -387,7 +388,8 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
         chunk = recording.chunks[shadow.stat >> 32]
         twin = chunk.stat_row(shadow.stat)
         file, line, _ = recording.places[row[LINE]]
-        numel = chunk.stats.stats(twin).numel
+        stats = chunk.stats.stats(twin)
+        numel = stats.numel
         place = (
             recording.step_of(position),
             PHASES[row[PHASE]],
@@ -401,9 +403,11 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
             shadow.overflowed,
             shadow.relative_error,
         )
-        rows.append((position, *place, file, line, *lost, chunk.stats.histogram(twin)))
+        others = (stats.zero, stats.nan, stats.posinf, stats.neginf)
+        rows.append((position, *place, file, line, *lost, chunk.stats.histogram(twin), *others))
     names = "position step phase op module file line numel flushed flushed_share overflowed relative_error exponents"
-    return pd.DataFrame(rows, columns=names.split())
+    twins = "twin_zero twin_nan twin_posinf twin_neginf"
+    return pd.DataFrame(rows, columns=[*names.split(), *twins.split()])
 
 
 def edges_frame(recording: Recording) -> pd.DataFrame:

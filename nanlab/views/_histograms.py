@@ -55,10 +55,19 @@ def twin_histogram(trace: Trace, row: pd.Series[Any]) -> pd.Series[int] | None:
     return found["exponents"] if found is not None and "exponents" in found else None
 
 
-def twins_lost(trace: Trace, row: pd.Series[Any]) -> dict[str, int]:
-    """flushed: values that are zero in the row and not in its float32 twin."""
+def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None:
+    """The twin's histogram with its zeros, infinities and NaN, and ``flushed``: values that are zero in the row only."""
     found = _shadow_row(trace, row)
-    return {"flushed": int(found["flushed"])} if found is not None and "flushed" in found else {}
+    if found is None:
+        return None
+    others = {name: int(found.get(f"twin_{name}", 0)) for name in ("zero", "neginf", "posinf", "nan")}
+    return dense(found["exponents"]) | others | {"flushed": int(found["flushed"])}
+
+
+def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
+    """The histogram of what a row's operation gave before it was rounded: of its twin where there is one."""
+    twin = twin_histogram(trace, row)
+    return trace.histogram(int(row["position"])) if twin is None else twin
 
 
 def _shadow_row(trace: Trace, row: pd.Series[Any]) -> pd.Series[Any] | None:

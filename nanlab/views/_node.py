@@ -83,7 +83,8 @@ def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
 
 
 def described(tensor: ForwardTensor) -> str:
-    """``self, from exp #12``; ``mat2, parameter 0.weight``; ``result, of sqrt #14``."""
+    """``self, exp #12``; ``mat2, parameter 0.weight``; ``result``: its name, and what made it."""
+    if tensor.kind != "operand":
+        return tensor.name or tensor.kind
     place = f" #{tensor.number}" if tensor.number is not None and tensor.number >= 0 else ""
-    word = {"result": "of ", "saved": ""}.get(tensor.kind, "from " if place else "")
-    return ", ".join(part for part in (tensor.name or tensor.kind, f"{word}{tensor.origin}{place}".strip()) if part)
+    return ", ".join(part for part in (tensor.name, f"{tensor.origin}{place}") if part)

@@ -50,7 +50,7 @@ function render({ model, el }) {
     return out;
   }
   function drawPlots(tensor, format, scale) {
-    const twin = tensor.twin && { nan: 0, neginf: 0, posinf: 0, zero: 0, ...tensor.twin };
+    const twin = tensor.twin;
     const both = [[`as run, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
     const axis = commonAxis(both.map((each) => each[1]), formats[0]);
     const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
@@ -84,14 +84,14 @@ function render({ model, el }) {
     const chosen = formats.filter((f) => get("chosen").includes(f.name));
     if (!chosen.length) return [h("p", { class: "nl-dim" }, "Choose a format.")];
     const rows = chosen.map((format) => {
-      const cast = castShares(tensor.data, format, scale);
+      const cast = castShares(tensor.twin ?? tensor.data, format, scale);
       return h("tr", {}, h("th", { scope: "row" }, format.name), FATES.map(([name]) =>
         h("td", { class: `nl-share-${name}` }, percent(cast[name], cast.numel), h("span", { class: "nl-dim" }, ` ${counted(cast[name])}`))),
         h("td", { class: "nl-share-limit" }, counted(cast.limit)));
     });
     const heads = ["format", ...FATES.map((f) => f[1]), "in a limit’s own bin"];
     return [h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows)),
-      h("p", { class: "nl-dim nl-note" }, "Shares of the non-zero finite values times the loss scale; exact but for values in a limit’s own bin, "
+      h("p", { class: "nl-dim nl-note" }, `Shares of the non-zero finite values${tensor.twin ? " of the float32 twin" : ""} times the loss scale; exact but for values in a limit’s own bin, `
         + "which count as kept: some of them may round across the limit."
         + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""))];
   }

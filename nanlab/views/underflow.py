@@ -13,7 +13,7 @@ from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, c
 from nanlab.analysis.signal_loss import signal_losses
 from nanlab.errors import UsageError
 from nanlab.views._columns import known
-from nanlab.views._histograms import browser_histogram, dense, format_for_browser, twin_histogram, twins_lost
+from nanlab.views._histograms import before_rounding, browser_histogram, dense, format_for_browser, twin_for_browser
 from nanlab.views._html import escape, number, plural, table
 from nanlab.views._losses import first_loss, place, told
 from nanlab.views._widget import View, script, style
@@ -70,9 +70,12 @@ class UnderflowExplorer(View):
 
     @property
     def shares(self) -> pd.DataFrame:
-        """A row per chosen format: counts of the chosen tensor's non-zero finite values after scaling and casting."""
+        """A row per chosen format: counts of the chosen tensor's non-zero finite values after scaling and casting.
+
+        The values are those of its float32 twin where there is one: what was flushed as it ran can be lost no more.
+        """
         row = self.row
-        exponents = self._trace.histogram(int(row["position"])) if row is not None else pd.Series(dtype="int64")
+        exponents = before_rounding(self._trace, row) if row is not None else pd.Series(dtype="int64")
         casts = {name: cast_shares(exponents, getattr(torch, name), self.log2_scale) for name in self.chosen}
         names = ["numel", "zero", "subnormal", "normal", "overflow", "limit"]
         return pd.DataFrame([[getattr(c, n) for n in names] for c in casts.values()], index=list(casts), columns=names)
@@ -99,13 +102,12 @@ class UnderflowExplorer(View):
         return int(proposal["value"])
 
     def _tensor(self, row: pd.Series[Any]) -> dict[str, Any]:
-        twin = twin_histogram(self._trace, row)
         return {
             "label": _label(row),
             "dtype": str(row["dtype"]),
             "data": browser_histogram(self._trace, row),
-            "twin": dense(twin) | twins_lost(self._trace, row) if twin is not None else None,
-            "best": _best(self._trace.histogram(int(row["position"]))),
+            "twin": twin_for_browser(self._trace, row),
+            "best": _best(before_rounding(self._trace, row)),
         }
 
     def static_text(self) -> str:
@@ -184,7 +186,10 @@ def _gradients(trace: Trace) -> dict[str, Any]:
     """The histogram of every gradient together."""
     ops = trace.ops
     rows = ops[(ops["phase"] == "backward").to_numpy(dtype=bool) & (ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
-    together = add_histograms(trace.histogram(int(position)) for position in rows["position"])
+    shadow = getattr(trace, "shadow", None)
+    twins = {} if shadow is None else dict(zip(shadow["position"], shadow["exponents"], strict=True))
+    positions = rows["position"].astype(int).tolist()
+    together = add_histograms(twins[at] if at in twins else trace.histogram(at) for at in positions)
     return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
 
 
