@@ -24,12 +24,12 @@ QUICK = (
     "f001 f003 f004 f005 f006 f008 f010 f011 f014 f017 f018 f020 f021 f022 f024 f028 f031 f035 f037 f040 f043 f045 "
     "f053 f058 f084"
 ).split()
-# Where the operation is an element of a longer chain of faults, no line of its own, or no operation at all.
 LOCAL_SHARE = 0.85
+# What no rewriting of an operation cures: data, what was bad before, training rates and schedules, gradients that grow
+# through depth or time, the order of the calls of a scaler, a dtype in which updates are lost.
 NOT_LOCAL = set(
-    """learning-rate exploding-gradient scaler-misuse clip-nonfinite-norm absorbed-update dtype-underflow
-    custom-backward poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target loss-scale-overflow
-    optimizer-eps-underflow optimizer-arithmetic infeasible-likelihood""".split()
+    """learning-rate exploding-gradient scaler-misuse absorbed-update poisoned-parameter poisoned-buffer nan-in-input
+    inf-in-input nan-in-target""".split()
 )
 
 
@@ -106,11 +106,12 @@ def test_every_verified_line_put_into_its_program_makes_it_finite(name: str, tmp
 
 @pytest.mark.slow
 def test_most_faults_with_a_local_cure_get_a_verified_fix() -> None:
-    verified = []
+    verified = {}
     for name in FAULTS:
         module = harness.load(harness.CASES / f"{name}.py")
         if module.META["cause"] in NOT_LOCAL:
             continue
         _, finding = diagnosed(module)
-        verified.append(finding is not None and any(f.verified for f in finding.fixes))
-    assert sum(verified) / len(verified) >= LOCAL_SHARE
+        verified[name] = finding is not None and any(f.verified for f in finding.fixes)
+    without = [name for name, found in verified.items() if not found]
+    assert 1 - len(without) / len(verified) >= LOCAL_SHARE, without

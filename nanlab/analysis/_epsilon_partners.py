@@ -50,7 +50,7 @@ class _Meetings(TorchDispatchMode):
 def partners(call: Callable[[list[Tensor], float], Tensor], exact: list[Tensor]) -> Partners:
     """What eps meets in the function, found by calling it with a number it will hardly hold otherwise."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _Meetings(math.pi * 2.0**-20) as meetings:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         call([t.clone() for t in exact], meetings.number)
     return Partners(_median(meetings.addends), _median(meetings.addends + meetings.floored))
 

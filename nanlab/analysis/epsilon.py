@@ -185,7 +185,7 @@ def _evaluate(
 ) -> _Outcome:
     """Value and gradient computed in ``dtype``, returned in float64."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         leaves = [t.to(dtype, copy=True).requires_grad_() for t in exact]
         result = call([t.clone() for t in leaves], eps)  # fn may write into its argument
         value = result.detach().double().flatten()

@@ -15,6 +15,7 @@ from nanlab.analysis.fixes import (
     loss_factor,
     lower_scale,
     operation_of,
+    raised_before_cast,
     scaled_operation,
     try_out,
 )
@@ -54,7 +55,7 @@ def _note(trace: Trace, text: str) -> None:
 
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
-    """learning-rate exploding-gradient scaler-misuse absorbed-update dtype-underflow
+    """learning-rate exploding-gradient scaler-misuse absorbed-update
     poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target""".split()
 )
 
@@ -67,6 +68,9 @@ def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:
 def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
     """The candidates for the operation of a finding, with what became of each; empty where none is known."""
     text = text_of(trace, finding)
+    if finding.cause == "dtype-underflow":
+        raised = raised_before_cast(trace.recording, finding.position, finding.line)
+        return [Tried(*raised, None)] if raised is not None else []
     if finding.cause in BEYOND_ONE_OPERATION:
         return []
     if finding.cause == "uninitialised-memory":
@@ -84,7 +88,9 @@ def _at_lower_scale(trace: Trace, finding: Finding, text: str) -> list[Tried]:
     if op is None or not op.operands:
         return []
     op = replace(op, differentiates=False)
-    return try_out(op, lower_scale(op, loss_factor(trace.recording, finding.position)), text, finding.line)
+    found = try_out(op, lower_scale(op, loss_factor(trace.recording, finding.position)), text, finding.line)
+    # The scale is divided out again: it distorts nothing.
+    return [replace(t, trial=replace(t.trial, distortion=None)) if t.trial is not None else t for t in found]
 
 
 def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:

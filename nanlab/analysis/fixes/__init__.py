@@ -19,7 +19,7 @@ from nanlab.analysis.fixes._powers import POWERS
 from nanlab.analysis.fixes._range import RANGE, allocation
 from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
 from nanlab.analysis.fixes._rows import ROWS, normalised, support
-from nanlab.analysis.fixes._scales import loss_factor, lower_scale, scaled_operation
+from nanlab.analysis.fixes._scales import loss_factor, lower_scale, raised_before_cast, scaled_operation
 from nanlab.analysis.fixes._trial import Trial, attempt, sampled
 from nanlab.analysis.fixes._updates import updates
 
@@ -104,6 +104,7 @@ def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient
         gradient,
         differentiates=op.differentiates,
         hooked=op.hooked,
+        twice=op.twice,
     )
 
 
@@ -163,6 +164,7 @@ __all__ = [
     "loss_factor",
     "lower_scale",
     "operation_of",
+    "raised_before_cast",
     "rewrite",
     "scaled_operation",
     "try_out",

@@ -41,6 +41,7 @@ class Operation:
     trapped: str = ""  # why its neighbours spoil whatever is written here
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
+    twice: bool = False  # its second derivative failed
     hooked: bool = False  # its saved tensors go through hooks, as under activation checkpointing
 
     @property
@@ -84,6 +85,8 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     before = tuple(makers(recording, info.position, slot) for slot in (0, 1)) if info is not None else ()
     above = recording.row(info.position) if info is not None and info.position >= 0 else None
     second = above is not None and above[PHASE] == BACKWARD
+    if second and name == "pow" and not isinstance(operands[1], Tensor):  # d x**p = p x**(p - 1) dx
+        return Operation(name, (operands[0], operands[1] + 1), plain, options, None, True, twice=True, hooked=hooked)
     trapped = "it is a second derivative, of which the line shows only the first" if second else ""
     gradient = _incoming(recording, kept, row)
     return Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)

@@ -1,4 +1,4 @@
-"""Candidates for a loss scale that is too large: the operation that overflowed, linear in the scale, at a lower one."""
+"""Candidates for scales: a lower loss scale where one overflows, a power of two before a cast that flushes to zero."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from nanlab.analysis.fixes._candidate import Candidate
 from nanlab.analysis.fixes._operation import Operation, as_called
-from nanlab.analysis.fixes._trial import ceiling
-from nanlab.trace.recording import CALL, Recording
+from nanlab.analysis.fixes._trial import Trial, ceiling
+from nanlab.analysis.precision import best_scale, cast_shares
+from nanlab.trace.recording import BACKWARD, CALL, DTYPE, LINE, OP, PHASE, Recording
 
 MOST_HALVINGS = 60
 
@@ -66,3 +67,45 @@ def _size(operand: Any) -> float:
 
 def _scaled(operands: Any, at: int, share: float) -> list[Any]:
     return [t * share if i == at else t for i, t in enumerate(operands)]
+
+
+def raised_before_cast(recording: Recording, position: int, line: int) -> tuple[Candidate, Trial] | None:
+    """The power of two by which what a cast flushed to zero has to be multiplied first.
+
+    It follows from the exact exponent histogram of what was cast, which a power of two moves by whole bins. None where
+    the row is no cast, or where no power of two saves the values.
+    line: of the user's file; where the row was folded away, a later cast on the same line is taken.
+    """
+    position = _at_hand(recording, position, line)
+    row = recording.row(position) if position >= 0 else None
+    read = recording.operands(position) if row is not None else []
+    if row is None or not read or recording.ops.items[row[OP]] != "_to_copy":
+        return None
+    stat, dtype = recording.stat_of(read[0][0]), recording.dtypes.items[row[DTYPE]]
+    if stat < 0 or not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        return None
+    chunk = recording.chunks[stat >> 32]
+    histogram = chunk.stats.histogram(chunk.stat_row(stat))
+    k = best_scale(histogram, dtype)
+    before, after = cast_shares(histogram, dtype), cast_shares(histogram, dtype, k)
+    if not before.zero or after.overflow or after.limit_overflow or after.zero >= before.zero / 10:
+        return None
+    backward = row[PHASE] == BACKWARD
+    lost = f"{before.zero:,} of {before.numel:,} values are flushed to zero without, {after.zero:,} with it, by the histogram"
+    if backward:
+        title, code = f"a loss scale of 2**{k}", f"scaler = torch.amp.GradScaler(init_scale=2.0**{k})"
+    else:
+        title, code = f"multiply by 2**{k} before the cast, divide after it in float32", f"(x * 2.0**{k}).to({dtype})"
+    candidate = Candidate(f"{title}: {lost}", (), None, snippet=code)
+    return candidate, Trial(True, None, None)
+
+
+def _at_hand(recording: Recording, position: int, line: int) -> int:
+    """The row itself, or a later cast to half precision on its line; -1 where there is none."""
+    if position >= 0 and recording.row(position) is not None:
+        return position
+    for later, row in recording.rows():
+        cast = recording.ops.items[row[OP]] == "_to_copy" and "float16" in str(recording.dtypes.items[row[DTYPE]])
+        if cast and later > position and recording.places[row[LINE]][1] == line:
+            return later
+    return -1

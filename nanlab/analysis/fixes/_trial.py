@@ -44,12 +44,14 @@ def attempt(
     *,
     differentiates: bool = True,
     hooked: bool = False,
+    twice: bool = False,
 ) -> Trial:
     """Run ``changed`` on the operands and compare it with ``plain``, the operation as it was.
 
     operands: tensors and numbers; floating tensors get gradients, unless it does not differentiate.
     gradient: that came into the operation, in the shape of its result; None or another shape: from 0.5 to 1.5.
     hooked: run under hooks on saved tensors, as activation checkpointing does.
+    twice: differentiate twice, as a loss on a gradient does; second derivatives count as gradients.
     Distortion is measured on the elements whose value (or gradient) was finite before the change, relative to the
     reference in float64 or to its median magnitude, whichever is larger.
     """
@@ -58,10 +60,10 @@ def attempt(
         warnings.simplefilter("ignore")
         try:
             with setting:
-                seen = _evaluate(changed, operands, gradient, differentiates)
+                seen = _evaluate(changed, operands, gradient, differentiates, twice)
         except Exception as error:
             return Trial(False, None, None, f"it fails with {type(error).__name__}")
-        before, exact = _references(plain, operands, gradient, differentiates)
+        before, exact = _references(plain, operands, gradient, differentiates, twice)
         why = _complaint(seen, before)
         largest = max((_largest_finite(g) for g in seen.gradients), default=None)
         return Trial(not why, _distortion(seen, before, exact), largest, why, bool((_held(seen.value) == 0).any()))
@@ -72,22 +74,26 @@ def _same(value: Any) -> Any:
 
 
 def _references(
-    plain: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None, differentiates: bool
+    plain: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None, differentiates: bool, twice: bool
 ) -> tuple[_Outcome | None, _Outcome | None]:
     """The operation as it was, and the same in float64; None where it cannot be run."""
     try:
-        before = _evaluate(plain, operands, gradient, differentiates)
+        before = _evaluate(plain, operands, gradient, differentiates, twice)
         wide = None if gradient is None else _wide(gradient)
-        return before, _evaluate(plain, [_wide(t) for t in operands], wide, differentiates)
+        return before, _evaluate(plain, [_wide(t) for t in operands], wide, differentiates, twice)
     except Exception:
         return None, None
 
 
 def _evaluate(
-    fn: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None, differentiates: bool
+    fn: Callable[..., Tensor],
+    operands: Sequence[Any],
+    gradient: Tensor | None,
+    differentiates: bool,
+    twice: bool = False,
 ) -> _Outcome:
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         leaves = [
             t.detach().clone().requires_grad_(differentiates and _differentiable(t)) if isinstance(t, Tensor) else t
             for t in operands
@@ -98,8 +104,18 @@ def _evaluate(
             return _Outcome(value.detach(), ())
         fits = gradient is not None and gradient.shape == value.shape
         start = gradient.detach().to(value.dtype) if fits and gradient is not None else _uneven(value)
-        found = torch.autograd.grad(value, wanted, start, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(value, wanted, start, create_graph=twice, allow_unused=True, materialize_grads=True)
+        found = tuple(g.detach() for g in found) + (_again(found, wanted) if twice else ())
     return _Outcome(value.detach(), found)
+
+
+def _again(first: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The second derivatives: of the gradients, each multiplied by about 1."""
+    roots = [g for g in first if g.requires_grad]
+    if not roots:
+        return ()
+    starts = [_uneven(g) for g in roots]
+    return torch.autograd.grad(roots, wanted, starts, allow_unused=True, materialize_grads=True)
 
 
 def _uneven(value: Tensor) -> Tensor:
