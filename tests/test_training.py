@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -321,3 +322,43 @@ def test_scaler_whose_scale_is_zero_is_told_so() -> None:
     trace = watched(net, step, 4)
     assert [(f.cause, f.step) for f in trace.findings] == [("loss-scale-overflow", 0)]
     assert "scale is 0" in told(trace).title
+
+
+# -- numbers for the cures ------------------------------------------------------------------------------------------------
+
+
+def least_squares(rate: float, momentum: float) -> tuple[nn.Module, Step]:
+    torch.manual_seed(10)
+    net = nn.Linear(6, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum)
+    x = 3.0 * torch.randn(64, 6)
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = nn.functional.mse_loss(net(x), x[:, :2])
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return net, step
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_learning_rate_that_is_named_is_the_limit_of_stability_when_really_run(momentum: float) -> None:
+    found = told(watched(*least_squares(0.6, momentum), 200))
+    assert found.cause == "learning-rate"
+    fix = next(f for f in found.fixes if f.code.startswith("lr="))
+    limit = float(re.search(r"below (\S+):", fix.title)[1])  # type: ignore[index]
+
+    def last_loss(rate: float) -> float:
+        _, step = least_squares(rate, momentum)
+        return [float(step(i)) for i in range(400)][-1]
+
+    assert last_loss(0.9 * limit) < 0.1 and not last_loss(1.1 * limit) < 1e3
+
+
+def test_bound_that_is_proposed_for_clipping_comes_with_its_share_of_the_recorded_steps() -> None:
+    trace = watched(*recurrent(None, 0.05), 3)
+    fix = next(f for f in told(trace).fixes if "clip_grad_norm_" in f.code)
+    bound = float(re.search(r"([\d.]+)\)$", fix.code)[1])  # type: ignore[index]
+    assert 1.0 <= bound <= 10.0 and f"{trace.clipping().would_clip(bound):.0%} of the recorded steps" in fix.title

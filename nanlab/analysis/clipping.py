@@ -72,7 +72,10 @@ class Clipping:
         return plot_clipping(self, ax)
 
     def __repr__(self) -> str:
-        steps = f"{self.share:.0%} of {len(_known(self.history['after']))} steps clipped"
+        done = len(_known(self.history["after"]))
+        steps = (
+            f"{self.share:.0%} of {done} steps clipped" if done else f"{len(self.history)} steps without an optimizer"
+        )
         advice = (
             f"; max_norm={self.advised_max_norm:g} would clip {self.would_clip(self.advised_max_norm):.0%}"
             if (self.advised_max_norm is not None)

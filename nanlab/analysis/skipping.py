@@ -67,10 +67,12 @@ def _settled(recording: Recording, entries: list[Skip]) -> list[Skip]:
     settled: list[Skip] = []
     for skip in reversed(entries):
         after = settled[-1] if settled and settled[-1].step == skip.step + 1 else None
-        limit = after.finite_at if after is not None and after.known_by != "no scale" else ran.get(skip.step + 1)
-        known_by: KnownBy = after.known_by if after is not None else "later step"
-        if skip.known_by != "no scale" and limit is not None and limit < (skip.finite_at or math.inf) and known_by:
-            skip = replace(skip, finite_at=limit, known_by=known_by)
+        next_scale = after.scale if after is not None else ran.get(skip.step + 1)
+        if next_scale == skip.after and skip.known_by != "no scale":  # else it is another scaler's
+            limit = after.finite_at if after is not None else next_scale
+            known_by: KnownBy = after.known_by if after is not None else "later step"
+            if limit is not None and limit < (skip.finite_at or math.inf):
+                skip = replace(skip, finite_at=limit, known_by=known_by)
         settled.append(skip)
     return settled[::-1]
 

@@ -17,6 +17,7 @@ GREW, LARGE = 10.0, 5.0  # a parameter whose rms grew by this factor, and to mor
 GREW_LOW, LARGE_LOW = 100.0, 100.0  # the same before an overflow in half precision, which takes no such growth
 DEEP = 8  # gradients of rising magnitude that make an explosion gradual
 CHAIN_RISE = 6.0  # bits by which gradients rise along a chain that explodes
+STEADY, UNSTEADY = 5, 1.5  # last ratios of updates that are looked at, and how far apart steady ones may lie
 RISE = 20.0  # log2 of the magnitude from which on they count
 
 
@@ -102,6 +103,29 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
         step.optimizer,
         deep,
     )
+
+
+def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | None:
+    """(largest learning rate at which these updates would not have grown, factor by which they grew in each step).
+
+    For SGD, from the growth r of successive updates as on a quadratic loss: with momentum m the curvature h obeys
+    lr h = (r + 1)(r + m) / r, and steps are stable up to lr h = 2 (1 + m) (Polyak, "Some methods of speeding up the
+    convergence of iteration methods", 1964). None for other optimizers, and where the growth is not steady.
+    """
+    step = optimizer_step_before(recording, away.position + 1) or optimizer_step_at(recording, away.position)
+    if away.optimizer != "SGD" or away.rate is None or step is None:
+        return None
+    blocks = parameter_columns(recording)
+    keep = blocks["update_known"] & (blocks["position"] <= away.position + 1) & np.isfinite(blocks["update_rms"])
+    keep &= blocks["owner"] == recording.parameter_names.index(away.name)
+    updates = blocks["update_rms"][keep][-STEADY - 1 :]
+    if len(updates) < 3 or not (updates > 0).all():
+        return None
+    ratios = updates[1:] / updates[:-1]
+    growth, momentum = float(np.median(ratios)), float(dict(step.settings).get("momentum") or 0.0)
+    if growth <= 1.0 or ratios.max() > UNSTEADY * ratios.min():
+        return None
+    return 2.0 * (1.0 + momentum) * away.rate * growth / ((growth + 1.0) * (growth + momentum)), growth
 
 
 def _by_hand(recording: Recording, position: int) -> Runaway | None:

@@ -184,11 +184,17 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         fits = f", finite at 2^{round(math.log2(last.finite_at))}" if last.finite_at else ""
         yield Finding(
             severity="note",
-            title=f"the loss scaler skipped {plural(len(entries), 'step')}: {first.scale:g} → {last.after:g}{fits}{at}",
+            title=f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} → {_shown(last.after)}{fits}{at}",
             explanation=f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the scale until the gradients fit. The skipped steps changed no weight.",
             symptom="grad-inf",
             **common,
         )
+
+
+def _shown(scale: float) -> str:
+    """A loss scale as people write it."""
+    power = math.log2(scale) if scale > 0 else 0.5
+    return f"2^{power:.0f}" if scale >= 2.0**20 and power == round(power) else f"{scale:g}"
 
 
 def _lowered(entries: Sequence[Skip]) -> bool:

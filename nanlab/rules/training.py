@@ -5,8 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from nanlab.analysis.clipping import USUAL, clipping
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.training import Runaway, optimizer_step_at, place_text, rises_gradually, runaway
+from nanlab.analysis.training import (
+    Runaway,
+    optimizer_step_at,
+    place_text,
+    rises_gradually,
+    runaway,
+    stable_rate,
+)
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.rules._evidence import plural
@@ -54,9 +62,7 @@ def learning_rate(fault: Fault) -> Finding | None:
         return _bad_rate(fault.finding, step)
     away = _drove_away(fault)
     return (
-        _blame_update(recording, fault.finding, away, "learning-rate", learning_rate.explanation)
-        if away and not _explodes(away)
-        else None
+        _blame_update(fault, away, "learning-rate", learning_rate.explanation) if away and not _explodes(away) else None
     )
 
 
@@ -86,7 +92,7 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     """
     away = _drove_away(fault)
     if away is not None and _explodes(away):
-        return _blame_update(fault.recording, fault.finding, away, "exploding-gradient", exploding_gradient.explanation)
+        return _blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
     if not fault.backward or fault.kind != "operation" or fault.low:
         return None
     if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
@@ -163,7 +169,8 @@ def _overflowed(recording: Recording, position: int) -> bool:
     return bool(max(sizes, default=0.0) > limit**0.25)
 
 
-def _blame_update(recording: Recording, finding: Finding, away: Runaway, cause: str, explanation: str) -> Finding:
+def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
+    recording, finding = fault.recording, fault.finding
     file, line, source = place_text(recording, away.place)
     grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
     rate = f"a learning rate of {away.rate:.3g}" if away.rate is not None else "these updates"
@@ -188,17 +195,35 @@ def _blame_update(recording: Recording, finding: Finding, away: Runaway, cause: 
         line=line,
         source=source,
         position=away.position,
-        fixes=_update_fixes(away, _decays(away)),
+        fixes=_update_fixes(fault, away),
     )
 
 
-def _update_fixes(away: Runaway, decayed: bool) -> list[Fix]:
-    if decayed:
+def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
+    if _decays(away):
         return [Fix("a weight decay below 2 / learning rate", f"weight_decay={0.01:g}")]
-    fixes = [Fix("clip the gradient's norm before the step", "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")]
+    fixes = [_clip_fix(fault)]
     if away.rate:
-        fixes.append(Fix("a smaller learning rate", f"lr={away.rate / 100:.1g}"))
+        fixes.append(_rate_fix(fault, away, away.rate))
     return fixes if away.deep else fixes[::-1]
+
+
+def _clip_fix(fault: Fault) -> Fix:
+    """Clipping, with a usual bound near the run's ordinary norms."""
+    found = clipping(fault.trace)
+    bound = min(max(found.advised_max_norm or USUAL[0], USUAL[0]), USUAL[-1])
+    title = f"clip the gradient's norm before the step: a bound of {bound:g} clips {found.would_clip(bound):.0%} of the recorded steps"
+    return Fix(title, f"torch.nn.utils.clip_grad_norm_(model.parameters(), {bound:.1f})")
+
+
+def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
+    """A learning rate from the measured growth of the updates; a hundredth where it is not steady."""
+    stable = stable_rate(fault.recording, away)
+    if stable is None:
+        return Fix("a smaller learning rate", f"lr={rate / 100:.1g}")
+    limit, growth = stable
+    title = f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before, which stops there"
+    return Fix(title, f"lr={limit / 2:.1g}")
 
 
 def _bad_rate(finding: Finding, step: OptimizerStep | None) -> Finding:
