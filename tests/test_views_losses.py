@@ -70,7 +70,11 @@ def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shado
     assert explorer.row["source"] == "steady = var + 1e-9"
     assert "1e-9 is 0 in float16: add changes nothing" in explorer.first_loss["text"]
     assert "steady = var + 1e-9" in repr(report(trace))
-    assert "Where signal is lost first" in report(trace)._repr_html_()
+    page = report(trace)._repr_html_()
+    assert page.count("Where signal is lost first") == 1
+    assert fault == ("Fixes" in page)
+    assert not fault or page.index("Where signal is lost first") < page.index("Fixes")
+    assert ">healthy<" not in page
 
 
 @SHADOWS

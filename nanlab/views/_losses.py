@@ -44,12 +44,25 @@ def first_loss(trace: Trace) -> Any | None:
 def line(trace: Trace) -> str:
     """The first great loss in one line; "" without any."""
     loss = first_loss(trace)
-    return "" if loss is None else f"Signal is lost first at {place(loss)}: {told(loss)}  ({as_typed(loss.source)})"
+    if loss is None:
+        return ""
+    source = f"  ({as_typed(loss.source)})" if loss.source else ""
+    return f"Signal is lost first at {place(loss)}: {told(loss)}{source}"
 
 
-def section(trace: Trace) -> str:
-    """The first places in the order of the run: open where one of them loses half of its values, else a fold."""
+def great_section(trace: Trace) -> str:
+    """The first places where one of them loses half of its values; "" where none does."""
     rows = signal_losses(trace)
+    return _places(rows) if (rows["share"] >= TELLING).any() else ""
+
+
+def small_section(trace: Trace) -> str:
+    """The first places in a fold, where none of them loses half of its values."""
+    rows = signal_losses(trace)
+    return "" if (rows["share"] >= TELLING).any() else _places(rows)
+
+
+def _places(rows: pd.DataFrame) -> str:
     if not len(rows):
         return ""
     cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]

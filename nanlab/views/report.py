@@ -48,7 +48,7 @@ class Report:
         sections: list[tuple[str, Callable[[Trace], str]]] = [
             ("verdict", verdict),
             ("culprit", culprit),
-            ("losses", _losses.section),
+            ("small losses", _losses.small_section),
             ("other findings", others),
             ("steps", steps),
             ("backward pass", backward),
@@ -105,7 +105,9 @@ def verdict(trace: Trace) -> str:
     """One sentence: what, where, which step."""
     found = trace.culprit
     if found is None:
-        return f'<div style="padding:6px 0">{badge("healthy", "good")} {escape(_healthy(trace))}</div>'
+        quiet = not trace.findings and not _losses.line(trace)
+        mark = badge("healthy", "good") if quiet else badge("finite", "note")
+        return f'<div style="padding:6px 0">{mark} {escape(_healthy(trace))}</div>'
     told = f"{sentence(found.title, found.op or '')} ({escape(_finding.place(found))})."
     return (
         f'<div style="padding:6px 0;font-size:16px"><b>Culprit:</b> {told}'
@@ -114,11 +116,12 @@ def verdict(trace: Trace) -> str:
 
 
 def culprit(trace: Trace) -> str:
-    """The culprit's card, evidence, path and fixes; nothing in a healthy run."""
-    return _whole(trace.culprit, trace) if trace.culprit is not None else ""
+    """The culprit's card, where signal was lost before it, evidence, path and fixes; of a healthy run the losses alone."""
+    losses = _losses.great_section(trace)
+    return _whole(trace.culprit, trace, losses) if trace.culprit is not None else losses
 
 
-def _whole(found: Finding, trace: Trace) -> str:
+def _whole(found: Finding, trace: Trace, losses: str = "") -> str:
     """A finding under a heading that has said its title: its card, its fixes, what proves it."""
     parts = {
         "Fixes": _finding.fixes(found),
@@ -126,8 +129,10 @@ def _whole(found: Finding, trace: Trace) -> str:
         "Path, from the origin to where it was seen": _finding.path(found),
         "Offending rows": _offending(found, trace),
     }
-    return _finding.card(found, trace, titled=False) + "".join(
-        _titled(name, html) for name, html in parts.items() if html
+    return (
+        _finding.card(found, trace, titled=False)
+        + losses
+        + "".join(_titled(name, html) for name, html in parts.items() if html)
     )
 
 

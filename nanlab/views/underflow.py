@@ -28,8 +28,8 @@ MOST = 500  # tensors in the list
 class UnderflowExplorer(View):
     """What a cast to a low-precision format does to each tensor, under a loss scale.
 
-    ``explorer.row`` is the row of ``trace.ops`` at hand, ``explorer.shares`` the counts for each chosen format,
-    ``explorer.log2_scale`` the slider; ``selected``, ``chosen`` and ``log2_scale`` may be set.
+    It opens on the tensor where signal is lost first, if any. ``explorer.row`` is the row of ``trace.ops`` at hand,
+    ``explorer.shares`` the counts for each chosen format, ``explorer.log2_scale`` the slider; ``selected``, ``chosen`` and ``log2_scale`` may be set.
     """
 
     _esm = script("underflow")
@@ -50,12 +50,14 @@ class UnderflowExplorer(View):
         ordered = by_loss(trace)
         self.rows = ordered.head(MOST)  # rows of trace.ops, in the order of the list
         self._trace = trace
+        first = self._first_loss()
         super().__init__(
             formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
             tensors=[self._tensor(row) for _, row in self.rows.iterrows()],
             gradients=_gradients(trace),
             left_out=max(0, len(ordered) - MOST),
-            first_loss=self._first_loss(),
+            first_loss=first,
+            selected=first.get("selected", 0),
         )
 
     def _first_loss(self) -> dict[str, Any]:
