@@ -12,6 +12,7 @@ import torch
 
 import nanlab
 from nanlab.analysis.fixes import attempt, rewrite
+from nanlab.analysis.fixes._inlining import corrections, double_where, finite_mask, logarithm_of, softmax_of
 from nanlab.analysis.fixes._rewriting import binary, called, power
 from nanlab.rules import Fix
 
@@ -137,3 +138,129 @@ def test_logarithm_of_a_half_probability_is_led_back_to_its_logits() -> None:
     assert any("torch.nn.functional.logsigmoid(z.half())" in code for code in verified)
     assert any("torch.sigmoid(z.half().float())" in code for code in verified)
     assert [f.verified for f in fixes if f.title.startswith("compute this operation in float32")] == [False]
+
+
+def text_of(*lines: str) -> str:
+    return "def f(x, y, z, m):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "expected"),
+    [
+        (["return torch.log(torch.softmax(z, -1))"], "softmax", "return torch.log_softmax(z, -1)"),
+        (["p = z.softmax(dim=1)", "return p.log()[y]"], "softmax", "return torch.log_softmax(z, dim=1)[y]"),
+        (["p = torch.softmax(z, 1)", "return -(p[y] + 1e-8).log()"], "softmax", "return -torch.log_softmax(z, 1)[y]"),
+        (
+            ["p = torch.softmax(z, 1)", "return torch.log(p.gather(1, y).clamp_min(1e-9))"],
+            "softmax",
+            "return torch.log_softmax(z, 1).gather(1, y)",
+        ),
+        (
+            ["p = torch.sigmoid(z)", "return y * torch.log(p) + (1 - y) * torch.log(1 - p)"],
+            "sigmoid",
+            "return y * torch.nn.functional.logsigmoid(z) + (1 - y) * torch.nn.functional.logsigmoid(-(z))",
+        ),
+        (
+            ["z = torch.softmax(z, -1)", "return (y * torch.log(z)).sum() + z"],
+            "softmax",
+            "log_z = torch.log_softmax(z, -1); z = log_z.exp()\nreturn (y * log_z).sum() + z",
+        ),
+    ],
+)
+def test_logarithm_of_a_probability_is_written_from_the_logits(lines: list[str], kind: str, expected: str) -> None:
+    found = logarithm_of(text_of(*lines), 1 + len(lines), kind)
+    assert found is not None and found.text == expected
+
+
+def test_rewritten_logarithms_have_the_same_value() -> None:
+    z, y = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[0], [2], [3]])
+    program = text_of("z = torch.softmax(z, -1)", "return torch.log(z).gather(1, y) * z.sum()")
+    found = logarithm_of(program, 3, "softmax")
+    assert found is not None
+    names: dict[str, object] = {"torch": torch}
+    exec(program, names)
+    before = names["f"](None, y, z, None)  # type: ignore[operator]
+    exec(text_of(*found.text.splitlines()), names)
+    assert torch.allclose(before, names["f"](None, y, z, None))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["z = z + 1", "p = torch.sigmoid(z)", "z = 0", "return torch.log(p)[0]", "p = 1"],  # z is another by then
+        ["p = g(z)", "return torch.log(p)"],
+    ],
+)
+def test_a_logarithm_whose_logits_cannot_be_written_there_is_left_alone_or_kept_apart(lines: list[str]) -> None:
+    at = 1 + next(i for i, row in enumerate(lines, 1) if "log" in row)
+    found = logarithm_of(text_of(*lines), at, "sigmoid")
+    assert found is None or found.text.startswith("log_p = torch.nn.functional.logsigmoid(z); p = log_p.exp()")
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "expected"),
+    [
+        (
+            ["return torch.where(m, torch.sqrt(x), 0.0)"],
+            2,
+            "return torch.where(m, torch.sqrt(torch.where(m, x, 1.0)), 0.0)",
+        ),
+        (["r = x.sqrt()", "return torch.where(x > 0, r, y)"], 2, "r = torch.where(x > 0, x, 1.0).sqrt()"),
+        (["r = torch.sqrt(x)", "return torch.where(m, y, r)"], 2, "r = torch.sqrt(torch.where(m, 1.0, x))"),
+        (["return torch.sqrt(x).masked_fill(m, 0)"], 2, "return torch.sqrt(torch.where(m, 1.0, x)).masked_fill(m, 0)"),
+    ],
+)
+def test_the_programs_own_mask_is_put_on_the_argument_too(lines: list[str], line: int, expected: str) -> None:
+    found = double_where(text_of(*lines), line, [called("sqrt")], 0, "1.0")
+    assert found is not None and found.text == expected
+
+
+def test_a_mask_made_only_after_the_operation_is_not_put_before_it() -> None:
+    text = text_of("r = torch.sqrt(x)", "k = r > 0", "return torch.where(k, r, 0.0)")
+    assert double_where(text, 2, [called("sqrt")], 0, "1.0") is None
+
+
+def test_quotients_of_exponentials_masks_and_corrections_are_written_otherwise() -> None:
+    soft = softmax_of(text_of("e = torch.exp(z)", "return e / e.sum(1, keepdim=True)"), 2)
+    assert soft is not None and soft.text == "return torch.softmax(z, 1)" and soft.first == 3
+    mask = finite_mask(text_of('z = z.masked_fill(m, float("-inf"))', "return torch.softmax(z, -1)"), 3)
+    assert mask is not None and mask.text == "z = z.masked_fill(m, torch.finfo(z.dtype).min)"
+    both = corrections(text_of("a = x / (1 - 0.9**y)", "b = z / (1 - 0.99**y)"), 2)
+    assert both is not None and both.text == "a = x / (1 - 0.9**y or 1.0)\nb = z / (1 - 0.99**y or 1.0)"
+
+
+@pytest.mark.parametrize(("foreach", "fused"), [(False, False), (True, False), (False, True)])
+def test_a_larger_eps_is_tried_on_the_state_of_the_optimizer(foreach: bool, fused: bool) -> None:
+    w = torch.ones(3, dtype=torch.float32 if fused else torch.float16, requires_grad=True)
+    opt = torch.optim.AdamW([w], lr=0.1, eps=0.0 if fused else 1e-8, foreach=foreach, fused=fused)
+
+    def step() -> None:
+        (w * torch.tensor([0.0, 1.0, 2.0]).to(w.dtype)).sum().backward()
+        opt.step()
+
+    verified = [f.code for f in fixes_of(step) if f.verified]
+    assert len(verified) == 1
+    assert f"torch.optim.AdamW(parameters, lr=..., eps={'1e-8' if fused else '1e-4'})" in verified[0]
+
+
+def test_a_cast_to_float8_is_tried_without_a_note() -> None:
+    x = torch.tensor([1.0, 1e6, 3.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        x.to(torch.float8_e5m2).float().sum().backward()
+    assert trace.culprit is not None and any(f.verified for f in trace.culprit.fixes)
+    assert not trace.notes
+
+
+def test_what_is_tried_again_prints_no_warning_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    x = torch.ones(1, requires_grad=True)
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        fixes = fixes_of(lambda: torch.std(x).backward())
+    assert any(f.verified for f in fixes)
+    assert "degrees of freedom" not in capfd.readouterr().err
+
+
+def test_trying_fixes_leaves_the_random_state_as_it_was() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    before = torch.get_rng_state()
+    assert fixes_of(lambda: torch.sqrt(x).sum().backward())
+    assert torch.equal(before, torch.get_rng_state())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import nanlab
+from nanlab.analysis.fixes import Tried
 from nanlab.rules import Finding
+from nanlab.rules.remedies import tried_for
 
 
 def seeded(*shape: int, seed: int = 0) -> Tensor:
@@ -137,6 +141,30 @@ def binary_cross_entropy_by_hand_of_half_probabilities() -> None:
     loss.backward()
 
 
+def attention_over_a_sentence_of_padding() -> None:
+    scores, padding = seeded(2, 4).requires_grad_(), torch.tensor([[True] * 4, [False] * 4])
+    weights = torch.softmax(scores.masked_fill(padding, float("-inf")), -1)  # here
+    (weights * seeded(2, 4, seed=1)).sum().backward()
+
+
+class SharpSoftplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return F.softplus(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        power = torch.exp(x)
+        return grad * power / (1 + power)
+
+
+def a_backward_written_by_hand() -> None:
+    x = torch.tensor([-1.0, 0.5, 200.0], requires_grad=True)
+    SharpSoftplus.apply(x).sum().backward()  # here
+
+
 def adam_on_half_parameters() -> None:
     w = torch.ones(3, dtype=torch.float16, requires_grad=True)
     opt = torch.optim.Adam([w], lr=0.1)
@@ -180,6 +208,12 @@ CURED = [
         {"dtype-underflow", "log-of-zero"},
         ["logsigmoid(x.half())", "logsigmoid(-(x.half()))", "torch.sigmoid(x.half().float())"],
     ),
+    (
+        attention_over_a_sentence_of_padding,
+        {"softmax-all-masked"},
+        ["nanlab.safe.softmax(", "masked_fill(padding, torch.finfo(scores.dtype).min)"],
+    ),
+    (a_backward_written_by_hand, {"custom-backward"}, ["power = torch.exp(x.clamp(max="]),
     (adam_on_half_parameters, {"optimizer-eps-underflow"}, ["eps=1e-4"]),
     (a_loss_scale_beyond_half_precision, {"loss-scale-overflow"}, ["GradScaler(init_scale="]),
 ]
@@ -194,6 +228,30 @@ def test_the_cure_of_the_write_up_is_among_the_verified_fixes(
     assert finding.source.endswith("# here")
     codes = offered(finding, verified=True)
     assert all(cure in codes for cure in cures), codes
+
+
+def rewritten(program: Callable[[], None], tried: Tried) -> Callable[[], None]:
+    """The program with the lines of a fix in place."""
+    assert tried.line is not None
+    lines = Path(__file__).read_text().splitlines()
+    first = lines[tried.line.first - 1]
+    indent = first[: len(first) - len(first.lstrip())]
+    lines[tried.line.first - 1 : tried.line.last] = [indent + row for row in tried.line.text.splitlines()]
+    names: dict[str, Any] = {"__name__": "rewritten", "__file__": __file__}
+    exec(compile("\n".join(lines), "rewritten", "exec"), names)
+    found: Callable[[], None] = names[program.__name__]
+    return found
+
+
+@pytest.mark.parametrize("program", [case[0] for case in CURED])
+def test_a_verified_line_put_into_the_program_leaves_nothing_to_find(program: Callable[[], None]) -> None:
+    trace, finding = watched(program)
+    verified = [t for t in tried_for(trace, finding) if t.trial is not None and t.trial.finite and t.line is not None]
+    assert verified or finding.cause in ("optimizer-eps-underflow", "loss-scale-overflow")
+    for tried in verified:
+        with nanlab.watch(on_fault="record") as cured:
+            rewritten(program, tried)()
+        assert cured.culprit is None, (tried.line, str(cured.culprit))
 
 
 def test_nanlab_has_nothing_to_say_of_itself() -> None:

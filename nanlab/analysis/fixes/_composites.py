@@ -222,14 +222,14 @@ _MASKABLE: dict[str, tuple[tuple[Spelling, ...], int, float]] = {
 
 def _masked_before(op: Operation) -> list[Candidate]:
     """The program's own mask on the argument as well as on the result: the double where."""
-    if op.name not in _MASKABLE or not op.backward or op.gradient is None:
+    if op.name not in _MASKABLE or not op.backward:
         return []
     spellings, which, benign = _MASKABLE[op.name]
     tensors = op.operands
-    if which >= len(tensors) or not isinstance(tensors[which], Tensor) or op.gradient.dim() != tensors[which].dim():
+    if which >= len(tensors) or not isinstance(tensors[which], Tensor) or not tensors[which].is_floating_point():
         return []
-    kept = (op.gradient != 0).expand(torch.broadcast_shapes(op.gradient.shape, tensors[which].shape))
-    if kept.shape != op.gradient.shape:
+    kept = _kept(op, tensors[which])
+    if kept is None:
         return []
 
     def run(*given: Any) -> Tensor:
@@ -240,3 +240,18 @@ def _masked_before(op: Operation) -> list[Candidate]:
     rewriter = partial(double_where, spellings=spellings, which=which, benign=f"{benign}")
     title = "the mask on the argument, too (the double where): what it hides is not computed"
     return [Candidate(title, (), run, operands=tuple(tensors), rewriter=rewriter, only_spelled=True)]
+
+
+def _kept(op: Operation, bad: Tensor) -> Tensor | None:
+    """What the program's mask lets through: a gradient came in; where none was kept: the value and derivative are finite."""
+    if op.gradient is not None:
+        same = torch.broadcast_shapes(op.gradient.shape, bad.shape) == op.gradient.shape == bad.shape
+        return op.gradient != 0 if same else None
+    with torch.enable_grad():
+        leaf = bad.detach().clone().requires_grad_()
+        at = next(i for i, t in enumerate(op.operands) if t is bad)
+        value = op.plain(*op.operands[:at], leaf, *op.operands[at + 1 :])
+        if value.shape != leaf.shape:
+            return None
+        (slope,) = torch.autograd.grad(value.sum(), leaf)
+    return torch.isfinite(value.detach()) & torch.isfinite(slope)

@@ -225,6 +225,35 @@ def _mask(page: Page, node: ast.AST, holds: object) -> Iterator[tuple[str, bool]
         yield page.source(filled.operands[1]), False
 
 
+def finite_mask(text: str, line: int) -> Rewritten | None:
+    """``masked_fill(mask, float("-inf"))`` with the dtype's lowest number; the last one on the line or above it."""
+    scope = Scope.of(text, line)
+    if scope is None:
+        return None
+    found: list[tuple[ast.expr, str]] = []
+    for node in sorted((n for n in ast.walk(scope.body) if isinstance(n, ast.Call)), key=lambda n: n.lineno):
+        fill = called("masked_fill", "masked_fill_", arity=3)(node)
+        if fill is not None and node.lineno <= line and _is_minus_infinity(fill.operands[2]):
+            x = scope.page.source(fill.operands[0])
+            found.append((fill.operands[2], f"torch.finfo({x}.dtype).min" if _is_plain(fill.operands[0]) else ""))
+    return scope.page.replaced(found[-1:]) if found and found[-1][1] else None
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def _is_minus_infinity(node: ast.expr) -> bool:
+    return ast.unparse(node).replace('"', "'") in (
+        "float('-inf')",
+        "-float('inf')",
+        "-torch.inf",
+        "-math.inf",
+        "-np.inf",
+        "-inf",
+    )
+
+
 # -- the program's own update rule, and its own backward ---------------------------------------------------------------
 
 

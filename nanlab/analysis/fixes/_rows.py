@@ -12,6 +12,7 @@ from torch import Tensor
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, default_eps, eps_for, number
 from nanlab.analysis.fixes._elementwise import forms
+from nanlab.analysis.fixes._inlining import finite_mask
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, keyword
 
@@ -42,6 +43,13 @@ def masked_rows(op: Operation) -> list[Candidate]:
             "mask with a finite number instead of -inf",
             forms(spelled, finite),
             lambda t: op.plain(t.clamp_min(lowest)),
+        ),
+        Candidate(
+            "mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf",
+            (),
+            lambda t: op.plain(t.clamp_min(torch.finfo(t.dtype).min)),
+            rewriter=finite_mask,
+            only_spelled=True,
         ),
         *_unmask(op, dims),
     ]

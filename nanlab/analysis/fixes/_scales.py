@@ -91,7 +91,7 @@ def raised_before_cast(recording: Recording, position: int, line: int) -> tuple[
     if not before.zero or after.overflow or after.limit_overflow or after.zero >= before.zero / 10:
         return None
     backward = row[PHASE] == BACKWARD
-    lost = f"{before.zero:,} of {before.numel:,} values are flushed to zero without, {after.zero:,} with it, by the histogram"
+    lost = f"by the histogram {before.zero:,} of {before.numel:,} values go to zero without it, {after.zero:,} with it"
     if backward:
         title, code = f"a loss scale of 2**{k}", f"scaler = torch.amp.GradScaler(init_scale=2.0**{k})"
     else:
