@@ -79,6 +79,30 @@ def test_shares_of_the_parameters_add_up_to_those_of_all() -> None:
     assert total == pytest.approx(found.table.flushed[4])
 
 
+def under_autocast(scale: float) -> tuple[Trace, bool, float]:
+    """A step of a net whose activations have larger gradients than its weights: (trace, all finite, share of zeros)."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+    x = torch.randn(64, 16)
+    with nanlab.watch(net, on_fault="record") as trace:
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = net(x)
+        spread = 10.0 ** torch.linspace(-2, 2, 64)[:, None]
+        loss = 1e-4 * (spread * (out.float() - x[:, :4])).abs().mean()
+        (scale * loss).backward()
+    real = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
+    return trace, bool(real.isfinite().all()), float((real == 0).double().mean())
+
+
+def test_advised_range_heeds_the_gradients_of_activations_and_holds_when_really_run() -> None:
+    found = loss_scale(under_autocast(1.0)[0])
+    assert found.advised is not None and len(found.activations) == len(found.table)
+    low, high = found.advised
+    assert under_autocast(high)[1] and not under_autocast(high * 4)[1]
+    assert under_autocast(low)[2] == 0.0 < under_autocast(1.0)[2]
+    assert found.headroom == round(math.log2(high))
+
+
 def test_run_without_gradients_is_refused() -> None:
     with nanlab.watch() as trace:
         torch.ones(3).sum()

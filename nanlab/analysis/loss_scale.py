@@ -10,9 +10,11 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_shares
+from nanlab.analysis.signal import signal_loss
 from nanlab.analysis.skipping import scale_of, skips_frame
 from nanlab.errors import UsageError
 from nanlab.trace import Trace
+from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, PHASE, VIEW, Recording
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class LossScale:
 
     table: pd.DataFrame  # by log2_scale: scale, flushed, subnormal, overflow (shares of the non-zero values), uncertain
     parameters: pd.DataFrame  # the same by (log2_scale, parameter)
+    activations: pd.DataFrame  # the same for the gradients on the way, those that were in ``dtype``; empty without any
     advised: tuple[float, float] | None  # scales that overflow nothing and flush least; None: there is no such scale
     headroom: int | None  # doublings from the scale in use to the first overflow; negative: it overflows
     used: float  # the scale that the gradients were recorded at
@@ -51,30 +54,34 @@ def loss_scale(trace: Trace, dtype: torch.dtype = torch.float16, step: int | Non
     The shares follow from the exact exponent histograms. A power of two moves a histogram by whole bins, so they equal
     what a run at that scale measures, but for values in the bin of a limit (column ``uncertain``).
 
+    The gradients of activations count as well, where the step ran in ``dtype``: they overflow first as a rule, and the
+    advised scales start where none of them is flushed any more (see ``trace.signal_loss()``).
+
     Raises UsageError if no gradients were recorded.
     """
-    gradients, scale = _gradients(trace, step)
+    gradients, number, scale = _gradients(trace, step)
     if not gradients:
         raise UsageError("no gradients at hand to simulate a loss scale with; watch a step that calls backward")
-    together = add_histograms(gradients.values())
-    rows, per = [], []
-    for k in LOSS_SCALES:
-        rows.append(_shares(together, dtype, k))
-        per += [{"parameter": name, **_shares(h, dtype, k)} for name, h in gradients.items()]
-    table = pd.DataFrame(rows).set_index("log2_scale")
-    advised = _advised(table)
-    fits = table.index[table.overflow + table.uncertain_overflow == 0]
-    headroom = None if not len(fits) else int(fits.max() - round(math.log2(scale)))
+    together, inside = add_histograms(gradients.values()), _activations(trace.recording, number, scale, dtype)
+    table, activations = _simulated(together, dtype), _simulated(inside, dtype) if len(inside) else pd.DataFrame()
+    per = [{"parameter": name, **_shares(h, dtype, k)} for k in LOSS_SCALES for name, h in gradients.items()]
+    limits = [t for t in (table, activations) if len(t)]
+    fits = [k for k in LOSS_SCALES if all(t.overflow[k] + t.uncertain_overflow[k] == 0 for t in limits)]
     return LossScale(
         table.drop(columns="uncertain_overflow"),
         pd.DataFrame(per).drop(columns="uncertain_overflow").set_index(["log2_scale", "parameter"]),
-        advised,
-        headroom,
+        activations.drop(columns="uncertain_overflow", errors="ignore"),
+        _advised(fits, limits, _needed(trace, number, dtype)),
+        None if not fits else max(fits) - round(math.log2(scale)),
         scale,
         str(dtype).removeprefix("torch."),
         skips_frame(trace.recording),
         together,
     )
+
+
+def _simulated(histogram: pd.Series[int], dtype: torch.dtype) -> pd.DataFrame:
+    return pd.DataFrame([_shares(histogram, dtype, k) for k in LOSS_SCALES]).set_index("log2_scale")
 
 
 def _shares(histogram: pd.Series[int], dtype: torch.dtype, k: int) -> dict[str, float]:
@@ -91,17 +98,43 @@ def _shares(histogram: pd.Series[int], dtype: torch.dtype, k: int) -> dict[str, 
     }
 
 
-def _advised(table: pd.DataFrame) -> tuple[float, float] | None:
+def _advised(fits: list[int], tables: list[pd.DataFrame], needed: int) -> tuple[float, float] | None:
     """The scales at which nothing overflows and hardly more is flushed than at the best of them."""
-    safe = table[table.overflow + table.uncertain_overflow == 0]
-    if not len(safe):
+    if not fits:
         return None
-    best = safe[safe.flushed <= safe.flushed.min() + 0.001]
-    return float(best.scale.min()), float(best.scale.max())
+    flushed = {k: sum(float(t.flushed[k]) for t in tables) for k in fits}
+    best = [k for k in fits if flushed[k] <= min(flushed.values()) + 0.001]
+    enough = [k for k in best if k >= needed] or best[-1:]
+    return 2.0 ** min(enough), 2.0 ** max(enough)
 
 
-def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]], float]:
-    """Histograms of the unscaled gradients by parameter, and the scale that they bore."""
+def _needed(trace: Trace, step: int, dtype: torch.dtype) -> int:
+    """log2 of the scale from which on no gradient of a step is flushed on its way; the least there is if none was."""
+    lost = signal_loss(trace)
+    lost = lost[(lost.step == step) & (lost.dtype == str(dtype).removeprefix("torch."))]
+    return int(lost.needed_log2_scale.max()) if len(lost) else LOSS_SCALES[0]
+
+
+def _activations(recording: Recording, step: int, scale: float, dtype: torch.dtype) -> pd.Series[int]:
+    """Histogram of the unscaled gradients that the backward pass of a step held in ``dtype``."""
+    low = min((p.position for p in recording.training.losses if recording.step_of(p.position) == step), default=0)
+    high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
+    found = []
+    for position in range(max(low, 0), high):
+        row = recording.row(position)
+        if row is None or row[PHASE] != BACKWARD or row[FLAGS] & VIEW or recording.dtypes.items[row[DTYPE]] != dtype:
+            continue
+        stat = recording.stat_of(position)
+        if stat >= 0 and any(source >= low for source, _ in recording.operands(position)):
+            chunk = recording.chunks[stat >> 32]
+            found.append(chunk.stats.histogram(chunk.stat_row(stat)))
+    together = add_histograms(found)
+    together.index = together.index - round(math.log2(scale))
+    return together
+
+
+def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]], int, float]:
+    """Histograms of the unscaled gradients by parameter, their training step, and the scale that they bore."""
     recording = trace.recording
     rows = [r for r in recording.training.parameters if r.gradient is not None]
     finite: dict[int, list[Any]] = {}
@@ -124,5 +157,5 @@ def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]
                 histogram = chunk.stats.histogram(chunk.stat_row(stat))
                 histogram.index = histogram.index - shift
                 found[recording.parameter_names[row.owner]] = histogram
-        return found, scale
-    return {}, 1.0
+        return found, number, scale
+    return {}, -1, 1.0
