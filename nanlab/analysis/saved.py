@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from nanlab.stats import TensorStats, summarize
-from nanlab.trace.recording import BACKWARD, CALL, DTYPE, NODE, OP, PHASE, SHAPE, NodeInfo, NodeRun, Recording
+from nanlab.trace.recording import BACKWARD, CALL, DTYPE, NODE, OP, PHASE, SHAPE, NodeInfo, Recording
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
@@ -102,8 +102,8 @@ def _judged(
 
 def _gives_all(recording: Recording, node: int, operands: int) -> bool:
     """Whether the node gave a gradient to each operand: then nothing that it may keep was left out."""
-    runs: list[NodeRun] = [run for run in recording.node_runs if run.node == node]
-    return bool(runs) and len(runs[0].given) >= operands
+    run = next((run for run in recording.node_runs if run.node == node), None)
+    return run is not None and len(run.given) >= operands
 
 
 def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from nanlab.trace.recording import (
     STAT,
     STATUSES,
     WIDTH,
+    NodeRun,
     Recording,
 )
 
@@ -190,18 +191,15 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its module is the one
     that holds the parameter.
     """
-    runs = list(recording.node_runs)
-    parameters = leaf_parameters(recording)
+    every, served = list(recording.node_runs), leaf_parameters(recording)
+    steps = _pass_steps(recording, every)
+    kept = np.flatnonzero(steps >= len(recording.folded)).tolist()  # the last node of a folded step may be left over
+    steps, runs, parameters = steps[kept], [every[i] for i in kept], [served[i] for i in kept]
     taken = _merged(recording, [r.taken for r in runs])
     given = _merged(recording, [r.given for r in runs])
     infos = [recording.nodes.get(r.node) for r in runs]
     lines = np.array([i.line if i else 0 for i in infos], dtype=np.int64)
     file, line, source = _place_columns(recording, lines) if len(runs) else (lines, lines, lines)
-    steps = (
-        np.searchsorted(recording.starts, [r.position for r in runs], side="right") - 1
-        if runs
-        else np.zeros(0, np.int64)
-    )
     everything = np.ones(len(runs), bool)
     with np.errstate(invalid="ignore", divide="ignore"):
         gain = given["rms"] / taken["rms"]
@@ -233,6 +231,12 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     columns["position_in"] = _first_row([r.taken for r in runs])
     columns["position_out"] = _first_row([r.given for r in runs])
     return pd.DataFrame(columns)
+
+
+def _pass_steps(recording: Recording, runs: list[NodeRun]) -> Array:
+    """Training step of each node run: that in which its backward pass began, for the last node may end with the step."""
+    positions = [recording.passes[run.backward_pass].position for run in runs]
+    return np.searchsorted(recording.starts, positions, side="right") - 1 if positions else np.zeros(0, np.int64)
 
 
 def _first_row(groups: list[tuple[int, ...]]) -> Any:
