@@ -128,3 +128,15 @@ def test_leaves_bear_the_name_of_their_parameter() -> None:
         assert sorted(of_one["parameter"]) == sorted(name for name, _ in net.named_parameters())
     assert set(leaves["module"]) == {"0", "1", "2"}
     assert set(frame[frame["name"] != "AccumulateGrad"]["parameter"]) == {""}
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_every_node_belongs_to_the_step_of_its_pass_and_a_folded_step_leaves_none(keep: int) -> None:
+    net = nn.Linear(2, 2)
+    with nanlab.watch(net, on_fault="record", keep=keep) as trace:
+        for _ in range(5):
+            net.zero_grad()
+            net(torch.ones(1, 2)).sum().backward()
+    sizes = trace.backward.groupby(["step", "backward_pass"]).size()
+    assert list(sizes.index) == [(step, step) for step in range(5 - keep, 5)]
+    assert sizes.nunique() == 1

@@ -302,6 +302,18 @@ def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(bare
     assert shown == ["none", "", 0]
 
 
+def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: Page) -> None:
+    made = stepper(fake_trace())
+    bare.unroute_all()
+    bare.goto("about:blank")
+    bare.set_content(made._summary()["text/html"])
+    static = bare.locator(f".{made.fallback}")
+    heights = bare.evaluate("name => [document.querySelector('.' + name).offsetHeight]", made.fallback)
+    assert heights == [0]
+    bare.wait_for_function("name => document.querySelector('.' + name).offsetHeight > 300", arg=made.fallback)
+    expect(static).to_be_visible()
+
+
 def test_ten_thousand_nodes_open_and_step_quickly(bare: Page) -> None:
     opened = mount(bare, stepper(big_trace()))
     assert bare.get_by_role("treeitem").count() < 60
