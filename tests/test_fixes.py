@@ -12,7 +12,8 @@ import torch
 
 import nanlab
 from nanlab.analysis.fixes import attempt, rewrite
-from nanlab.analysis.fixes._inlining import corrections, double_where, finite_mask, logarithm_of, softmax_of
+from nanlab.analysis.fixes._inlining import log_sum_exp_of, logarithm_of, loss_of_logits, softmax_of
+from nanlab.analysis.fixes._masking import corrections, double_where, finite_mask
 from nanlab.analysis.fixes._rewriting import binary, called, power
 from nanlab.rules import Fix
 
@@ -207,6 +208,8 @@ def test_a_logarithm_whose_logits_cannot_be_written_there_is_left_alone_or_kept_
         ),
         (["r = x.sqrt()", "return torch.where(x > 0, r, y)"], 2, "r = torch.where(x > 0, x, 1.0).sqrt()"),
         (["r = torch.sqrt(x)", "return torch.where(m, y, r)"], 2, "r = torch.sqrt(torch.where(m, 1.0, x))"),
+        (["return m * torch.sqrt(x)"], 2, "return m * torch.sqrt(torch.where(m != 0, x, 1.0))"),
+        (["r = torch.sqrt(x)", "r[x == 0] = 0"], 2, "r = torch.sqrt(torch.where(x == 0, 1.0, x))"),
         (["return torch.sqrt(x).masked_fill(m, 0)"], 2, "return torch.sqrt(torch.where(m, 1.0, x)).masked_fill(m, 0)"),
     ],
 )
@@ -223,6 +226,12 @@ def test_a_mask_made_only_after_the_operation_is_not_put_before_it() -> None:
 def test_quotients_of_exponentials_masks_and_corrections_are_written_otherwise() -> None:
     soft = softmax_of(text_of("e = torch.exp(z)", "return e / e.sum(1, keepdim=True)"), 2)
     assert soft is not None and soft.text == "return torch.softmax(z, 1)" and soft.first == 3
+    steps = text_of("e = torch.exp(z)", "s = e.sum(-1)", "return torch.log(s)")
+    total = log_sum_exp_of(steps, 2)
+    assert total is not None and total.text == "return torch.logsumexp(z, -1)" and total.first == 4
+    loss = loss_of_logits(text_of("p = torch.sigmoid(z)", "return F.binary_cross_entropy(p, y, weight=m)"), 3)
+    fused = "return torch.nn.functional.binary_cross_entropy_with_logits(z, y, weight=m)"
+    assert loss is not None and loss.text == fused
     mask = finite_mask(text_of('z = z.masked_fill(m, float("-inf"))', "return torch.softmax(z, -1)"), 3)
     assert mask is not None and mask.text == "z = z.masked_fill(m, torch.finfo(z.dtype).min)"
     both = corrections(text_of("a = x / (1 - 0.9**y)", "b = z / (1 - 0.99**y)"), 2)

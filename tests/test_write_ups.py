@@ -141,6 +141,12 @@ def binary_cross_entropy_by_hand_of_half_probabilities() -> None:
     loss.backward()
 
 
+def binary_cross_entropy_of_half_probabilities() -> None:
+    x, y = torch.tensor([-30.0, 12.0, 0.5]).requires_grad_(), torch.tensor([1.0, 0.0, 1.0])
+    p = torch.sigmoid(x.half())
+    F.binary_cross_entropy(p, y.half()).backward()  # here
+
+
 def attention_over_a_sentence_of_padding() -> None:
     scores, padding = seeded(2, 4).requires_grad_(), torch.tensor([[True] * 4, [False] * 4])
     weights = torch.softmax(scores.masked_fill(padding, float("-inf")), -1)  # here
@@ -207,6 +213,11 @@ CURED = [
         binary_cross_entropy_by_hand_of_half_probabilities,
         {"dtype-underflow", "log-of-zero"},
         ["logsigmoid(x.half())", "logsigmoid(-(x.half()))", "torch.sigmoid(x.half().float())"],
+    ),
+    (
+        binary_cross_entropy_of_half_probabilities,
+        {"dtype-overflow", "dtype-underflow", "log-of-zero"},
+        ["binary_cross_entropy_with_logits(x.half(), y.half())"],
     ),
     (
         attention_over_a_sentence_of_padding,

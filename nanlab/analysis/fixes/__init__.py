@@ -12,7 +12,7 @@ import torch
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate
 from nanlab.analysis.fixes._composites import composites
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
-from nanlab.analysis.fixes._inlining import backward_lines
+from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._powers import POWERS

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from nanlab.analysis.fixes._candidate import Candidate, Form, default_eps, eps_for, number
 from nanlab.analysis.fixes._elementwise import QUOTIENT, square_root
-from nanlab.analysis.fixes._inlining import double_where, logarithm_of, softmax_of
+from nanlab.analysis.fixes._inlining import logarithm_of, loss_of_logits, softmax_of
+from nanlab.analysis.fixes._masking import double_where
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Spelling, called, power
 from nanlab.analysis.fixes._upstream import Maker, first_of, logits, picked, softmax_dim
@@ -22,7 +23,14 @@ RECOVERED = "its logits recovered from the probabilities and the range that was 
 
 def composites(op: Operation) -> list[Candidate]:
     """What to write for the operation and its neighbours together; empty where no such form is known."""
-    return [*_of_probabilities(op), *_by_root(op), *_of_roots(op), *_of_exponentials(op), *_masked_before(op)]
+    return [
+        *_of_probabilities(op),
+        *_of_loss(op),
+        *_by_root(op),
+        *_of_roots(op),
+        *_of_exponentials(op),
+        *_masked_before(op),
+    ]
 
 
 # -- the logarithm of a probability ------------------------------------------------------------------------------------
@@ -100,6 +108,35 @@ def _wide_probability(
             line=maker.line,
         )
     ]
+
+
+def _of_loss(op: Operation) -> list[Candidate]:
+    """``binary_cross_entropy(sigmoid(z), t)``."""
+    maker = first_of(op.makers[0], "sigmoid") if op.name == "binary_cross_entropy" and op.makers else None
+    if maker is None:
+        return []
+    p, target = op.operands
+    reduction = op.options["reduction"]
+    z = logits(p, maker, None)
+    plain = partial(F.binary_cross_entropy, reduction=reduction)
+    fused = Candidate(
+        f"binary_cross_entropy_with_logits ({RECOVERED})",
+        (),
+        partial(F.binary_cross_entropy_with_logits, reduction=reduction),
+        lambda t, y: plain(torch.sigmoid(t), y),
+        snippet=f"torch.nn.functional.binary_cross_entropy_with_logits(z, target)   # z: of the sigmoid at line {maker.line}",
+        operands=(z, target),
+        rewriter=loss_of_logits,
+    )
+    wide = Candidate(
+        f"the sigmoid and the loss in float32 ({RECOVERED})",
+        (),
+        lambda t, y: plain(torch.sigmoid(t.float()), y.float()),
+        lambda t, y: plain(torch.sigmoid(t), y),
+        snippet=f"torch.sigmoid(z.float())   # at line {maker.line}, and target.float()",
+        operands=(z, target),
+    )
+    return [fused, wide] if op.low else [fused]
 
 
 # -- quotients whose divisor, or whose vectors, come out of a root -----------------------------------------------------

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, Spelling, called
+from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, called
 from nanlab.analysis.fixes._scope import Scope
 
 _PICKING = frozenset("gather index_select squeeze flatten view reshape select unsqueeze diagonal take".split())
@@ -81,7 +80,7 @@ def _stripped(page: Page, node: ast.expr) -> tuple[ast.expr, tuple[str, ...], bo
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         small = _is_small(node.right)
         return (node.left if small else node.right), (), False
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _is_one(node.left):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and is_one(node.left):
         return node.right, (), True
     found = called(*_PICKING, *_BOUNDING)(node)
     if found is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -94,7 +93,8 @@ def _stripped(page: Page, node: ast.expr) -> tuple[ast.expr, tuple[str, ...], bo
     return found.operands[0], (f".{node.func.attr}({arguments})",), False
 
 
-def _is_one(node: ast.expr) -> bool:
+def is_one(node: ast.expr) -> bool:
+    """Whether an expression is the literal 1."""
     return isinstance(node, ast.Constant) and node.value == 1
 
 
@@ -126,6 +126,25 @@ def _in_two_steps(scope: Scope, node: ast.AST, found: _Probability, kind: str) -
     return scope.page.replaced([first, (node, log + "".join(found.picks))])
 
 
+def loss_of_logits(text: str, line: int) -> Rewritten | None:
+    """``binary_cross_entropy(sigmoid(z), t)`` as ``binary_cross_entropy_with_logits(z, t)``."""
+    scope = Scope.of(text, line)
+    if scope is None:
+        return None
+    for node in scope.on_line():
+        loss = called("binary_cross_entropy", arity=2)(node)
+        found = _probability(scope, loss.operands[0], "sigmoid", line) if loss is not None else None
+        if loss is None or found is None or found.complement:
+            continue
+        z = found.call.operands[0]
+        if found.line < line and scope.rebound(z, found.line, line):
+            continue
+        rest = "".join(", " + scope.page.source(a) for a in (*loss.operands[1:], *loss.rest))
+        logits = scope.page.source(z) + "".join(found.picks)
+        return scope.page.replaced([(node, f"torch.nn.functional.binary_cross_entropy_with_logits({logits}{rest})")])
+    return None
+
+
 # -- a quotient of exponentials ----------------------------------------------------------------------------------------
 
 
@@ -150,10 +169,36 @@ def softmax_of(text: str, line: int) -> Rewritten | None:
 
 def _exponential(scope: Scope, node: ast.expr, line: int) -> ast.Call | None:
     """The call of exp that an expression is, or that its name was assigned above a line."""
-    if isinstance(node, ast.Name):
-        assigned = scope.assignment(node.id, line)
-        node = assigned.value if assigned is not None else node
+    node = _resolved(scope, node, line)
     return node if isinstance(node, ast.Call) and called("exp")(node) is not None else None
+
+
+def log_sum_exp_of(text: str, line: int) -> Rewritten | None:
+    """``log(exp(z).sum(d))`` as ``logsumexp(z, d)``, also in steps with names; the line is that of the first or last."""
+    scope = Scope.of(text, line)
+    if scope is None:
+        return None
+    for node in ast.walk(scope.body):
+        outer = called("log")(node)
+        if outer is None or not isinstance(node, ast.Call):
+            continue
+        total = _resolved(scope, outer.operands[0], node.lineno)
+        summed = called("sum")(total)
+        power = _exponential(scope, summed.operands[0], total.lineno) if summed is not None else None
+        if summed is None or power is None or not power.args or line not in (node.lineno, power.lineno):
+            continue
+        if scope.rebound(power.args[0], power.lineno, node.lineno):
+            continue
+        z, rest = scope.page.source(power.args[0]), "".join(", " + scope.page.source(a) for a in summed.rest)
+        form = f"torch.logsumexp({z}{rest})" if rest else f"torch.logsumexp(({z}).flatten(), 0)"
+        return scope.page.replaced([(node, form)])
+    return None
+
+
+def _resolved(scope: Scope, node: ast.expr, line: int) -> ast.expr:
+    """What a name was assigned above a line; other expressions as they are."""
+    assigned = scope.assignment(node.id, line) if isinstance(node, ast.Name) else None
+    return node if assigned is None else assigned.value
 
 
 def _dim(page: Page, total: Found) -> str:
@@ -164,120 +209,3 @@ def _dim(page: Page, total: Found) -> str:
         else:
             return page.source(argument)
     return ""
-
-
-# -- a mask after the fact ---------------------------------------------------------------------------------------------
-
-
-def double_where(text: str, line: int, spellings: Sequence[Spelling], which: int, benign: str) -> Rewritten | None:
-    """``where(mask, f(x), 0)`` with the mask on the argument, too: ``where(mask, f(where(mask, x, benign)), 0)``.
-
-    which: the operand of f that is bad. The mask may stand around the line's own call, or, on a line below it, around
-    the name that the result was assigned; ``masked_fill`` counts as well. None where no mask is found, or where it is
-    made only after the line.
-    """
-    scope = Scope.of(text, line)
-    if scope is None:
-        return None
-    page, changes = scope.page, []
-    for node in scope.on_line():
-        found = next((f for s in spellings if (f := s(node)) is not None), None)
-        if found is None or which >= len(found.operands):
-            continue
-        mask = next(_masks(scope, node), None)
-        if mask is None:
-            continue
-        operand, (condition, keeps) = found.operands[which], mask
-        x = page.source(operand)
-        inner = f"{condition}, {x}, {benign}" if keeps else f"{condition}, {benign}, {x}"
-        changes.append((operand, f"torch.where({inner})"))
-    return page.replaced(changes[:1]) if changes else None
-
-
-def _masks(scope: Scope, node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """(condition, whether it is true where the result is kept) of the masks put on the result of an expression."""
-    for outer in scope.on_line():
-        if outer is not node:
-            yield from _mask(scope.page, outer, lambda part: any(n is node for n in ast.walk(part)))
-    holder = next(
-        (n for n in ast.walk(scope.body) if isinstance(n, ast.Assign) and any(m is node for m in ast.walk(n))), None
-    )
-    if holder is None or not isinstance(holder.targets[0], ast.Name):
-        return
-    name = holder.targets[0].id
-    for later in ast.walk(scope.body):
-        if getattr(later, "lineno", 0) <= scope.line or not isinstance(later, ast.Call):
-            continue
-        for condition, keeps in _mask(scope.page, later, lambda part: isinstance(part, ast.Name) and part.id == name):
-            if not scope.rebound(ast.parse(condition), scope.line, later.lineno):
-                yield condition, keeps
-
-
-def _mask(page: Page, node: ast.AST, holds: object) -> Iterator[tuple[str, bool]]:
-    assert callable(holds)
-    found = called("where", arity=3)(node)
-    if found is not None:
-        condition, kept, other = found.operands
-        if holds(kept) or holds(other):
-            yield page.source(condition), bool(holds(kept))
-    filled = called("masked_fill", arity=2)(node)
-    if filled is not None and holds(filled.operands[0]):
-        yield page.source(filled.operands[1]), False
-
-
-def finite_mask(text: str, line: int) -> Rewritten | None:
-    """``masked_fill(mask, float("-inf"))`` with the dtype's lowest number; the last one on the line or above it."""
-    scope = Scope.of(text, line)
-    if scope is None:
-        return None
-    found: list[tuple[ast.expr, str]] = []
-    for node in sorted((n for n in ast.walk(scope.body) if isinstance(n, ast.Call)), key=lambda n: n.lineno):
-        fill = called("masked_fill", "masked_fill_", arity=3)(node)
-        if fill is not None and node.lineno <= line and _is_minus_infinity(fill.operands[2]):
-            x = scope.page.source(fill.operands[0])
-            found.append((fill.operands[2], f"torch.finfo({x}.dtype).min" if _is_plain(fill.operands[0]) else ""))
-    return scope.page.replaced(found[-1:]) if found and found[-1][1] else None
-
-
-def _is_plain(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name | ast.Attribute)
-
-
-def _is_minus_infinity(node: ast.expr) -> bool:
-    return ast.unparse(node).replace('"', "'") in (
-        "float('-inf')",
-        "-float('inf')",
-        "-torch.inf",
-        "-math.inf",
-        "-np.inf",
-        "-inf",
-    )
-
-
-# -- the program's own update rule, and its own backward ---------------------------------------------------------------
-
-
-def corrections(text: str, line: int) -> Rewritten | None:
-    """Every ``x / (1 - beta ** count)`` in the function around a line, with 1 in place of a divisor that is 0."""
-    scope = Scope.of(text, line)
-    if scope is None:
-        return None
-    found = [n for n in ast.walk(scope.body) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
-    divisors = [n.right for n in found if _is_correction(n.right) or n.lineno == line]
-    outer = [n for n in divisors if not any(n is not m and n in ast.walk(m) for m in divisors)]
-    return scope.page.replaced([(n, f"{scope.page.source(n)} or 1.0") for n in outer]) if outer else None
-
-
-def _is_correction(node: ast.expr) -> bool:
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub) or not _is_one(node.left):
-        return False
-    return isinstance(node.right, ast.BinOp) and isinstance(node.right.op, ast.Pow)
-
-
-def backward_lines(text: str, name: str) -> range:
-    """The lines of the ``backward`` of an autograd.Function; empty where the text has none."""
-    page = Page.of(text)
-    classes = [n for n in ast.walk(page.tree) if isinstance(n, ast.ClassDef) and n.name == name] if page else []
-    for function in (n for c in classes for n in c.body if isinstance(n, ast.FunctionDef) and n.name == "backward"):
-        return range(function.lineno, (function.end_lineno or function.lineno) + 1)
-    return range(0)

@@ -74,6 +74,8 @@ def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
         return (kind.lower(), (x,), forward, {}) if isinstance(x, Tensor) else None
     if kind in _BINARY:
         return _binary(kind, kept)
+    if kind == "BinaryCrossEntropy":
+        return _cross_entropy(saved)
     return _reduction(kind, saved) or _decomposition(kind, saved)
 
 
@@ -148,3 +150,12 @@ def _product(parts: Any) -> Tensor:
     """All factors in one tensor, weighted unevenly so that no derivative cancels."""
     flat = torch.cat([p.flatten() for p in parts])
     return flat * torch.linspace(0.5, 1.5, flat.numel(), dtype=flat.dtype)
+
+
+def _cross_entropy(saved: dict[str, Any]) -> Rebuilt | None:
+    p, target, weight = saved.get("self"), saved.get("target"), saved.get("weight")
+    if not isinstance(p, Tensor) or not isinstance(target, Tensor) or isinstance(weight, Tensor):
+        return None
+    options: dict[str, Any] = {"reduction": ("none", "mean", "sum")[int(saved.get("reduction", 1))]}
+    plain = torch.nn.functional.binary_cross_entropy
+    return "binary_cross_entropy", (p, target), lambda a, b: plain(a, b, **options), options

@@ -13,6 +13,7 @@ from torch import Tensor
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import Candidate, eps_for, number
 from nanlab.analysis.fixes._elementwise import forms, in_float32, square_root
+from nanlab.analysis.fixes._inlining import log_sum_exp_of
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
 
@@ -105,10 +106,11 @@ def exponential(op: Operation) -> list[Candidate]:
         ),
         Candidate(
             "logsumexp, which subtracts the largest exponent first",
-            forms(_log_sum_exp, "torch.logsumexp({x}{rest})"),
+            (),
             lambda t: torch.logsumexp(t, -1),
             lambda t: torch.log(torch.exp(t).sum(-1)),
             only_spelled=True,
+            rewriter=log_sum_exp_of,
         ),
         Candidate(
             f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
@@ -132,14 +134,6 @@ def bessel(op: Operation) -> list[Candidate]:
             only_spelled=True,
         )
     ]
-
-
-def _log_sum_exp(node: ast.AST) -> Found | None:
-    """``log(exp(x).sum(d))``: x, and the arguments of the sum."""
-    outer = called("log")(node)
-    total = called("sum")(outer.operands[0]) if outer is not None else None
-    inner = called("exp")(total.operands[0]) if total is not None else None
-    return Found(inner.operands, total.rest) if inner is not None and total is not None and total.rest else None
 
 
 POWERS: dict[str, Callable[[Operation], list[Candidate]]] = {

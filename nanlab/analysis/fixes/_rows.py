@@ -12,7 +12,7 @@ from torch import Tensor
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, default_eps, eps_for, number
 from nanlab.analysis.fixes._elementwise import forms
-from nanlab.analysis.fixes._inlining import finite_mask
+from nanlab.analysis.fixes._masking import finite_mask
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, keyword
 

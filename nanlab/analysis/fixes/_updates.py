@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nanlab.analysis.fixes._candidate import Candidate, number
-from nanlab.analysis.fixes._inlining import corrections
+from nanlab.analysis.fixes._masking import corrections
 from nanlab.analysis.fixes._operation import Operation
 
 _DEFAULT = 1e-8
