@@ -14,8 +14,8 @@ from nanlab.capture.editing import CLAMPS
 from nanlab.errors import UsageError
 from nanlab.history import GradientEdit
 from nanlab.trace import Trace
-from nanlab.trace.frames import parameter_columns
 from nanlab.trace.recording import Recording
+from nanlab.trace.training_frames import parameter_columns
 
 Array = npt.NDArray[np.float64]
 USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm
@@ -249,21 +249,20 @@ def _kind(history: pd.DataFrame) -> str:
 
 def _dominance(recording: Recording, columns: dict[str, Any], squares: Array) -> pd.DataFrame:
     """The share of each parameter in the squared norm, over the steps in which all gradients are finite."""
-    positions, owners = columns["position"], columns["owner"]
-    parts = []
-    for rows in _split(positions, np.arange(len(positions))):
-        total = float(squares[rows].sum())
-        if 0.0 < total < math.inf and not (columns["gradient_nan"][rows] + columns["gradient_inf"][rows]).any():
-            parts.append(pd.DataFrame({"owner": owners[rows], "share": squares[rows] / total}))
-            parts[-1]["first"] = parts[-1]["share"] == parts[-1]["share"].max()
-    if not parts:
-        return pd.DataFrame({"parameter": [], "share": [], "largest_share": [], "first": []}).set_index("parameter")
-    grouped = pd.concat(parts).groupby("owner")
-    frame = pd.DataFrame(
+    _, group = np.unique(columns["position"], return_inverse=True)
+    total = np.bincount(group, np.nan_to_num(squares), int(group.max()) + 1)
+    bad = np.bincount(group, columns["gradient_nan"] + columns["gradient_inf"], len(total)) > 0
+    sound = ((total > 0.0) & np.isfinite(total) & ~bad)[group]
+    shares, owners = squares[sound] / total[group[sound]], columns["owner"][sound]
+    largest = np.zeros(len(total))
+    np.maximum.at(largest, group[sound], shares)
+    frame = pd.DataFrame({"owner": owners, "share": shares, "first": shares == largest[group[sound]]})
+    grouped = frame.groupby("owner")
+    found = pd.DataFrame(
         {"share": grouped["share"].mean(), "largest_share": grouped["share"].max(), "first": grouped["first"].sum()}
     ).sort_values("share", ascending=False)
-    frame.index = pd.Index([recording.parameter_names[i] for i in frame.index], name="parameter")
-    return frame
+    found.index = pd.Index([recording.parameter_names[i] for i in found.index], name="parameter")
+    return found
 
 
 def _advised(norms: Array) -> float | None:

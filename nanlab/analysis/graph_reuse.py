@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nanlab.trace.nodes import BackwardPass, NodeInfo
 from nanlab.trace.recording import (
     FLAGS,
     FORWARD,
@@ -13,8 +14,6 @@ from nanlab.trace.recording import (
     PHASE,
     SHAPE,
     VIEW,
-    BackwardPass,
-    NodeInfo,
     Recording,
 )
 

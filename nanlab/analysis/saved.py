@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from nanlab.stats import TensorStats, summarize
-from nanlab.trace.recording import BACKWARD, CALL, DTYPE, NODE, OP, PHASE, SHAPE, NodeInfo, Recording
+from nanlab.trace.nodes import NodeInfo
+from nanlab.trace.recording import BACKWARD, CALL, DTYPE, NODE, OP, PHASE, SHAPE, Recording
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from nanlab.formats import format_of
-from nanlab.trace.frames import stat_columns
+from nanlab.trace.columns import stat_columns
 from nanlab.trace.recording import DTYPE, FACTOR, FLAGS, LINE, MODULE, OP, PHASE, PHASES, STAT, Recording
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from nanlab.history import OptimizerStep, Place
-from nanlab.trace.frames import parameter_columns
 from nanlab.trace.recording import BACKWARD, DTYPE, OPTIMIZER, Recording
+from nanlab.trace.training_frames import parameter_columns
 
 GREW, LARGE = 10.0, 5.0  # a parameter whose rms grew by this factor, and to more than this, has run away
 GREW_LOW, LARGE_LOW = 100.0, 100.0  # the same before an overflow in half precision, which takes no such growth

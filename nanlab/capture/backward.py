@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
-from nanlab.trace.recording import BackwardPass, Sink
+from nanlab.trace.nodes import BackwardPass
+from nanlab.trace.recording import Sink
 
 MOST_NODES = 20_000  # touching more from Python overflows the stack when a deep graph is freed (seen from 39,700 on)
 _LEAF = 1 << 63

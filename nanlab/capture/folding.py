@@ -6,8 +6,8 @@ import numpy as np
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
-from nanlab.trace.frames import parameter_numbers, step_numbers
 from nanlab.trace.recording import BACKWARD, BORN, CALL, MOST_SINKS, NODE, PHASE, STAT, TURNED, Chunk, Recording
+from nanlab.trace.training_frames import parameter_numbers, step_numbers
 
 MOST_BIRTHS = 500  # whose surroundings are kept
 DEPTH = 4  # operations upstream of a birth that are kept with it

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from nanlab.history import Place, Series
-from nanlab.trace.frames import stat_columns
+from nanlab.trace.columns import stat_columns
 from nanlab.trace.recording import (
     DTYPE,
     FLAGS,

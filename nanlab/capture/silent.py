@@ -8,7 +8,7 @@ import torch
 from nanlab.capture.following import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History, ParameterStep, Standstill
-from nanlab.trace.frames import stat_columns
+from nanlab.trace.columns import stat_columns
 from nanlab.trace.recording import CALL, DTYPE, FACTOR, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
 
 CASTS = frozenset(("_to_copy", "copy_", "to"))
@@ -19,6 +19,7 @@ PRODUCTS = frozenset(
 ADDS = frozenset(
     "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
 )
+SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 MOST_VISITS = 4000  # rows that are walked over for one victim
@@ -28,7 +29,7 @@ def lost_values(rows: StepRows) -> list[int]:
     """Rows that are zero throughout though none of their operands is, because the dtype cannot hold the results."""
     recording = rows.recording
     names = recording.ops.items
-    interesting = np.array([n in CASTS or n in PRODUCTS for n in names])
+    interesting = np.array([n in CASTS or n in PRODUCTS or n in SQUARES for n in names])
     found = []
     for i in np.flatnonzero(rows.all_zero() & interesting[rows.meta[:, OP]])[:MOST_CANDIDATES].tolist():
         position = rows.start + i
@@ -37,7 +38,19 @@ def lost_values(rows: StepRows) -> list[int]:
     return found
 
 
+def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> bool:
+    """Whether a sum of squares in a narrow dtype is zero throughout though what was squared is not."""
+    row = recording.row(position)
+    if row is None or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    targets = _outputs(recording, row[CALL])
+    own = [recording.stats(source) for source, slot in recording.operands(position) if slot % targets == row[OUTPUT]]
+    return len(own) > 1 and all(s is not None and s.is_finite and s.zero < s.numel for s in own[1:])
+
+
 def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
+    if op in SQUARES:
+        return _square_lost(recording, position, dtype)
     operands = [
         s for source, _ in recording.operands(position) if (s := recording.stats(source)) is not None and s.numel
     ]

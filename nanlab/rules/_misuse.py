@@ -14,8 +14,8 @@ from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
-from nanlab.trace.frames import parameter_columns
 from nanlab.trace.recording import Recording
+from nanlab.trace.training_frames import parameter_columns
 
 
 @rule(

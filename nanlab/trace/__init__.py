@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from nanlab.errors import UsageError
-from nanlab.trace import frames
-from nanlab.trace.recording import Kept, Recording
+from nanlab.trace import frames, training_frames
+from nanlab.trace.recording import CALL, Kept, Recording
 
 if TYPE_CHECKING:
     from nanlab.analysis.clipping import Clipping
@@ -59,12 +59,12 @@ class Trace:
     @property
     def parameters(self) -> pd.DataFrame:
         """A row per parameter and step: value, gradient, update."""
-        return self._table("parameters", frames.parameters_frame)
+        return self._table("parameters", training_frames.parameters_frame)
 
     @property
     def steps(self) -> pd.DataFrame:
         """A row per training step: loss, gradient norm, loss scale, skipped, seconds."""
-        return self._table("steps", frames.steps_frame)
+        return self._table("steps", training_frames.steps_frame)
 
     @property
     def skips(self) -> pd.DataFrame:
@@ -104,7 +104,7 @@ class Trace:
     def kept(self, position: int) -> Kept | None:
         """The operands of a row whose values were born or turned non-finite there, if they were kept."""
         row = self.recording.row(int(position))
-        return None if row is None else self.recording.kept.get(row[frames.CALL])
+        return None if row is None else self.recording.kept.get(row[CALL])
 
     def source(self, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
         """(number, text) of a line and those around it; ``file`` as the tables show it."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import linecache
-from bisect import bisect_left
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from nanlab.history import ParameterStep
+from nanlab.trace.columns import COUNTS, HALF, VALUES, Array, counts_array, lookup, stat_columns, values_array
 from nanlab.trace.leaves import leaf_parameters
+from nanlab.trace.nodes import NodeRun
 from nanlab.trace.recording import (
-    CALL,
     DEVICE,
     DTYPE,
     LINE,
@@ -28,51 +26,14 @@ from nanlab.trace.recording import (
     STAT,
     STATUSES,
     WIDTH,
-    NodeRun,
     Recording,
 )
 
-Array = npt.NDArray[Any]
-COUNTS = ("numel", "nan", "posinf", "neginf", "zero", "subnormal")
-VALUES = ("min", "max", "absmin", "mean", "rms")
-HALF = ("fp16_zero", "fp16_subnormal", "fp16_inf")
 OPS_COLUMNS = (
     *("step", "position", "phase", "op", "module", "output", "shape", "dtype", "device"),
     *(*COUNTS, *VALUES, *HALF),
     *("node", "file", "line", "source", "site_file", "site_line", "status"),
 )
-
-
-def counts_array(values: Array, known: Array) -> Any:
-    """Int64 with <NA> where unknown."""
-    return pd.arrays.IntegerArray(np.asarray(values, dtype=np.int64), ~known)
-
-
-def values_array(values: Array) -> Any:
-    """Float64 with <NA> where there is no value (NaN in the table means just that)."""
-    values = np.asarray(values, dtype=np.float64)
-    return pd.arrays.FloatingArray(values, np.isnan(values))
-
-
-def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
-    """The numbers of these statistics (-1: gone), by column of ``StatsTable.columns``."""
-    size, chunks = len(stats), stats >> 32
-    if size and chunks[0] >= 0 and (chunks == chunks[0]).all() and recording.chunks[chunks[0]].stat_rows is None:
-        columns = recording.chunks[chunks[0]].stats.columns(stats & 0xFFFFFFFF)
-        return {name: columns[name] for name in (*COUNTS, *HALF, *VALUES, "known")}
-    found: dict[str, Array] = {name: np.zeros(size, np.int64) for name in (*COUNTS, *HALF)}
-    found |= {name: np.full(size, np.nan) for name in VALUES}
-    found["known"] = np.zeros(size, bool)
-    for number in np.unique(chunks[stats >= 0]).tolist():
-        chunk = recording.chunks[number]
-        mask = (stats >= 0) & (chunks == number)
-        rows = stats[mask] & 0xFFFFFFFF
-        if chunk.stat_rows is not None:
-            rows = np.searchsorted(chunk.stat_rows, rows)
-        for name, column in chunk.stats.columns(rows).items():
-            if name in found:
-                found[name][mask] = column
-    return found
 
 
 def _categories(codes: Array, names: list[Any]) -> Any:
@@ -81,13 +42,6 @@ def _categories(codes: Array, names: list[Any]) -> Any:
         if names
         else codes
     )
-
-
-def _lookup(items: list[Any], codes: Array) -> Array:
-    """The items by code, as an object array."""
-    table = np.empty(max(len(items), 1), dtype=object)
-    table[: len(items)] = items
-    return table[codes]
 
 
 def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Array]:
@@ -119,13 +73,13 @@ def ops_frame(recording: Recording) -> pd.DataFrame:
     columns: dict[str, Any] = {
         "step": np.searchsorted(recording.starts, where, side="right") - 1,
         "position": where,
-        "phase": _lookup(list(PHASES), meta[:, PHASE]),
-        "op": _lookup(recording.ops.items, meta[:, OP]),
-        "module": _lookup(recording.modules.items, meta[:, MODULE]),
+        "phase": lookup(list(PHASES), meta[:, PHASE]),
+        "op": lookup(recording.ops.items, meta[:, OP]),
+        "module": lookup(recording.modules.items, meta[:, MODULE]),
         "output": meta[:, OUTPUT],
-        "shape": _lookup([tuple(s) for s in recording.shapes.items], meta[:, SHAPE]),
-        "dtype": _lookup(dtypes, meta[:, DTYPE]),
-        "device": _lookup(recording.devices.items, meta[:, DEVICE]),
+        "shape": lookup([tuple(s) for s in recording.shapes.items], meta[:, SHAPE]),
+        "dtype": lookup(dtypes, meta[:, DTYPE]),
+        "device": lookup(recording.devices.items, meta[:, DEVICE]),
     }
     columns |= {name: counts_array(numbers[name], known) for name in COUNTS}
     columns |= {name: values_array(numbers[name]) for name in VALUES}
@@ -137,7 +91,7 @@ def ops_frame(recording: Recording) -> pd.DataFrame:
         "source": source,
         "site_file": site_file,
         "site_line": site_line,
-        "status": _lookup(list(STATUSES), status),
+        "status": lookup(list(STATUSES), status),
     }
     return pd.DataFrame(columns, index=pd.Index(where, name=None))
 
@@ -244,140 +198,6 @@ def _first_row(groups: list[tuple[int, ...]]) -> Any:
     return counts_array(first, first >= 0)
 
 
-_PARAMETER_STATS = ("numel", "nan", "inf", "zero", "rms", "absmax")
-
-
-def parameter_numbers(recording: Recording, limit: int) -> None:
-    """Turn the parameter rows before position ``limit`` into numbers, so that their statistics can be folded."""
-    rows = [r for r in recording.training.parameters if r.position < limit]
-    if rows:
-        recording.training.parameters = [r for r in recording.training.parameters if r.position >= limit]
-        recording.folded_parameters.append(_parameter_columns(recording, rows))
-
-
-def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[str, Array]:
-    columns: dict[str, Array] = {
-        "position": np.array([r.position for r in rows], np.int64),
-        "owner": np.array([r.owner for r in rows], np.int64),
-        "lr": np.array([np.nan if r.lr is None else r.lr for r in rows], np.float64),
-    }
-    for name in ("value", "gradient", "used", "update"):
-        chosen = [getattr(r, name) for r in rows]
-        stats = [-1 if c is None else c if name == "update" else recording.stat_of(c) for c in chosen]
-        numbers = stat_columns(recording, np.array(stats, np.int64))
-        columns[f"{name}_known"] = numbers["known"]
-        for stat in _PARAMETER_STATS:
-            if stat == "inf":
-                column = numbers["posinf"] + numbers["neginf"]
-            elif stat == "absmax":
-                column = np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"]))
-            else:
-                column = numbers[stat]
-            columns[f"{name}_{stat}"] = column
-        columns[f"{name}_stat"] = np.array(stats, np.int64)
-    return columns
-
-
-def parameter_columns(recording: Recording) -> dict[str, Array]:
-    """The numbers of every parameter in every step, as arrays of equal length."""
-    blocks = [*recording.folded_parameters]
-    if recording.training.parameters or not blocks:
-        blocks.append(_parameter_columns(recording, recording.training.parameters))
-    return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
-
-
-def parameters_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each parameter and step: its value, its gradient, its update (new value - old value)."""
-    merged = parameter_columns(recording)
-    frame: dict[str, Any] = {
-        "step": np.searchsorted(recording.starts, merged["position"], side="right") - 1,
-        "parameter": _lookup(recording.parameter_names, merged["owner"])
-        if recording.parameter_names
-        else merged["owner"],
-        "numel": counts_array(
-            np.maximum(merged["value_numel"], merged["gradient_numel"]),
-            merged["value_known"] | merged["gradient_known"],
-        ),
-    }
-    for name in ("value", "gradient", "update"):
-        for stat in ("nan", "inf", "zero"):
-            frame[f"{name}_{stat}"] = counts_array(merged[f"{name}_{stat}"], merged[f"{name}_known"])
-        for stat in ("rms", "absmax"):
-            frame[f"{name}_{stat}"] = values_array(merged[f"{name}_{stat}"])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = merged["update_rms"] / merged["value_rms"]
-    ratio[~np.isfinite(ratio)] = np.nan
-    frame["update_ratio"] = values_array(ratio)
-    frame["lr"] = values_array(merged["lr"])
-    return pd.DataFrame(frame)
-
-
-def _position(event: Any) -> int:
-    return int(event.position)
-
-
-def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
-    """The summary of one training step."""
-    low = recording.starts[step]
-    high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end + 1
-    history = recording.training
-
-    def within(items: list[Any]) -> list[Any]:
-        """Events are in the order of their positions, and there is one or more of each kind a step."""
-        return items[bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)]
-
-    losses, scales, steps = within(history.losses), within(history.scales), within(history.optimizer_steps)
-    rows = within(history.parameters)
-    scale = scales[-1].before if scales else None
-    skipped = sum(s.skipped for s in scales)
-    norm = _norm(recording, rows, scale if scale and history.scales else 1.0)
-    clock, seconds = recording.clock, None
-    if step + 1 < len(clock):
-        seconds = clock[step + 1] - clock[step]
-    bad = [p for p in recording.bad if low <= p < high]
-    words = [recording.status.get(p, 0) for p in range(low, high)] if recording.status and high - low < 10**6 else []
-    return {
-        "step": step,
-        "loss": recording.value(losses[-1].source) if losses else None,
-        "gradient_norm": norm,
-        "loss_scale": scale,
-        "skipped": skipped,
-        "seconds": seconds,
-        "optimizer_steps": len(steps),
-        "lr": steps[-1].rates[0] if steps and steps[-1].rates else None,
-        "ops": min(high, recording.end) - low,
-        "nonfinite": len(bad),
-        "born": words.count(1) + words.count(3),
-    }
-
-
-def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> float | None:
-    """Norm of all gradients together, the loss scale divided out; None without gradients."""
-    stats = np.array([recording.stat_of(r.gradient) for r in rows if r.gradient is not None], np.int64)
-    if not len(stats):
-        return None
-    numbers = stat_columns(recording, stats)
-    if numbers["nan"].any():
-        return float("nan")
-    if numbers["posinf"].any() or numbers["neginf"].any():
-        return float("inf")
-    with np.errstate(over="ignore"):
-        return float(np.sqrt(np.sum(np.nan_to_num(numbers["rms"]) ** 2 * numbers["numel"]))) / scale
-
-
-def steps_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each training step. A NaN or infinite loss stays what it is; <NA> means that there was none."""
-    rows = [*recording.folded]
-    rows += [step_numbers(recording, s) for s in range(len(rows), len(recording.starts))]
-    frame = pd.DataFrame(rows)
-    for name in ("loss", "gradient_norm", "loss_scale", "seconds", "lr"):
-        values = [row[name] for row in rows]
-        missing = np.array([v is None for v in values], bool)
-        numbers = np.array([0.0 if v is None else v for v in values], np.float64)
-        frame[name] = pd.arrays.FloatingArray(numbers, missing)
-    return frame
-
-
 def shadow_frame(recording: Recording) -> pd.DataFrame:
     """One row for each half-precision result with a float32 twin: how many values it flushed, overflowed, and its largest relative error.
 
@@ -420,13 +240,4 @@ def edges_frame(recording: Recording) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "backward_pass", "source", "target"])
 
 
-__all__ = [
-    "CALL",
-    "OPS_COLUMNS",
-    "backward_frame",
-    "edges_frame",
-    "ops_frame",
-    "parameters_frame",
-    "shadow_frame",
-    "steps_frame",
-]
+__all__ = ["OPS_COLUMNS", "backward_frame", "edges_frame", "ops_frame", "shadow_frame"]

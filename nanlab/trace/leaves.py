@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from nanlab.trace.recording import SHAPE, NodeRun, Recording
+from nanlab.trace.nodes import NodeRun
+from nanlab.trace.recording import SHAPE, Recording
 
 LEAF = "AccumulateGrad"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from nanlab.history import History
 from nanlab.stats import StatsTable
 from nanlab.trace.failure import Escapes
+from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
 FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)
@@ -80,93 +81,6 @@ class Shadow:
     flushed: int  # elements that are zero here and not in the twin
     overflowed: int  # non-finite here and not in the twin
     relative_error: float  # largest, over the elements that are finite in both
-
-
-@dataclass(slots=True)
-class NodeRun:
-    """One execution of an autograd node."""
-
-    node: int
-    name: str
-    backward_pass: int
-    position: int  # of the trace when it ran
-    taken: tuple[int, ...] = ()  # rows (or sources) of the gradients that came in
-    given: tuple[int, ...] = ()  # and of those that went out
-
-
-@dataclass(frozen=True, slots=True)
-class BackwardPass:
-    """One call of the autograd engine."""
-
-    number: int
-    position: int
-    line: int
-    site: int
-    roots: tuple[int, ...]
-    accumulates: bool  # False: torch.autograd.grad
-    edges: tuple[tuple[int, int], ...]  # (node, node that its gradient goes to)
-    nodes: frozenset[int] = frozenset()
-
-    def folded(self) -> BackwardPass:
-        """Without the graph."""
-        return replace(self, edges=(), nodes=frozenset())
-
-
-@dataclass(slots=True)
-class NodeInfo:
-    """The forward operation that created an autograd node."""
-
-    position: int
-    op: int
-    line: int
-    site: int
-    module: int
-    custom: bool = False  # a torch.autograd.Function
-
-
-class Nodes:
-    """What made each autograd node, by sequence number.
-
-    Kept as plain tuples of numbers: there are many of them, and Python's garbage collector does not walk such tuples.
-    """
-
-    def __init__(self) -> None:
-        self.rows: dict[int, tuple[int, int, int, int, int, bool]] = {}  # the fields of NodeInfo
-
-    def get(self, number: int) -> NodeInfo | None:
-        row = self.rows.get(number)
-        return None if row is None else NodeInfo(*row)
-
-    def values(self) -> Iterator[NodeInfo]:
-        return (NodeInfo(*row) for row in self.rows.values())
-
-    def keep(self, wanted: Callable[[int, int], bool]) -> None:
-        """Forget all of which ``wanted(number, position)`` is false."""
-        self.rows = {number: row for number, row in self.rows.items() if wanted(number, row[0])}
-
-
-class NodeRuns(Sequence[NodeRun]):
-    """The executions of autograd nodes in their order; plain tuples, for the reason that ``Nodes`` gives."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[int, str, int, int, tuple[int, ...], tuple[int, ...]]] = []  # the fields of NodeRun
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, at: int) -> NodeRun: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[NodeRun]: ...
-    def __getitem__(self, at: int | slice) -> NodeRun | list[NodeRun]:
-        return [NodeRun(*row) for row in self.rows[at]] if isinstance(at, slice) else NodeRun(*self.rows[at])
-
-    def __iter__(self) -> Iterator[NodeRun]:
-        return (NodeRun(*row) for row in self.rows)
-
-    def keep_from(self, position: int) -> None:
-        """Forget those that ran before a position."""
-        self.rows = [row for row in self.rows if row[3] >= position]
 
 
 class Names:
