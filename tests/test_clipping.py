@@ -49,6 +49,12 @@ def anew(parameters: list[nn.Parameter]) -> None:
         p.grad = p.grad.clamp(-0.5, 0.5)  # type: ignore[union-attr]
 
 
+def unscaled(parameters: list[nn.Parameter]) -> None:
+    """By a number that differs from step to step, as a loss scale of one's own does."""
+    for p in parameters:
+        p.grad.mul_(0.01 / (1.0 + abs(float(parameters[0].detach()[0, 0]))))  # type: ignore[union-attr]
+
+
 NORM: dict[str, Clip] = {
     "clip_grad_norm_": lambda p: nn.utils.clip_grad_norm_(p, BOUND) and None,
     "one by one": lambda p: nn.utils.clip_grad_norm_(p, BOUND, foreach=False) and None,
@@ -101,7 +107,7 @@ def test_norms_before_and_after_are_those_that_torch_computes_whoever_clips(name
     assert found.place is not None and found.place[0].endswith("test_clipping.py")
 
 
-@pytest.mark.parametrize("clip", [None, averaged], ids=["nothing", "an average over four"])
+@pytest.mark.parametrize("clip", [None, averaged, unscaled], ids=["nothing", "an average over four", "a scale"])
 def test_what_does_not_clip_is_not_taken_for_clipping(clip: Clip | None) -> None:
     found = train(clip)[0].clipping()
     assert (found.kind, found.share, found.bound, found.place) == ("", 0.0, None, None)

@@ -362,3 +362,26 @@ def test_bound_that_is_proposed_for_clipping_comes_with_its_share_of_the_recorde
     fix = next(f for f in told(trace).fixes if "clip_grad_norm_" in f.code)
     bound = float(re.search(r"([\d.]+)\)$", fix.code)[1])  # type: ignore[index]
     assert 1.0 <= bound <= 10.0 and f"{trace.clipping().would_clip(bound):.0%} of the recorded steps" in fix.title
+
+
+@pytest.mark.parametrize(("size", "found"), [(1e-5, ["dtype-underflow"]), (1.0, [])])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_second_moment_that_underflows_is_a_warning_though_nothing_is_nan(
+    size: float, found: list[str], foreach: bool
+) -> None:
+    torch.manual_seed(11)
+    net = nn.Linear(16, 4).half()
+    opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-4, foreach=foreach)
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = size * net(torch.randn(8, 16).half()).float().square().mean()
+        (256.0 * loss).backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                p.grad.div_(256.0)  # type: ignore[union-attr]
+        opt.step()
+        return loss.detach()
+
+    told_of = [f for f in watched(net, step, 4).findings if "second moment" in f.title]
+    assert [f.cause for f in told_of] == found and all(f.severity == "warning" for f in told_of)

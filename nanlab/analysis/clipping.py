@@ -233,7 +233,7 @@ def _norm(columns: dict[str, Any], rows: npt.NDArray[np.int64], name: str) -> fl
 
 
 def _kind(history: pd.DataFrame) -> str:
-    """How the steps were clipped; "" where the same factor in all of them shows an average over micro-batches."""
+    """How the steps were clipped; "" where they were averaged over micro-batches, or unscaled by hand."""
     clipped = history[history.clipped]
     if not len(clipped):
         return ""
@@ -241,8 +241,10 @@ def _kind(history: pd.DataFrame) -> str:
         return "value"
     factors, after = clipped.factor.to_numpy(float), clipped.after.to_numpy(float)
     same = float(np.ptp(factors)) < SAME * float(factors.mean())
+    capped = float(np.ptp(after)) <= 10 * LESS * float(after.mean())
     if len(clipped) >= FEWEST:
-        return "" if same and float(np.ptp(after)) > LESS * float(after.mean()) else "norm"
+        by_number = bool(clipped.constant.all())  # a norm bound leaves all clipped steps with the same norm
+        return "" if not capped and (same or by_number) else "norm"
     whole = 1.0 / float(factors[0])
     return "" if clipped.constant.all() and same and abs(whole - round(whole)) < SAME * whole else "norm"
 

@@ -112,12 +112,14 @@ def note_unscaled_parts(rows: StepRows, history: History) -> None:
     recording = rows.recording
     begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
     losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
+    checks = list(takewhile(lambda check: check.position >= rows.start, reversed(history.unscales)))[::-1]
+    stepped = [s.position for s in takewhile(lambda step: step.position > begin, reversed(history.optimizer_steps))]
     scales = [loss.factor for loss in losses if loss.scaled and SCALED <= loss.factor < math.inf]
     for loss in losses:
-        check = next((u for u in history.unscales if u.position > loss.position), None)
-        if loss.scaled or loss.root < 0 or check is None or check.position < rows.start:
+        check = next((u for u in checks if u.position > loss.position), None)
+        if loss.scaled or loss.root < 0 or check is None:
             continue
-        if any(loss.position < step.position < check.position for step in history.optimizer_steps):
+        if any(loss.position < position < check.position for position in stepped):
             continue
         scale = _scaled_term(recording, loss.root) or (max(scales, default=0.0) if loss.factor < SCALED else 0.0)
         place = place_of(recording, loss.root)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from nanlab.analysis.training import where
+from nanlab.capture.silent import SQUARES
 from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
 from nanlab.rules._origin import place_of
@@ -16,6 +17,7 @@ from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
+MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
 FEW = 8  # elements below which a single step proves nothing
 
 
@@ -117,13 +119,17 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         "gradient": f"the whole gradient of {shown} is lost",
         "update": f"{shown} {'gets' if len(names) == 1 else 'get'} no update",
     }.get(cost, "all its values are lost")
+    squares = flush.at.op in SQUARES and cost == "tensor"
+    if squares:
+        loses = "the optimizer's second moment is lost, and eps alone sets the size of its steps"
     limits = format_of(_dtype(flush.at.dtype))
     place = where(recording, flush.at)
     return Finding(
         cause="dtype-underflow",
         severity="error" if harmful else "warning",
         title=f"{place['op']} flushes all {flush.numel:,} values to zero in {limits.name}: {loses}",
-        explanation=f"{dtype_underflow.explanation} The largest magnitude is {flush.largest:.3g}; {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
+        explanation=f"{dtype_underflow.explanation} The largest magnitude {'to be squared ' if squares else ''}is {flush.largest:.3g}; "
+        f"{limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
         step=recording.step_of(flush.first),
         symptom="silent-underflow",
         fixes=_flush_fixes(flush, limits.name, limits.rounds_to_zero),
@@ -187,7 +193,8 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
         ]
         if stuck:
             share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
-            whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE
+            low = _dtype(stuck[0].at.dtype).itemsize < 4
+            whole = stuck[0].by_hand or share >= SHARE if low else share >= MOST
             yield _absorbed_finding(trace, sorted(stuck, key=lambda m: (-m.numel, m.first)), whole)
 
 
