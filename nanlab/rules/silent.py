@@ -194,7 +194,7 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
         if stuck:
             share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
             low = _dtype(stuck[0].at.dtype).itemsize < 4
-            whole = stuck[0].by_hand or share >= SHARE if low else share >= MOST
+            whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE if low else share >= MOST
             yield _absorbed_finding(trace, sorted(stuck, key=lambda m: (-m.numel, m.first)), whole)
 
 
