@@ -25,6 +25,11 @@ _SOFTMAXES = frozenset(
 _TAKES_MASK = _SOFTMAXES | frozenset(
     "add add_ baddbmm maximum minimum amax amin max min topk sort logaddexp logcumsumexp exp exp_ sigmoid".split()
 )
+# Operators by which a program takes a bad value out.
+CHOICES = frozenset(
+    "where masked_fill clamp clamp_min clamp_max maximum minimum masked_scatter hardtanh nan_to_num index_put copy fill "
+    "index masked_select index_select gather select slice amin amax min max topk fmin fmax relu threshold".split()
+)
 # Operators that stand for a layer: what they compute with is an input, not a bound or a mask.
 _LAYERS = frozenset(
     "addmm mm bmm baddbmm mv dot linear convolution native_layer_norm native_batch_norm gru lstm mkldnn_rnn_layer".split()
@@ -46,7 +51,7 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
     if row[FLAGS] & UNINIT:
         return "uninitialised"
     if status == INTENDED:
-        return "intended"
+        return "parameter" if _into_parameter(recording, position, came_from) else "intended"
     if row[FLAGS] & LITERAL and status == BORN and _wrote_nan(recording, position):
         return "data"
     if status in (BORN, TURNED):
@@ -57,19 +62,31 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
 def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]) -> Kind:
     if source.kind == "parameter":
         return "parameter"
-    use = _first_computation(recording, source.number, came_from)
-    if (
-        is_mask(recording, source.number)
-        and use in _TAKES_MASK
-        and not source.name.split(".")[-1].startswith("running")
-    ):
+    use, turned = _first_computation(recording, source.number, came_from)
+    stats = recording.stats(source.number)
+    running = source.name.split(".")[-1].startswith("running")
+    if is_mask(recording, source.number) and use in _TAKES_MASK and not running:
         return "intended"
+    if use == "mul" and turned and stats is not None and not stats.nan:
+        return "intended"  # a bound, a distance: what it met there made the NaN
     if source.kind == "buffer":
         return "buffer"
-    stats = recording.stats(source.number)
+    if source.kind == "literal" and _into_parameter(recording, source.number, came_from):
+        return "parameter"
     if source.kind == "literal" and stats is not None and not stats.nan and use not in _LAYERS:
         return "intended"
     return "data"
+
+
+def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
+    """Whether an infinity that the program wrote, and that is no mask, went into what a module owns."""
+    if is_mask(recording, position):
+        return False
+    while came_from.get(position, position) != position:
+        position = came_from[position]
+        if position in recording.owned:
+            return True
+    return False
 
 
 def is_mask(recording: Recording, position: int) -> bool:
@@ -78,15 +95,15 @@ def is_mask(recording: Recording, position: int) -> bool:
     return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
 
 
-def _first_computation(recording: Recording, position: int, came_from: dict[int, int]) -> str:
-    """The first operator on the way to the symptom that computes with a value, rather than move it."""
+def _first_computation(recording: Recording, position: int, came_from: dict[int, int]) -> tuple[str, bool]:
+    """The first operator on the way to the symptom that computes with a value; whether it made NaN of an infinity."""
     while position in came_from and came_from[position] != position:
         position = came_from[position]
         row = recording.row(position) if position >= 0 else None
         name = str(recording.ops.items[row[OP]]) if row is not None else ""
         if name and name not in MOVES:
-            return name
-    return ""
+            return name, recording.status.get(position) == TURNED
+    return "", False
 
 
 def _wrote_nan(recording: Recording, position: int) -> bool:

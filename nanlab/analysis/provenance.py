@@ -8,17 +8,19 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.leaves import MOVES, Kind, hides_nothing, leaf_kind
+from nanlab.analysis.leaves import CHOICES, MOVES, Kind, hides_nothing, leaf_kind
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
     CARRIED,
     DTYPE,
+    HEALED,
     MOST_SINKS,
     NODE,
     OP,
     PASS,
     PHASE,
+    TURNED,
     Recording,
     Sink,
 )
@@ -51,7 +53,7 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     """
     came_from = _ancestors(recording, sink)
     leaves = _leaves(recording, came_from)
-    if leaves and all(_hands_on(recording, *leaf) for leaf in leaves):  # a forward NaN that the loss left out
+    if leaves and all(_hands_on(recording, *leaf) or _swallowed(recording, leaf[0]) for leaf in leaves):
         came_from = _ancestors(recording, sink, across=True)
         leaves = _leaves(recording, came_from)
     guilty = [leaf for leaf in leaves if leaf[1] != "intended"] or leaves
@@ -66,6 +68,24 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
         kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
     return Origin(kind, position, sink, tuple(path))
+
+
+def _swallowed(recording: Recording, position: int) -> bool:
+    """Whether a backward row met an infinity of the forward pass that a saturating function kept from the loss.
+
+    One that the program took out itself, by ``where`` or a clamp, was known to be there: its own derivative is told.
+    """
+    row = recording.row(position) if position >= 0 else None
+    if row is None or row[PHASE] != BACKWARD or recording.status.get(position) != TURNED:
+        return False
+    step = recording.step_of(position)
+    healers = (recording.row(p) for p, status in recording.status.items() if status == HEALED and p >= 0)
+    named = {
+        str(recording.ops.items[r[OP]]).rstrip("_")
+        for r in healers
+        if r is not None and r[PHASE] != BACKWARD and recording.step_of(r[CALL]) == step
+    }
+    return bool(named) and not named & CHOICES
 
 
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
