@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from nanlab.analysis._epsilon_calls import caller, checked_operands
 from nanlab.analysis._epsilon_partners import half_ulp, partners
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
@@ -106,11 +105,23 @@ def advise_eps(
     tensors and other dtypes; UsageError (a ValueError) where ``fn`` does not take an eps, ``x`` is empty or already
     holds NaN or inf.
     """
-    operands = _checked_operands(x)
+    return swept(fn, x, dtype, tolerance)
+
+
+def swept(
+    fn: Callable[..., Tensor],
+    x: Tensor | Sequence[Tensor],
+    dtype: torch.dtype | None = None,
+    tolerance: float | None = None,
+    stride: int = 1,
+    least: float = 0.0,
+) -> EpsilonAdvice:
+    """As :func:`advise_eps`, of every ``stride``-th power of two alone, from ``least`` on."""
+    operands = checked_operands(x)
     dtype = operands[0].dtype if dtype is None else dtype
     if dtype not in _DTYPES:
         raise TypeMismatchError(f"expected dtype float16, bfloat16, float32 or float64, got {dtype}")
-    call = _caller(fn, operands)
+    call = caller(fn, operands)
     exact = [t.detach().to(dtype).double() for t in operands]
     if not all(torch.isfinite(t).all() for t in exact):
         raise UsageError(f"x holds values beyond the range of {dtype}; scale it, or ask for a wider dtype")
@@ -119,65 +130,12 @@ def advise_eps(
     reference = _evaluate(call, exact, torch.float64, 0.0)
     met = partners(call, exact)
     plain = _evaluate(call, exact, dtype, 0.0)
-    rows = [_judge(eps, call, exact, limits, reference, plain, met.addend) for eps in _sweep(limits, met.typical)]
+    sizes = [eps for eps in _sweep(limits, met.typical) if eps >= least][::-stride][::-1]
+    rows = [_judge(eps, call, exact, limits, reference, plain, met.addend) for eps in sizes]
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     rounding = max(_distortion(plain.value, reference.value) or 0.0, _gradient_distortion(plain, reference) or 0.0)
     recommended, reason = _choose(table, max(tolerance, 2 * rounding), met.typical, limits)
     return EpsilonAdvice(recommended, reason, table, dtype, tolerance)
-
-
-def _checked_operands(x: Any) -> list[Tensor]:
-    operands = list(x) if isinstance(x, tuple | list) else [x]
-    for t in operands:
-        if not isinstance(t, Tensor):
-            raise TypeMismatchError(f"expected x to be a tensor or several, got {type(t).__name__}")
-        if not t.is_floating_point():
-            raise TypeMismatchError(f"expected x in floating point, got {t.dtype}; pass x.float()")
-        bad = int((~torch.isfinite(t)).sum())
-        if bad:
-            raise UsageError(f"{bad} of {t.numel()} elements of x are NaN or inf already; no epsilon cures these")
-    if not sum(t.numel() for t in operands):
-        raise UsageError("x holds no elements; pass the data that the function meets in training")
-    return operands
-
-
-def _caller(fn: Callable[..., Any], operands: list[Tensor]) -> Callable[[list[Tensor], float], Tensor]:
-    """A function of (operands, eps) that calls ``fn`` in the way its signature allows."""
-    if not callable(fn):
-        raise TypeMismatchError(f"expected a function fn(x, eps), got {type(fn).__name__}")
-    spread, by_name = _call_style(fn, operands)
-
-    def call(tensors: list[Tensor], eps: float) -> Tensor:
-        args = tensors if spread else [tuple(tensors)]
-        result = fn(*args, eps=eps) if by_name else fn(*args, eps)
-        if not isinstance(result, Tensor) or result.is_complex():
-            kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
-            raise TypeMismatchError(f"expected fn(x, eps) to return a real tensor, got {kind}")
-        return result
-
-    return call
-
-
-def _call_style(fn: Callable[..., Any], operands: list[Tensor]) -> tuple[bool, bool]:
-    """Whether ``fn`` takes the operands one by one (or as one tuple), and whether eps goes by its name."""
-    try:
-        signature = inspect.signature(fn)
-    except ValueError:  # functions of C have none: taken as fn(x, eps)
-        return True, False
-    for spread, by_name in itertools.product((True, False), (True, False)):
-        args = operands if spread else [tuple(operands)]
-        if (spread or len(operands) > 1) and _binds(signature, args, by_name):
-            return spread, by_name
-    count = "x" if len(operands) == 1 else f"{len(operands)} tensors"
-    raise UsageError(f"expected a function of {count} and eps, got fn{signature}; write e.g. lambda x, eps: ...")
-
-
-def _binds(signature: inspect.Signature, args: Sequence[Any], by_name: bool) -> bool:
-    try:
-        _ = signature.bind(*args, eps=0.0) if by_name else signature.bind(*args, 0.0)
-    except TypeError:
-        return False
-    return True
 
 
 def _evaluate(

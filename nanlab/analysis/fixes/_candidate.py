@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.analysis.epsilon import advise_eps
+from nanlab.analysis.epsilon import swept
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Rewritten, Spelling
 from nanlab.errors import NanlabError
@@ -19,6 +19,7 @@ from nanlab.formats import format_of
 IN_FLOAT32 = "compute this operation in float32"
 MASK = 1e4  # a logit this far below the others is masked, in every dtype
 _ADVISED_ON = 2048  # elements
+_STRIDE, _LEAST = 3, 2.0**-160  # of the sweep over powers of two: the result is told as a power of ten
 MOST_STEPS = 100.0  # above the default of the dtype: of data without healthy elements every epsilon is harmless
 
 
@@ -57,7 +58,7 @@ def default_eps(dtype: torch.dtype) -> float:
 def eps_for(op: Operation, fn: Callable[..., Tensor], *operands: Tensor) -> float:
     """The advised epsilon of ``fn(*operands, eps)`` as a power of ten; a default of the dtype where none is advised."""
     try:
-        advice = advise_eps(fn, [_thinned(t) for t in operands], op.dtype)
+        advice = swept(fn, [_thinned(t) for t in operands], op.dtype, stride=_STRIDE, least=_LEAST)
     except (NanlabError, RuntimeError):
         return default_eps(op.dtype)
     eps = advice.recommended
