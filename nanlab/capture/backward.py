@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
-from nanlab.trace.nodes import BackwardPass
+from nanlab.trace.nodes import ACCUMULATES, NO_OWNER, BackwardPass, leaf_number
 from nanlab.trace.recording import Sink
 
 MOST_NODES = 20_000  # touching more from Python overflows the stack when a deep graph is freed (seen from 39,700 on)
@@ -24,7 +24,7 @@ _LEAF = 1 << 63
 _UNOBSERVED = frozenset({"ProdBackward0", "ProdBackward1", "LinalgLstsqBackward0"})
 
 LossSeen = Callable[[torch.Tensor, int], None]
-GradientSeen = Callable[[torch.Tensor, int], None]
+GradientSeen = Callable[[torch.Tensor, int], int]
 
 
 class BackwardRecorder:
@@ -36,7 +36,7 @@ class BackwardRecorder:
     def __init__(self, ops: OpRecorder, clock: StepClock) -> None:
         self.ops, self.clock = ops, clock
         self.loss_seen: LossSeen = lambda loss, position: None
-        self.gradient_seen: GradientSeen = lambda parameter, source: None
+        self.gradient_seen: GradientSeen = lambda parameter, source: NO_OWNER
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
         self._original: Any = None
         self._places: list[Any] = []
@@ -121,7 +121,7 @@ class BackwardRecorder:
                 leaf = getattr(node, "variable", None)
                 adding = adding or (leaf is not None and leaf.grad is not None)
                 here = -1 - len(numbers)
-                handles.append(node.register_hook(partial(self._gradient_ran, node, here, number)))
+                handles.append(node.register_hook(partial(self._gradient_ran, node, number)))
             else:
                 oldest = min(oldest, here)
                 name = node.name()
@@ -176,15 +176,15 @@ class BackwardRecorder:
         except Exception as error:
             self.ops.failed(error)
 
-    def _gradient_ran(self, leaf: Any, node: int, number: int, given: Any, taken: Any) -> None:
+    def _gradient_ran(self, leaf: Any, number: int, given: Any, taken: Any) -> None:
         ops = self.ops
         if ops.off:
             return
         try:
-            self._ran(node, "AccumulateGrad", number, given, taken)
-            parameter = leaf.variable
+            parameter, owner = leaf.variable, NO_OWNER
             if parameter.grad is not None:
                 ops.mark_gradient(parameter.grad)
-                self.gradient_seen(parameter, ops.source(parameter.grad))
+                owner = self.gradient_seen(parameter, ops.source(parameter.grad))
+            self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)

@@ -139,12 +139,14 @@ class TrainingRecorder:
         unscaled = self._scaled[0] if scaled and self._scaled else source
         self.history.losses.append(Loss(self.ops.recording.end, unscaled, scaled, source))
 
-    def gradient_seen(self, parameter: torch.Tensor, source: int) -> None:
+    def gradient_seen(self, parameter: torch.Tensor, source: int) -> int:
+        """A parameter got a gradient; its number."""
         owner = self.owner_of(parameter)
         self._gradients[owner] = source
         recording = self.ops.recording
         if recording.may_be_bad(source):
             recording.sinks.append(Sink("gradient", source, recording.end - 1, recording.parameter_names[owner]))
+        return owner
 
     def wrote(self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None) -> None:
         """A parameter or buffer was written under no_grad."""

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nanlab.trace.columns import COUNTS, HALF, VALUES, Array, counts_array, lookup, stat_columns, values_array
-from nanlab.trace.leaves import leaf_parameters
-from nanlab.trace.nodes import NodeRun
+from nanlab.trace.nodes import NodeRun, owner_of_leaf
 from nanlab.trace.recording import (
     DEVICE,
     DTYPE,
@@ -139,13 +138,19 @@ def _node_status(taken: dict[str, Array], given: dict[str, Array]) -> list[str]:
     return words
 
 
+def _leaf_parameters(recording: Recording) -> list[str]:
+    """The name of the parameter to whose gradient each node run added; "" for other nodes."""
+    names = [*recording.parameter_names, ""]
+    return [names[owner_of_leaf(run)] for run in recording.node_runs]
+
+
 def backward_frame(recording: Recording) -> pd.DataFrame:
     """One row for each autograd node that ran, in the order in which they ran.
 
     ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its module is the one
     that holds the parameter.
     """
-    every, served = list(recording.node_runs), leaf_parameters(recording)
+    every, served = list(recording.node_runs), _leaf_parameters(recording)
     steps = _pass_steps(recording, every)
     kept = np.flatnonzero(steps >= len(recording.folded)).tolist()  # the last node of a folded step may be left over
     steps, runs, parameters = steps[kept], [every[i] for i in kept], [served[i] for i in kept]

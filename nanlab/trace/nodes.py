@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
+ACCUMULATES = "AccumulateGrad"  # the node that adds to a parameter's gradient
+NO_OWNER = -1
+
 
 @dataclass(slots=True)
 class NodeRun:
@@ -47,6 +50,16 @@ class NodeInfo:
     site: int
     module: int
     custom: bool = False  # a torch.autograd.Function
+
+
+def leaf_number(owner: int) -> int:
+    """The number that stands for the AccumulateGrad node of a parameter, which has no sequence number; negative."""
+    return -2 - owner
+
+
+def owner_of_leaf(run: NodeRun) -> int:
+    """The number of the parameter to whose gradient a run added; NO_OWNER for other nodes."""
+    return -2 - run.node if run.name == ACCUMULATES else NO_OWNER
 
 
 class Nodes:
