@@ -28,6 +28,7 @@ def execute(source: Path, folder: Path = HERE) -> nbformat.NotebookNode:
         notebook,
         kernel_name="python3",
         timeout=SECONDS_PER_CELL,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # no remark on how kernel and client talk
         record_timing=False,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
