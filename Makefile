@@ -16,7 +16,7 @@ LAB += --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test lint format conformance bench notebooks docs clean
+.PHONY: help env lab test lint format conformance bench notebooks docs wheel clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ notebooks: $(READY)  ## run the notebooks and keep their outputs in them
 
 docs: $(READY)  ## the documentation in build/docs: API, a page for each cause, notebooks
 	$(BIN)/python docs/build.py
+
+wheel: $(READY)  ## the package in dist
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
