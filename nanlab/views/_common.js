@@ -93,7 +93,7 @@ function histogram(data, { axis, format, scale = 0, width = 520, height = 120, l
   root.append(s("line", { x1: 0, x2: width, y1: base, y2: base, class: "nl-base" }));
   const every = [1, 2, 5, 10, 20, 50, 100, 200].find((n) => n * unit >= 38) ?? 500;
   for (let e = Math.ceil(low / every) * every; e <= high; e += every)
-    root.append(s("text", { x: x(e) + unit / 2, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, `2${superscript(e)}`));
+    if (x(e) + unit / 2 > 11) root.append(s("text", { x: x(e) + unit / 2, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, `2${superscript(e)}`));
   for (const [edge, name] of [[format.zero_limit, "0"], [format.normal_limit + 1, "normal"], [format.overflow_limit + 1, "max"]]) {
     const at = x(edge - scale);
     if (at < 0 || at > plot) continue;

@@ -23,16 +23,16 @@ def told(loss: Any) -> str:
     if loss.told_by == "epsilon":
         what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
         return f"{what} is 0 in {loss.dtype}: {loss.op} changes nothing"
-    share = "all" if loss.share == 1 else f"{100 * loss.share:.3g} % of"
-    lost = f"{loss.op} loses {share} its values that are not zero ({plural(loss.lost, 'value')}) in {loss.dtype}"
-    return lost if pd.isna(loss.largest) else f"{lost}; in float32 they are up to {number(loss.largest)}"
+    share = "all" if loss.share == 1 else f"{100 * loss.share:.3g} %"
+    flushed = f"{loss.op} flushes {share} of its non-zero values ({loss.lost:,}) to zero in {loss.dtype}"
+    return flushed if pd.isna(loss.largest) else f"{flushed}; in float32 they reach {number(loss.largest)}"
 
 
 def place(loss: Any) -> str:
-    """``train.py:41, in encoder.0, step 3, forward``."""
+    """``train.py:41, in encoder.0, forward``: the line loses its values in every step."""
     where = f"{str(loss.file).rsplit('/', 1)[-1]}:{loss.line}" if loss.file else ""
     module = f"in {loss.module}" if loss.module else ""
-    return ", ".join(part for part in (where, module, f"step {loss.step}", loss.phase) if part)
+    return ", ".join(part for part in (where, module, loss.phase) if part)
 
 
 def first_loss(trace: Trace) -> Any | None:

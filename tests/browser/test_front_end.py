@@ -156,7 +156,7 @@ def test_the_first_loss_is_told_and_found_by_a_button(bare: Page) -> None:
     made = underflow(trace)
     made.selected = 2
     mount(bare, made)
-    expect(bare.get_by_text("Signal is lost first at")).to_contain_text("loses 66.7 % of its values")
+    expect(bare.get_by_text("Signal is lost first at")).to_contain_text("flushes 66.7 % of its non-zero values")
     bare.get_by_role("button", name="First loss").click()
     at = bare.evaluate("window.model.get('selected')")
     assert (made.rows.iloc[at]["op"], made.rows.iloc[at]["dtype"]) == ("mul", "float16")
