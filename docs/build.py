@@ -49,7 +49,7 @@ def linked(body: str) -> str:
 def build_notebooks(target: Path) -> None:
     """Each notebook as it lies in the repository, with its outputs."""
     rows = []
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         title, summary = pages.title_of(notebook)
         name = f"{path.stem}.html"

@@ -60,8 +60,8 @@ def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
 
 
 def chosen(names: list[str]) -> list[Path]:
-    """The notebooks whose file name contains one of ``names``; all of them without names."""
-    notebooks = sorted(HERE.glob("*.ipynb"))
+    """The numbered notebooks whose file name contains one of ``names``; all of them without names. Others are the user's."""
+    notebooks = sorted(HERE.glob("[0-9][0-9]-*.ipynb"))
     return [path for path in notebooks if not names or any(Path(name).stem in path.name for name in names)]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +19,18 @@ from nanlab.rules import BUILTIN, rule
 
 ROOT = Path(__file__).parent.parent
 SLUGS = list(dict.fromkeys(subject.name for subject in BUILTIN))
-NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb"))
 
 
 @pytest.fixture(scope="module")
-def build() -> Any:
+def build() -> Iterator[Any]:
     """The module docs/build.py."""
     sys.path.insert(0, str(ROOT / "docs"))
     try:
-        import build as module
+        yield importlib.import_module("build")
     finally:
         sys.path.remove(str(ROOT / "docs"))
-    return module
+        sys.modules.pop("build")
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
-import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
-NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+NAMES = sorted(path.stem for path in NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
 SECONDS = 60  # on two cores that have nothing else to do
 AT_ONCE = 2  # kernels
 
@@ -70,14 +70,20 @@ SAYS = {
 }
 
 
+def builder() -> Any:
+    """The module notebooks/build.py."""
+    spec = importlib.util.spec_from_file_location("notebooks_build", NOTEBOOKS / "build.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The notebooks being executed, from copies in a folder of their own, two kernels at a time."""
-    sys.path.insert(0, str(NOTEBOOKS))
-    try:
-        import build
-    finally:
-        sys.path.remove(str(NOTEBOOKS))
+    build = builder()
     folder = tmp_path_factory.mktemp("notebooks")
 
     def run(name: str) -> tuple[nbformat.NotebookNode, float]:
@@ -151,3 +157,11 @@ def test_a_notebook_is_kept_with_its_outputs_and_without_widget_state(name: str)
 def test_a_notebook_names_no_place_of_the_machine_it_was_made_on(name: str) -> None:
     written = (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")
     assert [place for place in ("/tmp/", "/home/", "/root/", "site-packages", " at 0x") if place in written] == []
+
+
+def test_notebooks_of_the_users_own_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = builder()
+    for name in ("01-first-nan.ipynb", "Untitled.ipynb"):
+        shutil.copy(NOTEBOOKS / "01-first-nan.ipynb", tmp_path / name)
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    assert [path.name for path in build.chosen([])] == ["01-first-nan.ipynb"]
