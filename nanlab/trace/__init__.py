@@ -48,22 +48,48 @@ class Trace:
 
     @property
     def ops(self) -> pd.DataFrame:
-        """A row per output of each operation; the index is the position."""
+        """A row per output of each operation; the index is the position.
+
+        ``nan``, ``posinf``, ``neginf``, ``zero``, ``subnormal`` (of the tensor's own dtype) are exact counts among
+        ``numel`` elements; ``min``, ``max``, ``absmin``, ``mean`` and ``rms`` are over the finite ones, ``absmin`` over
+        those that are not zero. ``fp16_zero``, ``fp16_subnormal``, ``fp16_inf`` count what float16 would flush, hold as
+        subnormal, or overflow.
+
+        ``phase`` is forward, backward, optimizer, recompute or other; ``op`` the aten name; ``node`` the autograd sequence
+        number that ties forward and backward together; ``file``, ``line``, ``source`` the user's innermost line, of a
+        backward operation that of its forward one; ``site_file``, ``site_line`` the innermost line outside of torch.
+
+        ``status``: ``ok``; ``born`` (operands finite, result not); ``carried`` (bad operands, bad result); ``turned`` (an
+        infinity became NaN); ``healed`` (bad operand, finite result); ``intended`` (an infinity that the program wrote).
+        """
         return self._table("ops", frames.ops_frame)
 
     @property
     def backward(self) -> pd.DataFrame:
-        """A row per autograd node executed, in execution order."""
+        """A row per autograd node executed, in execution order.
+
+        ``grad_in_*`` is what came from the loss's side, ``grad_out_*`` what the node passed on: counts of NaN, inf and
+        zero, root mean square and largest magnitude; ``gain`` is grad_out_rms / grad_in_rms. ``position_in`` and
+        ``position_out`` are rows of ``ops``.
+        """
         return self._table("backward", frames.backward_frame)
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """A row per parameter and step: value, gradient, update."""
+        """A row per parameter and step: value, gradient, update.
+
+        Of each: counts of NaN, inf and zero, root mean square and largest magnitude. ``update_ratio`` is update_rms /
+        value_rms, ``lr`` the learning rate of its group.
+        """
         return self._table("parameters", training_frames.parameters_frame)
 
     @property
     def steps(self) -> pd.DataFrame:
-        """A row per training step: loss, gradient norm, loss scale, skipped, seconds."""
+        """A row per training step: loss, gradient norm, loss scale, skipped, seconds.
+
+        ``gradient_norm`` is that of all parameters together, before clipping, the loss scale divided out; ``skipped``
+        whether a loss scaler left the step out; ``nonfinite`` and ``born`` count rows of ``ops``.
+        """
         return self._table("steps", training_frames.steps_frame)
 
     @property
