@@ -109,6 +109,7 @@ class Standstill:
     first: int = -1  # position of the first update without effect, -1: there is none
     still: int = 0
     coefficient: str = ""  # dtype in which 1 - decay, say, is exactly zero, and with it what is added
+    counter: bool = False  # a single number to which another is added: the steps so far
     moved_after: int = 0  # updates with effect since
     moved_before: int = 0
 

@@ -385,3 +385,51 @@ def test_second_moment_that_underflows_is_a_warning_though_nothing_is_nan(
 
     told_of = [f for f in watched(net, step, 4).findings if "second moment" in f.title]
     assert [f.cause for f in told_of] == found and all(f.severity == "warning" for f in told_of)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "told_of"),
+    [(torch.bfloat16, 1e-2, True), (torch.bfloat16, 0.9, False), (torch.float32, 1e-2, False)],
+)
+def test_weight_decay_that_rounds_away_is_a_note_where_the_weights_really_stay(
+    dtype: torch.dtype, rate: float, told_of: bool
+) -> None:
+    torch.manual_seed(12)
+    net = nn.Linear(32, 4).to(dtype)
+    opt = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=0.01)
+    stays = torch.equal(net.weight * (1 - rate * 0.01), net.weight)
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = net(torch.randn(8, 32, dtype=dtype)).float().square().mean()
+        loss.backward()
+        opt.step()  # DECAY
+        return loss.detach()
+
+    found = [f for f in watched(net, step, 4).findings if f.title.startswith("weight decay")]
+    assert stays == told_of == bool(found)
+    assert [(f.severity, f.line) for f in found] == [("note", line_of("DECAY"))] * told_of
+
+
+@pytest.mark.parametrize(("dtype", "stops"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0), (torch.float32, None)])
+def test_counter_that_reaches_the_end_of_its_dtype_is_found_when_it_stops(
+    dtype: torch.dtype, stops: float | None
+) -> None:
+    net = nn.Linear(2, 1)
+    net.register_buffer("seen", torch.tensor((stops or 256.0) - 3, dtype=dtype))
+
+    def step(i: int) -> torch.Tensor:
+        with torch.no_grad():
+            net.seen.add_(1)  # COUNTER
+        net.zero_grad()
+        loss = net(torch.ones(1, 2)).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    trace = watched(net, step, 8)
+    if stops is None:
+        assert trace.findings == []
+    else:
+        found = told(trace)
+        assert (found.cause, found.line, found.step) == ("absorbed-update", line_of("COUNTER"), 3)
+        assert f"seen stands at {stops:g}" in found.title

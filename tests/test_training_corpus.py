@@ -14,7 +14,7 @@ import harness
 import score
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-LOOPS = "t003 t016 t019 t022 t026 t030 t040 t065 t066 t067 t068 t069 t070 t071 t072".split()
+LOOPS = "t003 t016 t019 t022 t026 t030 t040 t091 t092 t093 t094 t095 t096 t097 t098 t099".split()
 
 
 @pytest.mark.parametrize("number", LOOPS)

@@ -167,11 +167,22 @@ def _unchanged(recording: Recording, position: int) -> bool | None:
     operands, targets = recording.operands(position), _outputs(recording, row[CALL])
     before = [recording.stats(s) for s, slot in operands if slot % targets == row[OUTPUT]]
     after = recording.stats(position)
-    if len(before) < 2 or any(s is None for s in before) or not all(s.is_finite for s in before):
+    if any(s is None for s in before) or not all(s.is_finite for s in before):
+        return None
+    if len(before) == 1 and _is_counter(recording, position):
+        return bool(after == before[0])
+    if len(before) < 2:
         return None
     if "lerp" in recording.ops.items[row[OP]]:
         return None if before[1] == before[0] else after == before[0]
     return None if before[1].zero == before[1].numel else after == before[0]
+
+
+def _is_counter(recording: Recording, position: int) -> bool:
+    """Whether a Python number was added to a single number in place."""
+    row, stats = recording.row(position), recording.stats(position)
+    adds = row is not None and recording.ops.items[row[OP]] in ("add_", "sub_")
+    return adds and stats is not None and stats.numel == 1 and len(recording.operands(position)) == 1
 
 
 def _vanished_factor(recording: Recording, position: int) -> str:
@@ -215,13 +226,20 @@ def _count(
         assert place is not None  # the step that has just ended is never folded
         value = recording.stats(position)
         known = history.standstills[key] = Standstill(
-            place, owner, value.numel, _added(recording, position), value.rms or 0.0, by_hand, coefficient=coefficient
+            place,
+            owner,
+            value.numel,
+            _added(recording, position),
+            value.rms or 0.0,
+            by_hand,
+            coefficient=coefficient,
+            counter=by_hand and _is_counter(recording, position),
         )
     if still:
         if known.first < 0:
             assert place is not None
             known.first, known.at = position, place
-            known.update = _added(recording, position)
+            known.update, known.value = _added(recording, position), recording.stats(position).rms or 0.0
         known.still += 1
     elif known.first < 0:
         known.moved_before += 1

@@ -1,18 +1,24 @@
-"""Update rules that divide by zero: bias corrections, trust ratios, an eps that the dtype rounds to nothing."""
+"""Update rules that divide by zero, or whose numbers the dtype rounds to nothing: bias corrections, trust ratios, eps, decay."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.training import optimizer_step_at
+from nanlab.analysis.training import optimizer_step_at, place_text
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import CONTEXT, TRAINING, Finding, Fix, rule
 from nanlab.rules.training import in_update
-from nanlab.trace.recording import DTYPE, OP, Recording
+from nanlab.trace import Trace
+from nanlab.trace.recording import DTYPE, OP, OPTIMIZER, Recording
 
+DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
 _DIVIDES = frozenset(
     "addcdiv_ _foreach_addcdiv_ div div_ _foreach_div_ reciprocal reciprocal_ _foreach_reciprocal_".split()
 )
@@ -106,4 +112,76 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
     )
 
 
-RULES = (optimizer_arithmetic, optimizer_eps_underflow)
+@rule(
+    "note",
+    precedence=CONTEXT,
+    example="""
+        net = nn.Linear(8, 4).bfloat16()
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.01)
+        for i in range(2):
+            opt.zero_grad()
+            net(torch.ones(3, 8).bfloat16()).float().square().mean().backward()
+            opt.step()  # here
+    """,
+    fix="""
+        net = nn.Linear(8, 4)
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.01)
+        for i in range(2):
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = net(torch.ones(3, 8))
+            out.float().square().mean().backward()
+            opt.step()
+    """,
+)
+def absorbed_update_(trace: Trace) -> Iterator[Finding]:
+    """Decoupled weight decay multiplies a weight by 1 - lr * decay; within a quarter ulp of 1 that rounds back to the weight.
+
+    The rest of the update may still move it: the run trains, without weight decay.
+    """
+    recording = trace.recording
+    told: set[int] = set()
+    for step in recording.training.optimizer_steps:
+        if step.number in told or step.optimizer not in DECOUPLED or dict(step.settings).get("fused"):
+            continue
+        told.add(step.number)
+        decay, rate = float(dict(step.settings).get("weight_decay") or 0.0), _highest_rate(recording, step.number)
+        narrow = [d for d in _weight_dtypes(recording) if 0.0 < rate * decay < format_of(d).ulp / 4]
+        if narrow:
+            yield _idle_decay(recording, step, decay, rate, format_of(narrow[0]).name)
+
+
+def _highest_rate(recording: Recording, number: int) -> float:
+    """The largest learning rate that an optimizer had; inf where one is no number."""
+    steps = (s for s in recording.training.optimizer_steps if s.number == number)
+    return max((math.inf if r is None or r != r else r for s in steps for r in s.rates), default=0.0)
+
+
+def _weight_dtypes(recording: Recording) -> list[torch.dtype]:
+    """The half-precision dtypes in which optimizers wrote parameters."""
+    series = recording.training.series
+    names = {series.places[c].dtype for c in series.owners if c >= 0 and series.places[c].phase == OPTIMIZER}
+    return [dtype for dtype in (torch.bfloat16, torch.float16) if str(dtype).removeprefix("torch.") in names]
+
+
+def _idle_decay(recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str) -> Finding:
+    file, line, source = place_text(recording, step.line)
+    return Finding(
+        cause="absorbed-update",
+        severity="note",
+        title=f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype} weights",
+        explanation=f"{absorbed_update_.explanation} Here the factor is 1 - {rate * decay:.2g}.",
+        phase="optimizer",
+        op="mul_",
+        node=None,
+        module="",
+        step=recording.step_of(step.position),
+        file=file,
+        line=line,
+        source=source,
+        symptom="silent-underflow",
+        fixes=[Fix("float32 weights under autocast", "model.float()  # and torch.autocast for the forward pass")],
+    )
+
+
+RULES = (optimizer_arithmetic, optimizer_eps_underflow, absorbed_update_)

@@ -18,6 +18,7 @@ from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
 MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
+STOPPED = 3  # steps in which a counter must stand still
 FEW = 8  # elements below which a single step proves nothing
 
 
@@ -186,16 +187,42 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
     for still in trace.recording.training.standstills.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
     for members in groups.values():
+        yield from (_stopped_finding(trace, m) for m in members if _stopped(m))
         stuck = [
             m
             for m in members
-            if m.still and not m.moved_before and not m.moved_after and (m.still > 1 or m.numel >= FEW)
+            if m.still
+            and not _stopped(m)
+            and not m.moved_before
+            and not m.moved_after
+            and (m.still > 1 or m.numel >= FEW)
         ]
         if stuck:
             share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
             low = _dtype(stuck[0].at.dtype).itemsize < 4
             whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE if low else share >= MOST
             yield _absorbed_finding(trace, sorted(stuck, key=lambda m: (-m.numel, m.first)), whole)
+
+
+def _stopped(member: Standstill) -> bool:
+    """Whether a counter went on for a while, and then no more."""
+    return member.counter and member.still >= STOPPED and not member.moved_after
+
+
+def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
+    name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
+    return Finding(
+        cause="absorbed-update",
+        severity="error",
+        title=f"{name} stands at {member.value:g} for good: what {member.at.op} adds is below half an ulp in {dtype}",
+        explanation=f"{absorbed_update.explanation} A count of steps in {dtype} ends where neighbouring values are 2 apart: at "
+        f"{2 / format_of(_dtype(dtype)).ulp:g}. Nothing moved in the last {member.still} steps.",
+        step=trace.recording.step_of(member.first),
+        symptom="silent-underflow",
+        fixes=[Fix("count in an integer, which model.to(dtype) leaves alone", "torch.zeros((), dtype=torch.int64)")],
+        harmful=True,
+        **where(trace.recording, member.at),
+    )
 
 
 def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Finding:
