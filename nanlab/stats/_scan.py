@@ -25,7 +25,7 @@ from nanlab.stats._jit import emit_prefetch
 VECTOR = 16  # elements at a time
 LANES = 16  # histograms that take turns, so that no addition waits for the one before
 LANE = 512  # bins of one histogram, uint32: sign and exponent
-AHEAD = 1 << 12  # bytes; far enough for memory to answer
+AHEAD = 1 << 11  # bytes; far enough for memory to answer
 
 WORD, LONG = ir.IntType(32), ir.IntType(64)
 INTEGERS = ir.VectorType(WORD, VECTOR)
