@@ -34,6 +34,11 @@ class _Meetings(TorchDispatchMode):
         self.addends: list[Tensor] = []
         self.floored: list[Tensor] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without it the first call would import the compiler, which takes a second."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         if name in _ADDS | _FLOORS and any(self._is_number(a) for a in args):

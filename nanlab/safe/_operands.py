@@ -47,8 +47,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
 def broadcast(a: Tensor, b: Tensor) -> list[Tensor]:
     """Both tensors in the dtype that torch would compute in (``torch.result_type``), and in one shape."""
     dtype = _promoted([t for t in (a, b) if t.is_floating_point()])
-    shape = broadcast_shape(a.shape, b.shape)
-    return [a.to(dtype).expand(shape), b.to(dtype).expand(shape)]
+    return list(torch.broadcast_tensors(a.to(dtype), b.to(dtype)))
 
 
 def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:

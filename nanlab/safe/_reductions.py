@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nanlab.safe._guard import guard
-from nanlab.safe._operands import Dims, as_float, broadcast_shape, drop
+from nanlab.safe._operands import Dims, as_float, drop
 from nanlab.safe._operator import is_finite
 
 
@@ -36,8 +36,7 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
     Derivative: 1 / count where selected, 0 elsewhere, in an empty row, and where the sum overflows.
     """
     x, chosen = as_float(input, "input"), mask != 0
-    shape = broadcast_shape(x.shape, chosen.shape)
-    x, chosen = x.expand(shape), chosen.expand(shape)
+    x, chosen = torch.broadcast_tensors(x, chosen)
     dims = tuple(range(x.ndim)) if dim is None else dim
     count = chosen.sum(dims, keepdim=True).clamp_min(1)
     wide = torch.promote_types(x.dtype, torch.float32)

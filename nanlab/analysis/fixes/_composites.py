@@ -282,8 +282,7 @@ def _masked_before(op: Operation) -> list[Candidate]:
 def _kept(op: Operation, bad: Tensor) -> Tensor | None:
     """What the program's mask lets through: a gradient came in; where none was kept: the value and derivative are finite."""
     if op.gradient is not None:
-        same = torch.broadcast_shapes(op.gradient.shape, bad.shape) == op.gradient.shape == bad.shape
-        return op.gradient != 0 if same else None
+        return op.gradient != 0 if op.gradient.shape == bad.shape else None
     with torch.enable_grad():
         leaf = bad.detach().clone().requires_grad_()
         at = next(i for i, t in enumerate(op.operands) if t is bad)

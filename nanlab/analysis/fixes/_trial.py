@@ -104,7 +104,7 @@ def _evaluate(
             return _Outcome(value.detach(), ())
         fits = gradient is not None and gradient.shape == value.shape
         start = gradient.detach().to(value.dtype) if fits and gradient is not None else _uneven(value)
-        found = torch.autograd.grad(value, wanted, start, create_graph=twice, allow_unused=True, materialize_grads=True)
+        found = _pulled([value], wanted, [start], twice)
         found = tuple(g.detach() for g in found) + (_again(found, wanted) if twice else ())
     return _Outcome(value.detach(), found)
 
@@ -114,8 +114,18 @@ def _again(first: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[Tensor, .
     roots = [g for g in first if g.requires_grad]
     if not roots:
         return ()
-    starts = [_uneven(g) for g in roots]
-    return torch.autograd.grad(roots, wanted, starts, allow_unused=True, materialize_grads=True)
+    return _pulled(roots, wanted, [_uneven(g) for g in roots])
+
+
+def _pulled(
+    roots: Sequence[Tensor], wanted: Sequence[Tensor], starts: Sequence[Tensor], again: bool = False
+) -> tuple[Tensor, ...]:
+    """The vector-Jacobian product. Real ones go by way of a sum: ``grad_outputs`` would import sympy, for half a second."""
+    options: dict[str, Any] = {"create_graph": again, "allow_unused": True, "materialize_grads": True}
+    if any(r.is_complex() for r in roots):
+        return torch.autograd.grad(roots, wanted, starts, **options)
+    total = sum(((r * s).sum() for r, s in zip(roots, starts, strict=True)), torch.zeros(()))
+    return torch.autograd.grad(total, wanted, **options)
 
 
 def _uneven(value: Tensor) -> Tensor:
