@@ -22,6 +22,7 @@ from births import Birth, Witness
 
 FAULTS = [path.stem for path in harness.case_files(kind="f")]
 HEALTHY = [path.stem for path in harness.case_files(["h0", "h1"], kind="h")]
+FIRST_SLOW = {"f": 107, "h": 37}  # from these numbers on `make conformance` runs them
 SYMPTOMS = {"loss-nan", "loss-inf", "grad-nan", "grad-inf", "silent-underflow"}
 CAUSES = set(
     """
@@ -51,6 +52,14 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore")
         yield
     torch.autograd.set_detect_anomaly(False)
+
+
+def by_name(names: list[str]) -> pytest.MarkDecorator:
+    """A test for each of these programs, the later ones left out of a plain run."""
+    late = {name for name in names if int(name[1:4]) >= FIRST_SLOW[name[0]]}
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow if name in late else ()) for name in names]
+    )
 
 
 def file_of(name: str) -> Path:
@@ -109,7 +118,7 @@ def faulty_run(name: str) -> Run:
     return run(name, witness=Witness(f"{name}.py"))
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@by_name(FAULTS)
 def test_fault_shows_its_symptom_first_at_its_step(name: str) -> None:
     meta, seen = meta_of(name), faulty_run(name)
     first = meta["first_bad_step"]
@@ -123,7 +132,7 @@ def test_fault_shows_its_symptom_first_at_its_step(name: str) -> None:
         assert seen.symptoms[first] == meta["symptom"]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@by_name(FAULTS)
 def test_repaired_twin_stays_finite_and_learns(name: str) -> None:
     meta, seen = meta_of(name), run(name, fixed=True)
     assert seen.symptoms == [None] * meta["n_steps"]
@@ -132,9 +141,7 @@ def test_repaired_twin_stays_finite_and_learns(name: str) -> None:
         assert not any(meta["watch"].removeprefix("grad:") in zero for zero in seen.zero_gradients)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in FAULTS if meta_of(n)["phase"] in ("forward", "backward") and "watch" not in meta_of(n)]
-)
+@by_name([n for n in FAULTS if meta_of(n)["phase"] in ("forward", "backward") and "watch" not in meta_of(n)])
 def test_bad_value_appears_on_the_marked_line_at_that_step(name: str) -> None:
     meta, marks = meta_of(name), harness.markers(file_of(name))
     lines = {*marks["ORIGIN"], *marks["ALSO"]}
@@ -143,7 +150,7 @@ def test_bad_value_appears_on_the_marked_line_at_that_step(name: str) -> None:
     assert plain(seen) & plain({meta["origin_op"], *meta.get("also_ops", ())})
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@by_name(HEALTHY)
 def test_healthy_program_stays_finite(name: str) -> None:
     meta, seen = meta_of(name), run(name)
     skipped = meta.get("skipped_steps", ())
@@ -153,7 +160,7 @@ def test_healthy_program_stays_finite(name: str) -> None:
     assert all(seen.moved[i] for i in range(1, meta["n_steps"]) if i not in skipped)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@by_name(FAULTS)
 def test_fault_declares_itself_fully(name: str) -> None:
     meta, marks = meta_of(name), harness.markers(file_of(name))
     assert meta["phase"] in ("forward", "backward", "init", "data")
