@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from itertools import takewhile
 
+import numpy as np
+
 from nanlab.capture.following import StepRows, place_of
 from nanlab.history import History, Misuse, ParameterStep
 from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
@@ -92,19 +94,27 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
     scale = next((loss.factor for loss in recent if loss.scaled), 0.0)
     if not 2.0 < scale < math.inf:
         return
-    for step in steps:
-        if (
-            step.used is None
-            or step.gradient is None
-            or step.value is None
-            or _unscaled(recording, step.used, step.gradient, scale)
-        ):
+    for step in _not_smaller(rows, steps, scale):
+        assert step.used is not None and step.gradient is not None and step.value is not None
+        if _unscaled(recording, step.used, step.gradient, scale):
             continue
         place = place_of(recording, step.value)
         if place is not None and place.position >= rows.start:
             name = recording.parameter_names[step.owner]
             history.misuses.append(Misuse("bypass", place, step.position, scale, scale, name))
             return
+
+
+def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> list[ParameterStep]:
+    """The updated parameters whose gradient did not become smaller, as it does when a loss scale is divided out; one pass for all."""
+    done = [s for s in steps if s.used is not None and s.gradient is not None and s.value is not None]
+    inside = [s for s in done if min(s.used or 0, s.gradient or 0) >= rows.start]
+    rms = np.nan_to_num(rows.numbers["rms"])
+    before = rms[np.array([s.gradient for s in inside], np.int64) - rows.start]
+    after = rms[np.array([s.used for s in inside], np.int64) - rows.start]
+    smaller = (before == 0.0) | (after <= before / scale**0.5)
+    kept = [s for s, small in zip(inside, smaller.tolist(), strict=True) if not small]
+    return [*kept, *(s for s in done if min(s.used or 0, s.gradient or 0) < rows.start)]
 
 
 def note_unscaled_parts(rows: StepRows, history: History) -> None:
