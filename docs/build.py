@@ -18,6 +18,7 @@ import reference
 import torch
 
 T = TypeVar("T")
+MARK = ".nanlab-docs"  # lies in a folder that a build may empty, one that broke off included
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 GUIDES = {
@@ -80,8 +81,9 @@ def build_gallery(target: Path, causes: Iterable[gallery.Page] | None = None) ->
 
 
 def words(explanation: str) -> str:
-    """An explanation as HTML: code in backticks is set as code."""
-    return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", html.escape(explanation, quote=False))
+    """An explanation as HTML: code in backticks is set as code, a word between asterisks is stressed."""
+    text = re.sub(r"(?<![\w*])\*(\w+)\*(?![\w*])", r"<em>\1</em>", html.escape(explanation, quote=False))
+    return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", text)
 
 
 def main(target: Path) -> list[gallery.Page]:
@@ -89,11 +91,12 @@ def main(target: Path) -> list[gallery.Page]:
 
     Raises FileExistsError for a folder that holds other things.
     """
-    if target.exists() and any(target.iterdir()) and not (target / "causes").is_dir():
+    if target.exists() and any(target.iterdir()) and not (target / MARK).is_file():
         raise FileExistsError(f"{target} holds other things than this documentation; name an empty folder")
     torch.set_num_threads(1)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
+    (target / MARK).touch()
     (target / "style.css").write_text(pages.stylesheet(), encoding="utf-8")
     _timed("guides", build_guides, target)
     _timed("notebooks", build_notebooks, target)
