@@ -123,7 +123,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     if born < fault.finding.step:
         text = f"It was there in step {born} already and showed in step {fault.finding.step}."
-    phase = "data" if fault.kind == "intended" else None
+    phase = "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     return Match(
         f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text, phase=phase
     )
