@@ -273,3 +273,17 @@ def test_trying_fixes_leaves_the_random_state_as_it_was() -> None:
     before = torch.get_rng_state()
     assert fixes_of(lambda: torch.sqrt(x).sum().backward())
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_gradient_that_overflows_in_half_is_tried_with_a_smaller_loss() -> None:
+    w = torch.ones(4, 1, dtype=torch.float16, requires_grad=True)
+    bias = torch.zeros(1, dtype=torch.float16, requires_grad=True)
+    x = torch.full((100, 4), 0.5, dtype=torch.float16)
+    fixes = fixes_of(lambda: (torch.addmm(bias, x, w).float() * 1000).sum().backward())  # 100000 for the bias
+    assert [f.code.split("   #")[0] for f in fixes if f.verified] == ["(loss * 0.0625).backward()"]
+
+
+def test_a_cast_whose_gradient_overflows_without_a_loss_scale_is_not_told_of_one() -> None:
+    half = torch.tensor([6e4], dtype=torch.float16, requires_grad=True)
+    fixes = fixes_of(lambda: (half.float() * 3e4 * 2.0**4).sum().backward())
+    assert any(f.verified for f in fixes) and not any("loss_scale" in f.code or "Scaler" in f.code for f in fixes)

@@ -76,19 +76,21 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
     if finding.cause == "uninitialised-memory":
         return try_out(*allocation(_shape(trace, finding)), text, finding.line)
     if finding.cause == "loss-scale-overflow":
-        return _at_lower_scale(trace, finding, text)
+        return _at_lower_scale(trace, finding, text, loss_factor(trace.recording, finding.position))
     op = operation_of(trace.recording, finding.position)
+    if op is None and finding.cause == "dtype-overflow" and finding.phase == "backward":
+        return _at_lower_scale(trace, finding, text, None)  # linear in the gradient, whatever it is
     if op is None:
         return []
     return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), _half(trace))
 
 
-def _at_lower_scale(trace: Trace, finding: Finding, text: str) -> list[Tried]:
+def _at_lower_scale(trace: Trace, finding: Finding, text: str, factor: float | None) -> list[Tried]:
     op = scaled_operation(trace.recording, finding.position)
     if op is None or not op.operands:
         return []
     op = replace(op, differentiates=False)
-    found = try_out(op, lower_scale(op, loss_factor(trace.recording, finding.position)), text, finding.line)
+    found = try_out(op, lower_scale(op, factor), text, finding.line)
     # The scale is divided out again: it distorts nothing.
     return [replace(t, trial=replace(t.trial, distortion=None)) if t.trial is not None else t for t in found]
 

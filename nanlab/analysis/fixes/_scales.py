@@ -32,29 +32,38 @@ def loss_factor(recording: Recording, position: int) -> float:
     return chosen.factor if chosen is not None else 1.0
 
 
-def lower_scale(op: Operation, factor: float) -> list[Candidate]:
-    """The first power of two by which the scale must come down for this operation to hold its result with room to spare."""
+def lower_scale(op: Operation, factor: float | None) -> list[Candidate]:
+    """The first power of two by which the loss must come down for this operation to hold its result with room to spare.
+
+    factor: the loss scale, inf or NaN where there is one that is not known; None: there is none.
+    """
     at = max(range(len(op.operands)), key=lambda i: _size(op.operands[i]))
     for k in range(1, MOST_HALVINGS):
         result = op.plain(*_scaled(op.operands, at, 2.0**-k))
         if not bool(torch.isfinite(result).all()):
             continue
         if float(result.abs().float().max()) <= ceiling(result.dtype):
-            too_low = math.isfinite(factor) and factor * 2.0**-k < 1  # what overflows then is not the scale's doing
+            too_low = (
+                factor is not None and math.isfinite(factor) and factor * 2.0**-k < 1
+            )  # what overflows then is not the scale's doing
             return [] if too_low else [_candidate(op, at, 2.0**-k, factor)]
     return []
 
 
-def _candidate(op: Operation, at: int, share: float, factor: float) -> Candidate:
-    known = 1.0 < factor < float("inf")
-    size = f"of {factor * share:g} instead of {factor:g}" if known else f"{1 / share:g} times smaller"
+def _candidate(op: Operation, at: int, share: float, factor: float | None) -> Candidate:
+    if factor is not None and 1.0 < factor < math.inf:
+        size = f"a loss scale of {factor * share:g} instead of {factor:g}"
+        code = f"scaler = torch.amp.GradScaler(init_scale={factor * share:g})"
+    elif factor is not None:
+        size, code = f"a loss scale {1 / share:g} times smaller", f"loss_scale = loss_scale * {share:g}"
+    else:
+        size = f"a loss {1 / share:g} times smaller"
+        code = f"(loss * {share:g}).backward()   # a smaller loss scale, or a mean instead of a sum"
     return Candidate(
-        f"a loss scale {size}: the largest value of this operation then leaves room in the dtype",
+        f"{size}: the largest value of this operation then leaves room in the dtype",
         (),
         lambda *ts: op.plain(*_scaled(ts, at, share)),
-        snippet=f"scaler = torch.amp.GradScaler(init_scale={factor * share if known else 1.0 / share:g})"
-        if known
-        else f"loss_scale = loss_scale * {share:g}",
+        snippet=code,
     )
 
 
