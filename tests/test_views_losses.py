@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.signal_loss import signal_losses
+from nanlab.analysis.first_losses import first_losses
 from nanlab.trace import Trace
 from nanlab.views.report import report
 from nanlab.views.underflow import underflow
@@ -62,7 +62,7 @@ FAULTS = pytest.mark.parametrize("fault", [False, True], ids=["quiet", "blows-up
 @FAULTS
 def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shadow: str | None) -> None:
     trace = watched(vanished_epsilon(fault), shadow)
-    first = signal_losses(trace).iloc[0]
+    first = first_losses(trace).iloc[0]
     assert (first["op"], first["source"], first["share"]) == ("add", "steady = var + 1e-9", 1.0)
     assert float(torch.tensor(1e-9).half()) == 0.0
     explorer = underflow(trace)
@@ -81,7 +81,7 @@ def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shado
 @FAULTS
 def test_a_linear_layer_whose_results_are_flushed_is_the_first_loss(fault: bool, shadow: str | None) -> None:
     trace = watched(flushed_linear(fault), shadow)
-    first = signal_losses(trace).iloc[0]
+    first = first_losses(trace).iloc[0]
     assert (first["op"], first["source"], first["share"]) == ("mm", "hidden = net(x)", 1.0)
     assert first["told_by"] == ("float32 twin" if shadow else "counts")
     explorer = underflow(trace)
@@ -93,7 +93,7 @@ def test_counts_are_what_a_cast_really_flushes() -> None:
     x = torch.logspace(-12, 0, 1000)
     with nanlab.watch(on_fault="record") as trace:
         x.half()
-    (loss,) = signal_losses(trace).itertuples()
+    (loss,) = first_losses(trace).itertuples()
     assert loss.lost == int((x.half() == 0).sum())
     assert loss.share == loss.lost / 1000
 
@@ -106,7 +106,7 @@ def test_the_twin_counts_what_the_same_product_keeps_in_float32() -> None:
     for shadow in (None, "float32"):
         with nanlab.watch(on_fault="record", shadow=shadow) as trace:
             a * b
-        found[shadow] = int(signal_losses(trace)["lost"].iloc[0])
+        found[shadow] = int(first_losses(trace)["lost"].iloc[0])
     assert found == {None: truth, "float32": truth}
 
 
@@ -122,7 +122,7 @@ def healthy() -> None:
 @SHADOWS
 def test_masks_dropout_and_working_epsilons_are_no_losses(shadow: str | None) -> None:
     trace = watched(healthy, shadow)
-    assert not len(signal_losses(trace))
+    assert not len(first_losses(trace))
     assert "lost first" not in report(trace)._repr_html_()
     assert underflow(trace).first_loss == {}
 
@@ -131,4 +131,4 @@ def test_full_precision_has_no_such_place() -> None:
     x = torch.full((8,), 1e-30, requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
         (x + 1e-9).sum().backward()
-    assert not len(signal_losses(trace))
+    assert not len(first_losses(trace))

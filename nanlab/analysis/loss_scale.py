@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_shares
-from nanlab.analysis.signal import signal_loss
+from nanlab.analysis.signal_loss import signal_loss
 from nanlab.analysis.skipping import scale_of, skips_frame
 from nanlab.errors import UsageError
 from nanlab.trace import Trace

@@ -1,166 +1,219 @@
-"""The places where a low-precision run first loses signal: values that became zero, epsilons that do nothing."""
+"""Where along the backward pass the gradient of each parameter was flushed to zero, and what would have kept it."""
 
 from __future__ import annotations
 
-import linecache
-import re
-from collections.abc import Callable, Iterator
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from nanlab.formats import format_of
-from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import DTYPE, FACTOR, FLAGS, LINE, MODULE, OP, PHASE, PHASES, STAT, Recording
+from nanlab.analysis.precision import cast_shares
+from nanlab.analysis.skipping import scale_of
+from nanlab.analysis.training import place_text
+from nanlab.capture.silent import CASTS
+from nanlab.errors import UsageError
+from nanlab.formats import FloatFormat, format_of
+from nanlab.trace import Trace
+from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, LINE, NODE, OP, PHASE, VIEW, Recording
 
-if TYPE_CHECKING:
-    from nanlab.stats import TensorStats
-    from nanlab.trace import Trace
-
-NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-ELEMENTWISE = frozenset("mul mul_ div div_ pow _to_copy copy_ _foreach_mul_ _foreach_div_".split())
-SUMS = frozenset("mm bmm addmm baddbmm convolution linear mean".split())
-ADDS = frozenset("add add_ sub sub_ rsub".split())
-FLOORS = frozenset("clamp clamp_ clamp_min clamp_min_ maximum".split())
-LEAST = 0.01  # share of a result's values from which its loss is listed
-_NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
-_EPSILON = re.compile(r"eps|tiny|\b(normalize|cosine_similarity)\(")
-COLUMNS = "position step phase op module file line source dtype numel lost share largest told_by".split()
+KEPT = 1e-3  # share of the values up to which flushing is no loss
+LOW = (
+    2  # binary exponents above the smallest subnormal in which values must lie for zeros beside them to be flushed ones
+)
+NARROW = (torch.float16, torch.bfloat16)
+# Operations whose result is zero only where an operand is, but for rounding.
+PRODUCTS = frozenset(
+    """mm bmm addmm baddbmm mul div sum mean convolution_backward gelu_backward silu_backward tanh_backward
+    sigmoid_backward threshold_backward _softmax_backward_data _log_softmax_backward_data native_layer_norm_backward""".split()
+)
+COLUMNS = (
+    "parameter step zero flushed op node file line source dtype measured needed_log2_scale kept_by position".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
-    lost: int  # values
-    of: int  # values that should not be zero
-    largest: float | None  # magnitude among those lost, where the float32 twin tells it
-    told_by: str
+class Flushed:
+    """A backward operation that flushed gradients."""
+
+    position: int
+    share: float  # of the values that were not zero before
+    measured: str  # "cast", "twin": exact; "zeros": a lower bound, from zeros that no operand explains
+    needed: int  # power of two by which the gradients would have to be larger to keep all but KEPT of them
 
 
-def signal_losses(trace: Trace) -> pd.DataFrame:
-    """Where values were lost in low precision, one row for each operation and line, the first one first.
+def signal_loss(trace: Trace) -> pd.DataFrame:
+    """A row for each parameter and place where its gradient lost more than a thousandth of its values to zero.
 
-    A row is the first such result of an operation at a line: ``position``, ``step``, ``phase``, ``op``, ``module``,
-    ``file``, ``line``, ``source``, ``dtype``, ``numel``; ``lost`` values of it became zero although they should not,
-    ``share`` of those that should not be zero; ``largest``: their largest magnitude in float32, <NA> without a twin;
-    ``told_by``: "float32 twin" (``shadow="float32"``), "counts" (more zeros came out than went in) or "epsilon" (a
-    number was added, or taken as floor, that the dtype rounds to zero; it is lost whole: share 1).
+    Columns: ``parameter``, ``step``, ``zero`` (share of its gradient's elements that are zero in the end), ``flushed``
+    (share of the non-zero values that became zero at this place), ``op``, ``node``, ``file``, ``line``, ``source`` of
+    the forward operation, ``dtype``, ``measured``, ``needed_log2_scale``, ``kept_by``: the loss scale that would have
+    kept them ("loss scale 2^11"), or a wider dtype where such a scale overflows elsewhere in the backward pass. A
+    parameter that lost nothing has one row without a place.
 
-    Each loss is that of one operation alone, measured against its own values: what a later operation makes of it is
-    not counted again. Losses below one value in a hundred are left out.
+    measured: "cast" and "twin" are exact counts, the latter from ``watch(shadow="float32")``; "zeros" is a lower bound,
+    told from zeros that no operand explains, and its scale is an estimate from the root mean square.
+    Covers the steps whose tables are at hand (``keep=``). Raises UsageError if there is no gradient among them.
     """
-    recording: Recording | None = getattr(trace, "recording", None)
-    found: dict[tuple[str, int, int], tuple[Any, ...]] = {}
-    for position, row in _narrow_rows(recording) if recording is not None else ():
-        key = (recording.ops.items[row[OP]], row[LINE], row[MODULE])  # type: ignore[union-attr]
-        if key not in found and (loss := _loss_of(trace, position, row)) is not None:
-            found[key] = _columns(trace, position, row, loss)
-    frame = pd.DataFrame(list(found.values()), columns=COLUMNS).sort_values("position", ignore_index=True)
-    return frame.astype({"largest": "Float64"})
-
-
-def _narrow_rows(recording: Recording) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(position, numbers) of the rows in low precision that an operation may have lost values in."""
-    dtypes = np.array([dtype in NARROW for dtype in recording.dtypes.items] or [False])
-    numbered = np.array([name in ADDS | FLOORS for name in recording.ops.items] or [False])
-    counted = np.array([name in ELEMENTWISE | SUMS for name in recording.ops.items] or [False])
-    for chunk in recording.chunks:
-        table = chunk.table()
-        if not len(table):
-            continue
-        where = chunk.where()
-        narrow = dtypes[table[:, DTYPE]] & (table[:, STAT] >= 0)
-        stats = np.where(narrow, table[:, STAT], -1)
-        compared = counted[table[:, OP]] | np.isin(where, list(recording.shadows))
-        wanted = narrow & (numbered[table[:, OP]] | (compared & (stat_columns(recording, stats)["zero"] > 0)))
-        for at in np.flatnonzero(wanted).tolist():
-            yield int(where[at]), tuple(table[at].tolist())
-
-
-def _loss_of(trace: Trace, position: int, row: tuple[int, ...]) -> _Loss | None:
     recording = trace.recording
-    stats = recording.stats(position)
-    if stats is None or not stats.known or not stats.numel or not stats.is_finite:
+    steps = [s for s in recording.training.parameters if s.gradient is not None and s.gradient >= 0]
+    if not steps:
+        raise UsageError("no gradients at hand; watch a training step that calls backward")
+    rows: list[dict[str, Any]] = []
+    numbers = {recording.step_of(s.position) for s in steps}
+    passes = {n: _Pass(recording, n, scale_of(recording, n)) for n in sorted(numbers)}
+    for step in steps:
+        number = recording.step_of(step.position)
+        assert step.gradient is not None
+        stats = recording.stats(step.gradient)
+        found = passes[number].losses_before(step.gradient)
+        common = {
+            "parameter": recording.parameter_names[step.owner],
+            "step": number,
+            "zero": stats.zero / max(stats.numel, 1) if stats is not None else None,
+        }
+        rows += [{**common, **passes[number].told(loss)} for loss in found] or [{**common, "flushed": 0.0}]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    for name in ("node", "line", "needed_log2_scale", "position"):
+        frame[name] = frame[name].astype("Int64")
+    return frame
+
+
+class _Pass:
+    """The backward passes of one training step."""
+
+    def __init__(self, recording: Recording, step: int, scale: float) -> None:
+        self.recording, self.scale = recording, scale
+        self.start = recording.starts[step]
+        self.end = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
+        self.losses = self._losses()
+        self.room = self._room()
+
+    def _losses(self) -> dict[int, Flushed]:
+        """By position: the operations that flushed gradients."""
+        recording = self.recording
+        started = min((p.position for p in recording.training.losses if p.position >= self.start), default=self.end)
+        found = {}
+        for position in range(started, self.end):
+            row = recording.row(position)
+            if row is None or row[PHASE] != BACKWARD or row[FLAGS] & VIEW:
+                continue
+            dtype = recording.dtypes.items[row[DTYPE]]
+            gradients = [s for s, _ in recording.operands(position) if s >= started]
+            if dtype in NARROW and gradients:
+                loss = _loss(recording, position, recording.ops.items[row[OP]], dtype)
+                if loss is not None and loss.share > KEPT:
+                    found[position] = loss
+        return found
+
+    def _room(self) -> int:
+        """By which power of two the gradients could be larger without an overflow anywhere in float16."""
+        recording, largest = self.recording, 0.0
+        for position in range(self.start, self.end):
+            row = recording.row(position)
+            if row is not None and row[PHASE] == BACKWARD and recording.dtypes.items[row[DTYPE]] == torch.float16:
+                stats = recording.stats(position)
+                if stats is not None and not stats.is_finite:
+                    return -1
+                if stats is not None and stats.min is not None and self._is_gradient(position):
+                    largest = max(largest, abs(stats.min), abs(stats.max))
+        limit = format_of(torch.float16).max
+        return math.floor(math.log2(limit / largest)) if largest > 0 else 64
+
+    def _is_gradient(self, position: int) -> bool:
+        """Whether a row was computed from another of the backward pass, rather than from saved values alone."""
+        return any(
+            (row := self.recording.row(source)) is not None and source >= self.start and row[PHASE] == BACKWARD
+            for source, _ in self.recording.operands(position)
+        )
+
+    def losses_before(self, gradient: int) -> list[Flushed]:
+        """The losses on the way from the loss to a gradient, in the order of the backward pass."""
+        seen, waiting = {gradient}, [gradient]
+        while waiting:
+            for parent in self.recording.parents(waiting.pop()):
+                row = self.recording.row(parent) if parent >= self.start else None
+                if parent not in seen and row is not None and row[PHASE] == BACKWARD:
+                    seen.add(parent)
+                    waiting.append(parent)
+        return [self.losses[p] for p in sorted(seen & self.losses.keys())]
+
+    def told(self, loss: Flushed) -> dict[str, Any]:
+        """The columns that say where a loss is and what would have kept the values."""
+        recording = self.recording
+        row = recording.row(loss.position)
+        assert row is not None
+        info = recording.nodes.get(row[NODE])
+        file, line, source = place_text(recording, info.line if info is not None else row[LINE])
+        dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
+        power = round(math.log2(self.scale)) + loss.needed
+        fits = loss.needed <= self.room or dtype != "float16"
+        return {
+            "flushed": loss.share,
+            "op": recording.ops.items[row[OP]],
+            "node": row[NODE] if row[NODE] >= 0 else None,
+            "file": file,
+            "line": line,
+            "source": source,
+            "dtype": dtype,
+            "measured": loss.measured,
+            "needed_log2_scale": power,
+            "kept_by": f"loss scale 2^{power}" if fits else "bfloat16",
+            "position": loss.position,
+        }
+
+
+def _loss(recording: Recording, position: int, op: str, dtype: torch.dtype) -> Flushed | None:
+    """What an operation flushed; None where that cannot be told."""
+    shadow, stats = recording.shadows.get(position), recording.stats(position)
+    if stats is None or not stats.zero:
         return None
-    op = recording.ops.items[row[OP]]
-    ways: list[Callable[[], _Loss | None]] = [
-        lambda: _epsilon(trace, position, row, op, stats),
-        lambda: _twin(recording, position),
-    ]
-    if position not in recording.shadows:
-        ways.append(lambda: _counts(recording, position, op, stats))
-    losses = (way() for way in ways)
-    return next((loss for loss in losses if loss is not None and loss.lost >= LEAST * loss.of > 0), None)
+    if op in CASTS:
+        operands = recording.operands(position)
+        return _exact(recording, position, recording.stat_of(operands[-1][0]), "cast", dtype) if operands else None
+    if shadow is not None:
+        return _exact(recording, position, shadow.stat, "twin", dtype)
+    return _from_zeros(recording, position, op, format_of(dtype))
 
 
-def _twin(recording: Recording, position: int) -> _Loss | None:
-    """What the float32 twin of the operation holds and the result does not."""
-    shadow = recording.shadows.get(position)
-    if shadow is None or not shadow.flushed:
+def _exact(recording: Recording, position: int, stat: int, measured: str, dtype: torch.dtype) -> Flushed | None:
+    """From the statistics of the values before they were rounded."""
+    if stat < 0:
         return None
-    chunk = recording.chunks[shadow.stat >> 32]
-    twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
-    dtype = recording.dtypes.items[(recording.row(position) or ())[DTYPE]]
-    whole = shadow.flushed == twin.numel - twin.zero
-    known = whole and twin.min is not None and twin.max is not None
-    largest = max(abs(twin.min or 0.0), abs(twin.max or 0.0)) if known else format_of(dtype).rounds_to_zero
-    return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
+    chunk = recording.chunks[stat >> 32]
+    wide, narrow = chunk.stats.stats(chunk.stat_row(stat)), recording.stats(position)
+    values = wide.numel - wide.zero
+    if not values:
+        return None
+    histogram = chunk.stats.histogram(chunk.stat_row(stat))
+    needed = next((k for k in range(65) if _flushed(histogram, dtype, k) <= KEPT), 64)
+    return Flushed(position, max(0, narrow.zero - wide.zero) / values, measured, needed)
 
 
-def _counts(recording: Recording, position: int, op: str, stats: TensorStats) -> _Loss | None:
-    """More zeros than those of the operands account for.
+def _flushed(histogram: pd.Series[int], dtype: torch.dtype, power: int) -> float:
+    shares = cast_shares(histogram, dtype, power)
+    return (shares.zero + shares.limit_zero) / max(shares.numel, 1)
 
-    A product of two values that are not zero is never zero but by underflow. A sum of products may cancel; it counts
-    only where half of its values lie at the lower end of the dtype.
+
+def _from_zeros(recording: Recording, position: int, op: str, limits: FloatFormat) -> Flushed | None:
+    """From the zeros of a result that its operands do not explain, where values beside them reach the limit of the dtype.
+
+    A zero of one operand makes at most that share of the result zero, row by row or element by element.
     """
-    sources = list(dict.fromkeys(source for source, _ in recording.operands(position)))
-    sources = sources[-1:] if op == "copy_" else sources
-    operands = [s for source in sources if (s := recording.stats(source)) is not None and s.numel]
-    if not operands or not all(s.is_finite for s in operands):
+    stats = recording.stats(position)
+    if op not in PRODUCTS or stats.absmin is None or stats.absmin >= limits.smallest_subnormal * 2.0**LOW:
         return None
-    if op in SUMS:
-        if 2 * (stats.zero + stats.subnormal) < stats.numel:
+    whole = 1.0
+    for source, _ in recording.operands(position)[:2]:
+        operand = recording.stats(source)
+        if operand is None:
             return None
-    elif op not in ELEMENTWISE or any(s.numel > stats.numel for s in operands):  # a view of a larger tensor
-        return None
-    if len(operands) == 1 and op in ("mul", "mul_", "div", "div_"):
-        row = recording.row(position)
-        if len(recording.operands(position)) == 1 and row is not None and not row[FLAGS] & FACTOR:
-            return None  # times a number that may be zero
-    accounted = min(stats.numel, sum(-(-s.zero * stats.numel // s.numel) for s in operands))
-    return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
+        whole *= 1.0 - operand.zero / max(operand.numel, 1)
+    share = max(0.0, 1.0 - (1.0 - stats.zero / stats.numel) / whole) if whole > 0 else 0.0
+    # Of values that are normally distributed the share below t is 0.8 t / rms.
+    needed = math.ceil(math.log2(0.8 * limits.rounds_to_zero / (KEPT * stats.rms))) if stats.rms else 64
+    return Flushed(position, share, "zeros", max(0, needed))
 
 
-def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:
-    """A Python number that was added, or taken as floor, and that the dtype rounds to zero."""
-    recording = trace.recording
-    if op not in ADDS | FLOORS:
-        return None
-    before = [recording.stats(source) for source, _ in recording.operands(position)]
-    if len(before) != 1 or before[0] is None or before[0] != stats:
-        return None
-    text = _text(trace, row)
-    limit = format_of(recording.dtypes.items[row[DTYPE]]).rounds_to_zero
-    numbers = [float(number) for number in _NUMBER.findall(text)]
-    written = [number for number in numbers if number <= limit]
-    if written:
-        return _Loss(stats.numel, stats.numel, max(written), "epsilon")
-    named = not numbers and _EPSILON.search(text) and stats.zero
-    return _Loss(stats.numel, stats.numel, None, "epsilon") if named else None
-
-
-def _text(trace: Trace, row: tuple[int, ...]) -> str:
-    _, line, real = trace.recording.places[row[LINE]]
-    return linecache.getline(real, line).strip() if line else ""
-
-
-def _columns(trace: Trace, position: int, row: tuple[int, ...], loss: _Loss) -> tuple[Any, ...]:
-    recording = trace.recording
-    file, line, _ = recording.places[row[LINE]]
-    dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
-    place = (recording.ops.items[row[OP]], recording.modules.items[row[MODULE]], file, line, _text(trace, row))
-    stats = recording.stats(position)
-    size = (dtype, stats.numel, loss.lost, loss.lost / loss.of, loss.largest, loss.told_by)
-    return (position, recording.step_of(position), PHASES[row[PHASE]], *place, *size)
+__all__ = ["Flushed", "signal_loss"]

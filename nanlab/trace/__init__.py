@@ -197,7 +197,7 @@ class Trace:
 
     def signal_loss(self) -> pd.DataFrame:
         """For each parameter where along the backward pass its gradient was flushed to zero, and what would have kept it."""
-        from nanlab.analysis.signal import signal_loss
+        from nanlab.analysis.signal_loss import signal_loss
 
         return signal_loss(self)
 

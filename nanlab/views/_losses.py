@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from nanlab.analysis.signal_loss import signal_losses
+from nanlab.analysis.first_losses import first_losses
 from nanlab.views._columns import shortened
 from nanlab.views._html import escape, fold, number, plural, table
 from nanlab.views._source import as_typed
@@ -19,7 +19,7 @@ TELLING = 0.5  # share of a result's values from which a loss is told without be
 
 
 def told(loss: Any) -> str:
-    """What became of the values at one place; ``loss``: a row of ``signal_losses``."""
+    """What became of the values at one place; ``loss``: a row of ``first_losses``."""
     if loss.told_by == "epsilon":
         what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
         return f"{what} is 0 in {loss.dtype}: {loss.op} changes nothing"
@@ -37,7 +37,7 @@ def place(loss: Any) -> str:
 
 def first_loss(trace: Trace) -> Any | None:
     """The first place where at least half of a result's values are lost, an epsilon included; None without any."""
-    rows = signal_losses(trace)
+    rows = first_losses(trace)
     return next(rows[rows["share"] >= TELLING].itertuples(index=False), None)
 
 
@@ -52,13 +52,13 @@ def line(trace: Trace) -> str:
 
 def great_section(trace: Trace) -> str:
     """The first places where one of them loses half of its values; "" where none does."""
-    rows = signal_losses(trace)
+    rows = first_losses(trace)
     return _places(rows) if (rows["share"] >= TELLING).any() else ""
 
 
 def small_section(trace: Trace) -> str:
     """The first places in a fold, where none of them loses half of its values."""
-    rows = signal_losses(trace)
+    rows = first_losses(trace)
     return "" if (rows["share"] >= TELLING).any() else _places(rows)
 
 

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 import traitlets
 
+from nanlab.analysis.first_losses import first_losses
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, cast_shares, format_bins
-from nanlab.analysis.signal_loss import signal_losses
 from nanlab.errors import UsageError
 from nanlab.views._columns import known
 from nanlab.views._histograms import before_rounding, browser_histogram, dense, format_for_browser, twin_for_browser
@@ -149,7 +149,7 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     """Rows of ``trace.ops`` with values, the one that would lose the largest share in float16 first.
 
     What counts is the share flushed to zero or overflowing, or already lost when it was computed in low precision
-    (see ``signal_losses``), then the share that becomes subnormal; between equals the earlier row, where the signal is lost first. What an optimizer keeps in
+    (see ``first_losses``), then the share that becomes subnormal; between equals the earlier row, where the signal is lost first. What an optimizer keeps in
     full precision comes last: no loss scale reaches it.
     """
     ops = trace.ops
@@ -157,7 +157,7 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     numel = ops["numel"].to_numpy(dtype="float64", na_value=np.nan)
     lost = _floats(ops["fp16_zero"]) + _floats(ops["fp16_inf"])
     lost = np.maximum(lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64"))
-    already = signal_losses(trace).set_index("position")["share"]
+    already = first_losses(trace).set_index("position")["share"]
     share = np.maximum(lost / numel, ops["position"].map(already).fillna(0).to_numpy(dtype="float64"))
     aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(["float32", "float64"]).to_numpy(
         dtype=bool

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.signal import KEPT, signal_loss
+from nanlab.analysis.signal_loss import KEPT, signal_loss
 from nanlab.errors import UsageError
 from nanlab.trace import Trace
 
