@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -102,6 +103,35 @@ def test_a_verified_line_put_into_the_program_makes_it_finite(name: str, tmp_pat
 @pytest.mark.parametrize("name", [n for n in FAULTS if n[:4] not in QUICK])
 def test_every_verified_line_put_into_its_program_makes_it_finite(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
+
+
+# What stands in the program, and the pattern of the code of the fix whose number takes its place.
+SETTINGS = [
+    ("t014_static_loss_scale_too_large", "2.0**27", r"init_scale=([\d.e+]+)"),
+    ("t022_scaler_held_at_fixed_scale", "2.0**26", r"init_scale=([\d.e+]+)"),
+    ("t064_own_scaler_never_backs_off", "2.0**26", r"init_scale=([\d.e+]+)"),
+    ("t034_adamw_eps_fp16_dead_units", "1e-8", r"eps=([\d.e-]+)"),
+    ("t035_rmsprop_eps_fp16", "1e-8", r"eps=([\d.e-]+)"),
+    ("t036_adam_foreach_eps_fp16", "1e-8", r"eps=([\d.e-]+)"),
+    ("t038_fused_adam_eps_zero", "else 0.0", r"eps=([\d.e-]+)"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "pattern"), SETTINGS)
+def test_a_verified_setting_put_into_the_program_makes_it_finite(
+    name: str, old: str, pattern: str, tmp_path: Path
+) -> None:
+    path = harness.CASES / f"{name}.py"
+    _, finding = diagnosed(harness.load(path))
+    codes = [fix.code for fix in finding.fixes if fix.verified]
+    number = repr(float(next(found[1] for code in codes if (found := re.search(pattern, code)))))
+    assert old in path.read_text()
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text().replace(old, f"else {number}" if old.startswith("else ") else number))
+    module = harness.load(copy)
+    model, step = module.build()
+    loss = run(step, module.META["n_steps"])
+    assert not nonfinite(model, step, loss)
 
 
 @pytest.mark.slow

@@ -42,12 +42,17 @@ def lower_scale(op: Operation, factor: float | None) -> list[Candidate]:
         result = op.plain(*_scaled(op.operands, at, 2.0**-k))
         if not bool(torch.isfinite(result).all()):
             continue
-        if float(result.abs().float().max()) <= ceiling(result.dtype):
+        if float(result.abs().float().max()) * _rows(result) <= ceiling(result.dtype):
             too_low = (
                 factor is not None and math.isfinite(factor) and factor * 2.0**-k < 1
             )  # what overflows then is not the scale's doing
             return [] if too_low else [_candidate(op, at, 2.0**-k, factor)]
     return []
+
+
+def _rows(result: Tensor) -> int:
+    """How many rows a sum over all but the last dimension has, as the gradient of a bias is one."""
+    return max(1, result.numel() // max(1, result.shape[-1])) if result.dim() > 1 else 1
 
 
 def _candidate(op: Operation, at: int, share: float, factor: float | None) -> Candidate:
@@ -60,7 +65,7 @@ def _candidate(op: Operation, at: int, share: float, factor: float | None) -> Ca
         size = f"a loss {1 / share:g} times smaller"
         code = f"(loss * {share:g}).backward()   # a smaller loss scale, or a mean instead of a sum"
     return Candidate(
-        f"{size}: the largest value of this operation then leaves room in the dtype",
+        f"{size}: this operation's result then leaves room for the sums that follow",
         (),
         lambda *ts: op.plain(*_scaled(ts, at, share)),
         snippet=code,
