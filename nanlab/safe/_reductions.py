@@ -13,17 +13,32 @@ from nanlab.safe._operands import Dims, as_float, drop
 from nanlab.safe._operator import is_finite
 
 
-def std(input: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
+def std(
+    input: Tensor,
+    dim: Dims = None,
+    *,
+    correction: float = 1,
+    keepdim: bool = False,
+    unbiased: bool | None = None,
+) -> Tensor:
     """``torch.std``; value 0 and derivative 0 of too few values (one value with ``correction=1``, or none).
 
+    unbiased: torch's older word for ``correction``, True 1 and False 0.
     Value: too large for the dtype: its maximum, with derivative 0. At a constant row torch's own derivative is 0.
     """
-    return _spread(torch.std, input, dim, correction, keepdim)
+    return _spread(torch.std, input, dim, correction if unbiased is None else float(unbiased), keepdim)
 
 
-def var(input: Tensor, dim: Dims = None, *, correction: float = 1, keepdim: bool = False) -> Tensor:
+def var(
+    input: Tensor,
+    dim: Dims = None,
+    *,
+    correction: float = 1,
+    keepdim: bool = False,
+    unbiased: bool | None = None,
+) -> Tensor:
     """``torch.var``; value and derivative outside its domain as for ``std``."""
-    return _spread(torch.var, input, dim, correction, keepdim)
+    return _spread(torch.var, input, dim, correction if unbiased is None else float(unbiased), keepdim)
 
 
 def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:

@@ -78,6 +78,8 @@ def try_out(
             continue
         if candidate.title == IN_FLOAT32 and half:
             candidate = replace(candidate, run=None, why="what follows is in half precision, and must take float32 too")
+        if spelled is not None and spelled.nested and "epsilon" in candidate.title:
+            candidate = replace(candidate, run=None, why="the line has the operation twice, one inside the other")
         if autocast and candidate.title == IN_FLOAT32:
             spelled = spelled or (whole_line(text, line) if op.name == "_to_copy" else None)
             spelled = _outside_autocast(spelled, autocast) if spelled is not None else None

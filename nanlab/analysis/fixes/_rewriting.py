@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 MODULES = frozenset({"torch", "F", "nn", "math", "special", "linalg", "functional", "fft", "np", "nanlab", "tf"})
@@ -29,6 +29,7 @@ class Rewritten:
     first: int
     last: int
     text: str
+    nested: bool = False  # one rewritten expression stands inside another
 
 
 def called(*names: str, arity: int = 1) -> Spelling:
@@ -106,7 +107,8 @@ def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> R
     if not spots:
         return None
     outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
-    return page.replaced([(n, page.render(n, spots, form)) for n in outer])
+    changed = page.replaced([(n, page.render(n, spots, form)) for n in outer])
+    return replace(changed, nested=len(outer) < len(spots))
 
 
 def whole_line(text: str, line: int) -> Rewritten | None:

@@ -190,18 +190,18 @@ def _without(spelling: Spelling, *keywords: str) -> Spelling:
 
 
 def empty_mean(op: Operation) -> list[Candidate]:
-    """The mean of nothing."""
-    dim = op.options.get("dim")
-    if dim is not None and op.x.numel():
+    """The mean of nothing, over all or along one dimension."""
+    dim, keepdim = op.options.get("dim"), bool(op.options.get("keepdim", False))
+    if dim is not None and (op.x.numel() or isinstance(dim, int) or len(dim) != 1):
         return []
-    whole = called("mean")
-    return [
-        Candidate(
-            "divide the sum by a count of at least one",
-            forms(whole, "({X}.sum({rest}) / max({X}.numel(), 1))".replace("{rest}", "")),
-            lambda t: t.sum() / max(t.numel(), 1),
-        ),
-    ]
+    count = "{X}.numel()" if dim is None else f"{{X}}.shape[{dim[0]}]"
+    along = "" if dim is None else "{args}"
+
+    def counted(t: Tensor) -> Tensor:
+        return t.sum() / max(t.numel(), 1) if dim is None else t.sum(dim, keepdim) / max(t.shape[dim[0]], 1)
+
+    title = "divide the sum by a count of at least one"
+    return [Candidate(title, forms(called("mean"), f"({{X}}.sum({along}) / max({count}, 1))"), counted)]
 
 
 def ignored_targets(op: Operation) -> list[Candidate]:
@@ -263,6 +263,8 @@ def _log_prob(node: ast.AST) -> Found | None:
 def support(op: Operation) -> list[Candidate]:
     """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
     if op.name not in ("log", "xlogy", "log1p") or op.backward:
+        return []
+    if op.makers and op.makers[0] and op.makers[0][0].name in ("mul", "sub", "div"):  # not the value itself
         return []
     eps = default_eps(op.dtype)
     bounds = f"{number(eps)}, 1 - {number(eps)}" if op.name != "log" else number(eps)
