@@ -74,7 +74,12 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
         step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
         if step is not None:
             op.options["optimizer"] = step.optimizer
-        return replace(op, divides=divides(recording, row[CALL]), trapped=trap(recording, row[CALL]), makers=before)
+        return replace(
+            op,
+            divides=divides(recording, row[CALL]),
+            trapped=trap(recording, row[CALL]) if differentiates else "",
+            makers=before,
+        )
     info = recording.nodes.get(row[NODE])
     if info is not None and info.custom:
         return replace(as_called(kept), custom=kept.node_name.removesuffix("Backward"), differentiates=False)
