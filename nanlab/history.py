@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -155,7 +156,9 @@ class Series:
             (8, 256), np.nan, np.float32
         )  # log2 of the magnitude; +inf: it overflowed
         self._columns: dict[int, int] = {}
-        self._last: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]] | None = None
+        self._last: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = (
+            None  # identity and columns of the step before
+        )
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -165,11 +168,18 @@ class Series:
         """(steps, columns): log2 of the largest magnitude; NaN: not seen in that step, -inf: all zero, +inf: not finite."""
         return self.values[: len(self.steps), : len(self.places)]
 
-    def columns_of(self, keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The column of each key (-1: there are too many already), and the indices of the keys that are new."""
-        if self._last is not None and np.array_equal(self._last[0], keys):
+    def columns_of(
+        self,
+        identity: npt.NDArray[np.int64],
+        keys_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint64]],
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The column of each result (-1: there are too many already), and the indices of the results that are new.
+
+        identity: a row of numbers for each result; keys_of: makes one number of each, called where they are not those of the step before.
+        """
+        if self._last is not None and np.array_equal(self._last[0], identity):
             return self._last[1], np.zeros(0, np.int64)
-        known, new = self._columns, []
+        known, new, keys = self._columns, [], keys_of(identity)
         columns = np.empty(len(keys), np.int64)
         for i, key in enumerate(keys.tolist()):
             column = known.get(key, -1)
@@ -177,7 +187,7 @@ class Series:
                 column = known[key] = len(known)
                 new.append(i)
             columns[i] = column
-        self._last = keys, columns
+        self._last = identity, columns
         return columns, np.array(new, np.int64)
 
     def add(self, position: int, columns: npt.NDArray[np.int64], magnitudes: npt.NDArray[np.float32]) -> None:

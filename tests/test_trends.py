@@ -139,7 +139,9 @@ def test_series_forgets_the_oldest_steps_and_stays_small() -> None:
     place = Place(0, "mm", 0, 0, -1, 1, 1, "float16")
     keys = np.arange(5, dtype=np.uint64)
     for step in range(3 * MOST_STEPS):
-        columns, new = series.columns_of(keys)
+        columns, new = series.columns_of(
+            keys.astype(np.int64)[:, None], lambda identity: identity[:, 0].astype(np.uint64)
+        )
         for _ in new:
             series.places.append(place)
             series.parents.append(())

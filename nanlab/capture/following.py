@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -26,6 +29,7 @@ from nanlab.trace.recording import (
 
 Array = npt.NDArray[np.int64]
 _FACTOR = np.uint64(1_000_003)
+IDENTITY = (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE)  # what tells a result from the others of its step
 
 
 class StepRows:
@@ -33,18 +37,35 @@ class StepRows:
 
     def __init__(self, recording: Recording, start: int, end: int) -> None:
         self.recording = recording
-        chunk = recording.chunks[-1]
-        start = max(start, chunk.start)
-        meta = np.frombuffer(chunk.meta, np.int64).reshape(-1, WIDTH)[start - chunk.start : end - chunk.start].copy()
-        self.start, self.meta = start, meta
-        self.numbers = stat_columns(recording, meta[:, STAT])
-        floating = [isinstance(d, torch.dtype) and d.is_floating_point for d in recording.dtypes.items]
-        self.floating = np.array([*floating, False])[meta[:, DTYPE]]
-        with np.errstate(invalid="ignore"):
-            self.largest = np.fmax(np.abs(self.numbers["min"]), np.abs(self.numbers["max"]))
+        self.start, self.end = max(start, recording.chunks[-1].start), end
 
     def __len__(self) -> int:
-        return len(self.meta)
+        return self.end - self.start
+
+    @cached_property
+    def meta(self) -> Array:
+        """The numbers of each row, a copy."""
+        chunk = self.recording.chunks[-1]
+        first = self.start - chunk.start
+        return np.frombuffer(chunk.meta, np.int64, WIDTH * len(self), 8 * WIDTH * first).reshape(-1, WIDTH).copy()
+
+    @cached_property
+    def numbers(self) -> dict[str, npt.NDArray[Any]]:
+        """The statistics of each row, by column."""
+        return stat_columns(self.recording, self.meta[:, STAT])
+
+    @cached_property
+    def floating(self) -> npt.NDArray[np.bool_]:
+        """Whether each row is of a floating-point dtype."""
+        floating = [isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items]
+        return np.array([*floating, False])[self.meta[:, DTYPE]]
+
+    @cached_property
+    def largest(self) -> npt.NDArray[np.float64]:
+        """The largest magnitude of each row; NaN where it has no finite element."""
+        with np.errstate(invalid="ignore"):
+            found: npt.NDArray[np.float64] = np.fmax(np.abs(self.numbers["min"]), np.abs(self.numbers["max"]))
+        return found
 
     def all_zero(self) -> npt.NDArray[np.bool_]:
         """Rows whose elements are all zero."""
@@ -69,7 +90,7 @@ def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> No
     chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & (rows.meta[:, FLAGS] & VIEW == 0))
     if not len(chosen):
         return
-    columns, new = series.columns_of(_keys(rows.meta[chosen]))
+    columns, new = series.columns_of(rows.meta[chosen][:, IDENTITY], _keys)
     with np.errstate(divide="ignore", invalid="ignore"):
         magnitudes = np.log2(np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])).astype(np.float32)
     numbers = rows.numbers
@@ -87,11 +108,11 @@ def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> No
     series.add(rows.start + len(rows), columns, magnitudes)
 
 
-def _keys(meta: Array) -> npt.NDArray[np.uint64]:
-    """One number for each row that is the same in every step for the same result."""
-    key = np.zeros(len(meta), np.uint64)
-    for column in (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE):
-        key = key * _FACTOR + meta[:, column].astype(np.uint64)
+def _keys(identity: Array) -> npt.NDArray[np.uint64]:
+    """One number for each row of ``IDENTITY`` that is the same in every step for the same result."""
+    key = np.zeros(len(identity), np.uint64)
+    for column in identity.T:
+        key = key * _FACTOR + column.astype(np.uint64)
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))

@@ -71,8 +71,10 @@ def note_factors(rows: StepRows, history: History) -> None:
         if loss.position < rows.start:
             break
         source = loss.source if loss.scaled else _multiplied(recording, loss.root)
+        if source == loss.root:
+            continue
         value, scaled = recording.value(source), recording.value(loss.root)
-        if source != loss.root and value and scaled is not None and math.isfinite(value):
+        if value and scaled is not None and math.isfinite(value):
             factor = abs(scaled / value)
             history.losses[i] = replace(loss, factor=factor if math.isfinite(factor) else math.inf)
 

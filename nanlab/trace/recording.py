@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -182,12 +182,19 @@ class Recording:
     nodes: Nodes = field(default_factory=Nodes)
     parameter_names: list[str] = field(default_factory=list)  # by owner number
     parameter_kinds: list[Literal["parameter", "buffer"]] = field(default_factory=list)
-    training: History = field(default_factory=History)
+    history: History = field(default_factory=History)
+    catch_up: Callable[[], None] = lambda: None  # brings the history up to date: looks through steps that wait for it
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
     folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
     escapes: Escapes = field(default_factory=Escapes)
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"
+
+    @property
+    def training(self) -> History:
+        """The events of the training loop."""
+        self.catch_up()
+        return self.history
 
     def may_be_bad(self, position: int) -> bool:
         """Whether a row or source has a NaN or an infinity, or may turn out to have."""
