@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nanlab.capture.editing import bad_rates, note_edits
-from nanlab.capture.following import StepRows, follow
+from nanlab.capture.editing import bad_rates
 from nanlab.capture.ledger import Entry, storage_of
+from nanlab.capture.looking import Looking, Written
 from nanlab.capture.ops import OpRecorder
-from nanlab.capture.scaling import changed_before_unscale, note_clipping, note_factors, still_scaled
-from nanlab.capture.silent import note_flushes, note_standstills
+from nanlab.capture.scaling import changed_before_unscale
 from nanlab.capture.steps import StepClock
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import OP, Sink
@@ -28,23 +26,12 @@ COPY_LIMIT = (
 _SETTINGS = ("eps", "weight_decay", "momentum", "foreach", "fused", "capturable", "centered", "amsgrad", "alpha")
 
 
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """A step that was not yet looked through as a whole."""
-
-    start: int  # positions of its rows
-    end: int
-    gradients: dict[int, int]
-    by_hand: list[tuple[int, int]]
-    written: list[tuple[int, int]]
-    parameters: list[ParameterStep]
-
-
 class TrainingRecorder:
     """Fills a ``History`` and notes the sinks: gradients, parameters and optimizer state that turn non-finite."""
 
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
+        self.looking = Looking(ops.recording, history)
         self.judge: Callable[[], None] = lambda: None  # called where a harmful fault may stop the program
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
@@ -57,8 +44,6 @@ class TrainingRecorder:
         ] = {}  # (owner, offset in its storage) -> copy of the parameter, and the row it is of
         self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
-        self._due: list[_Due] = []
-        self._looked = 0  # position up to which steps were looked through
         self._scaled: tuple[int, int] | None = None  # (row of a loss, row of the scaled loss)
         self._scale_method: Any = None
 
@@ -285,38 +270,9 @@ class TrainingRecorder:
         for owner, gradient in self._gradients.items():
             if owner not in self._done:
                 self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
-        self._look_through()
+        self.looking.through(Written(self._gradients, self._by_hand, self._written))
         self._gradients, self._done = {}, set()
         self._written, self._by_hand = [], []
-
-    def _look_through(self) -> None:
-        recording, history = self.ops.recording, self.history
-        start, self._looked = self._looked, recording.end
-        if start == recording.end:
-            return
-        rows = StepRows(recording, start, recording.end)
-        steps = []
-        for step in reversed(history.parameters):
-            if step.position < rows.start:
-                break
-            steps.append(step)
-        self._due.append(_Due(rows.start, rows.end, self._gradients, self._by_hand, self._written, steps))
-        note_factors(rows, history)
-        still_scaled(rows, history, steps)
-        note_edits(rows, history, steps)
-        recording.sinks.extend(note_clipping(rows, history, steps))
-
-    def catch_up(self) -> None:
-        """Follow the series and look for what was lost in the steps that wait for it: several at a time, which takes a third of the time."""
-        due, self._due = self._due, []
-        try:
-            for step in due:
-                rows = StepRows(self.ops.recording, step.start, step.end)
-                follow(self.history.series, rows, step.written)
-                note_flushes(rows, self.history, step.gradients, step.by_hand)
-                note_standstills(rows, self.history, step.parameters, step.by_hand)
-        except Exception as error:
-            self.ops.failed(error)
 
 
 def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:

@@ -95,7 +95,7 @@ class watch:
         ops, training = self._ops, self._training
         ops.failed, ops.step_began = self._failed, self._step_began
         ops.special, ops.wrote = training.special, training.wrote
-        self.recording.catch_up = training.catch_up
+        self.recording.catch_up, training.looking.failed = training.looking.catch_up, self._failed
         training.judge = self._judge
         self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
@@ -155,7 +155,7 @@ class watch:
             note_interrupted_gradient(recording, error)
         self._training.step_ended()
         self._ops.evidence.settle()
-        self._training.catch_up()
+        self.recording.catch_up()
         if not recording.passes:
             recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
         fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
@@ -195,7 +195,7 @@ class watch:
         self.progress(recording)
         self._ops.evidence.new_step()
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
-            self._training.catch_up()
+            self.recording.catch_up()
             self._ops.new_chunk(position)
             self._ops.ledger.sweep()
             fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
