@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import nanlab
 
@@ -26,3 +31,36 @@ def test_a_safe_power_at_zero_is_watched_to_its_end_and_is_no_fault() -> None:
         (x + 1).exp()
     assert not [note for note in trace.notes if "nanlab itself failed" in note]
     assert "exp" in set(trace.ops["op"]) and trace.culprit is None
+
+
+class _LogOfItsOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x.log()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grad / x
+
+
+@pytest.mark.parametrize("function", [_LogOfItsOwn.apply, torch.log, nanlab.safe.log])
+def test_what_a_checkpoint_had_saved_is_left_to_the_checkpoint(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    x = torch.tensor([0.0, 1.0, 4.0], requires_grad=True)
+
+    def run() -> torch.Tensor:
+        x.grad = None
+        loss = checkpoint(lambda t: (function(t) * t).sum(), x, use_reentrant=False)
+        loss.backward()
+        return x.grad
+
+    bare = run().clone()
+    with nanlab.watch(on_fault="record"):
+        watched = run()
+    assert torch.equal(bare.nan_to_num(7.0), watched.nan_to_num(7.0))

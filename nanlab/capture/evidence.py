@@ -300,6 +300,15 @@ class Evidence:
                 self.bytes -= sum(t.numel() * t.itemsize for t in (*_tensors(kept.args), *kept.outputs))
 
 
+def _has_hook(node: Any, name: str) -> bool:
+    """Whether reading a saved tensor would run somebody's hook, such as a checkpoint's, which may run only once.
+
+    ``SavedTensor.unpack_hook`` was tried with torch 2.13.
+    """
+    raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
+    return any(getattr(r, "unpack_hook", None) is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
 def _saved(node: Any) -> dict[str, Any]:
     """Copies of what an autograd node had saved: its ``_saved_*`` attributes, or a custom Function's ``saved_tensors``."""
     if node is None:
@@ -307,6 +316,8 @@ def _saved(node: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in dir(node):
         if name.startswith("_saved_") or name == "saved_tensors":
+            if _has_hook(node, name):
+                continue
             try:
                 value = getattr(node, name)
             except Exception:
