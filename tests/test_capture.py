@@ -604,3 +604,14 @@ def test_statuses_and_culprit_are_the_same_when_statistics_come_late(monkeypatch
     first, second = at_once.culprit, later.culprit
     assert first is not None and second is not None
     assert (first.line, first.op, first.phase, first.step) == (second.line, second.op, second.phase, second.step)
+
+
+def test_a_compiled_model_is_watched_without_being_recompiled_for_us(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    compiled = torch.compile(model, backend="eager")
+    with warnings.catch_warnings(), nanlab.watch(model, on_fault="record") as trace:
+        warnings.simplefilter("ignore")  # torch's own, of global module hooks
+        for _ in range(3):
+            (compiled(torch.ones(8, 4)) * 0).log().mean().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    assert "recompile" not in caplog.text
