@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+MOST_DEAD = 256  # storages entered between two sweeps
+
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
@@ -29,13 +31,21 @@ class Entry:
 
 
 class Ledger:
-    """Storages by the address of their ``StorageImpl``; a held weak reference makes an address unique."""
+    """Storages by the address of their ``StorageImpl``; a held weak reference makes an address unique.
+
+    It also keeps that small object where it is, between large blocks of memory, which soon lie in pieces: with a few
+    hundred of them the allocator asks the system for fresh pages at every step. So the dead are swept out often.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
+        self._full = MOST_DEAD  # entries at which it is swept next
 
     def enter(self, storage: torch.UntypedStorage, numel: int) -> Entry:
         """A new entry for a storage not seen before."""
+        if len(self.entries) >= self._full:
+            self.sweep()
+            self._full = len(self.entries) + MOST_DEAD
         weak: int = storage._weak_ref()  # type: ignore[assignment]
         entry = self.entries[weak] = Entry(numel, weak)
         return entry
