@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from nanlab.stats import _layout as L
+from nanlab.stats._block32 import BFLOAT16, CHANGE, FLOAT8, FLOAT16, load_block
 from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full, write_counts
 from nanlab.stats._jit import (
     fast_helper,
@@ -17,17 +18,11 @@ from nanlab.stats._jit import (
     float32_from,
     helper,
     kernel,
-    pointer_float32,
     pointer_float64,
     pointer_int64,
-    pointer_uint8,
-    pointer_uint16,
     pointer_uint32,
 )
 from nanlab.stats._scan import LANE, LANES, VECTOR, scan
-
-FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = 0, 1, 2, 3  # kinds; FLOAT8 + i reads the i-th table of 256 values
-CHANGE = FLOAT8 + L.FLOAT8_TABLES  # float32 less its old values, which lie elsewhere and become the new ones
 
 # float32 bits without the sign, which sort like magnitudes
 MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -43,77 +38,60 @@ BELOW_NORMAL = np.uint32(HALF_SMALLEST_NORMAL - HALF_NORMAL)
 BELOW_POWER = np.uint32(HALF_POWER - HALF_INF)
 # their exponents, as they stand in the bits
 FLUSHED_UP_TO, NORMAL_FROM, ABOVE_FROM = 127 - 25, 127 - 14, 127 + 16
-NO_SMALLEST = np.uint32(0xFFFFFFFF)
+NO_LOWEST, NO_HIGHEST, NO_SMALLEST = np.int32(0x7FFFFFFF), np.int32(-0x80000000), np.uint32(0xFFFFFFFF)
 ZERO, ONE = np.uint32(0), np.uint32(1)
 
 
 @helper
-def widen_half(half):
-    """float16 bits to float32 bits; a subnormal is its integer mantissa times 2^-24."""
-    magnitude = np.uint32(half & np.uint16(0x7FFF))
-    sign = np.uint32(np.uint32(half & np.uint16(0x8000)) << np.uint32(16))
-    shifted = np.uint32(magnitude << np.uint32(13))
-    subnormal = float32_bits(np.float32(np.float32(np.int32(magnitude)) * np.float32(2.0**-24)))
-    rebias = np.uint32(0x70000000) if magnitude >= np.uint32(0x7C00) else np.uint32(0x38000000)
-    return np.uint32(sign | (subnormal if magnitude < np.uint32(0x400) else np.uint32(shifted + rebias)))
+def order_key(bits):
+    """An int32 that sorts like the float32 with these bits; its own inverse."""
+    signed = np.int32(bits)
+    return np.int32(signed ^ np.int32(np.int32(signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @helper
-def take_change(new_address, old_address, change_address, size):
-    """Write new less old values, and the new ones over the old ones."""
-    new, old, change = pointer_float32(new_address), pointer_float32(old_address), pointer_float32(change_address)
-    for i in range(size):
-        value = new[i]
-        change[i] = value - old[i]
-        old[i] = value
-
-
-@helper
-def load_block(address, first, size, kind, state):
-    """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are narrower."""
-    if kind == FLOAT32:
-        return address + 4 * first
-    block = pointer_uint32(state[L.BLOCK_ADDRESS])
-    if kind == CHANGE:
-        take_change(address + 4 * first, state[L.OLD_ADDRESS] + 4 * first, state[L.BLOCK_ADDRESS], size)
-    elif kind == BFLOAT16:
-        narrow = pointer_uint16(address + 2 * first)
-        for i in range(size):
-            block[i] = np.uint32(np.uint32(narrow[i]) << np.uint32(16))
-    elif kind == FLOAT16:
-        narrow = pointer_uint16(address + 2 * first)
-        for i in range(size):
-            block[i] = widen_half(narrow[i])
-    else:
-        table = pointer_uint32(state[L.FLOAT8_ADDRESS] + (kind - FLOAT8) * 1024)
-        bytes_ = pointer_uint8(address + first)
-        for i in range(size):
-            block[i] = table[bytes_[i]]
-    return state[L.BLOCK_ADDRESS]
-
-
-@fast_helper
-def look_at_each(bits, first, size):
-    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the counts of NaN, inf and -inf."""
-    lowest, highest, smallest = np.float32(math.inf), np.float32(-math.inf), NO_SMALLEST
-    total, squares = 0.0, 0.0
+def finite_extent(bits, first, size):
+    """Of the finite elements from ``first`` on: least and greatest order key, least magnitude less one (zero wraps round to the
+    greatest); then the counts of NaN, inf and -inf. Integers throughout, which LLVM turns into vectors."""
+    lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     nan, posinf, neginf = ZERO, ZERO, ZERO
     for i in range(first, size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
+        key = order_key(bits[i])
         finite = magnitude < INF
-        low = float32_from(bits[i] if finite else INF)  # selected first, compared then: so the loop has no branch
-        high = float32_from(bits[i] if finite else NEGINF)
+        low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
+        high = key if finite else NO_HIGHEST
         less = np.uint32(magnitude - ONE) if finite else NO_SMALLEST
-        value = np.float64(float32_from(bits[i] if finite else ZERO))
         lowest = low if low < lowest else lowest
         highest = high if high > highest else highest
         smallest = less if less < smallest else smallest
-        total += value
-        squares += value * value
         nan = np.uint32(nan + np.uint32(magnitude > INF))
         posinf = np.uint32(posinf + np.uint32(bits[i] == INF))
         neginf = np.uint32(neginf + np.uint32(bits[i] == NEGINF))
-    return lowest, highest, smallest, total, squares, np.int64(nan), np.int64(posinf), np.int64(neginf)
+    return lowest, highest, smallest, np.int64(nan), np.int64(posinf), np.int64(neginf)
+
+
+@fast_helper
+def finite_moments(bits, first, size):
+    """Sum and sum of squares in float64 of the finite elements from ``first`` on."""
+    total, squares = 0.0, 0.0
+    for i in range(first, size):
+        finite = np.uint32(bits[i] & MAGNITUDE) < INF
+        value = np.float64(float32_from(bits[i] if finite else ZERO))
+        total += value
+        squares += value * value
+    return total, squares
+
+
+@helper
+def look_at_each(bits, first, size):
+    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the counts of NaN, inf and -inf."""
+    lowest, highest, smallest, nan, posinf, neginf = finite_extent(bits, first, size)
+    total, squares = finite_moments(bits, first, size)
+    low, high = np.float32(math.inf), np.float32(-math.inf)
+    if lowest != NO_LOWEST:
+        low, high = float32_from(np.uint32(order_key(lowest))), float32_from(np.uint32(order_key(highest)))
+    return low, high, smallest, total, squares, nan, posinf, neginf
 
 
 @helper
