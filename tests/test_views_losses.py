@@ -72,7 +72,8 @@ def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shado
     assert "steady = var + 1e-9" in repr(report(trace))
     page = report(trace)._repr_html_()
     assert page.count("Where signal is lost first") == 1
-    assert fault == ("Fixes" in page)
+    (told,) = [f for f in trace.findings if f.cause == "eps-underflow" and f.severity == "warning"]
+    assert (told.op, told.source) == ("add", "steady = var + 1e-9") and (trace.culprit is not None) == fault
     assert not fault or page.index("Where signal is lost first") < page.index("Fixes")
     assert ">healthy<" not in page
 
