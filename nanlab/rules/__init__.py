@@ -11,6 +11,7 @@ from nanlab.rules import (
     division,
     domain,
     infinities,
+    losses,
     masks,
     matrices,
     optimizer,
@@ -48,6 +49,7 @@ BUILTIN: tuple[Rule, ...] = (
     *scaling.RULES,
     *clipping.RULES,
     *silent.RULES,
+    *losses.RULES,
     *trends.RULES,
 )
 

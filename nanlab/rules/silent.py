@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pandas as pd
 import torch
 
 from nanlab.analysis.first_losses import first_losses
@@ -14,6 +13,7 @@ from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules.losses import NEARLY_ALL, in_part
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 
@@ -68,6 +68,10 @@ def dtype_underflow(trace: Trace) -> Iterator[Finding]:
             yield _flush_finding(trace, cost, sorted(flushes, key=lambda f: f.first))
     for positions in measured.values():
         yield _twin_finding(trace, positions)
+    known = {(op, trace.recording.places[line][1]) for op, line, _ in groups} | measured.keys()
+    for loss in first_losses(trace).to_dict("records"):
+        if loss["told_by"] != "epsilon" and loss["share"] >= NEARLY_ALL and (loss["op"], loss["line"]) not in known:
+            yield in_part(trace, loss, dtype_underflow.explanation)
 
 
 def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
@@ -271,37 +275,4 @@ def _vanished_finding(trace: Trace, first: Standstill, shown: str) -> Finding:
     )
 
 
-@rule(
-    "warning",
-    precedence=TRAINING,
-    example="""
-        x = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=torch.float16)
-        var = x.var()
-        y = (x - x.mean()) * torch.rsqrt(var + 1e-9)  # here
-    """,
-    fix="""
-        x = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=torch.float16)
-        var = x.var()
-        y = (x - x.mean()) * torch.rsqrt(var + 1e-5)
-    """,
-)
-def eps_underflow(trace: Trace) -> Iterator[Finding]:
-    """An epsilon that the dtype rounds to zero does nothing: what it should prevent is only waiting for the value that needs it."""
-    losses = first_losses(trace)
-    for loss in losses[losses["told_by"] == "epsilon"].to_dict("records"):
-        limits = format_of(getattr(torch, loss["dtype"]))
-        amount = "the epsilon" if pd.isna(loss["largest"]) else f"an epsilon of {loss['largest']:g}"
-        yield Finding(
-            cause="eps-underflow",
-            severity="warning",
-            title=f"{amount} is 0 in {limits.name}, so {loss['op']} does nothing here",
-            explanation=f"{eps_underflow.explanation} {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
-            phase=loss["phase"],
-            step=loss["step"],
-            symptom="silent-underflow",
-            fixes=[Fix("compute this in float32, or take an epsilon that the dtype can hold", "x.float()")],
-            **place_of(trace, loss["position"]),
-        )
-
-
-RULES = (dtype_underflow, absorbed_update, eps_underflow)
+RULES = (dtype_underflow, absorbed_update)
