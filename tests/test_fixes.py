@@ -287,3 +287,21 @@ def test_a_cast_whose_gradient_overflows_without_a_loss_scale_is_not_told_of_one
     half = torch.tensor([6e4], dtype=torch.float16, requires_grad=True)
     fixes = fixes_of(lambda: (half.float() * 3e4 * 2.0**4).sum().backward())
     assert any(f.verified for f in fixes) and not any("loss_scale" in f.code or "Scaler" in f.code for f in fixes)
+
+
+def test_fixes_are_tried_with_autograd_also_where_the_watch_stops_inside_an_operation() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-3), torch.amp.GradScaler("cpu")
+    with nanlab.watch(model, on_fault="stop") as trace:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                p = torch.softmax(model(torch.tensor([[30.0, -30.0, 60.0, -60.0]])) * 20, -1)
+                loss = -torch.log(p.half()).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()  # the culprit is judged in here, in the operation that updates the scale
+    assert trace.culprit is not None
+    safe = next(fix for fix in trace.culprit.fixes if "nanlab.safe.log" in fix.code)
+    assert safe.verified and safe.gradient_max is not None

@@ -8,8 +8,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording, Sink
 
+_T = TypeVar("_T")
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
 
@@ -215,7 +217,7 @@ class watch:
             return
         self._judged = len(recording.sinks)
         with self._ops.quiet():
-            culprit = self.trace.culprit
+            culprit = _apart(lambda: self.trace.culprit)
         if culprit is not None:
             recording.ended = "fault"
             self._ops.off = True
@@ -231,6 +233,22 @@ class watch:
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
         self.recording.notes.append(note)
         warnings.warn(note, RuntimeWarning, stacklevel=2)
+
+
+def _apart(function: Callable[[], _T]) -> _T:
+    """Call a function in a thread of its own: inside an operation torch's autograd is switched off for the thread, and fixes are tried with it."""
+    result: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:
+            result.set_exception(error)
+
+    thread = threading.Thread(target=run, name="nanlab diagnosis")
+    thread.start()
+    thread.join()
+    return result.result()
 
 
 def running() -> Recording | None:
