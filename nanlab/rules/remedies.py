@@ -21,7 +21,7 @@ from nanlab.analysis.fixes import (
 )
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
-from nanlab.trace.recording import DEVICE, DTYPE, OP, OPTIMIZER, PHASE, SHAPE, Recording
+from nanlab.trace.recording import DEVICE, DTYPE, FLAGS, INPLACE, OP, OPTIMIZER, PHASE, SHAPE, Recording
 
 SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
 
@@ -123,8 +123,14 @@ def _is_weight(recording: Recording, position: int) -> bool:
 
 
 def _half(trace: Trace) -> bool:
-    """Whether a parameter is held in half precision."""
-    return any(s.kind == "parameter" and "float16" in s.dtype for s in trace.recording.sources.values())
+    """Whether a parameter is held in half precision: as it was first read, or as an update left it."""
+    recording = trace.recording
+    if any(s.kind == "parameter" and "float16" in s.dtype for s in recording.sources.values()):
+        return True
+    return any(
+        row[PHASE] == OPTIMIZER and row[FLAGS] & INPLACE and "float16" in str(recording.dtypes.items[row[DTYPE]])
+        for _, row in recording.rows()
+    )
 
 
 def text_of(trace: Trace, finding: Finding) -> str:
@@ -141,6 +147,8 @@ def _fix(tried: Tried, line: int) -> Fix:
     if tried.line is not None and line and not tried.line.first <= line <= tried.line.last:
         fix = replace(fix, title=f"{fix.title} (line {tried.line.first})")
     title = fix.title if trial.finite else f"{fix.title}: tried, and failed: {trial.why}"
+    if trial.finite and not trial.holds:
+        return Fix(f"{title} (finite here; not verified: {trial.doubt})", fix.code)
     return Fix(title, fix.code, trial.finite, trial.distortion, trial.gradient_max)
 
 

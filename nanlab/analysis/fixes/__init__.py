@@ -116,7 +116,18 @@ def judged(op: Operation, candidate: Candidate, trial: Trial) -> Trial:
         return replace(trial, finite=False, why=op.trapped)
     if trial.finite and op.divides and trial.zeros:
         return replace(trial, finite=False, why="what follows divides by its 0")
-    return trial
+    return replace(trial, doubt=_doubt(op, candidate, trial)) if trial.finite else trial
+
+
+def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
+    """Why the program may stay bad although the operation is finite: "" where nothing recorded says so."""
+    for product in op.ahead if candidate.title != IN_FLOAT32 else ():  # what follows takes float32
+        if product.overflows(trial.value_max):
+            return f"the product at line {product.line} may overflow with it"
+    for product in op.behind:
+        if trial.gradient_max is not None and product.overflows(trial.gradient_max):
+            return f"the gradient may overflow float16 at line {product.line}"
+    return op.beside
 
 
 def _outside_autocast(line: Rewritten, device: str) -> Rewritten:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from nanlab.trace.recording import BACKWARD, FLAGS, LINE, NOGRAD, OP, PHASE, RECOMPUTE, Recording
+from itertools import islice
 
-_MOVES = frozenset("view reshape expand unsqueeze squeeze permute transpose t select slice clone detach".split())
+from nanlab.trace.recording import BACKWARD, FLAGS, LINE, NODE, NOGRAD, OP, PHASE, RECOMPUTE, Recording
+
+MOVES = frozenset(
+    "view reshape expand unsqueeze squeeze permute transpose t select slice clone detach diagonal".split()
+)
 
 _SHIFTS = frozenset("add clamp clamp_min".split())
+_JOINS = frozenset("stack cat".split())
+_FACTORS = frozenset("linalg_cholesky_ex linalg_cholesky cholesky".split())
+_MOST = 16
 
 
 def checkpointed(recording: Recording, row: tuple[int, ...]) -> bool:
@@ -17,28 +24,57 @@ def checkpointed(recording: Recording, row: tuple[int, ...]) -> bool:
 def divides(recording: Recording, position: int) -> bool:
     """Whether a result is divided by, or its logarithm taken, as it is."""
     waiting = [position]
-    for at in waiting[:8]:
+    for at in islice(waiting, _MOST):
         edges = recording.chunk_of(at).edge_table()
         for call, _, slot in edges[edges[:, 1] == at].tolist():
             row = recording.row(call)
             name = recording.ops.items[row[OP]].rstrip("_") if row is not None and row[PHASE] != BACKWARD else ""
             if (name == "div" and slot == 1) or name in ("reciprocal", "rsqrt", "log"):
                 return True
-            if name in _MOVES:
+            if name in MOVES:
                 waiting.append(call)
     return False
 
 
 def trap(recording: Recording, position: int) -> str:
-    """What made an operand, where its derivative is infinite whatever comes back: a root at 0."""
-    for parent in recording.parents(position):
-        at, row = parent, recording.row(parent) if parent >= 0 else None
-        while row is not None and recording.ops.items[row[OP]].rstrip("_") in _SHIFTS | _MOVES:
-            read = recording.parents(at)
-            at = read[0] if read else -1
-            row = recording.row(at) if at >= 0 else None
-        name = recording.ops.items[row[OP]].rstrip("_") if row is not None else ""
-        if row is not None and name == "sqrt" and not row[FLAGS] & NOGRAD and recording.stats(at).zero:
-            place = recording.places[row[LINE]]
-            return f"the root at line {place[1]} has an infinite derivative at 0; put an epsilon inside it"
+    """What made an operand, where its derivative is infinite or NaN whatever comes back: "" where nothing did.
+
+    A root at 0, a Cholesky factor with a 0 on its diagonal, a product with an infinite factor.
+    """
+    waiting = [(parent, False) for parent in recording.parents(position)]
+    for at, zero in islice(waiting, _MOST):
+        row = recording.row(at) if at >= 0 else None
+        if row is None or row[FLAGS] & NOGRAD:
+            continue
+        name = recording.ops.items[row[OP]].rstrip("_")
+        if name in _SHIFTS | MOVES | _JOINS:
+            parents = recording.parents(at)
+            stats = recording.stats(at) if name == "diagonal" else None
+            zero = zero or (stats is not None and bool(stats.zero))
+            waiting += [(p, zero) for p in (dict.fromkeys(parents) if name in _JOINS else parents[:1])]
+        elif found := _trapped(recording, at, row, name, zero):
+            return found
     return ""
+
+
+def _trapped(recording: Recording, at: int, row: tuple[int, ...], name: str, zero: bool) -> str:
+    """zero: whether the diagonal that was taken of it has a 0."""
+    line = recording.places[row[LINE]][1]
+    if name == "sqrt" and recording.stats(at).zero:
+        return f"the root at line {line} has an infinite derivative at 0; put an epsilon inside it"
+    if name in _FACTORS and zero:
+        return f"the Cholesky factor of line {line} is singular, and so is its derivative; add to the matrix's diagonal"
+    if name == "mul" and _infinite_factor(recording, at):
+        return f"the product at line {line} has an infinite factor, so that its derivative is not finite either"
+    return ""
+
+
+def _infinite_factor(recording: Recording, at: int) -> bool:
+    """Whether one factor is infinite, and another has a gradient."""
+    parents = recording.parents(at)
+    for infinite in parents:
+        stats = recording.stats(infinite)
+        if stats is not None and (stats.posinf or stats.neginf):
+            rows = (recording.row(p) for p in parents if p >= 0 and p != infinite)
+            return any(r is not None and r[NODE] >= 0 for r in rows)
+    return False

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanlab.analysis.fixes._following import Product, fails_too, products_after, products_before
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, trap
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._upstream import Maker, makers
@@ -39,6 +40,9 @@ class Operation:
     differentiates: bool = True  # False: an optimizer's arithmetic, or under no_grad
     divides: bool = False  # what follows divides by the result, or takes its logarithm
     trapped: str = ""  # why its neighbours spoil whatever is written here
+    ahead: tuple[Product, ...] = ()  # what its value is multiplied by
+    behind: tuple[Product, ...] = ()  # what the gradient that it passes on is multiplied by
+    beside: str = ""  # which other line fails as well
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
     twice: bool = False  # its second derivative failed
@@ -78,6 +82,9 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
             op,
             divides=divides(recording, row[CALL]),
             trapped=trap(recording, row[CALL]) if differentiates else "",
+            ahead=products_after(recording, row[CALL]),
+            behind=products_before(recording, row[CALL]) if differentiates else (),
+            beside=fails_too(recording, row[CALL]),
             makers=before,
         )
     info = recording.nodes.get(row[NODE])
@@ -93,6 +100,8 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     if second and name == "pow" and not isinstance(operands[1], Tensor):  # d x**p = p x**(p - 1) dx
         return Operation(name, (operands[0], operands[1] + 1), plain, options, None, True, twice=True, hooked=hooked)
     trapped = "it is a second derivative, of which the line shows only the first" if second else ""
+    if not trapped and above is not None and info is not None:
+        trapped = trap(recording, info.position)
     gradient = _incoming(recording, kept, row)
     return Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
 

@@ -28,6 +28,13 @@ class Trial:
     gradient_max: float | None  # largest finite magnitude; None: not differentiable
     why: str = ""  # what is wrong where it is not finite
     zeros: bool = False  # its value holds a 0
+    value_max: float = 0.0  # largest finite magnitude of its value
+    doubt: str = ""  # the operation is finite, and why the program may not be
+
+    @property
+    def holds(self) -> bool:
+        """Finite, and nothing recorded says that what stands around it is not."""
+        return self.finite and not self.doubt
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,8 @@ def attempt(
         before, exact = _references(plain, operands, gradient, differentiates, twice)
         why = _complaint(seen, before)
         largest = max((_largest_finite(g) for g in seen.gradients), default=None)
-        return Trial(not why, _distortion(seen, before, exact), largest, why, bool((_held(seen.value) == 0).any()))
+        zeros, size = bool((_held(seen.value) == 0).any()), _largest_finite(seen.value)
+        return Trial(not why, _distortion(seen, before, exact), largest, why, zeros, size)
 
 
 def _same(value: Any) -> Any:

@@ -1,0 +1,131 @@
+"""What the recorded graph says of a fix beyond its operation: products that overflow next, other lines that fail, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+from nanlab.analysis.fixes._neighbours import MOVES
+from nanlab.trace.recording import BACKWARD, DTYPE, LINE, NODE, OP, PHASE, Recording
+
+_PRODUCTS = frozenset("mul mm bmm addmm baddbmm".split())
+_SUMS = frozenset("sum mean".split())
+_HALF = "torch.float16"  # of bfloat16 the range is float32's
+MOST_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Product:
+    """A recorded product that an operation's value, or its gradient, goes into."""
+
+    line: int
+    factor: float  # largest magnitude of the other factor
+    itself: bool  # the other factor has the same fault at the same line, and changes with it
+    dtype: torch.dtype
+
+    def overflows(self, size: float) -> bool:
+        """Whether it may leave the dtype when its first factor has this magnitude."""
+        return size * (size if self.itself else self.factor) > torch.finfo(self.dtype).max
+
+
+def name_of(recording: Recording, row: tuple[int, ...]) -> str:
+    """Operator of a row, without the underscore of an in-place variant."""
+    name: str = recording.ops.items[row[OP]]
+    return name.rstrip("_")
+
+
+def products_after(recording: Recording, position: int) -> tuple[Product, ...]:
+    """The products that read a result, as it is, moved or summed."""
+    waiting, found = [position], []
+    line = _line(recording, position)
+    for at in islice(waiting, MOST_ROWS):
+        for call in _readers(recording, at):
+            row = recording.row(call)
+            if row is None:
+                continue
+            name = name_of(recording, row)
+            if name in MOVES | _SUMS:
+                waiting.append(call)
+            elif name in _PRODUCTS:
+                others = [p for p in recording.parents(call)[-2:] if p != at]
+                found += [_product(recording, row, other, line) for other in others]
+    return tuple(found)
+
+
+def products_before(recording: Recording, position: int) -> tuple[Product, ...]:
+    """The products in float16 that made the operands: the gradient that comes back is multiplied by their factors."""
+    found = []
+    for at in recording.parents(position):
+        row = recording.row(at) if at >= 0 else None
+        for _ in range(8):
+            if row is None or name_of(recording, row) not in MOVES or not recording.parents(at):
+                break
+            at = recording.parents(at)[0]
+            row = recording.row(at) if at >= 0 else None
+        if row is None or row[NODE] < 0 or recording.dtypes.items[row[DTYPE]] != torch.float16:
+            continue
+        if name_of(recording, row) in _PRODUCTS:
+            found += [_product(recording, row, other, -1) for other in recording.parents(at)[-2:]]
+    return tuple(found)
+
+
+def fails_too(recording: Recording, position: int) -> str:
+    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded."""
+    line, step = _line(recording, position), recording.step_of(position)
+    seen, waiting = {position}, [position]
+    for at in waiting:
+        for call in _readers(recording, at):
+            if call in seen or recording.step_of(call) != step or len(seen) > MOST_ROWS:
+                continue
+            seen.add(call)
+            waiting.append(call)
+    others = (p for call in sorted(seen - {position}) for p in recording.parents(call) if p not in seen)
+    for other in others:
+        origin = _origin(recording, other, step)
+        if origin is not None and origin not in seen and _line(recording, origin) != line:
+            return f"line {_line(recording, origin)} is not finite either, on its own account"
+    return ""
+
+
+def _origin(recording: Recording, position: int, step: int) -> int | None:
+    """Where what is bad in a forward result came about, in the same step; None if it is no operation on finite values."""
+    at = position
+    for _ in range(MOST_ROWS):
+        row = recording.row(at) if at >= 0 else None
+        if row is None or row[PHASE] == BACKWARD or recording.step_of(at) != step or not _broken(recording, at):
+            return None
+        bad = [p for p in recording.parents(at) if _broken(recording, p)]
+        if not bad:
+            return at if row[NODE] >= 0 else None
+        at = bad[0]
+    return None
+
+
+def _broken(recording: Recording, position: int) -> bool:
+    """Whether it has a NaN or +inf; -inf may be a mask."""
+    stats = recording.stats(position)
+    return stats is not None and bool(stats.nan or stats.posinf)
+
+
+def _product(recording: Recording, row: tuple[int, ...], other: int, line: int) -> Product:
+    stats = recording.stats(other)
+    factor = max(abs(stats.min or 0.0), abs(stats.max or 0.0)) if stats is not None else 0.0
+    step = recording.step_of(other) if other >= 0 else -1
+    origin = _origin(recording, other, step) if other >= 0 else None
+    itself = origin is not None and _line(recording, origin) == line
+    return Product(recording.places[row[LINE]][1], factor, itself, recording.dtypes.items[row[DTYPE]])
+
+
+def _line(recording: Recording, position: int) -> int:
+    row = recording.row(position) if position >= 0 else None
+    return recording.places[row[LINE]][1] if row is not None else 0
+
+
+def _readers(recording: Recording, position: int) -> list[int]:
+    """The forward operations that read a result, of those recorded beside it."""
+    edges = recording.chunk_of(position).edge_table()
+    calls = dict.fromkeys(edges[edges[:, 1] == position][:, 0].tolist())
+    rows = ((call, recording.row(call)) for call in calls)
+    return [call for call, row in rows if row is not None and row[PHASE] != BACKWARD]
