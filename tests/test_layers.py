@@ -26,7 +26,13 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"errors"},
 ]
 SETS_LAST = "capture/"  # binds `nanlab.last`, the package's one mutable global, inside a function
-DOORS = ("trace/", "trace.py", "analysis/epsilon.py", "analysis/clipping.py", "rules/errors/")  # may import upwards, inside a function
+DOORS = (
+    "trace/",
+    "trace.py",
+    "analysis/epsilon.py",
+    "analysis/clipping.py",
+    "rules/errors/",
+)  # may import upwards, inside a function
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
