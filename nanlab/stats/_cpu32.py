@@ -206,7 +206,7 @@ def summarise32(address, size, kind, state_address):
         block = load_block(address, start, count, kind, state)
         bits = pointer_uint32(block)
         first = count // VECTOR * VECTOR
-        low, high, small, block_total, block_squares = scan(block, first, state[L.SCRATCH_ADDRESS])
+        low, high, small, beyond, block_total, block_squares = scan(block, first, state[L.SCRATCH_ADDRESS])
         for i in range(first, count):
             bins[bits[i] >> np.uint32(23)] += ONE
         if not block_squares < math.inf:  # an element is NaN or inf: the squares of the others do not overflow
@@ -226,11 +226,11 @@ def summarise32(address, size, kind, state_address):
             nan, posinf, neginf = nan + rest[5], posinf + rest[6], neginf + rest[7]
         total, squares = total + block_total, squares + block_squares
         lowest, highest, smallest = min(low, lowest), max(high, highest), min(small, smallest)
-        if small < HALF_SMALLEST_NORMAL:
+        if small < HALF_SMALLEST_NORMAL and (beyond < BELOW_NORMAL or first < count):
             edges = small_edges(bits, count)
             edge_flushed, edge_normal = edge_flushed + edges[0], edge_normal + edges[1]
-            if small < SMALLEST_NORMAL - ONE:
-                subnormal += count_subnormals(bits, count, scratch)
+        if small < SMALLEST_NORMAL - ONE:
+            subnormal += count_subnormals(bits, count, scratch)
         if max(-low, high) >= 65520.0:
             edge_above += large_edge(bits, count)
     own_normal = own_smallest_normal(kind, state)

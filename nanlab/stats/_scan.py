@@ -25,6 +25,7 @@ from nanlab.stats._jit import emit_prefetch
 VECTOR = 16  # elements at a time
 LANES = 16  # histograms that take turns, so that no addition waits for the one before
 LANE = 512  # bins of one histogram, uint32: sign and exponent
+EDGES = (0x33000000, 0x387FE000)  # magnitudes at which float16 begins to round otherwise: 2^-25, 2^-14 - 2^-25
 AHEAD = 1 << 11  # bytes; far enough for memory to answer
 
 WORD, LONG = ir.IntType(32), ir.IntType(64)
@@ -63,17 +64,20 @@ REDUCTIONS = (
     (less, filled(SINGLES, float("inf"))),
     (more, filled(SINGLES, float("-inf"))),
     (less_unsigned, filled(INTEGERS, 0xFFFFFFFF)),
+    (less_unsigned, filled(INTEGERS, 0xFFFFFFFF)),
     (add, filled(DOUBLES, 0.0)),
     (add, filled(DOUBLES, 0.0)),
 )
 
 
 def contributions(builder: ir.IRBuilder, values: ir.Value) -> list[ir.Value]:
-    """Values, values, magnitude bits less one (zero wraps round to the greatest), float64 values, their squares."""
+    """Values, values, magnitude bits less one (zero wraps round to the greatest), by how much they exceed an edge, float64
+    values, their squares."""
     magnitudes = builder.and_(builder.bitcast(values, INTEGERS), filled(INTEGERS, 0x7FFFFFFF))
     wide = builder.fpext(values, DOUBLES)
     squares = builder.fmul(wide, wide, flags=["contract"])
-    return [values, values, builder.sub(magnitudes, filled(INTEGERS, 1)), wide, squares]
+    above = [builder.sub(magnitudes, filled(INTEGERS, edge)) for edge in EDGES]
+    return [values, values, builder.sub(magnitudes, filled(INTEGERS, 1)), less_unsigned(builder, *above), wide, squares]
 
 
 def count_exponents(builder: ir.IRBuilder, address: ir.Value, bins: ir.Value) -> None:
@@ -101,7 +105,7 @@ def scan(
     typing_context: Any, address: types.Type, size: types.Type, bins: types.Type
 ) -> tuple[Signature, Callable[..., ir.Value]]:
     """Count ``size`` float32 (a multiple of VECTOR) at ``address`` in the histograms at ``bins``; their least, greatest, least magnitude
-    bits less one (a zero counts as the greatest), float64 sum and sum of squares.
+    bits less one (a zero counts as the greatest), the least by which one of them exceeds an edge, float64 sum and sum of squares.
 
     Least and greatest pass over NaN; a NaN or an infinity makes the sum of squares one.
     """
@@ -120,5 +124,5 @@ def scan(
         numbers = [reduced(builder, builder.load(r), join) for r, (join, _) in zip(results, REDUCTIONS, strict=True)]
         return context.make_tuple(builder, signature.return_type, numbers)
 
-    found = types.Tuple((types.float32, types.float32, types.uint32, types.float64, types.float64))
+    found = types.Tuple((types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64))
     return found(types.int64, types.int64, types.int64), generate
