@@ -257,7 +257,7 @@ def rewritten(program: Callable[[], None], tried: Tried) -> Callable[[], None]:
 @pytest.mark.parametrize("program", [case[0] for case in CURED])
 def test_a_verified_line_put_into_the_program_leaves_nothing_to_find(program: Callable[[], None]) -> None:
     trace, finding = watched(program)
-    verified = [t for t in tried_for(trace, finding) if t.trial is not None and t.trial.finite and t.line is not None]
+    verified = [t for t in tried_for(trace, finding) if t.trial is not None and t.trial.holds and t.line is not None]
     assert verified or finding.cause in ("optimizer-eps-underflow", "loss-scale-overflow")
     for tried in verified:
         with nanlab.watch(on_fault="record") as cured:
