@@ -7,8 +7,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 from fake_trace import Builder, FakeTrace, Finding, fake_trace
 
+import nanlab
 from nanlab.views.report import report
 
 VOID = {"img", "meta", "br"}
@@ -119,3 +121,13 @@ def test_text_report_gives_the_line_and_the_fix() -> None:
     assert "distance = torch.sqrt(((a - b) ** 2).sum(-1))" in text
     assert "fix (verified)" in text
     assert "path: sqrt → pow → addmm" in text
+
+
+def test_memory_that_nobody_wrote_has_an_empty_histogram_and_the_report_is_whole() -> None:
+    x = torch.zeros(2, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        torch.empty(3)
+        x.sqrt().sum().backward()
+    row = trace.ops.query("op == 'empty'").index[0]
+    assert trace.histogram(int(row)).empty
+    assert "of the report failed" not in trace.report()._repr_html_()

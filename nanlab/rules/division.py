@@ -105,7 +105,7 @@ def of_norm(fault: Fault) -> bool:
 def div_by_zero(fault: Fault) -> Match | None:
     """Division by exactly zero gives an infinity, and 0/0 gives NaN.
 
-    A count, a sum of weights or a range that can be empty has to be kept from zero *before* the division;
+    A count, a sum of weights or a range that can be empty has to be kept from zero before the division;
     a `where` after it cures the value, not the gradient.
     """
     if fault.name not in _QUOTIENTS and divisor(fault) is None:

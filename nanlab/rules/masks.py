@@ -93,7 +93,7 @@ def where_grad_trap(fault: Fault) -> Match | None:
     """A `where`, mask or clamp after the operation hides the value, not the derivative.
 
     The branch that was not taken gets a gradient of 0, and 0 times its infinite derivative is NaN.
-    Put a harmless argument in *before* the operation as well: where(ok, f(where(ok, x, 1)), 0).
+    Put a harmless argument in before the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
     kept = comes_back(fault.recording, fault.origin)  # the forward value was bad, and its own derivative read it again

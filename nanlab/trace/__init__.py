@@ -117,9 +117,11 @@ class Trace:
     def histogram(self, position: int) -> pd.Series:
         """Exact count per binary exponent floor(log2|x|) of the non-zero finite elements of a row of ``ops``.
 
-        Raises UsageError for a position that is not in the table.
+        Empty for memory that was allocated and not yet written. Raises UsageError for a position that is not in the table.
         """
         stat = self.recording.stat_of(int(position))
+        if stat < 0 and self.recording.row(int(position)) is not None:
+            return pd.Series([], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64")
         if stat < 0:
             raise UsageError(
                 f"no row at position {position}; trace.ops.position lists those at hand (older steps are folded, see keep=)"
