@@ -256,31 +256,34 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     if kept is None:
         stats = recording.stats(origin.position)
         return stats is not None and not stats.nan and "float16" in str(recording.dtypes.items[row[DTYPE]])
-    gradients = {slot for source, slot in recording.operands(origin.position) if _is_gradient(recording, source)}
+    gradients = {slot for source, slot in recording.operands(origin.position) if is_gradient(recording, source)}
     return finite_when_scaled(kept, gradients)
 
 
-def _is_gradient(recording: Recording, source: int) -> bool:
+def is_gradient(recording: Recording, source: int) -> bool:
+    """Whether a row was made by a backward operation."""
     row = recording.row(source) if source >= 0 else None
     return row is not None and row[PHASE] == BACKWARD
 
 
 def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
     """Whether a kept operation gives finite results once the operands in these slots are 2^-k times as large, for some k up to 40."""
-    for k in (4, 8, 16, 24, 40):
-        slot = -1
-        args = []
-        for value in kept.args:
-            if isinstance(value, torch.Tensor):
-                slot += 1
-                if slot in gradients and value.is_floating_point():
-                    value = (value.double() * 2.0**-k).to(value.dtype)
-            args.append(value)
-        try:
-            result = kept.op(*args, **kept.kwargs)
-        except Exception:
-            return False
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        if all(bool(torch.isfinite(r).all()) for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()):
-            return True
-    return False
+    return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
+
+
+def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:
+    """Whether a kept operation gives finite results once the operands in these slots are 2**-halvings times as large."""
+    slot, args = -1, []
+    for value in kept.args:
+        if isinstance(value, torch.Tensor):
+            slot += 1
+            if slot in slots and value.is_floating_point():
+                value = (value.double() * 2.0**-halvings).to(value.dtype)
+        args.append(value)
+    try:
+        result = kept.op(*args, **kept.kwargs)
+    except Exception:
+        return False
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    floating = [r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()]
+    return all(bool(torch.isfinite(r).all()) for r in floating)

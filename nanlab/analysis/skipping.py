@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pandas as pd
-import torch
 
-from nanlab.analysis.provenance import origin_of
+from nanlab.analysis.provenance import finite_after, is_gradient, origin_of
 from nanlab.analysis.training import where
 from nanlab.capture.following import place_of
 from nanlab.formats import format_of
@@ -129,39 +128,16 @@ def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]
     kept = recording.kept.get(row[CALL])
     operands = recording.operands(position)
     if kept is not None:
-        slots = {slot for source, slot in operands if _is_gradient(recording, source)}
+        slots = {slot for source, slot in operands if is_gradient(recording, source)}
         if not slots:
             return None, "replay"
-        return next((k for k in range(1, MOST_HALVINGS + 1) if _is_finite(kept, slots, k)), None), "replay"
+        return next((k for k in range(1, MOST_HALVINGS + 1) if finite_after(kept, slots, k)), None), "replay"
     stats = recording.stats(operands[0][0]) if operands else None
     if recording.ops.items[row[OP]] != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
         return None, ""
     limits = format_of(recording.dtypes.items[row[DTYPE]])
     largest = max(abs(stats.min), abs(stats.max))
     return max(1, math.ceil(math.log2(largest / (limits.max * (1 + limits.ulp / 4))))), "histogram"
-
-
-def _is_gradient(recording: Recording, source: int) -> bool:
-    row = recording.row(source) if source >= 0 else None
-    return row is not None and row[PHASE] == BACKWARD
-
-
-def _is_finite(kept: Any, slots: set[int], halvings: int) -> bool:
-    """Whether a kept operation gives finite results once the operands in these slots are 2**-halvings times as large."""
-    slot, args = -1, []
-    for value in kept.args:
-        if isinstance(value, torch.Tensor):
-            slot += 1
-            if slot in slots and value.is_floating_point():
-                value = (value.double() * 2.0**-halvings).to(value.dtype)
-        args.append(value)
-    try:
-        result = kept.op(*args, **kept.kwargs)
-    except Exception:
-        return False
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    floating = [r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()]
-    return all(bool(torch.isfinite(r).all()) for r in floating)
 
 
 # -- whether a scale will be found -----------------------------------------------------------------------------------
