@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -123,6 +125,14 @@ class StatsTable:
     def is_pending(self, row: int) -> bool:
         """Whether reading the row would wait for its device."""
         return bool(self._rows[row, L.BINS] == L.PENDING)
+
+    def waiting(self, first: int) -> list[tuple[int, DeviceRow]]:
+        """The rows from number ``first`` on that are still on their device."""
+        return self._pending[bisect_left(self._pending, first, key=itemgetter(0)) :]
+
+    def any_nonfinite(self, first: int, end: int) -> bool:
+        """Whether a row of this range, as far as it was fetched, counts a NaN or an infinity."""
+        return bool(self._rows[first : min(end, self.n), L.NAN : L.NEGINF + 1].any())
 
     def nonfinite(self, row: int) -> int:
         """How many elements of the row's tensor are NaN, inf or -inf; 0 where it could not be read."""
