@@ -34,6 +34,7 @@ def badness(values: Iterable[Any]) -> tuple[bool, bool]:
         and not value.is_meta
         and not value._is_zerotensor()
     ]
+    tensors = [t.float() if t.dtype.itemsize == 1 else t for t in tensors]  # float8 has no isinf
     return any(bool(t.isnan().any()) for t in tensors), any(bool(t.isinf().any()) for t in tensors)
 
 

@@ -16,6 +16,7 @@ from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._powers import POWERS
+from nanlab.analysis.fixes._quotients import QUOTIENTS, of_reciprocal
 from nanlab.analysis.fixes._range import RANGE, allocation
 from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
 from nanlab.analysis.fixes._rows import ROWS, normalised, support
@@ -47,8 +48,8 @@ class Tried:
 
 def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
-    found = [*composites(op), *normalised(op), *support(op), *updates(op)]
-    for table in (ELEMENTWISE, POWERS, ROWS, MATRICES, RANGE):
+    found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op)]
+    for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, MATRICES, RANGE):
         if op.name in table:
             found += table[op.name](op)
     return found
@@ -154,7 +155,7 @@ def _rewritten(candidate: Candidate, text: str, line: int) -> Rewritten | None:
 
 
 def _sample(op: Operation) -> tuple[list[object], torch.Tensor | None]:
-    if op.name not in ELEMENTWISE and op.name not in POWERS:
+    if op.name not in ELEMENTWISE and op.name not in POWERS and op.name not in QUOTIENTS:
         return list(op.operands), op.gradient
     with torch.no_grad():
         result = op.plain(*op.operands)

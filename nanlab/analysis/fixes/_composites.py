@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nanlab.analysis.fixes._candidate import Candidate, Form, default_eps, eps_for, number
-from nanlab.analysis.fixes._elementwise import QUOTIENT, square_root
+from nanlab.analysis.fixes._elementwise import square_root
 from nanlab.analysis.fixes._inlining import logarithm_of, loss_of_logits, softmax_of
 from nanlab.analysis.fixes._masking import double_where
 from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._quotients import QUOTIENT
 from nanlab.analysis.fixes._rewriting import Spelling, called, power
 from nanlab.analysis.fixes._upstream import Maker, first_of, logits, picked, softmax_dim
 

@@ -1,4 +1,4 @@
-"""Candidates for functions at the edge of their domain: roots, logarithms, quotients, inverse functions."""
+"""Candidates for functions at the edge of their domain: roots, logarithms, inverse functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, eps_for, inside, number
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called, power
+from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
 
 
 def forms(spelling: Spelling | tuple[Spelling, ...], text: str) -> tuple[Form, ...]:
@@ -151,111 +151,19 @@ def angles(op: Operation) -> list[Candidate]:
     return [safely, floor] if op.x.is_complex() else []
 
 
-# -- quotients ---------------------------------------------------------------------------------------------------------
-
-QUOTIENT: tuple[Spelling, ...] = (binary(ast.Div), called("div", "divide", "true_divide", arity=2))
-
-
-def quotient(op: Operation) -> list[Candidate]:
-    """x / y and 1 / y."""
-    if op.name in ("div", "true_divide", "divide"):
-        return _guarded(op, op.operands[0], op.operands[1], own=())
-    one = torch.ones_like(op.x)
-    own = ((called("reciprocal"), "reciprocal"),)
-    return [_bound_first(c, one) for c in _guarded(op, one, op.x, own)]
-
-
-def _bound_first(candidate: Candidate, one: Tensor) -> Candidate:
-    run = candidate.run
-    return Candidate(candidate.title, candidate.forms, None if run is None else lambda y: run(one, y))
-
-
-def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...]) -> list[Candidate]:
-    if not isinstance(y, Tensor):
-        return []
-    counts = (
-        not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any())
-        if not y.is_complex()
-        else False
-    )
-
-    def both(text: str, single: str) -> tuple[Form, ...]:
-        return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text))
-
-    found = []
-    if not (isinstance(x, Tensor) and x.is_complex()) and not y.is_complex():
-        found.append(
-            Candidate(
-                "nanlab.safe.div: 0 where nothing is divided by",
-                both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})"),
-                safe.div,
-            )
-        )
-    if counts:
-        found.append(
-            Candidate(
-                "count at least one",
-                both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()"),
-                lambda a, b: a / b.clamp_min(1),
-            )
-        )
-    if y.is_complex() or not y.is_floating_point():
-        return found
-    numerator = x if isinstance(x, Tensor) and x.is_floating_point() else torch.ones_like(y)
-    eps = eps_for(op, lambda a, b, e: a / (b + e), *_together(numerator, y)) if not numerator.is_complex() else 1e-6
-    if bool((y >= 0).all()):
-        text = f"{{Y}}.clamp_min({number(eps)})"
-        run = lambda a, b: a / b.clamp_min(eps)  # noqa: E731
-        found.append(
-            Candidate(
-                f"clamp the divisor at {number(eps)}",
-                both("{X} / " + text, text.replace("Y", "X") + ".reciprocal()"),
-                run,
-            )
-        )
-    text = f"({{Y}} + {number(eps)})"
-    found.append(
-        Candidate(
-            f"an epsilon of {number(eps)} on the divisor",
-            both("{X} / " + text, "1 / " + text.replace("Y", "X")),
-            lambda a, b: a / (b + eps),
-        )
-    )
-    return found + _wider_quotient(op, both)
-
-
-def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]]) -> list[Candidate]:
-    if not op.low:
-        return []
-    text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
-    return [Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
-
-
-def _together(x: Tensor, y: Tensor) -> list[Tensor]:
+def together(x: Tensor, y: Tensor) -> list[Tensor]:
     """Both in the shape that they broadcast to."""
     return list(torch.broadcast_tensors(x, y))
 
 
-def remainder(op: Operation) -> list[Candidate]:
-    """A remainder by zero."""
-    x, y = op.operands
-    eps = eps_for(op, lambda a, b, e: torch.remainder(a, b.clamp_min(e)), *_together(x, y))
-    spelled = (called("remainder", "fmod", arity=2), binary(ast.Mod))
-    text = f"torch.remainder({{x}}, {{Y}}.clamp_min({number(eps)}))"
-    return [
-        Candidate(
-            f"clamp the divisor at {number(eps)}",
-            forms(spelled, text),
-            lambda a, b: torch.remainder(a, b.clamp_min(eps)),
-        )
-    ]
+# -- products with a logarithm ----------------------------------------------------------------------------------------
 
 
 def xlogy(op: Operation) -> list[Candidate]:
     """x log y at y = 0."""
     spelled = called("xlogy", arity=2)
     x, y = op.operands
-    eps = eps_for(op, lambda a, b, e: torch.xlogy(a, b + e), *_together(x, y))
+    eps = eps_for(op, lambda a, b, e: torch.xlogy(a, b + e), *together(x, y))
     return [
         Candidate(
             "nanlab.safe.xlogy: finite value and gradient", forms(spelled, "nanlab.safe.xlogy({x}, {y})"), safe.xlogy
@@ -272,8 +180,5 @@ ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(_FLOORED, floored),
     **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit"), inverse),
     **dict.fromkeys(("angle", "atan2", "hypot"), angles),
-    **dict.fromkeys(("div", "true_divide", "divide", "reciprocal"), quotient),
-    "remainder": remainder,
-    "fmod": remainder,
     "xlogy": xlogy,
 }

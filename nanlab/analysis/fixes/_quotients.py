@@ -1,0 +1,178 @@
+"""Candidates for quotients: by zero, by a tiny number, by a complex zero, by a Python number that is 0."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanlab import safe
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, number
+from nanlab.analysis.fixes._elementwise import as_float32, forms, together
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._rewriting import Spelling, binary, called, keyword
+from nanlab.analysis.fixes._trial import ceiling
+
+QUOTIENT: tuple[Spelling, ...] = (binary(ast.Div), called("div", "divide", "true_divide", arity=2))
+
+
+def quotient(op: Operation) -> list[Candidate]:
+    """x / y and 1 / y."""
+    if op.name in ("div", "true_divide", "divide"):
+        return _guarded(op, op.operands[0], op.operands[1], own=())
+    one = torch.ones_like(op.x)
+    own = ((called("reciprocal"), "reciprocal"),)
+    return [_bound_first(c, one) for c in _guarded(op, one, op.x, own)]
+
+
+def _bound_first(candidate: Candidate, one: Tensor) -> Candidate:
+    run = candidate.run
+    return Candidate(candidate.title, candidate.forms, None if run is None else lambda y: run(one, y))
+
+
+def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...]) -> list[Candidate]:
+    if not isinstance(y, Tensor):
+        return _number_at_least(op, y)
+    if y.is_complex():
+        return _by_conjugate(op)
+    counts = not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any())
+
+    def both(text: str, single: str) -> tuple[Form, ...]:
+        return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text))
+
+    found = []
+    if not (isinstance(x, Tensor) and x.is_complex()):
+        found.append(
+            Candidate(
+                "nanlab.safe.div: 0 where nothing is divided by",
+                both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})"),
+                safe.div,
+            )
+        )
+    if counts:
+        found.append(
+            Candidate(
+                "count at least one",
+                both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()"),
+                lambda a, b: a / b.clamp_min(1),
+            )
+        )
+    if not y.is_floating_point():
+        return found
+    numerator = x if isinstance(x, Tensor) and x.is_floating_point() else torch.ones_like(y)
+    eps = eps_for(op, lambda a, b, e: a / (b + e), *together(numerator, y)) if not numerator.is_complex() else 1e-6
+    if bool((y >= 0).all()):
+        text = f"{{Y}}.clamp_min({number(eps)})"
+        run = lambda a, b: a / b.clamp_min(eps)  # noqa: E731
+        found.append(
+            Candidate(
+                f"clamp the divisor at {number(eps)}",
+                both("{X} / " + text, text.replace("Y", "X") + ".reciprocal()"),
+                run,
+            )
+        )
+    text = f"({{Y}} + {number(eps)})"
+    found.append(
+        Candidate(
+            f"an epsilon of {number(eps)} on the divisor",
+            both("{X} / " + text, "1 / " + text.replace("Y", "X")),
+            lambda a, b: a / (b + eps),
+        )
+    )
+    return found + _wider_quotient(op, both)
+
+
+def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]]) -> list[Candidate]:
+    if not op.low:
+        return []
+    text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
+    return [Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
+
+
+def _by_conjugate(op: Operation) -> list[Candidate]:
+    """A quotient of complex numbers whose divisor is 0."""
+    eps = default_eps(op.dtype)
+
+    def run(*ts: Any) -> Tensor:
+        y = ts[-1]
+        quotient: Tensor = (ts[0] if len(ts) > 1 else 1.0) * y.conj() / (y.abs().square() + eps)
+        return quotient
+
+    guarded = f"({{Y}}.abs().square() + {number(eps)})"
+    made = (
+        Form((called("reciprocal"),), f"{{X}}.conj() / {guarded.replace('Y', 'X')}"),
+        *forms(QUOTIENT, f"{{X}} * {{Y}}.conj() / {guarded}"),
+    )
+    title = f"times the conjugate, over the squared magnitude plus {number(eps)}"
+    return [Candidate(title, made, run)]
+
+
+LEAST_TEMPERATURE = 0.01
+_TEMPERATURES = ("tau", "temperature", "temp")
+
+
+def _number_at_least(op: Operation, y: Any) -> list[Candidate]:
+    """A quotient by a Python number that is 0: a count, or a temperature that was annealed too far."""
+    if y != 0 or not op.differentiates:
+        return []
+    least = 1 if isinstance(y, int) else LEAST_TEMPERATURE
+    named = tuple(Form((keyword(name),), f"{name}=max({{x}}, {least})") for name in _TEMPERATURES)
+    made = (*named, *forms(QUOTIENT, f"{{X}} / max({{y}}, {least})"))
+    return [Candidate(f"divide by at least {least}", made, lambda x, n: x / max(n, least))]
+
+
+def _least_divisor(factor: float, y: Tensor) -> float:
+    """A divisor whose quotient, and the quotient's derivative, leave room for what follows; below the healthy ones."""
+    least = math.sqrt(abs(factor) / ceiling(y.dtype))
+    least = math.ceil(least * 100) / 100 if least > 0.01 else 10.0 ** math.ceil(math.log10(least))
+    healthy = y.abs()[torch.isfinite(factor / y)]
+    usual = float(healthy.min()) if healthy.numel() else 1.0
+    return max(least, 10.0 ** math.floor(math.log10(min(usual, default_eps(y.dtype)))))
+
+
+def of_reciprocal(op: Operation) -> list[Candidate]:
+    """``2.0 / y``, computed as a product of 2.0 and 1 / y, that overflows because y is tiny."""
+    made_by = op.makers[0][0].name if op.makers and op.makers[0] else ""
+    factor = op.operands[1] if op.name == "mul" and len(op.operands) > 1 else None
+    if op.backward or made_by != "reciprocal" or isinstance(factor, Tensor) or not factor or op.x.is_complex():
+        return []
+    y = op.x.reciprocal()
+    floor = max(_least_divisor(factor, y), eps_for(op, lambda b, e: factor / (b + e), y))
+    positive = bool((y >= 0).all())
+    guarded = f"{{Y}}.clamp_min({number(floor)})" if positive else f"({{Y}} + {number(floor)})"
+
+    def run(c: float, divisor: Tensor) -> Tensor:
+        return c / (divisor.clamp_min(floor) if positive else divisor + floor)
+
+    title = f"clamp the divisor at {number(floor)}" if positive else f"an epsilon of {number(floor)} on the divisor"
+    return [
+        Candidate(
+            title, forms(QUOTIENT, f"{{X}} / {guarded}"), run, lambda c, divisor: c / divisor, operands=(factor, y)
+        )
+    ]
+
+
+def remainder(op: Operation) -> list[Candidate]:
+    """A remainder by zero."""
+    x, y = op.operands
+    eps = eps_for(op, lambda a, b, e: torch.remainder(a, b.clamp_min(e)), *together(x, y))
+    spelled = (called("remainder", "fmod", arity=2), binary(ast.Mod))
+    text = f"torch.remainder({{x}}, {{Y}}.clamp_min({number(eps)}))"
+    return [
+        Candidate(
+            f"clamp the divisor at {number(eps)}",
+            forms(spelled, text),
+            lambda a, b: torch.remainder(a, b.clamp_min(eps)),
+        )
+    ]
+
+
+QUOTIENTS: dict[str, Callable[[Operation], list[Candidate]]] = {
+    **dict.fromkeys(("div", "true_divide", "divide", "reciprocal"), quotient),
+    "remainder": remainder,
+    "fmod": remainder,
+}
