@@ -6,7 +6,7 @@ import linecache
 import re
 
 from nanlab.analysis.provenance import Origin
-from nanlab.trace.recording import BACKWARD, CALL, LINE, MODULE, NODE, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, CALL, FLAGS, LINE, MODULE, NODE, NOGRAD, OP, OPTIMIZER, PHASE, Recording
 
 
 def phase_of(recording: Recording, origin: Origin) -> str:
@@ -28,6 +28,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         )
     if comes_back(recording, origin):
         return "backward"
+    if origin.sink.kind == "parameter" and row[FLAGS] & NOGRAD and row[PHASE] != BACKWARD:
+        return "optimizer"  # a parameter written by hand
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from nanlab.history import OptimizerStep, Place
-from nanlab.trace.recording import BACKWARD, DTYPE, OPTIMIZER, Recording
+from nanlab.trace.recording import BACKWARD, DTYPE, NODE, OPTIMIZER, PHASE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 GREW, LARGE = 10.0, 5.0  # a parameter whose rms grew by this factor, and to more than this, has run away
@@ -18,6 +18,7 @@ GREW_LOW, LARGE_LOW = 100.0, 100.0  # the same before an overflow in half precis
 DEEP = 8  # gradients of rising magnitude that make an explosion gradual
 CHAIN_RISE = 6.0  # bits by which gradients rise along a chain that explodes
 STEADY, UNSTEADY = 5, 1.5  # last ratios of updates that are looked at, and how far apart steady ones may lie
+MOST_VISITS = 2000  # operations that are walked back over from one
 RISE = 20.0  # log2 of the magnitude from which on they count
 
 
@@ -48,6 +49,22 @@ def optimizer_step_before(recording: Recording, position: int) -> OptimizerStep 
 def optimizer_step_at(recording: Recording, position: int) -> OptimizerStep | None:
     """The optimizer step inside which a row lies."""
     return next((s for s in recording.training.optimizer_steps if s.position <= position < s.end), None)
+
+
+def comes_from_gradients(recording: Recording, position: int) -> bool:
+    """Whether what an operation read was computed from gradients, outside of the graph and of the optimizers."""
+    seen, waiting = {position}, [position]
+    for at in waiting:
+        for source in recording.parents(at):
+            row = recording.row(source) if source >= 0 else None
+            if row is None or source in seen:
+                continue
+            if row[PHASE] == BACKWARD:
+                return True
+            seen.add(source)
+            if row[NODE] < 0 and row[PHASE] != OPTIMIZER and len(seen) < MOST_VISITS:
+                waiting.append(source)
+    return False
 
 
 def _grown(recording: Recording, position: int, grew: float, large: float) -> tuple[int, float, float] | None:

@@ -14,7 +14,8 @@ class StepClock:
     for which the surrounding loop has come round. So two optimizers in one iteration share a step, and so do
     the micro-batches of an accumulated gradient. A loop that comes round without an optimizer step (a skipped batch, a program
     that never steps) makes a *tentative* boundary, taken back when a later backward reaches over it
-    (time steps of a recurrent loop) or adds to gradients that are already there (accumulation).
+    (time steps of a recurrent loop) or adds to gradients that are already there (accumulation), and when an optimizer
+    takes gradients that all came before it (replicas that go backward in turn, and are stepped together).
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,11 @@ class StepClock:
     @property
     def step(self) -> int:
         return len(self.starts) - 1
+
+    def stepping(self, arrived: int) -> None:
+        """An optimizer is about to step; ``arrived``: position at which the last of its gradients came, -1 if unknown."""
+        while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:
+            del self.starts[self._tentative.pop()[0]]
 
     def completed(self, frame: FrameType | None) -> None:
         """An optimizer stepped, or a scaler updated its scale."""

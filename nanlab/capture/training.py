@@ -36,6 +36,7 @@ class TrainingRecorder:
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
+        self._arrived: dict[int, int] = {}  # owner -> position at which its gradient last came
         self._done: set[int] = set()  # owners with a row in this step
         self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
@@ -141,8 +142,9 @@ class TrainingRecorder:
     def gradient_seen(self, parameter: torch.Tensor, source: int) -> int:
         """A parameter got a gradient; its number."""
         owner = self.owner_of(parameter)
-        self._gradients[owner] = source
         recording = self.ops.recording
+        self._gradients[owner] = source
+        self._arrived[owner] = recording.end - 1
         if recording.may_be_bad(source):
             recording.sinks.append(Sink("gradient", source, recording.end - 1, recording.parameter_names[owner]))
         return owner
@@ -180,6 +182,7 @@ class TrainingRecorder:
             ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
+        self.clock.stepping(max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1))
         with ops.quiet():
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
             if small:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.training import optimizer_step_at, place_text
+from nanlab.analysis.training import comes_from_gradients, optimizer_step_at, place_text
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.rules._fault import Fault
@@ -19,6 +19,7 @@ from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE, OP, OPTIMIZER, Recording
 
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
+_OF_SAMPLES = frozenset("std var std_mean var_mean mean".split())
 _DIVIDES = frozenset(
     "addcdiv_ _foreach_addcdiv_ div div_ _foreach_div_ reciprocal reciprocal_ _foreach_reciprocal_".split()
 )
@@ -48,6 +49,8 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
     if not in_update(fault) or fault.kind not in ("operation", "intended", "data"):
         return None
     step = optimizer_step_at(fault.recording, fault.position)
+    if step is None and not _of_update_rule(fault):
+        return None
     return replace(
         fault.finding,
         cause="optimizer-arithmetic",
@@ -55,6 +58,15 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
         title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} made a non-finite value from finite operands",
         explanation=optimizer_arithmetic.explanation,
     )
+
+
+def _of_update_rule(fault: Fault) -> bool:
+    """Whether an operation outside of an optimizer belongs to an update by gradients.
+
+    Weights are written for other reasons, too: to keep them on a sphere, to follow averages of codes. And a deviation
+    of a single number says more than that an update needed it.
+    """
+    return fault.name not in _OF_SAMPLES and comes_from_gradients(fault.recording, fault.position)
 
 
 @rule(

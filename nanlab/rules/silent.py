@@ -20,6 +20,7 @@ from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
 MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
+LASTS = 10  # steps in which a half-precision parameter must stand still to be an error though it is a small part
 STOPPED = 3  # steps in which a counter must stand still
 FEW = 8  # elements below which a single step proves nothing
 
@@ -206,7 +207,8 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
         if stuck:
             share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
             low = _dtype(stuck[0].at.dtype).itemsize < 4
-            whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE if low else share >= MOST
+            lasting = any(m.still >= LASTS and m.numel >= FEW for m in stuck)
+            whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE or lasting if low else share >= MOST
             yield _absorbed_finding(trace, sorted(stuck, key=lambda m: (-m.numel, m.first)), whole)
 
 
