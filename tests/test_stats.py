@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import platform
+import re
 import subprocess
 import sys
 import warnings
@@ -122,6 +124,36 @@ def test_random_bits_are_counted_exactly(table: StatsTable, dtype: torch.dtype, 
     generator = np.random.default_rng(numel)
     t = torch.from_numpy(generator.integers(0, 256, numel * dtype.itemsize, dtype=np.uint8)).view(dtype)
     assert_row_is(table, table.add(t), t)
+
+
+def spread_values(numel: int, least: int, greatest: int, negative: float) -> torch.Tensor:
+    """float32 with exponents from ``least`` to ``greatest``, both present, a tenth of them zeros of both signs."""
+    generator = np.random.default_rng(numel)
+    exponents = generator.integers(least, greatest, numel, endpoint=True)
+    exponents[:2] = least, greatest
+    values = np.ldexp(generator.uniform(1.0, 2.0, numel), exponents)
+    values[2:][generator.random(numel - 2) < 0.1] = 0.0
+    return torch.from_numpy(np.where(generator.random(numel) < negative, -values, values).astype(np.float32))
+
+
+@pytest.mark.parametrize("negative", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("least", "greatest"),
+    [(0, 0), (-126, 127), (-126, -100), (105, 127), (-22, -1), (-22, 0), (-46, -1), (-46, 0), (-60, 7)],
+)
+def test_every_spread_of_exponents_is_counted_exactly(
+    table: StatsTable, least: int, greatest: int, negative: float
+) -> None:
+    for numel in (64, 5000):
+        t = spread_values(numel, least, greatest, negative)
+        assert_row_is(table, table.add(t), t)
+
+
+def test_a_mask_of_huge_or_infinite_values_is_counted_exactly(table: StatsTable) -> None:
+    scores = torch.randn(64, 80, generator=torch.Generator().manual_seed(0)) * 1e-3
+    for hidden in (torch.finfo(torch.float32).min, -torch.inf, torch.nan, -0.0):
+        t = scores.masked_fill(torch.ones(64, 80).triu(1).bool(), hidden)
+        assert_row_is(table, table.add(t), t)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -475,6 +507,34 @@ def test_cuda_rows_come_back_in_one_flush_and_count_exactly(dtype: torch.dtype) 
     table.flush()
     for row, t in zip(rows, tensors, strict=True):
         assert_row_is(table, row, t)
+
+
+ROWS = """
+import sys
+import numpy as np
+import torch
+sys.path.insert(0, sys.argv[1])
+from nanlab.stats import StatsTable
+from nanlab.stats._histogram512 import available
+table, values = StatsTable(), torch.randn(9001, generator=torch.Generator().manual_seed(0))
+for t in (values, values.relu(), values * 1e-6, values.exp() * 1e30, values.masked_fill(values < 0, -torch.inf)):
+    row = table.add(t)
+    print(table.stats(row), table.histogram(row, signed=True).to_dict())
+print(available())
+"""
+
+
+@pytest.mark.slow  # compiles a kernel anew
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names extensions of this processor family")
+def test_a_lesser_processor_gives_the_same_rows(tmp_path: Path) -> None:
+    """A kernel compiled without AVX-512 counts one by one; only the order of the sums differs."""
+    root = str(Path(__file__).parent.parent)
+    here = run_python(ROWS, root).splitlines()
+    lesser = run_python(ROWS, root, NUMBA_CPU_FEATURES="+sse2", NUMBA_CACHE_DIR=str(tmp_path)).splitlines()
+    assert lesser[-1] == "False"
+    assert [re.sub(r"(mean|rms)=\S+", "", row) for row in here[:-1]] == [
+        re.sub(r"(mean|rms)=\S+", "", row) for row in lesser[:-1]
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,6 +12,7 @@ import numpy as np
 from nanlab.stats import _layout as L
 from nanlab.stats._block32 import BFLOAT16, CHANGE, FLOAT8, FLOAT16, load_block
 from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full, write_counts
+from nanlab.stats._histogram512 import available
 from nanlab.stats._jit import (
     fast_helper,
     float32_bits,
@@ -22,7 +23,12 @@ from nanlab.stats._jit import (
     pointer_int64,
     pointer_uint32,
 )
-from nanlab.stats._scan import LANE, LANES, VECTOR, scan
+from nanlab.stats._scan import LANE
+
+if available():
+    from nanlab.stats._scan512 import LANES, VECTOR, scan
+else:
+    from nanlab.stats._scan import LANES, VECTOR, scan
 
 # float32 bits without the sign, which sort like magnitudes
 MAGNITUDE = np.uint32(0x7FFFFFFF)

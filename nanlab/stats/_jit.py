@@ -84,13 +84,13 @@ def float64_from(typing_context: Any, bits: types.Type) -> tuple[Signature, Call
     return types.float64(types.uint64), generate
 
 
-def emit_prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Ask for the cache line at ``address``, which need not be valid."""
+def emit_prefetch(builder: ir.IRBuilder, address: ir.Value, level: int = 1) -> None:
+    """Ask for the cache line at ``address``, which need not be valid, into the cache of this level (1 to 3)."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     called = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
     )
-    builder.call(called, [builder.inttoptr(address, byte), word(0), word(3), word(1)])  # read, first-level cache, data
+    builder.call(called, [builder.inttoptr(address, byte), word(0), word(4 - level), word(1)])  # read, locality, data
 
 
 @intrinsic

@@ -94,7 +94,7 @@ def count_exponents(builder: ir.IRBuilder, address: ir.Value, bins: ir.Value) ->
 
 def reduced(builder: ir.IRBuilder, vector: ir.Value, join: Callable[..., ir.Value]) -> ir.Value:
     """One number from a vector."""
-    elements = [builder.extract_element(vector, WORD(i)) for i in range(VECTOR)]
+    elements = [builder.extract_element(vector, WORD(i)) for i in range(vector.type.count)]
     while len(elements) > 1:
         elements = [join(builder, a, b) for a, b in zip(elements[::2], elements[1::2], strict=True)]
     return elements[0]
