@@ -12,12 +12,14 @@ import torch
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate
 from nanlab.analysis.fixes._composites import composites
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
+from nanlab.analysis.fixes._infinities import INFINITIES
 from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._powers import POWERS
 from nanlab.analysis.fixes._quotients import QUOTIENTS, of_reciprocal
 from nanlab.analysis.fixes._range import RANGE, allocation
+from nanlab.analysis.fixes._reductions import REDUCTIONS
 from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
 from nanlab.analysis.fixes._rows import ROWS, normalised, support
 from nanlab.analysis.fixes._scales import loss_factor, lower_scale, raised_before_cast, scaled_operation
@@ -49,7 +51,7 @@ class Tried:
 def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
     found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op)]
-    for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, MATRICES, RANGE):
+    for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, REDUCTIONS, MATRICES, INFINITIES, RANGE):
         if op.name in table:
             found += table[op.name](op)
     return found

@@ -85,4 +85,4 @@ def _thinned(t: Tensor) -> Tensor:
 def number(value: float) -> str:
     """A number as one types it: ``1e-6``."""
     text = f"{value:.0e}" if value < 1e-2 else f"{value:.6g}"
-    return text.replace("e-0", "e-").replace("e+0", "e")
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,14 +42,26 @@ _FLOORED: dict[str, tuple[float, Callable[[Tensor], Tensor] | None]] = {  # lowe
     "lgamma": (0.0, None),
     "digamma": (0.0, None),
     "acosh": (1.0, safe.acosh),
+    "special_entr": (0.0, None),
 }
+
+
+def _home(name: str) -> str:
+    """Where a function stands: ``sqrt`` in torch, ``special_entr`` as ``special.entr``."""
+    return f"special.{name.removeprefix('special_')}" if name.startswith("special_") else name
+
+
+def _function(name: str) -> Callable[..., Tensor]:
+    found: Callable[..., Tensor] = attrgetter(_home(name))(torch)
+    return found
 
 
 def floored(op: Operation) -> list[Candidate]:
     """Functions that fail at and below the lowest argument of their domain."""
-    fn: Callable[..., Tensor] = getattr(torch, op.name)
+    fn, name = _function(op.name), _home(op.name)
+    bare = name.removeprefix("special.")
     low, safely = _FLOORED[op.name]
-    spelled: tuple[Spelling, ...] = (called(op.name), *((square_root,) if op.name == "sqrt" else ()))
+    spelled: tuple[Spelling, ...] = (called(bare), *((square_root,) if op.name == "sqrt" else ()))
     eps = eps_for(op, lambda t, e: fn(t + e), op.x) if not op.x.is_complex() else 1e-6
     eps = inside(op, eps) if low else eps
     found = []
@@ -60,20 +73,20 @@ def floored(op: Operation) -> list[Candidate]:
                 safely,
             )
         )
-    title = f"an epsilon of {number(eps)} inside the {'root' if 'sqrt' in op.name else op.name}"
-    found.append(Candidate(title, forms(spelled, f"torch.{op.name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)))
+    title = f"an epsilon of {number(eps)} inside the {'root' if 'sqrt' in op.name else bare}"
+    found.append(Candidate(title, forms(spelled, f"torch.{name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)))
     if not op.x.is_complex():
         floor = number(eps) if not low else f"{low:.0f} + {number(eps)}"
-        text = f"torch.{op.name}({{X}}.clamp_min({floor}))"
+        text = f"torch.{name}({{X}}.clamp_min({floor}))"
         found.append(
             Candidate(f"clamp the argument at {floor}", forms(spelled, text), lambda t: fn(t.clamp_min(low + eps)))
         )
     if "sqrt" in op.name:
-        outside = f"(torch.{op.name}({{x}}) + {number(eps)})"
+        outside = f"(torch.{name}({{x}}) + {number(eps)})"
         found.append(
             Candidate("an epsilon after the root instead of inside", forms(spelled, outside), lambda t: fn(t) + eps)
         )
-    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+    return found + in_float32(op, spelled, f"torch.{name}({{X}}.float())")
 
 
 def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[Candidate]:
@@ -91,10 +104,10 @@ def as_float32(t: Any) -> Any:
 
 
 def inverse(op: Operation) -> list[Candidate]:
-    """acos, asin, atanh, erfinv (between -1 and 1), logit (between 0 and 1)."""
-    fn: Callable[..., Tensor] = getattr(torch, op.name)
-    low, high = (0.0, 1.0) if op.name == "logit" else (-1.0, 1.0)
-    spelled = (called(op.name),)
+    """acos, asin, atanh, erfinv (between -1 and 1), logit and ndtri (between 0 and 1)."""
+    fn, name = _function(op.name), _home(op.name)
+    low, high = (0.0, 1.0) if op.name in ("logit", "special_ndtri") else (-1.0, 1.0)
+    spelled = (called(name.removeprefix("special.")),)
 
     def clamped(t: Tensor, eps: float) -> Tensor:
         return fn(t.clamp(low + eps, high - eps))
@@ -112,14 +125,14 @@ def inverse(op: Operation) -> list[Candidate]:
         )
     lower = number(eps) if low == 0 else f"-1 + {number(eps)}"
     title = f"clamp the argument {number(eps)} inside its domain"
-    text = f"torch.{op.name}({{X}}.clamp({lower}, 1 - {number(eps)}))"
+    text = f"torch.{name}({{X}}.clamp({lower}, 1 - {number(eps)}))"
     found.append(Candidate(title, forms(spelled, text), lambda t: clamped(t, eps)))
     if bool(((op.x == low) | (op.x == high)).any()):
-        text = f"torch.{op.name}({{X}}.clamp({low:.0f}, {high:.0f}))"
+        text = f"torch.{name}({{X}}.clamp({low:.0f}, {high:.0f}))"
         found.append(
             Candidate("clamp the argument to the edge itself", forms(spelled, text), lambda t: fn(t.clamp(low, high)))
         )
-    return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+    return found + in_float32(op, spelled, f"torch.{name}({{X}}.float())")
 
 
 def angles(op: Operation) -> list[Candidate]:
@@ -178,7 +191,7 @@ def xlogy(op: Operation) -> list[Candidate]:
 
 ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(_FLOORED, floored),
-    **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit"), inverse),
+    **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit", "special_ndtri"), inverse),
     **dict.fromkeys(("angle", "atan2", "hypot"), angles),
     "xlogy": xlogy,
 }

@@ -11,6 +11,7 @@ from torch import Tensor
 from nanlab.analysis.fixes._candidate import Candidate, Form, default_eps, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._powers import EXP_BOUND
 from nanlab.analysis.fixes._rewriting import called
 
 _MATRIX = {
@@ -21,6 +22,7 @@ _MATRIX = {
     "linalg_cholesky_ex": ("cholesky", "cholesky_ex"),
     "_linalg_svd": ("svd",),
     "_linalg_eigh": ("eigh",),
+    "linalg_qr": ("qr",),
 }
 
 
@@ -46,7 +48,9 @@ def degenerate(op: Operation) -> list[Candidate]:
         return op.plain(matrix + jitter * torch.diag(ramp), *rest)
 
     found: list[Candidate] = []
-    if a.shape[-1] == a.shape[-2]:
+    if op.name == "linalg_qr":
+        found.append(_tall(op, jitter))
+    elif a.shape[-1] == a.shape[-2]:
         found += [
             Candidate(
                 title,
@@ -70,4 +74,55 @@ def _matrix_text(name: str, jitter: float, diagonal: str) -> str:
     return f"{home}.{name}({{X}} + {number(jitter)} * {diagonal}{{rest}})"
 
 
-MATRICES: dict[str, Callable[[Operation], list[Candidate]]] = dict.fromkeys(_MATRIX, degenerate)
+def _tall(op: Operation, jitter: float) -> Candidate:
+    """Columns of a matrix, square or not, that depend on each other."""
+    eye = "torch.eye(*{X}.shape[-2:], dtype={X}.dtype, device={X}.device)"
+    return Candidate(
+        f"add {number(jitter)} to the diagonal",
+        forms(called("qr"), f"torch.linalg.qr({{X}} + {number(jitter)} * {eye}{{rest}})"),
+        lambda a: op.plain(a + jitter * torch.eye(*a.shape[-2:], dtype=a.dtype)),
+    )
+
+
+_FACTOR = {"linalg_solve_triangular": 0, "triangular_solve": 1, "cholesky_solve": 1}  # slot of the triangular matrix
+
+
+def triangular(op: Operation) -> list[Candidate]:
+    """A triangular matrix with a 0 on its diagonal."""
+    slot = _FACTOR[op.name]
+    if op.backward or slot >= len(op.operands) or not isinstance(op.operands[slot], Tensor):
+        return []
+    factor = op.operands[slot]
+    jitter = 10.0 ** round(torch.tensor(default_eps(op.dtype) * 100).log10().item())
+
+    def run(*ts: Any) -> Tensor:
+        shifted = ts[slot] + jitter * torch.eye(factor.shape[-1], dtype=factor.dtype)
+        return op.plain(*ts[:slot], shifted, *ts[slot + 1 :])
+
+    return [
+        Candidate(
+            f"add {number(jitter)} to the diagonal of the triangular factor, where it is made",
+            (),
+            run,
+            snippet=f"factor = factor + {number(jitter)} * torch.eye(factor.shape[-1])",
+        )
+    ]
+
+
+def matrix_exponential(op: Operation) -> list[Candidate]:
+    """The exponential of a matrix whose entries are too large."""
+    bound = max(1, int(EXP_BOUND) // op.x.shape[-1])
+    return [
+        Candidate(
+            f"clamp the entries at {bound}",
+            forms(called("matrix_exp"), f"torch.linalg.matrix_exp({{X}}.clamp(-{bound}, {bound}))"),
+            lambda a: op.plain(a.clamp(-bound, bound)),
+        )
+    ]
+
+
+MATRICES: dict[str, Callable[[Operation], list[Candidate]]] = {
+    **dict.fromkeys(_MATRIX, degenerate),
+    **dict.fromkeys(_FACTOR, triangular),
+    **dict.fromkeys(("linalg_matrix_exp", "matrix_exp"), matrix_exponential),
+}

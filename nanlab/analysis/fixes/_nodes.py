@@ -30,7 +30,10 @@ _UNARY = {  # node -> forward operator, of the saved self
     "Sinh": torch.sinh,
     "Cosh": torch.cosh,
     "Logit": torch.logit,
+    "SpecialEntr": torch.special.entr,
+    "SpecialNdtri": torch.special.ndtri,
 }
+_SPECIAL = {"SpecialEntr": "special_entr", "SpecialNdtri": "special_ndtri"}
 
 
 _BINARY: dict[str, tuple[Callable[..., Tensor], str, str]] = {
@@ -41,6 +44,7 @@ _BINARY: dict[str, tuple[Callable[..., Tensor], str, str]] = {
     "Hypot": (torch.hypot, "self", "other"),
     "Atan2": (torch.atan2, "self", "other"),
     "Remainder": (torch.remainder, "self", "other"),
+    "Logaddexp": (torch.logaddexp, "self", "other"),
 }
 
 
@@ -65,12 +69,14 @@ def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
         x = saved.get("self")
         if x is None and kind.startswith("Log") and len(kept.args) > 1:  # recomputed: d log x = grad / x
             x = kept.args[1]
-        return (kind.lower(), (x,), _UNARY[kind], {}) if isinstance(x, Tensor) else None
+        return (_SPECIAL.get(kind, kind.lower()), (x,), _UNARY[kind], {}) if isinstance(x, Tensor) else None
     if kind in _INVERTED:
         forward, back = _INVERTED[kind]
         result, x = saved.get("result"), saved.get("self")
         if not isinstance(x, Tensor) and isinstance(result, Tensor):
             x = back(result)
+        if x is None and kind == "Sqrt" and len(kept.args) > 1 and isinstance(kept.args[1], Tensor):
+            x = (kept.args[1] / 2) ** 2  # d sqrt(x) = grad / (2 sqrt(x))
         return (kind.lower(), (x,), forward, {}) if isinstance(x, Tensor) else None
     if kind in _BINARY:
         return _binary(kind, kept)
@@ -143,6 +149,8 @@ def _decomposition(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
         values, vectors = saved["eigenvalues"], saved["eigenvectors"]
         matrix = (vectors * values.unsqueeze(-2)) @ vectors.mH
         return "_linalg_eigh", (matrix,), lambda a: _product(torch.linalg.eigh(a)), {}
+    if kind == "LinalgQr" and isinstance(saved.get("Q"), Tensor):
+        return "linalg_qr", (saved["Q"] @ saved["R"],), lambda a: _product(torch.linalg.qr(a)), {}
     return None
 
 

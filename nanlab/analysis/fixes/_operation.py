@@ -18,6 +18,7 @@ from nanlab.trace.recording import (
     BACKWARD,
     CALL,
     FLAGS,
+    MODULE,
     NODE,
     NOGRAD,
     OPTIMIZER,
@@ -46,6 +47,7 @@ class Operation:
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
     twice: bool = False  # its second derivative failed
+    module: str = ""  # whose forward it belongs to
     hooked: bool = False  # its saved tensors go through hooks, as under activation checkpointing
 
     @property
@@ -86,6 +88,7 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
             behind=products_before(recording, row[CALL]) if differentiates else (),
             beside=fails_too(recording, row[CALL]),
             makers=before,
+            module=recording.modules.items[row[MODULE]],
         )
     info = recording.nodes.get(row[NODE])
     if info is not None and info.custom:

@@ -1,4 +1,4 @@
-"""Candidates for results too large for their dtype, for infinities that meet, and for memory and settings."""
+"""Candidates for results too large for their dtype, and for memory that nothing wrote."""
 
 from __future__ import annotations
 
@@ -108,9 +108,6 @@ def cast(op: Operation) -> list[Candidate]:
     ]
 
 
-# -- infinities --------------------------------------------------------------------------------------------------------
-
-
 def scaled_down(op: Operation) -> list[Candidate]:
     """A quotient by a number, in half precision: in float32, or of cosines instead of products."""
     x, y = op.operands[:2]
@@ -162,56 +159,6 @@ def averaged(op: Operation) -> list[Candidate]:
     return [*wide(op), mean]
 
 
-def product(op: Operation) -> list[Candidate]:
-    """0 times infinity."""
-    x, y = op.operands
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        return wide(op)
-    if not bool(torch.isinf(y).any() or torch.isinf(x).any()):
-        return wide(op)
-    spelled = (binary(ast.Mult), called("mul", "multiply", arity=2))
-    second = bool(torch.isinf(y).any())
-    text = "{X} * {Y}.masked_fill({X} == 0, 0.0)" if second else "{X}.masked_fill({Y} == 0, 0.0) * {Y}"
-    low = f"{{X}} * {{Y}}.clamp(-{MASK:.0f}, {MASK:.0f})" if second else f"{{X}}.clamp(-{MASK:.0f}, {MASK:.0f}) * {{Y}}"
-
-    def filled(a: Tensor, b: Tensor) -> Tensor:
-        return a * b.masked_fill(a == 0, 0.0) if second else a.masked_fill(b == 0, 0.0) * b
-
-    def bounded(a: Tensor, b: Tensor) -> Tensor:
-        return a * b.clamp(-MASK, MASK) if second else a.clamp(-MASK, MASK) * b
-
-    return [
-        Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
-        Candidate(f"a finite mask of {-MASK:.0f} instead of -inf", forms(spelled, low), bounded),
-    ]
-
-
-def difference(op: Operation) -> list[Candidate]:
-    """Infinity minus infinity, and mask constants that overflow when they are added."""
-    operands = [t for t in op.operands[:2] if isinstance(t, Tensor)]
-    infinite = any(bool(torch.isinf(t).any()) for t in operands)
-    kind: type[ast.operator] = ast.Add if op.name == "add" else ast.Sub
-    sign = "+" if op.name == "add" else "-"
-    spelled = (binary(kind), called(op.name, arity=2))
-    if infinite and len(operands) == 2:
-        text = f"{{X}}.clamp(-{MASK:.0f}, {MASK:.0f}) {sign} {{Y}}.clamp(-{MASK:.0f}, {MASK:.0f})"
-        run = lambda a, b, *r: op.plain(a.clamp(-MASK, MASK), b.clamp(-MASK, MASK), *r)  # noqa: E731
-        return [Candidate(f"a finite mask of {-MASK:.0f} instead of -inf, in both", forms(spelled, text), run)]
-    if not operands or infinite:
-        return []
-    largest = torch.finfo(op.dtype).max
-    floor = min(MASK, largest / 8)
-    text = f"({{X}} {sign} {{Y}}).clamp_min(-{floor:.0f})"
-    return [
-        *wide(op),
-        Candidate(
-            f"bound the sum of the masks at {-floor:.0f}",
-            forms(spelled, text),
-            lambda *ts: op.plain(*ts).clamp(-floor, floor),
-        ),
-    ]
-
-
 RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(
         (
@@ -232,9 +179,6 @@ RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {
     "sum": averaged,
     **dict.fromkeys(("div", "true_divide"), scaled_down),
     "_to_copy": cast,
-    "mul": product,
-    "add": difference,
-    "sub": difference,
 }
 
 

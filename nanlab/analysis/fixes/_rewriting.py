@@ -133,6 +133,18 @@ def keyword(*names: str) -> Spelling:
     return match
 
 
+def without(spelling: Spelling, *keywords: str) -> Spelling:
+    """The same, less these keyword arguments."""
+
+    def match(node: ast.AST) -> Found | None:
+        found = spelling(node)
+        if found is None:
+            return None
+        return Found(found.operands, tuple(a for a in found.rest if getattr(a, "arg", None) not in keywords))
+
+    return match
+
+
 def _inside(inner: ast.AST, outer: ast.AST) -> bool:
     return any(n is inner for n in ast.walk(outer))
 

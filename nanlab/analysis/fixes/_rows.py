@@ -1,4 +1,4 @@
-"""Candidates for operations on rows: softmax, norms, deviations, empty means, likelihoods."""
+"""Candidates for operations on rows: softmax, norms, deviations, likelihoods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, 
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._masking import finite_mask
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, Spelling, called, keyword
+from nanlab.analysis.fixes._rewriting import Found, called, keyword, without
 
 FUNCTIONAL = "torch.nn.functional"
 
@@ -140,7 +140,7 @@ def norms(op: Operation) -> list[Candidate]:
     return found
 
 
-# -- deviations and empty reductions -----------------------------------------------------------------------------------
+# -- deviations --------------------------------------------------------------------------------------------------------
 
 
 def spreads(op: Operation) -> list[Candidate]:
@@ -151,7 +151,7 @@ def spreads(op: Operation) -> list[Candidate]:
     correction = op.options.get("correction", 1)
     spelled = (called(name),)
     eps = default_eps(op.dtype) ** (2 if op.dtype == torch.float32 else 1)
-    single = _without(spelled[0], "correction", "unbiased")
+    single = without(spelled[0], "correction", "unbiased")
     safely: Callable[..., Tensor] = getattr(safe, name)
     found = [
         Candidate(
@@ -177,61 +177,12 @@ def spreads(op: Operation) -> list[Candidate]:
     return found
 
 
-def _without(spelling: Spelling, *keywords: str) -> Spelling:
-    """The same, less these keyword arguments."""
-
-    def match(node: ast.AST) -> Found | None:
-        found = spelling(node)
-        if found is None:
-            return None
-        return Found(found.operands, tuple(a for a in found.rest if getattr(a, "arg", None) not in keywords))
-
-    return match
-
-
-def empty_mean(op: Operation) -> list[Candidate]:
-    """The mean of nothing, over all or along one dimension."""
-    dim, keepdim = op.options.get("dim"), bool(op.options.get("keepdim", False))
-    if dim is not None and (op.x.numel() or isinstance(dim, int) or len(dim) != 1):
-        return []
-    count = "{X}.numel()" if dim is None else f"{{X}}.shape[{dim[0]}]"
-    along = "" if dim is None else "{args}"
-
-    def counted(t: Tensor) -> Tensor:
-        return t.sum() / max(t.numel(), 1) if dim is None else t.sum(dim, keepdim) / max(t.shape[dim[0]], 1)
-
-    title = "divide the sum by a count of at least one"
-    return [Candidate(title, forms(called("mean"), f"({{X}}.sum({along}) / max({count}, 1))"), counted)]
-
-
-def ignored_targets(op: Operation) -> list[Candidate]:
-    """A negative log-likelihood in which every target is ignored."""
-    logp, target = op.operands[:2]
-    keys = (called("cross_entropy", arity=2), called("nll_loss", arity=2))
-
-    def counted(scores: Tensor, _: Tensor, *rest: Any) -> Tensor:
-        total: Tensor = torch.nn.functional.nll_loss(scores, target, reduction="sum")
-        return torch.div(total, (target != -100).sum().clamp_min(1))
-
-    count = "({Y} != -100).sum().clamp_min(1)"
-    texts = [
-        f'({FUNCTIONAL}.{name}({{x}}, {{y}}{{rest}}, reduction="sum") / {count})'
-        for name in ("cross_entropy", "nll_loss")
-    ]
-    made = tuple(Form((key,), text) for key, text in zip(keys, texts, strict=True))
-    return (
-        [Candidate("divide the sum by the number of counted targets, at least one", made, counted)]
-        if logp is not None
-        else []
-    )
-
-
 # -- likelihoods -------------------------------------------------------------------------------------------------------
 
 
 def ctc(op: Operation) -> list[Candidate]:
     """A CTC loss whose input is too short for its target."""
-    own = _without(called("ctc_loss", arity=1), "zero_infinity")
+    own = without(called("ctc_loss", arity=1), "zero_infinity")
     text = f"{FUNCTIONAL}.ctc_loss({{x}}{{rest}}, zero_infinity=True)"
 
     def run(logp: Tensor, *rest: Any) -> Tensor:
@@ -287,7 +238,5 @@ ROWS: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(("_softmax", "_log_softmax", "logsumexp"), masked_rows),
     **dict.fromkeys(("linalg_vector_norm", "norm"), norms),
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), spreads),
-    "mean": empty_mean,
-    "nll_loss_forward": ignored_targets,
     "_ctc_loss": ctc,
 }

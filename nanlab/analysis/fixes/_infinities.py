@@ -1,0 +1,153 @@
+"""Candidates for infinities that meet a number, and for masks that become infinite."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
+from nanlab.analysis.fixes._elementwise import forms
+from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._range import wide
+from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
+from nanlab.analysis.fixes._trial import ceiling
+
+
+def product(op: Operation) -> list[Candidate]:
+    """0 times infinity."""
+    x, y = op.operands
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return wide(op)
+    if not bool(torch.isinf(y).any() or torch.isinf(x).any()):
+        return wide(op)
+    spelled = (binary(ast.Mult), called("mul", "multiply", arity=2))
+    second = bool(torch.isinf(y).any())
+    text = "{X} * {Y}.masked_fill({X} == 0, 0.0)" if second else "{X}.masked_fill({Y} == 0, 0.0) * {Y}"
+    low = f"{{X}} * {{Y}}.clamp(-{MASK:.0f}, {MASK:.0f})" if second else f"{{X}}.clamp(-{MASK:.0f}, {MASK:.0f}) * {{Y}}"
+
+    def filled(a: Tensor, b: Tensor) -> Tensor:
+        return a * b.masked_fill(a == 0, 0.0) if second else a.masked_fill(b == 0, 0.0) * b
+
+    def bounded(a: Tensor, b: Tensor) -> Tensor:
+        return a * b.clamp(-MASK, MASK) if second else a.clamp(-MASK, MASK) * b
+
+    return [
+        Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
+        Candidate(f"a finite mask of {-MASK:.0f} instead of -inf", forms(spelled, low), bounded),
+    ]
+
+
+def difference(op: Operation) -> list[Candidate]:
+    """Infinity minus infinity, and mask constants that overflow when they are added."""
+    operands = [t for t in op.operands[:2] if isinstance(t, Tensor)]
+    infinite = any(bool(torch.isinf(t).any()) for t in operands)
+    kind: type[ast.operator] = ast.Add if op.name == "add" else ast.Sub
+    sign = "+" if op.name == "add" else "-"
+    spelled = (binary(kind), called(op.name, arity=2))
+    if infinite and len(operands) == 2:
+        text = f"{{X}}.clamp(-{MASK:.0f}, {MASK:.0f}) {sign} {{Y}}.clamp(-{MASK:.0f}, {MASK:.0f})"
+        run = lambda a, b, *r: op.plain(a.clamp(-MASK, MASK), b.clamp(-MASK, MASK), *r)  # noqa: E731
+        return [Candidate(f"a finite mask of {-MASK:.0f} instead of -inf, in both", forms(spelled, text), run)]
+    if not operands or infinite:
+        return []
+    largest = torch.finfo(op.dtype).max
+    floor = min(MASK, largest / 8)
+    text = f"({{X}} {sign} {{Y}}).clamp_min(-{floor:.0f})"
+    return [
+        *wide(op),
+        Candidate(
+            f"bound the sum of the masks at {-floor:.0f}",
+            forms(spelled, text),
+            lambda *ts: op.plain(*ts).clamp(-floor, floor),
+        ),
+    ]
+
+
+def _unfilled(t: Any) -> Any:
+    """A tensor with 0 in the place of its infinities."""
+    return t.masked_fill(t.isinf(), 0.0) if isinstance(t, Tensor) and t.is_floating_point() else t
+
+
+def of_module(name: str) -> Spelling:
+    """The call of a module by the last part of its name: ``self.head(x)`` of ``net.head``."""
+    last = name.rsplit(".", 1)[-1]
+
+    def match(node: ast.AST) -> Found | None:
+        if not isinstance(node, ast.Call) or not node.args or not last.isidentifier():
+            return None
+        called_by = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return Found((node.func, node.args[0]), (*node.args[1:], *node.keywords)) if called_by == last else None
+
+    return match
+
+
+def infinite_factor(op: Operation) -> list[Candidate]:
+    """A product of matrices, or a convolution, of which one factor holds an infinity that the program wrote."""
+    if op.backward or not any(isinstance(t, Tensor) and bool(torch.isinf(t).any()) for t in op.operands):
+        return []
+
+    def filled(name: str) -> str:
+        return f"{{{name}}}.masked_fill({{{name}}}.isinf(), 0.0)"
+
+    made = (
+        Form((binary(ast.MatMult),), f"{filled('X')} @ {filled('Y')}"),
+        Form((called("matmul", "mm", "bmm", "mv", "dot", arity=2),), f"torch.matmul({filled('X')}, {filled('Y')})"),
+        Form((called("einsum", arity=3),), f"torch.einsum({{x}}, {filled('Y')}, {filled('Z')}{{rest}})"),
+        Form((called("linear", arity=2),), f"torch.nn.functional.linear({filled('X')}, {{y}}{{rest}})"),
+        Form((of_module(op.module),), f"{{x}}({filled('Y')}{{rest}})"),
+    )
+    title = "0 in the place of the infinities before the product: right where the other factor is 0, or nothing arrived"
+    return [
+        Candidate(
+            title,
+            made,
+            lambda *ts: op.plain(*(_unfilled(t) for t in ts)),
+            snippet="x = x.masked_fill(x.isinf(), 0.0)   # before the product",
+        )
+    ]
+
+
+def scaled_mask(op: Operation) -> list[Candidate]:
+    """A finite number for "masked" that overflows when it is divided or multiplied by a number."""
+    x, y = (*op.operands[:2], None, None)[:2]
+    if op.backward or not isinstance(x, Tensor) or isinstance(y, Tensor) or not y or not x.is_floating_point():
+        return []
+    if not bool(torch.isfinite(x).all()) or float(x.min()) > -torch.finfo(x.dtype).max / 8:
+        return []
+    sign, kind = ("/", ast.Div) if op.name == "div" else ("*", ast.Mult)
+    floor = MASK if MASK / abs(y) < ceiling(x.dtype) and MASK * abs(y) < ceiling(x.dtype) else 1e3
+    text = f"{{X}}.clamp_min(-{floor:.0f}) {sign} {{Y}}"
+    return [
+        Candidate(
+            f"a finite mask of {-floor:.0f}, which can be scaled",
+            forms((binary(kind), called(op.name, arity=2)), text),
+            lambda a, b: op.plain(a.clamp_min(-floor), b),
+        )
+    ]
+
+
+def impossible_both(op: Operation) -> list[Candidate]:
+    """logaddexp of -inf and -inf, whose derivative is NaN."""
+    lowest = -1e30 if ceiling(op.dtype) > 1e30 else -float(int(ceiling(op.dtype) / 1e3) * 1e3)
+    low = f"-{number(-lowest)}"
+    text = f"torch.logaddexp({{X}}.clamp_min({low}), {{Y}}.clamp_min({low}))"
+    return [
+        Candidate(
+            f"{low} instead of -inf, in both",
+            forms(called("logaddexp", "logaddexp2", arity=2), text),
+            lambda a, b: op.plain(a.clamp_min(lowest), b.clamp_min(lowest)),
+        )
+    ]
+
+
+INFINITIES: dict[str, Callable[[Operation], list[Candidate]]] = {
+    "mul": lambda op: [*scaled_mask(op), *product(op)],
+    **dict.fromkeys(("div", "true_divide"), scaled_mask),
+    **dict.fromkeys(("add", "sub"), difference),
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution"), infinite_factor),
+    **dict.fromkeys(("logaddexp", "logaddexp2"), impossible_both),
+}
