@@ -358,6 +358,24 @@ def test_vmap_gives_what_the_batch_gives_values_and_gradients(name: str) -> None
     assert torch.equal(torch.func.vmap(torch.func.grad(lambda t: op(t).sum()))(batch), expected)
 
 
+@pytest.mark.parametrize("name", ORDINARY)
+def test_torch_func_grad_gives_what_backward_gives(name: str) -> None:
+    op = ORDINARY[name]
+    expected = value_and_gradients(op, SINGULAR)[1][0]
+    assert torch.equal(torch.func.grad(lambda t: op(t).sum())(SINGULAR), expected)
+
+
+def test_a_loss_on_a_gradient_of_torch_func_reaches_the_weights() -> None:
+    def outer(op: Callable[..., torch.Tensor], at: torch.Tensor) -> torch.Tensor:
+        w = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        torch.func.grad(lambda v: op((w * v).square().sum()))(at).sum().backward()
+        assert w.grad is not None
+        return w.grad
+
+    torch.testing.assert_close(outer(safe.sqrt, torch.ones(3)), outer(torch.sqrt, torch.ones(3)))
+    assert torch.equal(outer(safe.sqrt, torch.zeros(3)), torch.zeros(3))
+
+
 ONE_OF_EACH_KIND = ["sqrt", "div", "norm", "log_softmax", "cdist"]  # the slow cases compile all
 
 

@@ -139,12 +139,13 @@ def _total(x: Tensor) -> Tensor:
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Where torch is asked for a gradient that may be NaN: no anomaly detection, and no hooks on saved tensors."""
-    with (
-        torch.enable_grad(),
-        torch.autograd.set_detect_anomaly(False),
-        torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is),
-    ):
+    """Where torch is asked for a gradient that may be NaN: no anomaly detection, and no hooks on saved tensors.
+
+    Inside torch.func.grad there are no such hooks, and torch refuses to set any.
+    """
+    possible = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+    hooks = torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is) if possible else nullcontext()
+    with torch.enable_grad(), torch.autograd.set_detect_anomaly(False), hooks:
         yield
 
 
