@@ -6,7 +6,21 @@ import linecache
 import re
 
 from nanlab.analysis.provenance import Origin
-from nanlab.trace.recording import BACKWARD, CALL, FLAGS, LINE, MODULE, NODE, NOGRAD, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.nodes import ACCUMULATES
+from nanlab.trace.recording import (
+    BACKWARD,
+    CALL,
+    FLAGS,
+    LINE,
+    MODULE,
+    NODE,
+    NOGRAD,
+    OP,
+    OPTIMIZER,
+    PASS,
+    PHASE,
+    Recording,
+)
 
 
 def phase_of(recording: Recording, origin: Origin) -> str:
@@ -67,12 +81,29 @@ def operator_of_node(node: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", found[1]).lower()
 
 
+def in_hook(recording: Recording, position: int) -> bool:
+    """Whether a backward row was computed by a hook of the program, not by the derivative formula of a node.
+
+    A formula bears the line of its node, and what adds to a parameter's gradient that of the call of backward; a hook
+    bears its own.
+    """
+    row = recording.row(position) if position >= 0 else None
+    if row is None or row[PHASE] != BACKWARD:
+        return False
+    info = recording.nodes.get(row[NODE]) if row[NODE] >= 0 else None
+    if info is not None:
+        return info.op >= 0 and not info.custom and info.line != row[LINE]
+    kept = recording.kept.get(row[CALL])
+    called = recording.passes[row[PASS]].line if 0 <= row[PASS] < len(recording.passes) else row[LINE]
+    return kept is not None and kept.node_name.endswith(ACCUMULATES) and row[LINE] != called
+
+
 def operator_name(recording: Recording, position: int) -> str:
     """The operator to name: for a backward row the forward operator of its node, else its own."""
     row = recording.row(position)
     if row is None:
         return ""
-    if row[PHASE] == BACKWARD and row[NODE] >= 0:
+    if row[PHASE] == BACKWARD and row[NODE] >= 0 and not in_hook(recording, position):
         info = recording.nodes.get(row[NODE])
         if info is not None and info.op >= 0 and not info.custom:
             return str(recording.ops.items[info.op])

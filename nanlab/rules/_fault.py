@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.naming import operator_of_node
+from nanlab.analysis.naming import in_hook, operator_of_node
 from nanlab.analysis.provenance import Origin
 from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
@@ -73,7 +73,8 @@ class Fault(Neighbourhood):
 
     @cached_property
     def backward(self) -> bool:
-        return self.row is not None and self.row[PHASE] == BACKWARD
+        """Whether it is a derivative that failed; what a hook computes in the backward pass is none."""
+        return self.row is not None and self.row[PHASE] == BACKWARD and not in_hook(self.recording, self.position)
 
     @cached_property
     def name(self) -> str:

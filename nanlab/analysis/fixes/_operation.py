@@ -13,6 +13,7 @@ from nanlab.analysis.fixes._following import Product, fails_too, products_after,
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, trap
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._upstream import Maker, makers
+from nanlab.analysis.naming import in_hook
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.trace.recording import (
     BACKWARD,
@@ -73,8 +74,8 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     if row is None or kept is None:
         return None
     hooked = checkpointed(recording, row)
-    if row[PHASE] != BACKWARD:
-        differentiates = row[PHASE] != OPTIMIZER and not row[FLAGS] & NOGRAD
+    if row[PHASE] != BACKWARD or in_hook(recording, position):
+        differentiates = row[PHASE] not in (OPTIMIZER, BACKWARD) and not row[FLAGS] & NOGRAD
         op = replace(as_called(kept), differentiates=differentiates, hooked=hooked)
         before = tuple(makers(recording, row[CALL], slot) for slot in (0, 1))
         step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
@@ -157,19 +158,24 @@ def as_called(kept: Kept) -> Operation:
 
 
 def _of_lists(kept: Kept, name: str) -> Operation:
-    """A call on lists of one tensor each, as a function of these tensors; its in-place results are the first list."""
-    filled = [i for i, a in enumerate(kept.args) if isinstance(a, list) and a and isinstance(a[0], Tensor)]
+    """A call on lists of one tensor (or number) each, as a function of these; its in-place results are the first list."""
+    filled = [
+        i
+        for i, a in enumerate(kept.args)
+        if isinstance(a, list) and a and (isinstance(a[0], Tensor) or (len(a) == 1 and _is_number(a[0])))
+    ]
 
-    def call(changes: dict[str, Any], *operands: Tensor) -> Tensor:
+    def call(changes: dict[str, Any], *operands: Any) -> Tensor:
         args = list(kept.args)
         for slot, operand in zip(filled, operands, strict=True):
-            args[slot] = [operand.detach().clone()]
+            args[slot] = [operand.detach().clone() if isinstance(operand, Tensor) else operand]
         result = kept.op(*args, **(kept.kwargs | changes))
         return first_tensor(result if result else args[filled[0]])
 
     single = {
         "_foreach_addcdiv": "addcdiv",
         "_foreach_div": "div",
+        "_foreach_reciprocal": "reciprocal",
         "_foreach_sqrt": "sqrt",
         "_foreach_norm": "linalg_vector_norm",
     }.get(name, name)

@@ -13,6 +13,7 @@ from nanlab.analysis.fixes._masking import corrections
 from nanlab.analysis.fixes._operation import Operation
 
 _DEFAULT = 1e-8
+_QUOTIENTS = ("div", "reciprocal")
 _LOW = 1e-4  # an eps that float16 holds as a normal number
 
 
@@ -20,13 +21,20 @@ def updates(op: Operation) -> list[Candidate]:
     """Larger eps for ``p - rate * m / (d + eps)``, and a divisor of at least eps where a number is divided by."""
     if op.differentiates:
         return []
-    if op.name in _OF_STATE:
+    if op.name in _OF_STATE and (op.name not in _QUOTIENTS or _divides_by_zero(op)):
         return _larger_eps(op)
     if op.name in ("div", "true_divide") and _zero_number(op):
         return _number_divisor()
     if op.name == "addcmul":
         return _clipped(op)
     return _not_centred() if op.name == "sqrt" and op.options.get("optimizer") == "RMSprop" else []
+
+
+def _divides_by_zero(op: Operation) -> bool:
+    """Whether a quotient in one of torch's own optimizers has a divisor that is 0 somewhere."""
+    own = getattr(torch.optim, str(op.options.get("optimizer", "")), None)
+    divisor = op.operands[-1]
+    return own is not None and isinstance(divisor, Tensor) and bool((divisor == 0).any())
 
 
 def _clipped(op: Operation) -> list[Candidate]:
@@ -36,7 +44,7 @@ def _clipped(op: Operation) -> list[Candidate]:
         Candidate(
             f"clip the gradients at {number(bound)} before the step: their squares fit into the second moment",
             (),
-            lambda v, a, b: op.plain(_unspoilt(v), a.clamp(-bound, bound), b.clamp(-bound, bound)),
+            lambda v, a, b, *rest: op.plain(_unspoilt(v), a.clamp(-bound, bound), b.clamp(-bound, bound), *rest),
             snippet=f"torch.nn.utils.clip_grad_value_(model.parameters(), {number(bound)})   # before optimizer.step()",
         )
     ]
@@ -61,7 +69,9 @@ def eps_for_state(op: Operation) -> float:
 
 
 def _larger_eps(op: Operation) -> list[Candidate]:
-    eps = eps_for_state(op)
+    eps = (
+        10 * eps_for_state(op) if op.name == "reciprocal" and op.low else eps_for_state(op)
+    )  # 1 / 1e-4 is near the top of float16
     held = str(op.dtype).removeprefix("torch.")
     return [
         Candidate(
@@ -72,6 +82,17 @@ def _larger_eps(op: Operation) -> list[Candidate]:
             "   # or float32 master weights",
         )
     ]
+
+
+def _divided(op: Operation, eps: float, x: Tensor, d: Tensor, *rest: Any) -> Tensor:
+    """Of two roots of running averages, as in Adadelta, both get the eps."""
+    if op.options.get("optimizer") == "Adadelta":
+        return op.plain((_unspoilt(x).square() + eps).sqrt(), (d.square() + eps).sqrt(), *rest)
+    return op.plain(_unspoilt(x), d + eps, *rest)
+
+
+def _inverted(op: Operation, eps: float, d: Tensor) -> Tensor:
+    return op.plain(d + eps)
 
 
 def _quotient_added(op: Operation, eps: float, p: Tensor, m: Tensor, d: Tensor, *rest: Any) -> Tensor:
@@ -90,6 +111,8 @@ def _fused(op: Operation, eps: float, *state: Tensor) -> Tensor:
 
 _OF_STATE: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "addcdiv": ("the update", _quotient_added),
+    "div": ("the update", _divided),
+    "reciprocal": ("the update", _inverted),
     "_fused_adam": ("the fused kernel", _fused),
     "_fused_adamw": ("the fused kernel", _fused),
     "_fused_adagrad": ("the fused kernel", _fused),
