@@ -101,6 +101,14 @@ class Neighbourhood(ABC):
                     following.append(reader)
             level = following[:16]
 
+    def negative_determinant(self, position: int) -> int:
+        """The row of the determinant that was negative, where a NaN is the one that torch.logdet writes for it; else -1."""
+        if self.op_at(position) != "scalar_tensor":
+            return -1
+        chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
+        rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
+        return next(iter(rows), -1)
+
     def healed(self, position: int) -> bool:
         """Whether a row is finite although something it read was not."""
         return self.recording.status.get(position) == HEALED

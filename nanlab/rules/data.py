@@ -101,7 +101,7 @@ def _counts(fault: Fault) -> tuple[int, int, int]:
 def _came_with_data(fault: Fault) -> bool:
     """Whether it is data, or an infinity in an array that goes straight into a layer or a loss."""
     if fault.kind != "intended":
-        return fault.kind in ("data", "parameter", "buffer")
+        return fault.kind in ("data", "parameter", "buffer") and fault.negative_determinant(fault.position) < 0
     source = fault.recording.sources.get(fault.origin.path[0])
     op = fault.op_at(fault.finding.position)
     if source is None or not source.shape or (is_mask(fault.recording, source.number) and op not in _LAYERS):

@@ -193,6 +193,17 @@ def _large_reciprocal(fault: Fault) -> Match | None:
     return match(fault, title, result=result)
 
 
+_SAME_SIZE = frozenset("view reshape unsqueeze squeeze expand add sub mul clamp clamp_min".split())
+
+
+def _of_lengths(fault: Fault) -> bool:
+    """Whether the dividend is a length itself: no vector is normalised then."""
+    row = fault.operand_row(0) if fault.forward == "div" else -1
+    while row >= 0 and fault.op_at(row) in _SAME_SIZE:
+        row = next(iter(fault.parents(row)), -1)
+    return row >= 0 and fault.op_at(row) in _NORMS
+
+
 _NORM_TEXT = "the vector holds nothing but zeros"
 
 
@@ -222,7 +233,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
         )
     if fault.name == "_weight_norm_interface":
         return match(fault, f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}")
-    if not zeros(fault) or fault.forward == "sqrt" or not of_norm(fault):
+    if not zeros(fault) or fault.forward == "sqrt" or not of_norm(fault) or _of_lengths(fault):
         return None
     title = f"{plural(zeros(fault), 'element')} of {fault.numel:,} were divided by a norm of zero: {_NORM_TEXT}"
     return match(fault, title, numerator=fault.argument(0), norm=divisor(fault))

@@ -118,8 +118,11 @@ def log_of_negative(fault: Fault) -> Match | None:
     """A real logarithm has no value below its pole.
 
     The argument was meant to be positive: make it so by construction (softplus, exp, square, abs) rather than by a
-    clamp, whose gradient is zero.
+    clamp, whose gradient is zero. Of a determinant take torch.linalg.slogdet: the logarithm of its magnitude.
     """
+    determinant = fault.negative_determinant(fault.position)
+    if determinant >= 0:
+        return Match("logdet of a matrix whose determinant is negative is NaN", position=determinant, phase="forward")
     return _log_at(fault, -1)
 
 

@@ -63,6 +63,8 @@ def softmax_all_masked(fault: Fault) -> Match | None:
         return _intended_row(fault)
     if fault.name in ("sub", "rsub") and not fault.backward:
         return _by_hand(fault)
+    if fault.forward in ("logaddexp", "logaddexp2"):
+        return _impossible_pair(fault)
     if fault.forward not in _SOFTMAXES:
         return None
     rows = _all_masked_rows(fault)
@@ -91,6 +93,15 @@ def _by_hand(fault: Fault) -> Match | None:
             title = f"the {fault.op_at(made)} of a row that is -inf throughout was subtracted: -inf - (-inf) is NaN"
             return match(fault, f"{title} for {plural(fault.count, 'element')}", columns=fault.named_operands)
     return None
+
+
+def _impossible_pair(fault: Fault) -> Match | None:
+    """logaddexp of two numbers that are both -inf."""
+    pair = [fault.at(fault.subject(slot, name)) for slot, name in enumerate(("self", "other"))]
+    if any(v is None or not len(v) or not bool((v == -float("inf")).all()) for v in pair):
+        return None
+    title = f"the derivative of {fault.forward} of -inf and -inf is NaN for {plural(fault.count, 'element')}"
+    return match(fault, title, columns=fault.named_operands)
 
 
 def _intended_row(fault: Fault) -> Match | None:
