@@ -216,7 +216,7 @@ class TrainingRecorder:
         if not self._running:
             return
         position, parameters, copied, used = self._running.pop()
-        rates = tuple(_number(group.get("lr")) for group in optimizer.param_groups)
+        rates = tuple(_number(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
         line, site = ops.lines.here(sys._getframe(1))
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
