@@ -22,7 +22,9 @@ from nanlab.trace.recording import (
     MODULE,
     NODE,
     NOGRAD,
+    OP,
     OPTIMIZER,
+    OUTPUT,
     PHASE,
     Kept,
     Recording,
@@ -77,7 +79,8 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     if row[PHASE] != BACKWARD or in_hook(recording, position):
         differentiates = row[PHASE] not in (OPTIMIZER, BACKWARD) and not row[FLAGS] & NOGRAD
         op = replace(as_called(kept), differentiates=differentiates, hooked=hooked)
-        before = tuple(makers(recording, row[CALL], slot) for slot in (0, 1))
+        listed = recording.ops.items[row[OP]].startswith("_foreach_")  # each result has operands of its own
+        before = tuple(makers(recording, row[CALL], slot) for slot in ((row[OUTPUT],) if listed else (0, 1)))
         step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
         if step is not None:
             op.options["optimizer"] = step.optimizer

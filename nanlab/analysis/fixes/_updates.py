@@ -27,7 +27,7 @@ def updates(op: Operation) -> list[Candidate]:
         return _number_divisor()
     if op.name == "addcmul":
         return _clipped(op)
-    return _not_centred() if op.name == "sqrt" and op.options.get("optimizer") == "RMSprop" else []
+    return _not_centred(op) if op.name == "sqrt" and op.options.get("optimizer") == "RMSprop" else []
 
 
 def _divides_by_zero(op: Operation) -> bool:
@@ -50,13 +50,19 @@ def _clipped(op: Operation) -> list[Candidate]:
     ]
 
 
-def _not_centred() -> list[Candidate]:
-    """A variance, mean square less squared mean, that is rounded below zero."""
+def _not_centred(op: Operation) -> list[Candidate]:
+    """A variance, mean square less squared mean, that is rounded below zero.
+
+    Of the mean square alone the smallest and the largest element were recorded: a root that both have, all have.
+    """
+    made = op.makers[0][0] if op.makers and op.makers[0] else None
+    known = made is not None and made.name in ("addcmul", "_foreach_addcmul") and 0.0 <= made.low < made.high
+    ends = torch.tensor([made.low, made.high], dtype=op.dtype) if known and made is not None else None
     return [
         Candidate(
             "centered=False: no difference is taken that can be rounded below zero",
             (),
-            None,
+            None if ends is None else lambda t: op.plain(ends),
             snippet="torch.optim.RMSprop(parameters, lr=..., centered=False)",
             why="the mean square alone is not at hand",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nanlab.trace.recording import LINE, OP, Recording
+from nanlab.trace.recording import LINE, OP, OUTPUT, Recording
 
 MOST_STEPS = 8
 _PICKS = frozenset("index gather select slice index_select masked_select take".split())
@@ -37,8 +37,10 @@ def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
         read = recording.operands(at)
         if row is None or not read:
             break
-        stats = recording.stats(read[0][0])
         name = recording.ops.items[row[OP]]
+        own = [pair for pair in read if pair[1] == row[OUTPUT]] if name.startswith("_foreach_") else []
+        read = own or read
+        stats = recording.stats(read[0][0])
         line = recording.places[row[LINE]][1]
         low, high = (stats.min, stats.max) if stats is not None else (None, None)
         found.append(Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at))
