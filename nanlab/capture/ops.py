@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.indices import IndexGuard
 from nanlab.capture.ledger import Entry, Ledger, storage_of
+from nanlab.capture.pending import Pending
 from nanlab.capture.placing import Placing
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.reading import Reading
@@ -74,6 +75,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.recording, self.lines, self.clock = recording, lines, clock
         self.ledger = Ledger()
         self.evidence = Evidence(recording, self.ledger)
+        self.pending = Pending(recording, self.evidence, self.quiet)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
         self.plans: dict[int, Plan] = {}
@@ -127,7 +129,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         try:
             place = self.place(frame)
             sources = self.read(plan, args, kwargs)
-            old = self._before_write(plan, args) if plan.writes else None
+            old = None if plan.plain else self._before_write(plan, args, kwargs)
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
@@ -151,10 +153,12 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         except Exception as error:
             self.failed(error)
 
-    def _before_write(self, plan: Plan, args: Any) -> Tensor | None:
+    def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
         """A copy of what an in-place operation overwrites, where it is evidence and small, or a low-precision parameter."""
+        if self.recording.pending:
+            self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
         target = args[0] if args else None
-        if not isinstance(target, Tensor) or plan.overwrites or target.layout is not torch.strided:
+        if not plan.writes or not isinstance(target, Tensor) or plan.overwrites or target.layout is not torch.strided:
             return None
         if self.in_optimizer and not plan.optimizer_risk:
             return None

@@ -77,6 +77,8 @@ class Reading:
         stat = (self.chunk.number << 32) | stats.add(tensor)
         if stats.bad > 0:
             recording.bad.add(number)
+        elif stats.bad:
+            recording.pending = True
         recording.sources[number] = Source(
             number,
             kind,
@@ -109,8 +111,9 @@ class Reading:
     def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
         """What a tensor holds now, when its storage was written piece by piece and something bad may be in it."""
         parents = (entry.last, *entry.parts)
-        bad = tuple(p for p in parents if p in self.recording.bad)
-        number = self.new_source(tensor, "snapshot", parents=bad or parents[-1:])
+        if not self.recording.pending:  # else they are chosen when it is known which are bad
+            parents = tuple(p for p in parents if p in self.recording.bad) or parents[-1:]
+        number = self.new_source(tensor, "snapshot", parents=parents)
         if whole:
             entry.last, entry.parts = number, ()
             entry.bad = self.chunk.stats.bad
@@ -122,7 +125,7 @@ class Reading:
 
     def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
         """Memory that was allocated and never written as a whole: what is in it counts from now on."""
-        bad = tuple(p for p in entry.parts if p in self.recording.bad)
+        bad = () if self.recording.pending else tuple(p for p in entry.parts if p in self.recording.bad)
         number = self.new_source(tensor, "snapshot", parents=bad or (entry.last, *entry.parts))
         if number in self.recording.bad and not bad:
             self.recording.bad.add(entry.last)

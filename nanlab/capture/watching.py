@@ -137,6 +137,8 @@ class watch:
             self._finish(error)
         except Exception as ours:
             self._failed(ours)
+        finally:
+            self._ops.pending.clear()
         if self.recording.end or nanlab.last is None:
             nanlab.last = self.trace
         return isinstance(error, _Stop)
@@ -156,7 +158,7 @@ class watch:
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
             note_interrupted_gradient(recording, error)
         self._training.step_ended()
-        self._ops.evidence.settle()
+        self._ops.pending.settle()
         self.recording.catch_up()
         if not recording.passes:
             recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
@@ -187,7 +189,7 @@ class watch:
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
-        self._ops.evidence.settle()
+        self._ops.pending.settle()
         self._training.step_ended()
         while len(recording.clock) < len(recording.starts):
             recording.clock.append(time.perf_counter())
@@ -212,7 +214,7 @@ class watch:
         recording = self.recording
         if self.on_fault != "stop":
             return
-        self._ops.evidence.settle()
+        self._ops.pending.settle()
         if len(recording.sinks) == self._judged:
             return
         self._judged = len(recording.sinks)
@@ -228,6 +230,7 @@ class watch:
         if self._ops.off and self.recording.ended == "failed":
             return
         self._ops.off, self.recording.ended = True, "failed"
+        self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)
         place = f" at {where[-1].filename.rsplit('/', 1)[-1]}:{where[-1].lineno}" if where else ""
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"

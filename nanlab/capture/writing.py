@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from nanlab.capture.calls import Call
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Entry, Ledger, shape_of, storage_of, view_key
+from nanlab.capture.pending import Pending
 from nanlab.capture.placing import Place
 from nanlab.capture.plans import Plan
 from nanlab.trace.recording import (
@@ -57,6 +59,7 @@ class Writing:
     recording: Recording
     ledger: Ledger
     evidence: Evidence
+    pending: Pending
     chunk: Chunk
     depth: int
     backward_pass: int
@@ -105,9 +108,10 @@ class Writing:
         for target in targets:
             bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
             output += 1
-        if bad or (recording.bad and not recording.bad.isdisjoint(sources)):
+        if recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources)):
             running = torch._C._current_autograd_node() if self.in_backward else None
-            self.evidence.judge(func, plan, call, targets, sources, args, kwargs, old, self._flags, running)
+            judged = Call(func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running)
+            self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and not torch.is_grad_enabled():
             self._notice_owners(targets, call, old)
         if plan.special:
@@ -132,9 +136,10 @@ class Writing:
             chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
             self._row(plan, place, output, call, target, sources, False)
-        if not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
+        if recording.pending or not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
+            judged = Call(None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node)
             with self.quiet():
-                self.evidence.judge(None, plan, call, given, sources, (*taken, *saved), {}, None, 0, node)
+                self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
 
     def _row(
         self, plan: Plan, place: Place, output: int, call: int, target: Tensor, sources: list[int], written: bool
@@ -157,11 +162,11 @@ class Writing:
                 stats = chunk.stats
                 stat, bad = (chunk.number << 32) | stats.add(target), stats.bad
             else:
-                bad = int(sources[0] in recording.bad)
+                bad = 1 if sources[0] in recording.bad else -1 if recording.pending else 0
             if bad > 0:
                 recording.bad.add(position)
             elif bad:
-                self.evidence.postpone(position)
+                recording.pending = True
         shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
         meta.frombytes(
             pack_row(

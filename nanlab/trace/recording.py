@@ -130,6 +130,18 @@ class Chunk:
         """(edges, 3): call position, source, slot."""
         return np.array(self.edges, dtype=np.int64).reshape(-1, 3)
 
+    def edges_from(self, call: int) -> int:
+        """Where the edges of a call begin: they are in the order of their calls."""
+        edges = self.edges
+        low, high = 0, len(edges) // 3
+        while low < high:
+            middle = (low + high) // 2
+            if edges[middle * 3] < call:
+                low = middle + 1
+            else:
+                high = middle
+        return low * 3
+
     def stat_row(self, stat: int) -> int:
         row = stat & 0xFFFFFFFF
         return row if self.stat_rows is None else int(np.searchsorted(self.stat_rows, row))
@@ -263,18 +275,11 @@ class Recording:
         if row is None:
             return []
         chunk, call = self.chunk_of(position), row[CALL]
-        edges = chunk.edges
-        low, high = 0, len(edges) // 3
-        while low < high:  # edges are in the order of their calls
-            middle = (low + high) // 2
-            if edges[middle * 3] < call:
-                low = middle + 1
-            else:
-                high = middle
+        edges, low = chunk.edges, chunk.edges_from(call)
         found = []
-        while low < len(edges) // 3 and edges[low * 3] == call:
-            found.append((edges[low * 3 + 1], edges[low * 3 + 2]))
-            low += 1
+        while low < len(edges) and edges[low] == call:
+            found.append((edges[low + 1], edges[low + 2]))
+            low += 3
         return found
 
     def parents(self, position: int) -> list[int]:

@@ -1,0 +1,87 @@
+"""One call of an operation as it was observed, and what the autograd node behind it had saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nanlab.capture.plans import Plan
+from nanlab.stats._memory import is_wrapper
+
+Tensor = torch.Tensor
+
+
+@dataclass(slots=True)
+class SavedValues:
+    """Stands for an autograd node that has let go of its tensors since."""
+
+    label: str
+    values: dict[str, Any]
+
+    def name(self) -> str:
+        return self.label
+
+
+@dataclass(slots=True)
+class Call:
+    """A call, with the tensors that it read and made."""
+
+    func: Any
+    plan: Plan
+    position: int  # of its first row
+    outputs: int  # rows
+    targets: list[Tensor]  # what it made, then what it changed: a row each
+    sources: list[int]
+    args: Any
+    kwargs: Any
+    old: Tensor | None  # what the first operand held before it was overwritten
+    flags: int
+    node: Any  # the autograd node that ran, its SavedValues, or None
+    lost: str = ""  # why targets, args, kwargs and old are not at hand; "": they are
+
+
+def saved_names(node: Any) -> list[str]:
+    """The attributes under which a node gives what it has saved: ``_saved_*``, or a custom Function's ``saved_tensors``."""
+    return [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
+
+
+def saved_values(node: Any, names: list[str]) -> dict[str, Any]:
+    """What a node has saved, by name, not copied; without what must not or cannot be read."""
+    found: dict[str, Any] = {}
+    for name in names:
+        if _has_hook(node, name):
+            continue
+        try:
+            value = getattr(node, name)
+        except Exception:
+            continue
+        if isinstance(value, Tensor):
+            if not is_wrapper(value):  # of torch.func: its level may have ended, and it then has no memory to copy
+                found[name.removeprefix("_saved_")] = value
+        elif isinstance(value, (int, float, bool, str, complex)) or value is None:
+            found[name.removeprefix("_saved_")] = value
+        elif isinstance(value, (tuple, list)) and not any(isinstance(v, Tensor) and is_wrapper(v) for v in value):
+            found[name.removeprefix("_saved_")] = tuple(value)
+    return found
+
+
+def _has_hook(node: Any, name: str) -> bool:
+    """Whether reading a saved tensor would run somebody's hook, such as a checkpoint's, which may run only once.
+
+    ``SavedTensor.unpack_hook`` was tried with torch 2.13.
+    """
+    raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
+    return any(getattr(r, "unpack_hook", None) is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
+def tensors_of(args: Any) -> list[Tensor]:
+    """The tensors among arguments, in their order."""
+    found = []
+    for value in args:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(v for v in value if isinstance(v, Tensor))
+    return found
