@@ -16,6 +16,7 @@ from nanlab.analysis.fixes._elementwise import forms, in_float32, square_root
 from nanlab.analysis.fixes._inlining import log_sum_exp_of
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
+from nanlab.analysis.fixes._trial import ceiling
 
 EXP_BOUND = 20.0  # where softplus is linear in torch, too
 
@@ -25,6 +26,10 @@ def powers(op: Operation) -> list[Candidate]:
     base, p = op.operands
     if not isinstance(base, Tensor):
         return []
+    if (
+        not op.backward and not isinstance(p, Tensor) and p >= 1 and p == int(p)
+    ):  # too large: nothing that lifts the base helps
+        return [*in_float32(op, (power,), "{X}.float() ** {Y}"), _bounded(op, p)]
     eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), p), base) if not isinstance(p, Tensor) else 1e-6
     text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
     found = [
@@ -47,6 +52,16 @@ def powers(op: Operation) -> list[Candidate]:
             ),
         )
     return found + in_float32(op, (power,), "{X}.float() ** {Y}")
+
+
+def _bounded(op: Operation, p: float) -> Candidate:
+    """The base no larger than what has a power in the dtype, with room for its derivative."""
+    bound = float(f"{(ceiling(op.dtype) / p) ** (1 / p):.1g}")
+    return Candidate(
+        f"clamp the base between -{number(bound)} and {number(bound)}",
+        forms(power, f"{{X}}.clamp(-{number(bound)}, {number(bound)}) ** {{Y}}"),
+        lambda t, q: t.clamp(-bound, bound) ** q,
+    )
 
 
 def _root_like(p: Any) -> bool:

@@ -17,6 +17,7 @@ from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, called, keyword, without
 
 FUNCTIONAL = "torch.nn.functional"
+SMALL = 1e-3  # standard deviation of weights that are to be next to nothing
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
@@ -118,6 +119,23 @@ def normalised(op: Operation) -> list[Candidate]:
 
 def _constant_along(y: Tensor, dim: int) -> bool:
     return bool((y == y.narrow(dim, 0, 1)).all()) if y.shape[dim] else False
+
+
+def zero_direction(op: Operation) -> list[Candidate]:
+    """weight_norm of a layer of zeros: it takes no eps, so the layer has to begin with something else."""
+    weight, dims = op.operands[0], op.operands[2:]  # the dimension only where it is not the first
+    if op.backward or bool(weight.any()):
+        return []
+    small = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight) * SMALL
+    return [
+        Candidate(
+            f"begin with weights of standard deviation {number(SMALL)} instead of zeros",
+            (),
+            op.plain,
+            snippet=f"torch.nn.init.normal_(layer.weight, std={number(SMALL)})   # before weight_norm(layer)",
+            operands=(small, torch.norm_except_dim(small, 2, *(dims or (0,))), *dims),
+        )
+    ]
 
 
 def norms(op: Operation) -> list[Candidate]:
@@ -237,6 +255,7 @@ def support(op: Operation) -> list[Candidate]:
 ROWS: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(("_softmax", "_log_softmax", "logsumexp"), masked_rows),
     **dict.fromkeys(("linalg_vector_norm", "norm"), norms),
+    "_weight_norm_interface": zero_direction,
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), spreads),
     "_ctc_loss": ctc,
 }
