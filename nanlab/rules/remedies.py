@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nanlab.analysis.fixes import (
+    MISSING,
     Tried,
     allocation,
     candidates_for,
@@ -17,11 +18,12 @@ from nanlab.analysis.fixes import (
     operation_of,
     raised_before_cast,
     scaled_operation,
+    takes_float32,
     try_out,
 )
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
-from nanlab.trace.recording import DEVICE, DTYPE, FLAGS, INPLACE, OP, OPTIMIZER, PHASE, SHAPE, Recording
+from nanlab.trace.recording import BACKWARD, DEVICE, DTYPE, FLAGS, INPLACE, NODE, OP, OPTIMIZER, PHASE, SHAPE, Recording
 
 SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
 
@@ -55,8 +57,7 @@ def _note(trace: Trace, text: str) -> None:
 
 # Their origin is no single operation: what the rule itself proposes is all there is.
 BEYOND_ONE_OPERATION = frozenset(
-    """learning-rate exploding-gradient scaler-misuse absorbed-update
-    poisoned-parameter poisoned-buffer nan-in-input inf-in-input nan-in-target""".split()
+    "learning-rate exploding-gradient scaler-misuse absorbed-update poisoned-parameter".split()
 )
 
 
@@ -71,6 +72,9 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
     if finding.cause == "dtype-underflow":
         raised = raised_before_cast(trace.recording, finding.position, finding.line)
         return [Tried(*raised, None)] if raised is not None else []
+    if finding.cause in MISSING:
+        op = operation_of(trace.recording, _forward_row(trace.recording, finding.position))
+        return _undistorted(try_out(op, MISSING[finding.cause](op), text, finding.line)) if op is not None else []
     if finding.cause in BEYOND_ONE_OPERATION:
         return []
     if finding.cause == "uninitialised-memory":
@@ -82,7 +86,16 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
         return _at_lower_scale(trace, finding, text, None)  # linear in the gradient, whatever it is
     if op is None:
         return []
-    return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), _half(trace))
+    forward = _forward_row(trace.recording, finding.position)
+    half = _half(trace) and not takes_float32(trace.recording, forward)
+    return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), half)
+
+
+def _forward_row(recording: Recording, position: int) -> int:
+    """The row of the forward operation whose derivative a row computed; of others the row itself."""
+    row = recording.row(position) if position >= 0 else None
+    info = recording.nodes.get(row[NODE]) if row is not None and row[PHASE] == BACKWARD else None
+    return info.position if info is not None else position
 
 
 def _at_lower_scale(trace: Trace, finding: Finding, text: str, factor: float | None) -> list[Tried]:
@@ -90,8 +103,11 @@ def _at_lower_scale(trace: Trace, finding: Finding, text: str, factor: float | N
     if op is None or not op.operands:
         return []
     op = replace(op, differentiates=False)
-    found = try_out(op, lower_scale(op, factor), text, finding.line)
-    # The scale is divided out again: it distorts nothing.
+    return _undistorted(try_out(op, lower_scale(op, factor), text, finding.line))
+
+
+def _undistorted(found: list[Tried]) -> list[Tried]:
+    """Trials that distort nothing: a scale is divided out again; what is missing takes no healthy value with it."""
     return [replace(t, trial=replace(t.trial, distortion=None)) if t.trial is not None else t for t in found]
 
 

@@ -12,9 +12,11 @@ import torch
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate
 from nanlab.analysis.fixes._composites import composites
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
+from nanlab.analysis.fixes._following import takes_float32
 from nanlab.analysis.fixes._infinities import INFINITIES
 from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
+from nanlab.analysis.fixes._missing import MISSING
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._powers import POWERS
 from nanlab.analysis.fixes._quotients import QUOTIENTS, of_reciprocal
@@ -169,6 +171,7 @@ def _sample(op: Operation) -> tuple[list[object], torch.Tensor | None]:
 
 
 __all__ = [
+    "MISSING",
     "Candidate",
     "Operation",
     "Rewritten",
@@ -183,5 +186,6 @@ __all__ = [
     "raised_before_cast",
     "rewrite",
     "scaled_operation",
+    "takes_float32",
     "try_out",
 ]

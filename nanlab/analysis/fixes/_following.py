@@ -71,6 +71,39 @@ def products_before(recording: Recording, position: int) -> tuple[Product, ...]:
     return tuple(found)
 
 
+# Operations that take one operand in float32 beside another in half precision, and then give float32.
+_PROMOTING = (
+    MOVES
+    | _SUMS
+    | frozenset(
+        """abs neg add sub rsub mul div pow square sqrt log log1p log2 log10 exp tanh sigmoid relu clamp clamp_min
+        clamp_max cumsum amax amin max min maximum minimum softplus where _softmax _log_softmax logsumexp var std round
+        reciprocal rsqrt""".split()
+    )
+)
+_COMPRESSING = frozenset("log log1p log2 log10 tanh sigmoid _softmax _log_softmax".split())  # back into half's range
+
+
+def takes_float32(recording: Recording, position: int) -> bool:
+    """Whether what follows goes on in float32 as it is written, until it is small enough for the cast that leads back.
+
+    Only where it was recorded to the end: to a loss, or to that cast.
+    """
+    waiting: list[tuple[int, bool]] = [(position, False)]
+    for at, small in islice(waiting, MOST_ROWS):
+        readers = [(call, row) for call in _readers(recording, at) if (row := recording.row(call)) is not None]
+        own = recording.row(at)
+        if not readers and (own is None or name_of(recording, own) != "detach"):
+            return False
+        for call, row in readers:
+            name = name_of(recording, row)
+            if name in _PROMOTING:
+                waiting.append((call, small or name in _COMPRESSING))
+            elif not (name == "_to_copy" and small) and "loss" not in name:
+                return False
+    return len(waiting) <= MOST_ROWS
+
+
 def fails_too(recording: Recording, position: int) -> str:
     """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded."""
     line, step = _line(recording, position), recording.step_of(position)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.analysis.fixes._candidate import Candidate, Form, number
+from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, keyword, without
@@ -75,9 +75,26 @@ def empty_loss(op: Operation) -> list[Candidate]:
 def uncounted_targets(op: Operation) -> list[Candidate]:
     """A negative log-likelihood in which every target is ignored, or has a class weight of 0."""
     target, weight = op.operands[1], op.operands[2] if len(op.operands) > 2 else None
+    if bool(torch.isneginf(op.x).any()):
+        return _impossible(op)
     if isinstance(weight, Tensor):
         return _weightless(op, target, weight)
     return ignored_targets(op)
+
+
+def _impossible(op: Operation) -> list[Candidate]:
+    """A target to which the model gives no probability at all."""
+    made = tuple(
+        Form((called(name, arity=2),), f"{FUNCTIONAL}.{name}({{X}}.clamp_min(-{MASK:.0f}), {{y}}{{rest}})")
+        for name in ("cross_entropy", "nll_loss")
+    )
+    return [
+        Candidate(
+            f"a finite mask of -{MASK:.0f} instead of -inf: an impossible target costs that much",
+            made,
+            lambda scores, *rest: op.plain(scores.clamp_min(-MASK), *rest),
+        )
+    ]
 
 
 def _weightless(op: Operation, target: Tensor, weight: Tensor) -> list[Candidate]:
