@@ -8,7 +8,7 @@ from nanlab.analysis.leaves import is_mask
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
-from nanlab.trace.recording import OPTIMIZER, PHASE
+from nanlab.trace.recording import CALL, FLAGS, INPLACE, OPTIMIZER, PHASE
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 # Tensor operands of an operator that are parameters, by slot.
@@ -33,6 +33,8 @@ def _role(fault: Fault) -> str:
     """What the bad tensor is: "parameter", "buffer", "target" or "input"."""
     if fault.kind in ("parameter", "buffer"):
         return _owned(fault)
+    if _of_optimizer(fault):
+        return "buffer"
     use, slot = _first_use(fault)
     op = fault.op_at(use)
     if op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0:
@@ -40,6 +42,24 @@ def _role(fault: Fault) -> str:
     if _is_weight(fault) or not fault.recording.owned.isdisjoint(fault.origin.path) or _is_parameter(fault):
         return "parameter"
     return "input" if _meets_parameter(fault, use) else "target"
+
+
+def _of_optimizer(fault: Fault) -> bool:
+    """Whether an optimizer was the first to compute with the value, in place: a moment that came with a checkpoint."""
+    use, slot = _first_use(fault)
+    row, last = fault.recording.row(use), fault.recording.row(use + max(slot, 0))
+    if row is None or last is None or row[PHASE] != OPTIMIZER or not row[FLAGS] & INPLACE:
+        return False
+    return slot >= 0 and last[CALL] == row[CALL]  # of the operands of a call in place the first are its results
+
+
+def _shown(fault: Fault, role: str) -> str:
+    """What the bad tensor is called."""
+    if role == "buffer" and _of_optimizer(fault):
+        states = [s.name for s in fault.recording.sinks if s.kind == "state" and s.position in fault.origin.path]
+        return " ".join(["optimizer's state", *states[:1]])
+    source = fault.recording.sources.get(fault.position)
+    return f"{role} {source.name}" if source is not None and source.name else role
 
 
 def _is_weight(fault: Fault) -> bool:
@@ -116,8 +136,6 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     if nan is not None and nan != bool(nans):
         return None
     parts = [plural(nans, "NaN")] * bool(nans) + [plural(infinities, "infinity", "infinities")] * bool(infinities)
-    source = fault.recording.sources.get(fault.position)
-    name = f" {source.name}" if source is not None and source.name else ""
     used = f"first used by {fault.finding.op}"
     text = ""
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
@@ -125,7 +143,9 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         text = f"It was there in step {born} already and showed in step {fault.finding.step}."
     phase = "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     return Match(
-        f"the {role}{name} holds {' and '.join(parts)} among {numel:,} values, {used}", explanation=text, phase=phase
+        f"the {_shown(fault, role)} holds {' and '.join(parts)} among {numel:,} values, {used}",
+        explanation=text,
+        phase=phase,
     )
 
 
@@ -247,7 +267,7 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
 
     Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step was skipped; reset
-    the statistics.
+    the statistics. So does an optimizer into its moments: begin with a fresh one.
     """
     return _data(fault, "buffer", None)
 
