@@ -161,6 +161,7 @@ class watch:
         self._ops.pending.settle()
         self.recording.catch_up()
         if not recording.passes:
+            recording.began = min(recording.began, self._ops.first_call)
             recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
         fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
         if error is not None and not recording.ended:

@@ -33,11 +33,9 @@ def _role(fault: Fault) -> str:
     """What the bad tensor is: "parameter", "buffer", "target" or "input"."""
     if fault.kind in ("parameter", "buffer"):
         return _owned(fault)
-    if _of_optimizer(fault):
-        return "buffer"
     use, slot = _first_use(fault)
     op = fault.op_at(use)
-    if op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0:
+    if _of_optimizer(fault) or (op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0):
         return "buffer"
     if _is_weight(fault) or not fault.recording.owned.isdisjoint(fault.origin.path) or _is_parameter(fault):
         return "parameter"
@@ -47,19 +45,18 @@ def _role(fault: Fault) -> str:
 def _of_optimizer(fault: Fault) -> bool:
     """Whether an optimizer was the first to compute with the value, in place: a moment that came with a checkpoint."""
     use, slot = _first_use(fault)
-    row, last = fault.recording.row(use), fault.recording.row(use + max(slot, 0))
-    if row is None or last is None or row[PHASE] != OPTIMIZER or not row[FLAGS] & INPLACE:
-        return False
-    return slot >= 0 and last[CALL] == row[CALL]  # of the operands of a call in place the first are its results
+    result = fault.recording.row(use + slot) if slot >= 0 else None  # the first operands of a call in place
+    return result is not None and result[CALL] == use and result[PHASE] == OPTIMIZER and bool(result[FLAGS] & INPLACE)
 
 
 def _shown(fault: Fault, role: str) -> str:
     """What the bad tensor is called."""
-    if role == "buffer" and _of_optimizer(fault):
-        states = [s.name for s in fault.recording.sinks if s.kind == "state" and s.position in fault.origin.path]
-        return " ".join(["optimizer's state", *states[:1]])
     source = fault.recording.sources.get(fault.position)
-    return f"{role} {source.name}" if source is not None and source.name else role
+    named = [source.name] if source is not None and source.name else []
+    if role == "buffer" and _of_optimizer(fault):
+        role = "optimizer's state"
+        named = [s.name for s in fault.recording.sinks if s.kind == "state" and s.position in fault.origin.path]
+    return " ".join([role, *named[:1]])
 
 
 def _is_weight(fault: Fault) -> bool:
@@ -84,8 +81,7 @@ def _owned(fault: Fault) -> str:
 
 
 def _is_parameter(fault: Fault) -> bool:
-    values = {step.value for step in fault.recording.training.parameters}
-    return any(p in values for p in fault.origin.path)
+    return not {step.value for step in fault.recording.training.parameters}.isdisjoint(fault.origin.path)
 
 
 def _meets_parameter(fault: Fault, use: int) -> bool:
@@ -137,10 +133,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         return None
     parts = [plural(nans, "NaN")] * bool(nans) + [plural(infinities, "infinity", "infinities")] * bool(infinities)
     used = f"first used by {fault.finding.op}"
-    text = ""
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
-    if born < fault.finding.step:
-        text = f"It was there in step {born} already and showed in step {fault.finding.step}."
+    text = f"It was there in step {born} already and showed in step {fault.finding.step}."
     phase = "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     return Match(
         f"the {_shown(fault, role)} holds {' and '.join(parts)} among {numel:,} values, {used}",
