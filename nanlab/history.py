@@ -95,6 +95,7 @@ class Flush:
     first: int  # position at which it was first noticed
     last: int
     count: int = 1  # steps
+    overflow: bool = False  # ``at`` is what overflowed: divided by it, everything became zero
 
 
 @dataclass(slots=True)

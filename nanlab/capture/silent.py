@@ -9,7 +9,7 @@ from nanlab.capture.following import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History, ParameterStep, Standstill
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import CALL, DTYPE, FACTOR, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
+from nanlab.trace.recording import BORN, CALL, DTYPE, FACTOR, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
 
 CASTS = frozenset(("_to_copy", "copy_", "to"))
 PRODUCTS = frozenset(
@@ -19,6 +19,7 @@ PRODUCTS = frozenset(
 ADDS = frozenset(
     "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
 )
+QUOTIENTS = frozenset(("div", "div_", "_foreach_div_"))
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
@@ -51,6 +52,8 @@ def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> boo
 def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
     if op in SQUARES:
         return _square_lost(recording, position, dtype)
+    if op in QUOTIENTS and overflow_below(recording, position) >= 0:
+        return True
     operands = [
         s for source, _ in recording.operands(position) if (s := recording.stats(source)) is not None and s.numel
     ]
@@ -65,10 +68,28 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
         return row is not None and bool(row[FLAGS] & FACTOR)
     limit = format_of(dtype).rounds_to_zero
     sizes = [max(abs(s.min), abs(s.max)) for s in operands]
-    if op in ("div", "div_", "_foreach_div_"):
+    if op in QUOTIENTS:
         return bool(operands[1].zero == 0 and sizes[0] / operands[1].absmin <= limit)
     terms = max(1.0, (operands[-1].numel * operands[-2].numel / max(1, recording.stats(position).numel)) ** 0.5)
     return bool(sizes[-1] * sizes[-2] * terms <= limit)
+
+
+def overflow_below(recording: Recording, position: int) -> int:
+    """The row whose overflow in half precision made every divisor of a quotient infinite; -1 where that is not so."""
+    read = [(source, recording.stats(source)) for source, _ in recording.operands(position)]
+    if len(read) != 2 or read[0][1] is None or read[1][1] is None:
+        return -1
+    above, below = read[0][1], read[1][1]
+    if not above.is_finite or above.zero == above.numel or not 0 < below.numel == below.posinf + below.neginf:
+        return -1
+    at = read[1][0]
+    for _ in range(MOST_VISITS):
+        row = recording.row(at) if at >= 0 else None
+        if row is None or recording.status.get(at) == BORN:
+            low = row is not None and recording.dtypes.items[row[DTYPE]] in (torch.float16, torch.bfloat16)
+            return at if low else -1
+        at = next((p for p in recording.parents(at) if p in recording.bad), -1)
+    return -1
 
 
 def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
@@ -112,7 +133,10 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
 
 def _note(rows: StepRows, history: History, position: int, cost: str, name: str) -> None:
     recording, end = rows.recording, rows.start + len(rows)
-    place = place_of(recording, position)
+    row = recording.row(position)
+    quotient = row is not None and recording.ops.items[row[OP]] in QUOTIENTS
+    origin = overflow_below(recording, position) if quotient else -1
+    place = place_of(recording, position if origin < 0 else origin)
     assert place is not None
     key = (place.op, place.line, place.module, cost, name)
     known = history.flushes.get(key)
@@ -123,7 +147,8 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
     stats = [recording.stats(s) for s, _ in recording.operands(position)]
     sizes = [max(abs(s.min), abs(s.max)) for s in stats if s is not None and s.min is not None]
     numel = recording.stats(position).numel
-    history.flushes[key] = Flush(place, cost, name, numel, max(sizes, default=0.0), position, end)  # type: ignore[arg-type]
+    flush = Flush(place, cost, name, numel, max(sizes, default=0.0), position, end, overflow=origin >= 0)  # type: ignore[arg-type]
+    history.flushes[key] = flush
 
 
 # -- updates that change nothing ------------------------------------------------------------------------------------

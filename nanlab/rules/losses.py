@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 
 from nanlab.analysis.first_losses import first_losses
+from nanlab.analysis.training import where
 from nanlab.formats import format_of
+from nanlab.history import Flush
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 
+LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 NEARLY_ALL = 0.9  # share of the values of a result from which a loss is worth a warning
+
+
+def _steps_since(trace: Trace, position: int) -> int:
+    """Training steps with a backward pass, from the one of a position on."""
+    recording = trace.recording
+    first = recording.step_of(position)
+    steps = {
+        recording.step_of(loss.position)
+        for loss in recording.training.losses
+        if recording.step_of(loss.position) >= first
+    }
+    return max(1, len(steps))
+
+
+def lasts(trace: Trace, flushes: Sequence[Flush]) -> bool:
+    """Whether a loss of signal recurs, rather than come with a batch now and then."""
+    return max(f.count for f in flushes) >= LASTING * _steps_since(trace, min(f.first for f in flushes))
 
 
 def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Finding:
@@ -66,4 +86,49 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
         )
 
 
-RULES = (eps_underflow,)
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        w = torch.ones(2, requires_grad=True)
+        mask = torch.full((70000,), 1.0, dtype=torch.float16)
+        for i in range(2):
+            count = mask.sum()  # here
+            ((w * 2).sum() / count).backward()
+    """,
+    fix="""
+        w = torch.ones(2, requires_grad=True)
+        mask = torch.full((70000,), 1.0, dtype=torch.float16)
+        for i in range(2):
+            count = mask.sum(dtype=torch.float32)
+            ((w * 2).sum() / count).backward()
+    """,
+)
+def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
+    """A count or a norm overflowed in half precision and was divided by: the quotient is 0, and so is every gradient.
+
+    Nothing is infinite in the end, and nothing is learned.
+    """
+    groups: dict[tuple[str, int], list[Flush]] = {}
+    for flush in trace.recording.training.flushes.values():
+        if flush.overflow and flush.cost != "tensor":
+            groups.setdefault((flush.at.op, flush.at.line), []).append(flush)
+    for flushes in groups.values():
+        first = min(flushes, key=lambda f: f.first)
+        names = sorted({f.name for f in flushes})
+        harmful = lasts(trace, flushes)
+        shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        yield Finding(
+            cause="dtype-overflow",
+            severity="error" if harmful else "warning",
+            title=f"{first.at.op} overflows {first.at.dtype} and is divided by: the whole gradient of {shown} is 0",
+            explanation=dtype_overflow_.explanation,
+            step=trace.recording.step_of(first.first),
+            symptom="silent-underflow",
+            fixes=[Fix("count in float32", "mask.sum(dtype=torch.float32)")],
+            harmful=harmful,
+            **where(trace.recording, first.at),
+        )
+
+
+RULES = (eps_underflow, dtype_overflow_)

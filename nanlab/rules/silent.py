@@ -13,28 +13,15 @@ from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
-from nanlab.rules.losses import NEARLY_ALL, in_part
+from nanlab.rules.losses import NEARLY_ALL, in_part, lasts
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 
-LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
 MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
 LASTS = 10  # steps in which a half-precision parameter must stand still to be an error though it is a small part
 STOPPED = 3  # steps in which a counter must stand still
 FEW = 8  # elements below which a single step proves nothing
-
-
-def _steps_since(trace: Trace, position: int) -> int:
-    """Training steps with a backward pass, from the one of a position on."""
-    recording = trace.recording
-    first = recording.step_of(position)
-    steps = {
-        recording.step_of(loss.position)
-        for loss in recording.training.losses
-        if recording.step_of(loss.position) >= first
-    }
-    return max(1, len(steps))
 
 
 @rule(
@@ -60,7 +47,7 @@ def _steps_since(trace: Trace, position: int) -> int:
 def dtype_underflow(trace: Trace) -> Iterator[Finding]:
     """Values too small for the dtype became exact zeros: nothing is learned there, and nothing says so."""
     groups: dict[tuple[str, int, str], list[Flush]] = {}
-    for flush in trace.recording.training.flushes.values():
+    for flush in (f for f in trace.recording.training.flushes.values() if not f.overflow):
         groups.setdefault((flush.at.op, flush.at.line, flush.cost), []).append(flush)
     told = {(op, line) for op, line, cost in groups if cost != "tensor"}
     measured = {key: positions for key, positions in _flushed_whole(trace).items() if key not in told}
@@ -119,8 +106,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
 def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     recording = trace.recording
     flush = flushes[0]
-    lasting = max(f.count for f in flushes) >= LASTING * _steps_since(trace, flush.first)
-    harmful = cost != "tensor" and lasting
+    harmful = cost != "tensor" and lasts(trace, flushes)
     names = [f.name for f in flushes if f.name]
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     loses = {
