@@ -31,7 +31,7 @@ CAUSES = set(
     """log-of-zero log-of-negative div-by-zero norm-at-zero sqrt-at-zero sqrt-of-negative pow-negative-base exp-overflow
     inverse-function-at-edge zero-times-inf empty-reduction dtype-overflow dtype-underflow eps-underflow
     optimizer-eps-underflow absorbed-update loss-scale-overflow scaler-misuse clip-nonfinite-norm exploding-gradient
-    learning-rate optimizer-arithmetic poisoned-parameter poisoned-buffer""".split()
+    learning-rate optimizer-arithmetic poisoned-parameter poisoned-buffer std-of-constant pow-fraction-at-zero""".split()
 )
 
 
@@ -196,14 +196,16 @@ class Births(TorchDispatchMode):
 
     def _lines(self) -> set[int]:
         node = torch._C._current_autograd_node()
+        stack = [frame.lineno for frame in traceback.extract_stack() if frame.filename == self.path and frame.lineno]
         if node is None or "traceback_" not in node.metadata:
-            return {frame.lineno for frame in traceback.extract_stack() if frame.filename == self.path and frame.lineno}
+            return set(stack)
         text = "".join(node.metadata["traceback_"])
-        return {int(line) for line in re.findall(re.escape(self.path) + r'", line (\d+)', text)}
+        made = re.findall(re.escape(self.path) + r'", line (\d+)', text)
+        return {int(line) for line in made} | set(stack[-1:])  # the innermost line is that of a hook, if one runs
 
 
 def finite(value: object) -> bool:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
     return not floating or bool(torch.isfinite(value).all())  # type: ignore[arg-type]
 
 
