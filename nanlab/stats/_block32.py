@@ -17,9 +17,6 @@ from nanlab.stats._jit import (
     pointer_uint32,
 )
 
-FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = 0, 1, 2, 3  # kinds; FLOAT8 + i reads the i-th table of 256 values
-CHANGE = FLOAT8 + L.FLOAT8_TABLES  # float32 less its old values, which lie elsewhere and become the new ones
-
 
 @helper
 def widen_half(half):
@@ -45,21 +42,21 @@ def take_change(new_address, old_address, change_address, size):
 @helper
 def load_block(address, first, size, kind, state):
     """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are narrower."""
-    if kind == FLOAT32:
+    if kind == L.FLOAT32:
         return address + 4 * first
     block = pointer_uint32(state[L.BLOCK_ADDRESS])
-    if kind == CHANGE:
+    if kind == L.CHANGE:
         take_change(address + 4 * first, state[L.OLD_ADDRESS] + 4 * first, state[L.BLOCK_ADDRESS], size)
-    elif kind == BFLOAT16:
+    elif kind == L.BFLOAT16:
         narrow = pointer_uint16(address + 2 * first)
         for i in range(size):
             block[i] = np.uint32(np.uint32(narrow[i]) << np.uint32(16))
-    elif kind == FLOAT16:
+    elif kind == L.FLOAT16:
         narrow = pointer_uint16(address + 2 * first)
         for i in range(size):
             block[i] = widen_half(narrow[i])
     else:
-        table = pointer_uint32(state[L.FLOAT8_ADDRESS] + (kind - FLOAT8) * 1024)
+        table = pointer_uint32(state[L.FLOAT8_ADDRESS] + (kind - L.FLOAT8) * 1024)
         bytes_ = pointer_uint8(address + first)
         for i in range(size):
             block[i] = table[bytes_[i]]

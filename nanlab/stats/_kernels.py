@@ -40,16 +40,16 @@ def load_kernels() -> Kernels | None:
     """
     drop_stale_cache()
     try:
-        from nanlab.stats import _block32, _cpu32
+        from nanlab.stats import _cpu32
     except Exception as error:  # numba and LLVM fail in many ways, and none may stop the program
         warn_of(error)
         return None
     by_dtype: dict[torch.dtype, tuple[Kernel, int]] = {
-        torch.float32: (_cpu32.summarise32, _block32.FLOAT32),
-        torch.bfloat16: (_cpu32.summarise32, _block32.BFLOAT16),
-        torch.float16: (_cpu32.summarise32, _block32.FLOAT16),
+        torch.float32: (_cpu32.summarise32, L.FLOAT32),
+        torch.bfloat16: (_cpu32.summarise32, L.BFLOAT16),
+        torch.float16: (_cpu32.summarise32, L.FLOAT16),
     }
-    by_dtype |= {dtype: (_cpu32.summarise32, _block32.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
+    by_dtype |= {dtype: (_cpu32.summarise32, L.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
 
     def first_wide(address: int, numel: int, kind: int, state: int) -> int:
         """Stand in for the kernel of float64 and integers until it is loaded; KeyError if that fails."""
@@ -64,7 +64,7 @@ def load_kernels() -> Kernels | None:
         return _cpu64.summarise64(address, numel, kind, state)
 
     by_dtype.update({dtype: (first_wide, kind) for dtype, kind in WIDE.items()})
-    return Kernels(by_dtype, (_cpu32.summarise32, _block32.CHANGE), float8_values())
+    return Kernels(by_dtype, (_cpu32.summarise32, L.CHANGE), float8_values())
 
 
 def drop_stale_cache() -> None:

@@ -36,8 +36,12 @@ STATE_WIDTH = 11
 
 BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs
-SCRATCH_WORDS = 2 * 4096 + 2 * 64  # two float64 histograms (or four float32 ones), and the subnormal exponents
+# The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, and the tally of one tensor.
+TALLY, TALLY_WORDS = 2 * 4096 + 2 * 64, 12
+SCRATCH_WORDS = TALLY + 16
 FULL = -1  # what a kernel returns when rows or arena must grow first
 FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smallest normals
 
+FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = range(4)  # kinds of element of the float32 kernel; FLOAT8 + i reads the i-th table
+CHANGE = FLOAT8 + FLOAT8_TABLES  # float32 less its old values, which lie elsewhere and become the new ones
 WIDE_FLOAT64, WIDE_UINT8, WIDE_INT64 = range(3)  # kinds of element of the float64 kernel; bool is read as uint8
