@@ -90,7 +90,7 @@ def try_out(
             spelled = _outside_autocast(spelled, autocast) if spelled is not None else None
         trial = None
         if candidate.run is not None and time.process_time() - started < SECONDS:
-            trial = judged(op, candidate, _tried(op, candidate, *sample))
+            trial = judged(op, candidate, _tried(op, candidate, *sample), spelled is not None)
         elif candidate.run is not None:
             candidate = replace(candidate, why=f"the others took {SECONDS} s")
         found.append(Tried(candidate, trial, spelled))
@@ -115,17 +115,23 @@ def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient
     )
 
 
-def judged(op: Operation, candidate: Candidate, trial: Trial) -> Trial:
-    """A trial in view of what stands before and after the operation."""
+def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = True) -> Trial:
+    """A trial in view of what stands before and after the operation.
+
+    written: the user's line is rewritten, with every such operation on it.
+    """
     if trial.finite and op.trapped and not candidate.frees:
         return replace(trial, finite=False, why=op.trapped)
     if trial.finite and op.divides and trial.zeros:
         return replace(trial, finite=False, why="what follows divides by its 0")
-    return replace(trial, doubt=_doubt(op, candidate, trial)) if trial.finite else trial
+    doubt = _doubt(op, candidate, trial) or ("" if written else op.here)
+    return replace(trial, doubt=doubt) if trial.finite else trial
 
 
 def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
     """Why the program may stay bad although the operation is finite: "" where nothing recorded says so."""
+    if op.logged and trial.zeros and op.name in QUOTIENTS:
+        return f"the logarithm at line {op.logged} may be taken of a 0 that comes of it"
     for product in op.ahead if candidate.title != IN_FLOAT32 else ():  # what follows takes float32
         if product.overflows(trial.value_max):
             return f"the product at line {product.line} may overflow with it"

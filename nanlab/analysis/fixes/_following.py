@@ -8,7 +8,7 @@ from itertools import islice
 import torch
 
 from nanlab.analysis.fixes._neighbours import MOVES
-from nanlab.trace.recording import BACKWARD, DTYPE, LINE, NODE, OP, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, BORN, DTYPE, LINE, NODE, OP, PHASE, Recording
 
 _PRODUCTS = frozenset("mul mm bmm addmm baddbmm".split())
 _SUMS = frozenset("sum mean".split())
@@ -104,8 +104,11 @@ def takes_float32(recording: Recording, position: int) -> bool:
     return len(waiting) <= MOST_ROWS
 
 
-def fails_too(recording: Recording, position: int) -> str:
-    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded."""
+def fails_too(recording: Recording, position: int, here: bool = False) -> str:
+    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded.
+
+    here: which other operation of the same line does.
+    """
     line, step = _line(recording, position), recording.step_of(position)
     seen, waiting = {position}, [position]
     for at in waiting:
@@ -117,8 +120,11 @@ def fails_too(recording: Recording, position: int) -> str:
     others = (p for call in sorted(seen - {position}) for p in recording.parents(call) if p not in seen)
     for other in others:
         origin = _origin(recording, other, step)
-        if origin is not None and origin not in seen and _line(recording, origin) != line:
-            return f"line {_line(recording, origin)} is not finite either, on its own account"
+        if origin is None or origin in seen or (_line(recording, origin) == line) != here:
+            continue
+        row = recording.row(origin)
+        named = f"{name_of(recording, row)} on this line" if here and row is not None else ""
+        return f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own account"
     return ""
 
 
@@ -137,9 +143,11 @@ def _origin(recording: Recording, position: int, step: int) -> int | None:
 
 
 def _broken(recording: Recording, position: int) -> bool:
-    """Whether it has a NaN or +inf; -inf may be a mask."""
+    """Whether it has a NaN or +inf, or made -inf of finite numbers; -inf from elsewhere may be a mask."""
     stats = recording.stats(position)
-    return stats is not None and bool(stats.nan or stats.posinf)
+    if stats is None:
+        return False
+    return bool(stats.nan or stats.posinf or (stats.neginf and recording.status.get(position) == BORN))
 
 
 def _product(recording: Recording, row: tuple[int, ...], other: int, line: int) -> Product:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanlab import safe
 from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
@@ -38,6 +39,36 @@ def product(op: Operation) -> list[Candidate]:
     return [
         Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
         Candidate(f"a finite mask of {-MASK:.0f} instead of -inf", forms(spelled, low), bounded),
+    ]
+
+
+def _times_logarithm(node: ast.AST) -> Found | None:
+    """``x * log(y)``, ``log(y) * x``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return None
+    for factor, other in ((node.right, node.left), (node.left, node.right)):
+        logarithm = called("log")(factor)
+        if logarithm is not None:
+            return Found((other, logarithm.operands[0]))
+    return None
+
+
+def of_logarithm(op: Operation) -> list[Candidate]:
+    """``p * log(p)`` where p is 0: the logarithm is infinite, and so is its derivative."""
+    logs = [slot for slot, made in enumerate(op.makers) if made and made[0].name == "log"]
+    if not logs or op.dtype.is_complex:
+        return []
+    x, y = op.operands[1 - logs[0]], torch.exp(op.operands[logs[0]])
+    return [
+        Candidate(
+            "nanlab.safe.xlogy: 0 where the factor is 0, and a finite gradient",
+            forms(_times_logarithm, "nanlab.safe.xlogy({x}, {y})"),
+            safe.xlogy,
+            lambda a, b: a * torch.log(b),
+            only_spelled=True,
+            operands=(x, y),
+            frees=True,
+        )
     ]
 
 
@@ -145,7 +176,7 @@ def impossible_both(op: Operation) -> list[Candidate]:
 
 
 INFINITIES: dict[str, Callable[[Operation], list[Candidate]]] = {
-    "mul": lambda op: [*scaled_mask(op), *product(op)],
+    "mul": lambda op: [*of_logarithm(op), *scaled_mask(op), *product(op)],
     **dict.fromkeys(("div", "true_divide"), scaled_mask),
     **dict.fromkeys(("add", "sub"), difference),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution"), infinite_factor),

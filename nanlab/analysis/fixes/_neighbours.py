@@ -13,6 +13,7 @@ MOVES = frozenset(
 _SHIFTS = frozenset("add clamp clamp_min".split())
 _JOINS = frozenset("stack cat".split())
 _FACTORS = frozenset("linalg_cholesky_ex linalg_cholesky cholesky".split())
+_LOGARITHMS = frozenset("log log2 log10".split())
 _MOST = 16
 
 
@@ -34,6 +35,34 @@ def divides(recording: Recording, position: int) -> bool:
             if name in MOVES:
                 waiting.append(call)
     return False
+
+
+_KEEP_ZERO = MOVES | frozenset("square pow abs mul sqrt sum".split())
+
+
+def logarithm_after(recording: Recording, position: int) -> int:
+    """The line of a logarithm of what comes of a result, which is 0 where the result is; 0: none was recorded."""
+    waiting = [position]
+    for at in islice(waiting, _MOST):
+        edges = recording.chunk_of(at).edge_table()
+        for call, _, slot in edges[edges[:, 1] == at].tolist():
+            row = recording.row(call)
+            name = recording.ops.items[row[OP]].rstrip("_") if row is not None and row[PHASE] != BACKWARD else ""
+            if row is not None and name in ("log", "log2", "log10"):
+                line: int = recording.places[row[LINE]][1]
+                return line
+            if (
+                name in _KEEP_ZERO
+                or (name == "div" and slot == 0)
+                or (name == "add" and _adds_nothing(recording, call))
+            ):
+                waiting.append(call)
+    return 0
+
+
+def _adds_nothing(recording: Recording, call: int) -> bool:
+    """Whether a sum is with a Python number only, whose size is not recorded: with an epsilon that may be 0."""
+    return len(recording.parents(call)) < 2
 
 
 def trap(recording: Recording, position: int) -> str:
@@ -64,6 +93,8 @@ def _trapped(recording: Recording, at: int, row: tuple[int, ...], name: str, zer
         return f"the root at line {line} has an infinite derivative at 0; put an epsilon inside it"
     if name in _FACTORS and zero:
         return f"the Cholesky factor of line {line} is singular, and so is its derivative; add to the matrix's diagonal"
+    if name in _LOGARITHMS and row[NODE] >= 0 and recording.stats(at).neginf:
+        return f"the logarithm at line {line} has an infinite derivative at 0; keep its argument above 0"
     if name == "mul" and _infinite_factor(recording, at):
         return f"the product at line {line} has an infinite factor, so that its derivative is not finite either"
     return ""

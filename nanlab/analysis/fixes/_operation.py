@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nanlab.analysis.fixes._following import Product, fails_too, products_after, products_before
-from nanlab.analysis.fixes._neighbours import checkpointed, divides, trap
+from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._upstream import Maker, makers
 from nanlab.analysis.naming import in_hook
@@ -43,10 +43,12 @@ class Operation:
     backward: bool = False  # its derivative failed, not its value
     differentiates: bool = True  # False: an optimizer's arithmetic, or under no_grad
     divides: bool = False  # what follows divides by the result, or takes its logarithm
+    logged: int = 0  # line of a logarithm of what comes of the result, 0 where the result is
     trapped: str = ""  # why its neighbours spoil whatever is written here
     ahead: tuple[Product, ...] = ()  # what its value is multiplied by
     behind: tuple[Product, ...] = ()  # what the gradient that it passes on is multiplied by
     beside: str = ""  # which other line fails as well
+    here: str = ""  # which other operation of the same line does
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
     twice: bool = False  # its second derivative failed
@@ -87,10 +89,12 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
         return replace(
             op,
             divides=divides(recording, row[CALL]),
+            logged=logarithm_after(recording, row[CALL]),
             trapped=trap(recording, row[CALL]) if differentiates else "",
             ahead=products_after(recording, row[CALL]),
             behind=products_before(recording, row[CALL]) if differentiates else (),
             beside=fails_too(recording, row[CALL]),
+            here=fails_too(recording, row[CALL], here=True),
             makers=before,
             module=recording.modules.items[row[MODULE]],
         )

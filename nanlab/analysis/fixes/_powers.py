@@ -21,6 +21,18 @@ from nanlab.analysis.fixes._trial import ceiling
 EXP_BOUND = 20.0  # where softplus is linear in torch, too
 
 
+def _power_of(p: Any) -> Spelling:
+    """A power whose exponent, where it is written as a number, is this one."""
+
+    def match(node: ast.AST) -> Found | None:
+        found = power(node)
+        if found is None or not isinstance(found.operands[1], ast.Constant):
+            return found
+        return found if not isinstance(p, Tensor) and found.operands[1].value == p else None
+
+    return match
+
+
 def powers(op: Operation) -> list[Candidate]:
     """A fractional or negative power at or below zero."""
     base, p = op.operands
@@ -29,15 +41,16 @@ def powers(op: Operation) -> list[Candidate]:
     if (
         not op.backward and not isinstance(p, Tensor) and p >= 1 and p == int(p)
     ):  # too large: nothing that lifts the base helps
-        return [*in_float32(op, (power,), "{X}.float() ** {Y}"), _bounded(op, p)]
+        return [*in_float32(op, (_power_of(p),), "{X}.float() ** {Y}"), _bounded(op, p)]
+    spelled = _power_of(p)
     eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), p), base) if not isinstance(p, Tensor) else 1e-6
     text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
     found = [
-        Candidate("nanlab.safe.pow: finite value and gradient", forms(power, "nanlab.safe.pow({x}, {y})"), safe.pow),
-        Candidate(f"clamp the base at {number(eps)}", forms(power, text), lambda t, q: t.clamp_min(eps) ** q),
+        Candidate("nanlab.safe.pow: finite value and gradient", forms(spelled, "nanlab.safe.pow({x}, {y})"), safe.pow),
+        Candidate(f"clamp the base at {number(eps)}", forms(spelled, text), lambda t, q: t.clamp_min(eps) ** q),
         Candidate(
             f"an epsilon of {number(eps)} on the base",
-            forms(power, f"({{X}} + {number(eps)}) ** {{Y}}"),
+            forms(spelled, f"({{X}} + {number(eps)}) ** {{Y}}"),
             lambda t, q: (t + eps) ** q,
         ),
     ]
@@ -51,7 +64,7 @@ def powers(op: Operation) -> list[Candidate]:
                 only_spelled=True,
             ),
         )
-    return found + in_float32(op, (power,), "{X}.float() ** {Y}")
+    return found + in_float32(op, (spelled,), "{X}.float() ** {Y}")
 
 
 def _bounded(op: Operation, p: float) -> Candidate:
@@ -59,7 +72,7 @@ def _bounded(op: Operation, p: float) -> Candidate:
     bound = float(f"{(ceiling(op.dtype) / p) ** (1 / p):.1g}")
     return Candidate(
         f"clamp the base between -{number(bound)} and {number(bound)}",
-        forms(power, f"{{X}}.clamp(-{number(bound)}, {number(bound)}) ** {{Y}}"),
+        forms(_power_of(p), f"{{X}}.clamp(-{number(bound)}, {number(bound)}) ** {{Y}}"),
         lambda t, q: t.clamp(-bound, bound) ** q,
     )
 

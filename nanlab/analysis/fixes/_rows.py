@@ -229,11 +229,14 @@ def _log_prob(node: ast.AST) -> Found | None:
     return None
 
 
+_MAKE_PARAMETERS = frozenset("mul sub div add softplus exp addmm relu elu square".split())  # and not the value itself
+
+
 def support(op: Operation) -> list[Candidate]:
     """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
     if op.name not in ("log", "xlogy", "log1p") or op.backward:
         return []
-    if op.makers and op.makers[0] and op.makers[0][0].name in ("mul", "sub", "div"):  # not the value itself
+    if op.makers and op.makers[0] and op.makers[0][0].name in _MAKE_PARAMETERS:
         return []
     eps = default_eps(op.dtype)
     bounds = f"{number(eps)}, 1 - {number(eps)}" if op.name != "log" else number(eps)
