@@ -121,14 +121,6 @@ def append_bins(state, bins, smallest, greatest, own_normal):
 
 
 @helper
-def clear_tally(tally, values):
-    """Begin to count a tensor."""
-    for word in range(L.TALLY_WORDS):
-        tally[word] = 0
-    values[LOWEST], values[HIGHEST], tally[SMALLEST] = math.inf, -math.inf, np.int64(NO_SMALLEST)
-
-
-@helper
 def take_block(block, count, scratch_address):
     """Count a block of float32 that lies in the first-level cache."""
     bits, bins = pointer_uint32(block), pointer_uint32(scratch_address)
@@ -202,10 +194,14 @@ def write_row(state, kind, size):
 def summarise32(address, size, kind, state_address):
     """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with nothing written."""
     state = pointer_int64(state_address)
-    scratch_address = state[L.SCRATCH_ADDRESS]
     if is_full(state):
         return L.FULL
-    clear_tally(pointer_int64(scratch_address + 8 * L.TALLY), pointer_float64(scratch_address + 8 * L.TALLY))
+    scratch_address = state[L.SCRATCH_ADDRESS]
+    tally = pointer_int64(scratch_address + 8 * L.TALLY)
+    values = pointer_float64(scratch_address + 8 * L.TALLY)
+    for word in range(L.TALLY_WORDS):
+        tally[word] = 0
+    values[LOWEST], values[HIGHEST], tally[SMALLEST] = math.inf, -math.inf, np.int64(NO_SMALLEST)
     for start in range(0, size, L.BLOCK):
         count = L.BLOCK if size - start > L.BLOCK else size - start
         take_block(load_block(address, start, count, kind, state), count, scratch_address)
