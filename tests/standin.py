@@ -1,18 +1,19 @@
-"""The CPU stands in for a device: every row is computed by operations of torch and stays there until it is fetched."""
+"""The CPU stands in for a device: rows are computed by operations of torch and stay there until they are fetched."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from nanlab.stats import StatsTable, _early, _table
+from nanlab.stats import StatsTable, _early
 from nanlab.stats._device import DeviceRow
 
 
 class Mail:
-    """Letters of the stand-in: each arrives when it was asked for ``delay`` times, or never."""
+    """Letters of the stand-in: each has arrived when it was asked for more than ``delay`` times; None: never."""
 
     def __init__(self, delay: int | None) -> None:
         self.delay = delay
@@ -21,23 +22,34 @@ class Mail:
         self.asked: dict[int, int] = {}
 
     def arrived(self, letter: _early.HostLetter) -> bool:
-        if self.delay is None:
-            return False
-        self.asked[id(letter)] = self.asked.get(id(letter), -1) + 1
-        return self.asked[id(letter)] >= self.delay
+        self.asked[id(letter)] = self.asked.get(id(letter), 0) + 1
+        return self.delay is not None and self.asked[id(letter)] > self.delay
 
 
-def stand_in(patch: pytest.MonkeyPatch, delay: int | None = 1) -> Mail:
-    """Let each tensor count as one of a device; the letters of a batch arrive ``delay`` batches later (None: never)."""
-    mail, add_elements, send = Mail(delay), StatsTable._add_elements, _early.HostCourier.send
-    read = _early.HostLetter.read
+def stand_in(
+    patch: pytest.MonkeyPatch, delay: int | None = 1, on_device: Callable[[torch.Tensor], bool] = lambda tensor: True
+) -> Mail:
+    """Let each tensor that is ``on_device`` count as one of a device; letters arrive ``delay`` batches later."""
+    mail = Mail(delay)
+    add, add_change = StatsTable.add, StatsTable.add_change
+    send, read = _early.HostCourier.send, _early.HostLetter.read
 
-    def stay(self: Any, t: torch.Tensor, times: int, implicit_zeros: int) -> int:
-        flush, self.flush = self.flush, lambda: None
+    def add_there(self: Any, t: torch.Tensor) -> int:
+        if not on_device(t):
+            return add(self, t)
+        kernels, self._kernel_of, self.flush = self._kernel_of, {}, lambda: None
         try:
-            return add_elements(self, t, times, implicit_zeros)
+            return add(self, t)
         finally:
-            self.flush = flush
+            self._kernel_of = kernels
+            del self.flush
+
+    def add_change_there(self: Any, new: torch.Tensor, old: torch.Tensor) -> int:
+        kernels, self._kernels = self._kernels, None
+        try:
+            return add_change(self, new, old)
+        finally:
+            self._kernels = kernels
 
     def sent(self: _early.HostCourier, rows: list[tuple[int, DeviceRow]], streams: Any) -> _early.HostLetter:
         mail.sent += 1
@@ -47,8 +59,8 @@ def stand_in(patch: pytest.MonkeyPatch, delay: int | None = 1) -> Mail:
         mail.read += 1
         return read(self)
 
-    patch.setattr(_table, "load_kernels", lambda: None)
-    patch.setattr(StatsTable, "_add_elements", stay)
+    patch.setattr(StatsTable, "add", add_there)
+    patch.setattr(StatsTable, "add_change", add_change_there)
     patch.setattr(_early.HostCourier, "send", sent)
     patch.setattr(_early.HostLetter, "arrived", lambda letter: mail.arrived(letter))
     patch.setattr(_early.HostLetter, "read", read_and_count)

@@ -55,22 +55,18 @@ class Holding:
     def __init__(self, owned: Callable[[int], bool]) -> None:
         self.nbytes = 0  # of distinct storages
         self._owned = owned
-        self._limit: int | None = None
+        self.limit = MOST  # bytes from which on the oldest are to be dropped
+        self._asked = False  # whether a device was asked for it
         self._cells: dict[int, set[Held]] = {}
         self._counted: dict[int, int] = {}  # bytes of each storage, as far as they count
-
-    @property
-    def limit(self) -> int:
-        """Bytes from which on the oldest are to be dropped."""
-        return MOST if self._limit is None else self._limit
 
     def take(self, tensor: Tensor, watched: bool) -> Held:
         """Hold a tensor.
 
         watched: notice by its version that it was overwritten (not where the call that is running writes it).
         """
-        if self._limit is None and not tensor.is_cpu:
-            self._limit = limit_of(tensor.device)
+        if not self._asked and tensor.is_cuda:
+            self.limit, self._asked = limit_of(tensor.device), True
         try:
             alias = None if is_wrapper(tensor) else alias_of(tensor)
         except Exception:  # odd tensors fail in many ways; this one is not held
@@ -137,9 +133,7 @@ class Holding:
 
 
 def limit_of(device: torch.device) -> int:
-    """The budget: 1 GiB, or a tenth of what the program could have of the device's memory now, if that is less."""
-    if device.type != "cuda":
-        return MOST
+    """The budget on a CUDA device: 1 GiB, or a tenth of the memory that the program could have of it now, if that is less."""
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return min(MOST, int(free) // SHARE)
 

@@ -41,30 +41,37 @@ class Waiting:
 
 
 def emptied(call: Call, reason: str) -> Waiting:
-    """The call without its tensors, and why."""
-    return Waiting(replace(call, targets=[], args=(), kwargs={}, old=None, node=None, lost=reason), [], ())
+    """The call, which lets go of its tensors, and why."""
+    call.targets, call.args, call.kwargs, call.old, call.node, call.lost = [], (), {}, None, None, reason
+    return Waiting(call, [], ())
 
 
 def held(call: Call, holding: Holding, node: SavedValues | None) -> Waiting:
-    """The call, with its tensors held; ``node``: what its autograd node had saved."""
+    """The call, which lets go of its tensors, and what holds them; ``node``: what its autograd node had saved."""
     cells: dict[int, Held] = {}
+    take, watched = (
+        holding.take,
+        call.plan.plain,
+    )  # else the version of what it writes is told only when it has returned
 
-    def hold(value: Any, watched: bool) -> Any:
+    def hold(value: Any) -> Any:
         if isinstance(value, Tensor):
-            if id(value) not in cells:
-                cells[id(value)] = holding.take(value, watched)
-            return cells[id(value)]
+            cell = cells.get(id(value))
+            if cell is None:
+                cell = cells[id(value)] = take(value, watched)
+            return cell
         if type(value) in (list, tuple):
-            return type(value)([hold(part, watched) for part in value])
+            return type(value)([hold(v) if isinstance(v, (Tensor, list, tuple)) else v for v in value])
         return value
 
-    watched = call.plan.plain  # else the version of what it writes is told only when it has returned
-    parts = [hold(part, watched) for part in (call.targets, tuple(call.args), call.old)]
-    kwargs = {name: hold(part, watched) for name, part in call.kwargs.items()}
-    saved = {name: hold(part, False) for name, part in node.values.items()} if node is not None else {}
+    targets, args, old = hold(call.targets), hold(tuple(call.args)), hold(call.old)
+    kwargs = {name: hold(value) for name, value in call.kwargs.items()}
+    watched = False
+    saved = {name: hold(value) for name, value in node.values.items()} if node is not None else {}
     waiting = emptied(call, "")
-    waiting.call.node = SavedValues(node.label, {}) if node is not None else None
-    waiting.cells, waiting.form = list(cells.values()), (parts[0], parts[1], kwargs, parts[2], saved)
+    if node is not None:
+        call.node = SavedValues(node.label, {})
+    waiting.cells, waiting.form = list(cells.values()), (targets, args, kwargs, old, saved)
     return waiting
 
 

@@ -1,0 +1,550 @@
+"""Operands are held until the device has told who is guilty; the CPU stands in for the device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.capture import holding, pending
+from nanlab.capture.pending import Pending
+from nanlab.stats import _early
+from nanlab.stats._device import DeviceRow
+
+sys.path.insert(0, str(Path(__file__).parent / "corpus"))
+
+import harness
+from standin import Mail, stand_in
+
+PROGRAMS = (
+    "f001",  # forward
+    "f038",  # where, backward
+    "f042",  # repaired in place
+    "f049",  # eigh, backward
+    "f055",  # a custom Function
+    "f058",  # autocast
+    "f073",  # uninitialised memory
+    "f080",  # reentrant checkpoint
+    "f083",  # complex
+    "f094",  # attention mask
+    "t003",  # loss scaler, clipping
+    "t025",  # a fault inside of an optimizer
+    "t036",  # Adam with foreach, in half precision
+    "t047",  # running statistics
+    "t052",  # two optimizers
+    "h007",  # healthy, a loss scaler calibrates
+)
+
+
+@pytest.fixture
+def mail(monkeypatch: pytest.MonkeyPatch) -> Mail:
+    """Letters of 8 operations, which arrive 8 operations later."""
+    monkeypatch.setattr(pending, "CALLS", 8)
+    return stand_in(monkeypatch)
+
+
+def run(name: str, on_fault: Any = "record") -> nanlab.Trace:
+    """A program of the corpus under a watch."""
+    (path,) = harness.case_files([name])
+    torch.manual_seed(0)
+    module = harness.load(path)
+    model, step = module.build()
+    with nanlab.watch(model, on_fault=on_fault, keep=99) as trace:
+        for i in range(module.META["n_steps"]):
+            step(i)
+    return trace
+
+
+def told(trace: nanlab.Trace) -> dict[str, Any]:
+    """What is said of the culprit, of every row, and of which operations operands are kept."""
+    ops = trace.ops
+    facts: dict[str, Any] = {
+        "rows": list(zip(ops.position, ops.op, ops.line, ops.status, strict=True)),
+        "kept": sorted(trace.recording.kept),
+        "end": trace.recording.end,
+    }
+    if (found := trace.culprit) is not None:
+        place = found.cause, found.file, found.line, found.op, found.phase, found.step, found.title
+        fixes = [(fix.title, fix.code, fix.verified, fix.distortion) for fix in found.fixes]
+        facts |= {"place": place, "elements": found.evidence.to_string(), "samples": found.samples, "fixes": fixes}
+    return facts
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_device_tells_what_the_cpu_tells(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = told(run(name))
+    monkeypatch.setattr(pending, "CALLS", 16)
+    mail = stand_in(monkeypatch)
+    trace = run(name)
+    assert not trace.notes
+    assert told(trace) == expected
+    assert mail.sent > 0
+
+
+@pytest.mark.parametrize("name", ["f001", "f038", "t025"])
+def test_watch_stops_where_it_stops_on_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(name, "stop")
+    stand_in(monkeypatch)
+    trace = run(name, "stop")
+    assert trace.recording.ended == expected.recording.ended == "fault"
+    assert told(trace) == told(expected)
+
+
+def test_what_was_kept_is_bit_for_bit_what_the_cpu_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run("f042").recording.kept
+    stand_in(monkeypatch)
+    kept = run("f042").recording.kept
+    assert kept.keys() == expected.keys()
+    for position, one in kept.items():
+        ours, theirs = _bits((one.args, one.outputs, one.saved)), _bits(_parts(expected[position]))
+        assert ours == theirs and ours, position
+
+
+def _parts(kept: Any) -> tuple[Any, ...]:
+    return kept.args, kept.outputs, kept.saved
+
+
+def _bits(values: Any) -> list[bytes]:
+    if isinstance(values, torch.Tensor):
+        return [values.contiguous().numpy().tobytes()]
+    parts = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
+    return [found for part in parts for found in _bits(part)]
+
+
+# -- results ------------------------------------------------------------------------------------------------------
+
+
+def train(optimizer: Callable[..., Any]) -> list[bytes]:
+    """Parameters, gradients and running statistics after a few steps, bit for bit."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 3))
+    stepper = optimizer(model.parameters())
+    for i in range(4):
+        x = torch.randn(32, 6)
+        x[i] *= 2.0
+        y = model(x)
+        (y + y.detach().mul_(0.5)).square().mean().backward()
+        model(x * 0.5).exp().mean().backward()  # gradients are added in place
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        stepper.step()
+        stepper.zero_grad(set_to_none=i % 2 == 0)
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    return _bits([t.detach() for t in (*model.state_dict().values(), *grads)])
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.usefixtures("mail")
+def test_results_are_the_same_bits_with_and_without_a_watch(foreach: bool) -> None:
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, 0.01, foreach=foreach)
+
+    expected = train(optimizer)
+    with nanlab.watch(on_fault="record") as trace:
+        watched = train(optimizer)
+    assert not trace.notes
+    assert watched == expected
+
+
+# -- what is held ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[Pending]:
+    """The windows of the watches that a test starts."""
+    found: list[Pending] = []
+    begin = Pending.__init__
+
+    def noted(self: Pending, *args: Any) -> None:
+        begin(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(Pending, "__init__", noted)
+    return found
+
+
+def is_freed(weak: int) -> bool:
+    """Whether nobody holds a storage any more."""
+    return torch.UntypedStorage._expired(weak)
+
+
+def weak(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._weak_ref()
+
+
+def test_sound_operations_are_let_go_when_their_letter_has_come(mail: Mail, held: list[Pending]) -> None:
+    with nanlab.watch(on_fault="record"):
+        first = torch.ones(1000) * 2.0
+        gone = weak(first)
+        y = first + 1.0
+        del first
+        assert not is_freed(gone)  # nobody knows yet whether the sum was sound
+        for _ in range(40):
+            y = y * 1.0
+        assert is_freed(gone)
+        assert held[0].held.nbytes <= 2 * 8 * 2 * 4000
+    assert mail.read >= 3
+
+
+def test_guilty_operation_is_judged_before_the_step_ends(mail: Mail) -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.tensor([0.0, 4.0])
+        y = x.log()
+        for _ in range(30):
+            y = y + 1.0
+        assert [trace.recording.kept[p].args[0].tolist() for p in trace.recording.kept] == [[0.0, 4.0]]
+        assert trace.recording.pending
+    assert trace.ops.status.tolist()[:4] == ["ok", "born", "carried", "carried"]
+
+
+def boom() -> None:
+    raise KeyError("in the middle of a step")
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("delay", [1, None])
+@pytest.mark.parametrize("end", [nothing, boom])
+@pytest.mark.parametrize("on_fault", ["record", "stop"])
+def test_nothing_is_held_after_the_watch(
+    end: Callable[[], None], on_fault: Any, delay: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch, delay)
+    model = nn.Linear(4, 1)
+    found = []
+    try:
+        with nanlab.watch(model, on_fault=on_fault):
+            x = torch.rand(50, 4)
+            hidden = model(x)
+            loss = hidden.sqrt().sum()
+            loss.backward()
+            found = [weak(t) for t in (x, hidden, loss)]
+            del x, hidden, loss
+            end()
+    except KeyError:
+        pass
+    assert all(is_freed(one) for one in found) and found
+
+
+@pytest.mark.usefixtures("mail")
+def test_nothing_is_held_when_a_step_has_ended(held: list[Pending]) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    bytes_held, found = [], []
+    with nanlab.watch(model, on_fault="record"):
+        for _ in range(3):
+            if found:
+                model(torch.ones(1, 4))  # the next step begins
+                assert is_freed(found[-1])
+            x = torch.rand(50, 4)
+            found.append(weak(x))
+            model(x).sum().backward()
+            del x
+            optimizer.step()
+            bytes_held.append(held[0].held.nbytes)
+    assert min(bytes_held) > 0 and held[0].held.nbytes == 0
+
+
+def test_no_graph_is_held(mail: Mail) -> None:
+    mail.delay = None
+    with nanlab.watch(on_fault="record"):
+        leaf = torch.ones(500, requires_grad=True)
+        big = leaf * 3.0  # exp saves its result, not this
+        saved = torch.rand(500)
+        y = (big * saved).sum()
+        node = y.grad_fn
+        assert sys.getrefcount(y) == 2
+        del y
+        assert sys.getrefcount(node) == 2
+
+
+def test_budget_holds_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch, held: list[Pending]) -> None:
+    monkeypatch.setattr(holding, "MOST", 40_000)
+    stand_in(monkeypatch, delay=None)
+    most, add = [], Pending.add
+
+    def measured(self: Pending, call: Any) -> None:
+        add(self, call)
+        most.append(self.held.nbytes)
+
+    monkeypatch.setattr(Pending, "add", measured)
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.zeros(1000)
+        x[3] = -1.0
+        bad = x.sqrt()  # old enough to be dropped
+        for _ in range(20):
+            x = x + 1.0
+        late = (x - 20.0).log()  # is not
+        (bad + late).sum()
+    assert 30_000 < max(most) <= 40_000
+    born = trace.ops[trace.ops.status == "born"]
+    assert born.op.tolist()[:2] == ["sqrt", "log"]
+    assert list(trace.recording.kept) == [born.position.tolist()[1]]
+    (note,) = trace.notes
+    assert note.startswith("the operands of sqrt at position") and "they were dropped" in note
+
+
+# -- memory that is written afterwards --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mail")
+def test_operand_that_is_overwritten_afterwards_is_kept_as_it_was() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        divisor, total = torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0])
+        ratio = total / divisor
+        ratio.mul_(2.0)  # the result
+        divisor[0] = 5.0  # an operand, by a view
+        torch.add(total, 1.0, out=total)  # another
+        torch._foreach_add_([ratio], 1.0)
+        ratio.sum()
+    kept = next(k for k in trace.recording.kept.values() if k.op is torch.ops.aten.div.Tensor)
+    assert [t.tolist() for t in (*kept.args, *kept.outputs)] == [[1.0, 1.0], [0.0, 2.0], [float("inf"), 0.5]]
+    assert not trace.notes
+
+
+@pytest.mark.usefixtures("mail")
+def test_what_is_too_large_to_be_copied_is_given_up_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "COPY_EACH", 100)
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.zeros(100)
+        y = x.log()
+        x.add_(1.0)
+        y.sum()
+    assert trace.ops.status.tolist()[:3] == ["ok", "born", "ok"]
+    assert not trace.recording.kept
+    assert trace.notes == [
+        "the operands of log at position 1 are not kept, so its cause and fixes are not told: "
+        "they were overwritten before their device had told its statistics"
+    ]
+
+
+@pytest.mark.usefixtures("mail")
+def test_write_that_no_operation_made_is_noticed_by_the_version() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.zeros(10)
+        y = x.log()
+        with torch._C._DisableTorchDispatch():
+            x.fill_(3.0)
+        y.sum()
+    assert not trace.recording.kept
+    assert "overwritten" in trace.notes[0]
+
+
+@pytest.mark.usefixtures("mail")
+def test_memory_that_is_freed_under_a_tensor_is_not_read() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.zeros(10)
+        y = x.log()
+        x.untyped_storage().resize_(0)  # as sharded parameters are freed
+        y.sum()
+    assert trace.ops.status.tolist() == ["ok", "born", "carried"]
+    assert not trace.recording.kept
+
+
+@pytest.mark.usefixtures("mail")
+def test_tensor_given_other_data_is_kept_with_what_it_held() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        p = nn.Parameter(torch.zeros(3))
+        y = p.log()
+        p.data = torch.ones(3)
+        y.sum()
+    (kept,) = trace.recording.kept.values()
+    assert kept.args[0].tolist() == [0.0, 0.0, 0.0]
+
+
+# -- what may come in the way ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_device", [torch.float32, torch.float64])
+def test_operations_between_host_and_device_have_the_status_of_the_cpu(
+    on_device: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program() -> list[str]:
+        with nanlab.watch(on_fault="record") as trace:
+            x = torch.tensor([0.0, 1.0, 2.0])
+            there = x.double().log()
+            back = there.float()
+            mask = torch.full((3,), float("-inf"))
+            torch.softmax(back.double() + mask.double(), 0).float().nan_to_num().sum()
+            (back * 0.0).double().exp()
+        return trace.ops.status.tolist()
+
+    expected = program()
+    monkeypatch.setattr(pending, "CALLS", 4)
+    stand_in(monkeypatch, on_device=lambda tensor: tensor.dtype is on_device)
+    assert program() == expected
+    assert {"born", "carried", "turned", "intended", "healed"} <= set(expected)
+
+
+@pytest.mark.usefixtures("mail")
+def test_odd_tensors_pass_through() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(3):
+            torch.empty(3, device="meta") + 1
+            torch.eye(3).to_sparse() @ torch.ones(3, 2)
+            (torch.eye(3).to_sparse_csr() @ torch.ones(3, 2)).log()
+            torch.complex(torch.ones(2), torch.zeros(2)).conj().abs()
+            torch.empty(0).sum()
+            torch.vmap(torch.sin)(torch.ones(3, 2))
+            torch.func.grad(lambda x: x.log().sum())(torch.zeros(3))
+            with torch.inference_mode():
+                (torch.zeros(4) / 0.0).add_(1.0)
+    assert not trace.notes
+    kept = list(trace.recording.kept.values())
+    assert {k.op.__name__ for k in kept} == {"log.default", "div.Tensor"}
+    assert not any(t.is_inference() for k in kept for t in k.outputs)
+
+
+@pytest.mark.usefixtures("mail")
+def test_what_is_kept_while_the_program_is_in_inference_mode_can_be_differentiated() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        torch.zeros(3).log()
+        with torch.inference_mode():
+            x = torch.ones(3)
+            for _ in range(20):
+                x = x + 1.0
+        (kept,) = trace.recording.kept.values()
+    assert not kept.args[0].is_inference()
+
+
+def test_memory_written_piece_by_piece_leads_back_to_the_bad_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program() -> nanlab.Trace:
+        with nanlab.watch(on_fault="record") as trace:
+            table = torch.zeros(4, 3)
+            for i in (3, 1, 4, 2):
+                table[i - 1] = torch.log(torch.full((3,), float(i)) - 2.5)
+            (table * nn.Parameter(torch.ones(3))).sum().backward()
+        return trace
+
+    def pieces(trace: nanlab.Trace) -> list[list[int | None]]:
+        """The rows that each bad snapshot came from; None stands for an earlier snapshot."""
+        recording = trace.recording
+        snapshots = [s for s in recording.sources.values() if s.kind == "snapshot" and s.number in recording.bad]
+        return [[row if row >= 0 else None for row in s.parents] for s in snapshots]
+
+    expected = program()
+    monkeypatch.setattr(pending, "CALLS", 8)
+    stand_in(monkeypatch)
+    trace = program()
+    assert pieces(trace) == pieces(expected) and len(pieces(trace)) == 3
+    found = trace.culprit
+    assert found is not None and (found.cause, found.op) == ("log-of-negative", "log")
+    assert found.fixes and found.fixes[0].verified
+
+
+def test_failure_of_our_own_lets_everything_go(mail: Mail, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Pending) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Pending, "_look", broken)
+
+    def program() -> int:
+        with nanlab.watch(on_fault="record"):
+            x = torch.ones(100)
+            gone = weak(x)
+            for _ in range(20):
+                x = x + 1.0
+            assert is_freed(gone)
+        return gone
+
+    with pytest.warns(RuntimeWarning, match="nanlab itself failed"):
+        program()
+
+
+# -- a CUDA device -----------------------------------------------------------------------------------------------
+
+
+def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of what is enqueued, with a CUDA that does nothing but write it down."""
+    log: list[Any] = []
+
+    class Event:
+        def query(self) -> bool:
+            log.append("query")
+            return True
+
+        def synchronize(self) -> None:
+            log.append("wait for the event")
+
+    class Stream:
+        def __init__(self, device: Any = None) -> None:
+            self.device = device
+
+        def wait_stream(self, other: Any) -> None:
+            log.append(("waits for", other))
+
+        def record_event(self) -> Event:
+            log.append(("event on", self))
+            return Event()
+
+        def __enter__(self) -> None:
+            log.append(("on", self))
+
+        def __exit__(self, *error: object) -> None:
+            log.append(("off", self))
+
+    device, default, current, other = torch.device("cuda:0"), Stream(), Stream(), Stream()
+    empty = torch.empty
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: default)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait for the device"))
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **rest: empty(*size, **rest))
+    courier = _early.courier_of(device)
+    rows = [
+        (4, DeviceRow(torch.arange(20), 3, 0, 1, 0, "float64")),
+        (7, DeviceRow(torch.ones(9).long(), 1, 0, 1, 0, "keys")),
+    ]
+    letter = courier.send(rows, [other])
+    own = courier._stream
+    assert set(log[:3]) == {("waits for", s) for s in (default, current, other)}
+    assert log[3:] == [("on", own), ("event on", own), ("off", own)]
+    assert letter.arrived() and log[-1] == "query"
+    assert (letter.rows, letter.read().tolist()) == ([4, 7], [[1, 2, 3], [1, 1, 1]])
+    courier.wait()
+    assert log[-2:] == ["wait for the event", "wait for the device"]
+
+
+def waits(program: Callable[[], None]) -> int:
+    """How often the host waited for a CUDA device."""
+    both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=both) as profile:
+        program()
+    names = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+    return sum(event.count for event in profile.key_averages() if event.key in names)
+
+
+@pytest.mark.cuda
+def test_fault_on_cuda_has_cause_elements_and_fixes_and_no_operation_waits() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.ReLU(inplace=True))]).cuda()
+    x = torch.rand(64, 32).cuda()
+
+    def healthy() -> None:
+        y = x
+        for _ in range(10):
+            y = torch.relu(model(y) + y)
+        y.mean().backward()
+
+    with nanlab.watch(model, on_fault="record"):
+        healthy()  # kernels are loaded
+    with nanlab.watch(model, on_fault="record") as trace:
+        waited = waits(healthy)
+    assert waited <= 4 and len(trace.ops) > 500
+    with nanlab.watch(model, on_fault="record") as trace:
+        healthy()
+        torch.log(model(x).sum(1) * 0.0).sum().backward()
+        for _ in range(4):
+            healthy()
+    found = trace.culprit
+    assert found is not None and (found.cause, found.op) == ("log-of-zero", "log")
+    assert len(found.evidence) and found.fixes and found.fixes[0].verified
+    assert all(t.is_cuda for kept in trace.recording.kept.values() for t in kept.outputs)
