@@ -14,7 +14,8 @@ import harness
 import score
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-LOOPS = "t003 t016 t019 t022 t026 t030 t040 t091 t092 t093 t094 t095 t096 t097 t098 t099".split()
+LOOPS = """t003 t016 t019 t022 t026 t030 t040 t091 t092 t093 t094 t095 t096 t097 t098 t099
+    t100 t106 t109 t112 t118 t122 t128 t129 t130 t135""".split()
 
 
 @pytest.mark.parametrize("number", LOOPS)
@@ -30,7 +31,7 @@ def test_repaired_twin_raises_no_alarm(number: str) -> None:
     assert not found.alarm and not found.answer.notes, str(found)
 
 
-@pytest.mark.parametrize("number", ["h201", "h202", "h209", "h212", "h213"])
+@pytest.mark.parametrize("number", ["h201", "h202", "h209", "h212", "h213", "h220", "h226", "h230", "h232"])
 def test_healthy_loop_has_nothing_worse_than_a_note(number: str) -> None:
     found = score.watch(harness.case_files([number], "h")[0])
     assert not found.cause and not found.notes

@@ -22,6 +22,7 @@ from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.reading import Reading
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
+from nanlab.capture.standing import Standing
 from nanlab.capture.steps import StepClock
 from nanlab.capture.writing import Writing, targets_of
 from nanlab.trace.failure import ReadOut
@@ -75,6 +76,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.recording, self.lines, self.clock = recording, lines, clock
         self.ledger = Ledger()
         self.evidence = Evidence(recording, self.ledger)
+        self.standing = Standing(recording)
         self.pending = Pending(recording, self.evidence, self.quiet)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
@@ -158,6 +160,9 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         if self.recording.pending:
             self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
         target = args[0] if args else None
+        if plan.writes and isinstance(target, list) and not self.in_optimizer and not torch.is_grad_enabled():
+            with self.quiet():
+                self.standing.about_to_write(target)
         if not plan.writes or not isinstance(target, Tensor) or plan.overwrites or target.layout is not torch.strided:
             return None
         if self.in_optimizer and not plan.optimizer_risk:

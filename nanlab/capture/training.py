@@ -155,6 +155,9 @@ class TrainingRecorder:
         self._written.append((entry.owner, position))
         if not self.ops.in_optimizer:
             self._by_hand.append((entry.owner, position))
+            if old is not None:
+                with self.ops.quiet():
+                    self.ops.standing.look(entry.owner, target, old)
         if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
                 recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
@@ -242,6 +245,7 @@ class TrainingRecorder:
         key = _key(owner, parameter)
         if copied and key in self._before:
             old, _ = self._before[key]
+            ops.standing.look(owner, parameter, old)
             update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
             self._before[key] = (old, value)
         self._done.add(owner)

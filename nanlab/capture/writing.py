@@ -14,6 +14,7 @@ from nanlab.capture.ledger import Entry, Ledger, shape_of, storage_of, view_key
 from nanlab.capture.pending import Pending
 from nanlab.capture.placing import Place
 from nanlab.capture.plans import Plan
+from nanlab.capture.standing import Standing
 from nanlab.trace.recording import (
     BACKWARD,
     FACTOR,
@@ -59,6 +60,7 @@ class Writing:
     recording: Recording
     ledger: Ledger
     evidence: Evidence
+    standing: Standing
     pending: Pending
     chunk: Chunk
     depth: int
@@ -114,6 +116,9 @@ class Writing:
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and not torch.is_grad_enabled():
             self._notice_owners(targets, call, old)
+            if not self.standing.idle:
+                with self.quiet():
+                    self.standing.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
         if plan.special:
             self.special(plan.special, call, args)
         return call
@@ -247,6 +252,12 @@ class Writing:
                     if self.chunk.meta[at] in (FORWARD, OTHER):
                         self.chunk.meta[at] = OPTIMIZER
                 self.wrote(entry, call + i, target, old if i == 0 else None)
+
+    def _owner(self, target: Tensor) -> int:
+        """The number of the parameter or buffer that a tensor is; -1 if it is none."""
+        storage = storage_of(target)
+        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        return -1 if entry is None else entry.owner
 
 
 def targets_of(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from nanlab.analysis.first_losses import first_losses
+from nanlab.analysis.standing import moves_in_float32
 from nanlab.analysis.training import where
 from nanlab.capture.silent import SQUARES
 from nanlab.formats import format_of
@@ -205,6 +206,9 @@ def _stopped(member: Standstill) -> bool:
 
 def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
     name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
+    title = "count in an integer, which model.to(dtype) leaves alone"
+    goes_on = moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1)
+    fix = Fix(f"{title}; in float32 it goes on", "torch.zeros((), dtype=torch.int64)", verified=True)
     return Finding(
         cause="absorbed-update",
         severity="error",
@@ -213,7 +217,7 @@ def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
         f"{2 / format_of(_dtype(dtype)).ulp:g}. Nothing moved in the last {member.still} steps.",
         step=trace.recording.step_of(member.first),
         symptom="silent-underflow",
-        fixes=[Fix("count in an integer, which model.to(dtype) leaves alone", "torch.zeros((), dtype=torch.int64)")],
+        fixes=[fix if goes_on else Fix(title, "torch.zeros((), dtype=torch.int64)")],
         harmful=True,
         **where(trace.recording, member.at),
     )
@@ -237,15 +241,24 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
         step=recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[
-            Fix(
-                "keep these values in float32",
-                "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}",
-            ),
+            _in_float32(trace, stuck),
             Fix("stochastic rounding, or a larger step", "lr=... above value / 512"),
         ],
         harmful=whole,
         **(where(recording, first.at)),
     )
+
+
+def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:
+    """Wider values, tried on an update that was kept."""
+    title, code = "keep these values in float32", "model.float()  # and torch.autocast for the forward pass"
+    if stuck[0].by_hand:
+        code = "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}"
+    tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck)
+    moved, numel = next((t for t in tried if t is not None), (0, 0))
+    if not moved:
+        return Fix(title, code)
+    return Fix(f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verified=True)
 
 
 def _vanished_finding(trace: Trace, first: Standstill, shown: str) -> Finding:

@@ -188,6 +188,7 @@ class Recording:
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)
     kept: dict[int, Kept] = field(default_factory=dict)
+    standing: dict[int, Kept] = field(default_factory=dict)  # by parameter: an update that changed nothing
     shadows: dict[int, Shadow] = field(default_factory=dict)
     node_runs: NodeRuns = field(default_factory=NodeRuns)
     passes: list[BackwardPass] = field(default_factory=list)

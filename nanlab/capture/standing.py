@@ -1,0 +1,76 @@
+"""Updates in half precision that changed nothing: one of each is kept, so that it can be tried in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nanlab.trace.recording import Kept, Recording
+
+Tensor = torch.Tensor
+LOOKS = 4  # at one parameter; what stands still does so from the beginning
+MOST = 8  # parameters of which an update is kept
+LARGEST = 1 << 20  # elements of the largest one
+LOW = (torch.float16, torch.bfloat16)
+
+
+class Standing:
+    """Which parameters stood still when they were last looked at, and the next operations that write them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.waiting: set[int] = set()  # numbers of parameters whose next writes are kept
+        self._looks: dict[int, int] = {}
+        self._lists = LOOKS  # calls on lists of tensors that are still looked at
+        self._before: list[Tensor] = []  # what the tensors of such a call held
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do about the call that has run."""
+        return not self.waiting and not self._before
+
+    def about_to_write(self, targets: list[Tensor]) -> None:
+        """Copy the tensors of a list that an operation is about to write; an optimizer keeps copies itself."""
+        low = all(isinstance(t, Tensor) and t.dtype in LOW and t.numel() <= LARGEST for t in targets)
+        if self._lists and targets and low:
+            self._lists -= 1
+            self._before = [t.detach().clone() for t in targets[:MOST]]
+
+    def look(self, owner: int, new: Tensor, old: Tensor) -> None:
+        """Compare a parameter with what it was before it was updated."""
+        self.waiting.discard(owner)
+        looks = self._looks.get(owner, 0)
+        counter = new.numel() == 1 and new.is_cpu  # it goes on for a while
+        if (looks >= LOOKS and not counter) or new.dtype not in LOW or new.numel() > LARGEST or new.shape != old.shape:
+            return
+        self._looks[owner] = looks + 1
+        kept = self.recording.standing
+        if (owner in kept or len(kept) + len(self.waiting) < MOST) and torch.equal(new, old):
+            self.waiting.add(owner)
+
+    def wrote(self, targets: list[tuple[int, Tensor]], func: Any, args: Any, kwargs: Any, position: int) -> None:
+        """An operation wrote these (number of the parameter, or -1; tensor): keep its operands where one stands still."""
+        before, self._before = self._before, []
+        for (owner, target), old in zip(targets, before, strict=False):
+            if owner >= 0:
+                self.look(owner, target, old)
+        for i, (owner, _) in enumerate(targets):
+            if owner in self.waiting:
+                self._keep(owner, func, args, kwargs, position + i, i)
+
+    def _keep(self, owner: int, func: Any, args: Any, kwargs: Any, position: int, which: int) -> None:
+        """Copy the operands of an operation that wrote a parameter, which is to be found unchanged among them.
+
+        which: of the tensors in the first argument, where that is a list.
+        """
+        one = [_member(a, which) for a in args]
+        names = {k: _member(v, which) for k, v in kwargs.items()}
+        self.recording.standing[owner] = Kept(position, func, tuple(one), names, (), {})
+
+
+def _member(value: Any, which: int) -> Any:
+    """A copy of an argument; of a list of tensors or numbers, of one for each parameter, only that of one parameter."""
+    if isinstance(value, (list, tuple)) and which < len(value):
+        return [_member(value[which], 0)]
+    return value.detach().clone() if isinstance(value, Tensor) else value
