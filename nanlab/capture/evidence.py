@@ -14,6 +14,12 @@ Tensor = torch.Tensor
 KEEP_EACH = 64 << 20  # bytes of one kept operation
 KEEP_ALL = 512 << 20  # bytes of all of them
 KEEP_CALLS = 64  # kept operations of one step
+KEEP_USES = 8  # of these, operations that computed with what came in bad: data, a table, a likelihood of nothing
+# Layers, losses and reductions in which such a value shows first.
+_USES = frozenset(
+    """addmm mm bmm baddbmm mv convolution mkldnn_rnn_layer gru lstm native_layer_norm native_batch_norm
+    native_group_norm mse_loss smooth_l1_loss huber_loss nll_loss_forward nll_loss2d_forward logsumexp sub""".split()
+)
 UNHELD = "nothing of it could have been kept"  # a reason that no note tells
 
 
@@ -43,11 +49,12 @@ class Evidence:
         self.recording, self.ledger = recording, ledger
         self.bytes = 0
         self.calls = 0
+        self.uses = 0
         self.early: dict[int, int] = {}  # statistics number of a bad row that is on its device still -> NaNs in it
         self._told: set[str] = set()  # why operands were lost, as far as a note says it
 
     def new_step(self) -> None:
-        self.calls = 0
+        self.calls = self.uses = 0
 
     def judge(self, call: Call) -> None:
         """Give each output row of a call its status."""
@@ -64,8 +71,15 @@ class Evidence:
             status = self._status(call, position, reads)
             if status:
                 recording.status[position] = status
-            if status in (BORN, TURNED):
+            if status in (BORN, TURNED) or (status == CARRIED and self._uses_bad_data(call)):
                 self._keep(call)
+
+    def _uses_bad_data(self, call: Call) -> bool:
+        """Whether a call may be the first to compute with what came in bad; of the first few of a step."""
+        if call.lost or call.plan.name not in _USES or self.uses >= KEEP_USES:
+            return False
+        self.uses += 1
+        return True
 
     def _status(self, call: Call, position: int, reads: list[int]) -> int:
         if call.flags & UNINIT:
