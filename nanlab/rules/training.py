@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nanlab.analysis.clipping import USUAL, clipping
 from nanlab.analysis.provenance import Origin
+from nanlab.analysis.rates import finite_at_rate, last_finite_rate
 from nanlab.analysis.training import (
     Runaway,
     optimizer_step_at,
@@ -59,7 +60,7 @@ def learning_rate(fault: Fault) -> Finding | None:
         return None
     step = optimizer_step_at(recording, origin.position)
     if in_update(fault) and (fault.row[FLAGS] & LITERAL or (step is not None and not all(map(_finite, step.rates)))):
-        return _bad_rate(fault.finding, step)
+        return _bad_rate(fault, step)
     away = _drove_away(fault)
     return (
         _blame_update(fault, away, "learning-rate", learning_rate.explanation) if away and not _explodes(away) else None
@@ -226,20 +227,30 @@ def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
     return Fix(title, f"lr={limit / 2:.1g}")
 
 
-def _bad_rate(finding: Finding, step: OptimizerStep | None) -> Finding:
+def _last_rate(fault: Fault) -> list[Fix]:
+    """The last good rate, where the update is finite with it."""
+    rate = last_finite_rate(fault.recording, fault.position)
+    if rate is None or not finite_at_rate(fault.recording, fault.position, rate):
+        return []
+    code = 'if not math.isfinite(group["lr"]):\n    group["lr"] = last  # the last rate that was a number'
+    return [Fix(f"keep the last rate, {rate:.3g}, where the schedule gives no number", code, verified=True)]
+
+
+def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
     rate = next((r for r in step.rates if r is None or not math.isfinite(r)), None) if step else None
     shown = "not a real number" if rate is None else f"{rate:g}"
     return replace(
-        finding,
+        fault.finding,
         cause="learning-rate",
         title=f"the learning rate is {shown}",
         explanation=f"{learning_rate.explanation} Here the schedule gave the bad value, and the update spread it to every parameter; loss and gradients were finite.",
         phase="optimizer",
         fixes=[
+            *_last_rate(fault),
             Fix(
                 "guard the schedule against a length of zero, a step of zero and steps past its end",
                 "progress = min(step, total) / max(total, 1)",
-            )
+            ),
         ],
     )
 
