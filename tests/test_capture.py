@@ -189,6 +189,47 @@ def test_accumulated_micro_batches_share_a_step() -> None:
     assert len(trace.steps) == 3
 
 
+@pytest.mark.parametrize("bound", [None, 1e-3])
+def test_accumulated_gradients_have_one_row_and_the_norm_that_torch_computes(bound: float | None) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    norms, last = [], {}
+    with nanlab.watch(model) as trace:
+        for _ in range(3):
+            for _ in range(4):
+                model(torch.randn(4, 4)).square().mean().backward()
+            last = {name: p.grad.square().mean().sqrt().item() for name, p in model.named_parameters()}
+            norms.append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item())
+            if bound is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert trace.steps.gradient_norm.tolist() == pytest.approx(norms)
+    rows = trace.parameters
+    assert not rows.duplicated(["step", "parameter"]).any() and len(rows) == 3 * len(last)
+    assert rows[rows.step == 2].set_index("parameter").gradient_rms.to_dict() == pytest.approx(last)
+
+
+def test_a_program_that_was_stopped_has_no_step_in_which_nothing_ran() -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x: torch.Tensor) -> None:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    with nanlab.watch(model) as trace:
+        for i in range(4):
+            step(torch.full((4, 4), float("inf") if i == 2 else 1.0))
+    assert trace.culprit is not None and trace.culprit.step == 2
+    assert len(trace.steps) == 3 and (trace.steps.ops > 0).all()
+
+
 def test_a_loop_that_never_steps_has_a_step_per_iteration() -> None:
     model = nn.Linear(3, 1)
     with nanlab.watch(model) as trace, torch.no_grad():

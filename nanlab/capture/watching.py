@@ -196,7 +196,11 @@ class watch:
             recording.clock.append(time.perf_counter())
         del recording.clock[len(recording.starts) :]
         recording.clock[-1] = time.perf_counter()
-        self._judge()
+        try:
+            self._judge()
+        except FaultFound:
+            recording.starts.pop()  # nothing of this step has run
+            raise
         self.progress(recording)
         self._ops.evidence.new_step()
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
