@@ -35,7 +35,7 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
         argument = fault.subject(1, "other")
         pole = -1.0 if name.endswith("1py") else 0.0
     else:
-        argument, pole = fault.subject(), _POLES.get(name, 0.0)
+        argument, pole = fault.subject(1 if name == "polygamma" else 0), _POLES.get(name, 0.0)
     if (
         argument is None and fault.backward and fault.name == "div"
     ):  # saved by recomputation: its derivative 1 / x is at hand
@@ -46,6 +46,10 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
     values = values.double()
     if name == "logit":
         return argument, torch.minimum(values, 1 - values)
+    order = fault.argument(1, "p") if name == "mvlgamma" and not fault.backward else None
+    if isinstance(order, int):  # a product of gamma functions of x, x - 1/2, ..., x - (p - 1)/2
+        distance = values - (order - 1) / 2
+        return argument, torch.where(distance.abs() < 1e-6, torch.zeros_like(distance), distance)
     if name in ("lgamma", "digamma", "polygamma", "mvlgamma"):
         return argument, torch.where((values <= 0) & (values == values.round()), torch.zeros_like(values), values.abs())
     return argument, values - pole
@@ -225,7 +229,8 @@ def inverse_function_domain(fault: Fault) -> Match | None:
 # -- exp ---------------------------------------------------------------------------------------------------------------
 
 _EXPS = frozenset(
-    "exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erfcx linalg_matrix_exp matrix_exp".split()
+    """exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erfcx linalg_matrix_exp matrix_exp
+    soft_margin_loss""".split()
 )
 
 

@@ -10,7 +10,11 @@ from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 
 Tensor = torch.Tensor
 _SUMS = frozenset("add sub rsub sum mean cumsum logcumsumexp logaddexp addcmul lerp var std logsumexp diff".split())
-_PRODUCTS = frozenset("mul div addmm mm bmm baddbmm mv dot matmul convolution prod cumprod addcmul addcdiv".split())
+_PRODUCTS = frozenset(
+    """mul div addmm mm bmm baddbmm mv dot matmul convolution prod cumprod addcmul addcdiv upsample_linear1d
+    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d grid_sampler_2d""".split()
+)
+_WAVES = frozenset("sin cos tan polar sinc".split())
 
 # -- rows without a choice ---------------------------------------------------------------------------------------------
 
@@ -107,7 +111,7 @@ def _impossible_pair(fault: Fault) -> Match | None:
 def _intended_row(fault: Fault) -> Match | None:
     """An infinity that the program wrote went through a logsumexp into the loss."""
     for position in fault.origin.path:
-        if position >= 0 and fault.op_at(position) in ("logsumexp", "logcumsumexp"):
+        if position >= 0 and fault.op_at(position) in ("logsumexp", "logcumsumexp", "logaddexp"):
             stats = fault.recording.stats(position)
             title = (
                 f"logsumexp over {plural(stats.neginf + stats.nan, 'row')} that hold -inf throughout reached the loss"
@@ -173,7 +177,14 @@ def inf_minus_inf(fault: Fault) -> Match | None:
     Two masked log-probabilities subtracted, or scores of -inf added to a mask of +inf; mask with a finite number, or
     select what is valid first.
     """
-    if fault.name not in _SUMS or not _infinite_operands(fault):
+    if not _infinite_operands(fault):
+        return None
+    if fault.name in _WAVES and not fault.backward:
+        title = (
+            f"{fault.name} of an infinity has no value: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
+        )
+        return match(fault, title, columns=fault.named_operands)
+    if fault.name not in _SUMS:
         return None
     title = f"inf - inf in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
     return match(fault, title, columns=fault.named_operands)

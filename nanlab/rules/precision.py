@@ -16,6 +16,7 @@ Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
 _ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|\w*\.?\w*eps|0\.0+\d)|0\.9{6,}")
 _MIRRORED = frozenset("logit log1p acos asin acosh atanh erfinv".split())  # they fail at 1, not at 0
+_OF_SQUARES = frozenset("linalg_vector_norm norm frobenius_norm std".split())  # their squares overflow first
 _CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
 
 
@@ -43,10 +44,11 @@ def dtype_overflow(fault: Fault) -> Match | None:
         return None
     limit = format_of(getattr(torch, fault.dtype)).max
     values = fault.exact[fault.bad]
-    over = torch.isfinite(values) & (values.abs() > 0.5 * limit)
+    size = values.abs() ** 2 if fault.name in _OF_SQUARES else values.abs()
+    over = torch.isfinite(values) & (size > 0.5 * limit)
     if not bool(over.any()):
         return None
-    largest = values[over].abs().max()
+    largest = size[over].max()
     where = "the derivative of " if fault.backward else ""
     name = "cast" if fault.name == "_to_copy" else fault.name
     title = (

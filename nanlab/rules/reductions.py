@@ -53,6 +53,10 @@ def empty_reduction(fault: Fault) -> Match | None:
         size = _reduced(fault, first, None)
         title = f"{fault.forward} of {plural(size, 'sample')} divides by {size} - 1 = {size - 1}"
         return match(fault, title, x=first) if size <= 1 else None
+    if fault.name == "segment_reduce":
+        return match(
+            fault, f"segment_reduce of a segment without elements: {plural(fault.count, 'element')} not finite"
+        )
     if any(o.numel() == 0 for o in fault.operands):
         return match(fault, f"{fault.name} of an empty tensor of shape {tuple(first.shape)} is NaN")
     if fault.name == "div" and not fault.backward and fault.calls("cross_entropy", "nll_loss", "nanmean", "criterion"):
