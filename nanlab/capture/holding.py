@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
 from nanlab.capture.ledger import ViewKey, storage_of, view_key
-from nanlab.stats._memory import PLAIN, is_wrapper, unobserved
+from nanlab.stats._memory import is_wrapper, unobserved
 
 Tensor = torch.Tensor
 MOST = 1 << 30  # bytes held
@@ -18,12 +17,12 @@ COPY_EACH = 64 << 20  # bytes of the largest tensor that is copied
 
 
 class Held:
-    """One tensor of one call: an alias of it without its graph, or a copy made before it was overwritten.
+    """One tensor, for all calls that read or made it: an alias of it without its graph, or a copy made before it was overwritten.
 
     An alias, for the autograd engine takes other paths where somebody else holds the tensor itself.
     """
 
-    __slots__ = ("key", "nbytes", "original", "tensor", "version")
+    __slots__ = ("identity", "key", "nbytes", "original", "tensor", "uses", "version")
 
     def __init__(self, tensor: Tensor | None, key: int, nbytes: int) -> None:
         self.tensor = tensor  # None: it is gone
@@ -33,6 +32,8 @@ class Held:
             None  # the tensor whose version tells of writes that no operation made
         )
         self.version = -1
+        self.identity = 0  # id of the original
+        self.uses = 1  # calls
 
     def now(self) -> Tensor | None:
         """The tensor as it was when it was taken; None if it is gone or was overwritten."""
@@ -57,18 +58,24 @@ class Holding:
         self._owned = owned
         self.limit = MOST  # bytes from which on the oldest are to be dropped
         self._asked = False  # whether a device was asked for it
-        self._cells: dict[int, set[Held]] = {}
+        self._cells: dict[int, set[Held]] = {}  # by storage
+        self._known: dict[int, Held] = {}  # by the identity of the original
         self._counted: dict[int, int] = {}  # bytes of each storage, as far as they count
 
     def take(self, tensor: Tensor, watched: bool) -> Held:
-        """Hold a tensor.
+        """Hold a tensor. To be called within ``unobserved()``.
 
         watched: notice by its version that it was overwritten (not where the call that is running writes it).
         """
+        known = self._known.get(id(tensor))
+        if known is not None and known.original is not None and known.original() is tensor:
+            if known.version == version_of(tensor):
+                known.uses += 1
+                return known
         if not self._asked and tensor.is_cuda:
             self.limit, self._asked = limit_of(tensor.device), True
         try:
-            alias = None if is_wrapper(tensor) else alias_of(tensor)
+            alias = None if is_wrapper(tensor) else tensor.detach()
         except Exception:  # odd tensors fail in many ways; this one is not held
             alias = None
         storage = None if alias is None or tensor.is_meta else storage_of(alias)
@@ -76,22 +83,28 @@ class Holding:
             return Held(alias, 0, 0)
         held = Held(alias, storage._cdata, storage.nbytes())
         if watched:
-            held.original, held.version = weakref.ref(tensor), version_of(tensor)
+            held.original, held.version, held.identity = weakref.ref(tensor), version_of(tensor), id(tensor)
+            self._known[held.identity] = held
         self._count(held)
         return held
 
     def release(self, cells: Iterable[Held]) -> None:
         """Let go of tensors."""
         for held in cells:
-            held.tensor = held.original = None
-            self._discount(held)
+            held.uses -= 1
+            if not held.uses:
+                held.tensor = held.original = None
+                if self._known.get(held.identity) is held:
+                    del self._known[held.identity]
+                self._discount(held)
 
     def before_write(self, targets: list[Tensor]) -> None:
         """Copy what is held of the memory that is about to be written."""
         for target in targets:
             storage = storage_of(target)
             if storage is not None and storage._cdata in self._cells:
-                self._copy(list(self._cells[storage._cdata]))
+                with unobserved():
+                    self._copy(list(self._cells[storage._cdata]))
 
     def _copy(self, cells: list[Held]) -> None:
         copies: dict[tuple[ViewKey, torch.dtype], Tensor] = {}
@@ -141,11 +154,3 @@ def limit_of(device: torch.device) -> int:
 def version_of(tensor: Tensor) -> int:
     """How often a tensor was written in place, as far as torch knows; -1 where it does not count."""
     return -1 if tensor.is_inference() else tensor._version
-
-
-def alias_of(tensor: Tensor) -> Any:
-    """The same memory without the graph."""
-    if type(tensor) in PLAIN:
-        return tensor.detach()
-    with unobserved():
-        return tensor.detach()

@@ -13,9 +13,10 @@ import torch
 
 from nanlab.capture.calls import Call, SavedValues, saved_names, saved_values, tensors_of
 from nanlab.capture.evidence import KEEP_EACH, UNHELD, Evidence
-from nanlab.capture.holding import Holding, alias_of
+from nanlab.capture.holding import Holding
 from nanlab.capture.waiting import Waiting, emptied, held
 from nanlab.stats._early import Courier, Letter, courier_of
+from nanlab.stats._memory import unobserved
 from nanlab.trace.recording import FLAGS, UNINIT, Recording, Source
 
 Tensor = torch.Tensor
@@ -65,7 +66,8 @@ class Pending:
         if capturing or not _worth_holding(call):
             waiting = emptied(call, UNHELD)
         else:
-            waiting = held(call, self.held, self._saved(call.node) if call.node is not None else None)
+            with unobserved():
+                waiting = held(call, self.held, self._saved(call.node) if call.node is not None else None)
             self._holding.append(waiting)
         self._waiting.append(waiting)
         self._open += 1
@@ -260,4 +262,4 @@ def _worth_holding(call: Call) -> bool:
 def _detached(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_detached(part) for part in value)
-    return alias_of(value) if isinstance(value, Tensor) else value
+    return value.detach() if isinstance(value, Tensor) else value

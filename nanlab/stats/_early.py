@@ -57,7 +57,8 @@ class HostCourier:
     """For devices without streams and events."""
 
     def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> HostLetter:
-        return HostLetter([row for row, _ in rows], counts_of(rows))
+        with unobserved():
+            return HostLetter([row for row, _ in rows], counts_of(rows))
 
     def wait(self) -> None:
         return
@@ -91,7 +92,7 @@ class CudaCourier:
         here = torch.cuda.default_stream(self._device), torch.cuda.current_stream(self._device)
         for stream in {*streams, *here}:
             self._stream.wait_stream(stream)
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), unobserved():
             counts = counts_of(rows)
             host = torch.empty(counts.shape, dtype=counts.dtype, device="cpu", pin_memory=True)
             host.copy_(counts, non_blocking=True)
@@ -108,5 +109,4 @@ def courier_of(device: torch.device) -> Courier:
 
 def counts_of(rows: list[tuple[int, DeviceRow]]) -> torch.Tensor:
     """The counts of rows of one device, on that device, int64 [rows, 3]."""
-    with unobserved():
-        return torch.cat([row.words[COUNTS] for _, row in rows]).view(-1, 3)
+    return torch.cat([row.words[COUNTS] for _, row in rows]).view(-1, 3)
