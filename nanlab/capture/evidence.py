@@ -18,7 +18,8 @@ KEEP_USES = 8  # of these, operations that computed with what came in bad: data,
 # Layers, losses and reductions in which such a value shows first.
 _USES = frozenset(
     """addmm mm bmm baddbmm mv convolution mkldnn_rnn_layer gru lstm native_layer_norm native_batch_norm
-    native_group_norm mse_loss smooth_l1_loss huber_loss nll_loss_forward nll_loss2d_forward logsumexp sub""".split()
+    native_group_norm mse_loss smooth_l1_loss huber_loss nll_loss_forward nll_loss2d_forward logsumexp logcumsumexp sub
+    mul mean embedding""".split()
 )
 UNHELD = "nothing of it could have been kept"  # a reason that no note tells
 

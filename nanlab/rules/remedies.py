@@ -56,9 +56,7 @@ def _note(trace: Trace, text: str) -> None:
 
 
 # Their origin is no single operation: what the rule itself proposes is all there is.
-BEYOND_ONE_OPERATION = frozenset(
-    "learning-rate exploding-gradient scaler-misuse absorbed-update poisoned-parameter".split()
-)
+BEYOND_ONE_OPERATION = frozenset("learning-rate exploding-gradient scaler-misuse absorbed-update".split())
 
 
 def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:

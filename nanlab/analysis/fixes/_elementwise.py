@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nanlab import safe
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, eps_for, inside, number
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, inside, number
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
 
@@ -189,9 +189,36 @@ def xlogy(op: Operation) -> list[Candidate]:
     ]
 
 
+def xlog1py(op: Operation) -> list[Candidate]:
+    """x log(1 + y) at y = -1."""
+    eps = max(default_eps(op.dtype), 1e-5)
+    text = f"torch.special.xlog1py({{x}}, {{Y}}.clamp_min(-1 + {number(eps)}))"
+    return [
+        Candidate(
+            f"clamp the argument at -1 + {number(eps)}",
+            forms(called("xlog1py", arity=2), text),
+            lambda a, b: op.plain(a, b.clamp_min(-1 + eps)),
+        )
+    ]
+
+
+def polygamma(op: Operation) -> list[Candidate]:
+    """A derivative of digamma at its pole."""
+    eps = 1e-3 if op.dtype != torch.float64 else 1e-6
+    return [
+        Candidate(
+            f"clamp the argument at {number(eps)}",
+            forms(called("polygamma", arity=2), f"torch.polygamma({{x}}, {{Y}}.clamp_min({number(eps)}))"),
+            lambda n, t: op.plain(n, t.clamp_min(eps)),
+        )
+    ]
+
+
 ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(_FLOORED, floored),
     **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit", "special_ndtri"), inverse),
     **dict.fromkeys(("angle", "atan2", "hypot"), angles),
     "xlogy": xlogy,
+    "special_xlog1py": xlog1py,
+    "polygamma": polygamma,
 }

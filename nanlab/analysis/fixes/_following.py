@@ -93,7 +93,7 @@ def takes_float32(recording: Recording, position: int) -> bool:
     for at, small in islice(waiting, MOST_ROWS):
         readers = [(call, row) for call in _readers(recording, at) if (row := recording.row(call)) is not None]
         own = recording.row(at)
-        if not readers and (own is None or name_of(recording, own) != "detach"):
+        if not readers and (own is None or (name_of(recording, own) != "detach" and not _ends(recording, at))):
             return False
         for call, row in readers:
             name = name_of(recording, row)
@@ -102,6 +102,13 @@ def takes_float32(recording: Recording, position: int) -> bool:
             elif not (name == "_to_copy" and small) and "loss" not in name:
                 return False
     return len(waiting) <= MOST_ROWS
+
+
+def _ends(recording: Recording, position: int) -> bool:
+    """Whether the backward pass begins here: at a loss function, or at what was recorded as the loss."""
+    row = recording.row(position)
+    named = row is not None and "loss" in name_of(recording, row)
+    return named or any(loss.source == position for loss in recording.training.losses)
 
 
 def fails_too(recording: Recording, position: int, here: bool = False) -> str:

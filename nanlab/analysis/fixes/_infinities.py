@@ -13,7 +13,7 @@ from nanlab import safe
 from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._range import wide
+from nanlab.analysis.fixes._range import bounded_factors, wide
 from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
 from nanlab.analysis.fixes._trial import ceiling
 
@@ -24,7 +24,7 @@ def product(op: Operation) -> list[Candidate]:
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         return wide(op)
     if not bool(torch.isinf(y).any() or torch.isinf(x).any()):
-        return wide(op)
+        return [*wide(op), *bounded_factors(op)]
     spelled = (binary(ast.Mult), called("mul", "multiply", arity=2))
     second = bool(torch.isinf(y).any())
     text = "{X} * {Y}.masked_fill({X} == 0, 0.0)" if second else "{X}.masked_fill({Y} == 0, 0.0) * {Y}"

@@ -95,9 +95,27 @@ def poisoned_statistics(op: Operation) -> list[Candidate]:
     ]
 
 
+def poisoned_state(op: Operation) -> list[Candidate]:
+    """A parameter or table of which some elements are not finite: 0 in their place."""
+    if op.backward or not any(_bad(t) for t in op.operands):
+        return []
+    return [
+        Candidate(
+            "0 in the place of the bad elements; better a good checkpoint, where there is one",
+            (),
+            op.plain,
+            operands=tuple(_filled(t) for t in op.operands),
+            snippet="with torch.no_grad():\n"
+            "    for state in (*model.parameters(), *model.buffers()):\n"
+            f"        state.nan_to_num_({ZERO})   # before the optimizer is made",
+        )
+    ]
+
+
 MISSING: dict[str, Callable[[Operation], list[Candidate]]] = {
     "nan-in-input": missing_input,
     "inf-in-input": missing_input,
     "nan-in-target": missing_target,
-    "poisoned-buffer": poisoned_statistics,
+    "poisoned-buffer": lambda op: poisoned_statistics(op) or poisoned_state(op),
+    "poisoned-parameter": poisoned_state,
 }

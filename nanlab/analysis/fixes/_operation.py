@@ -131,8 +131,10 @@ _OPTIONS = {  # positional arguments after the tensors, by operator
     "sum": ("dim", "keepdim"),
     "prod": ("dim", "keepdim"),
     "cumsum": ("dim",),
+    "cumprod": ("dim",),
     "logcumsumexp": ("dim",),
     "logit": ("eps",),
+    "segment_reduce": ("reduce",),
 }
 
 

@@ -37,7 +37,7 @@ def powers(op: Operation) -> list[Candidate]:
     """A fractional or negative power at or below zero."""
     base, p = op.operands
     if not isinstance(base, Tensor):
-        return []
+        return _exponent_bounded(op, base) if isinstance(p, Tensor) and base > 1 else []
     if (
         not op.backward and not isinstance(p, Tensor) and p >= 1 and p == int(p)
     ):  # too large: nothing that lifts the base helps
@@ -65,6 +65,19 @@ def powers(op: Operation) -> list[Candidate]:
             ),
         )
     return found + in_float32(op, (spelled,), "{X}.float() ** {Y}")
+
+
+def _exponent_bounded(op: Operation, base: float) -> list[Candidate]:
+    """A number to a power that is too large: ``10 ** x``."""
+    limit = math.log(torch.finfo(op.dtype).max) / math.log(base)
+    bound = math.floor(min(EXP_BOUND / math.log(base), limit / 2))
+    return [
+        Candidate(
+            f"clamp the exponent at {bound}",
+            forms(power, f"{{X}} ** {{Y}}.clamp(max={bound})"),
+            lambda b, t: b ** t.clamp(max=bound),
+        )
+    ]
 
 
 def _bounded(op: Operation, p: float) -> Candidate:

@@ -171,8 +171,24 @@ def remainder(op: Operation) -> list[Candidate]:
     ]
 
 
+def added_quotient(op: Operation) -> list[Candidate]:
+    """``a + b / c`` by torch.addcdiv, whose divisor is 0; an optimizer's own is left to its eps."""
+    if op.backward or not op.differentiates or len(op.operands) < 3:
+        return []
+    eps = default_eps(op.dtype)
+    text = f"torch.addcdiv({{x}}, {{y}}, {{Z}} + {number(eps)}{{rest}})"
+    return [
+        Candidate(
+            f"an epsilon of {number(eps)} on the divisor",
+            forms(called("addcdiv", arity=3), text),
+            lambda a, b, c, *rest: op.plain(a, b, c + eps, *rest),
+        )
+    ]
+
+
 QUOTIENTS: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(("div", "true_divide", "divide", "reciprocal"), quotient),
+    "addcdiv": added_quotient,
     "remainder": remainder,
     "fmod": remainder,
 }

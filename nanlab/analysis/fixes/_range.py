@@ -31,6 +31,10 @@ _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is
     ),
     "add": ((binary(ast.Add), "{X}.float() + {Y}.float()"),),
     "sub": ((binary(ast.Sub), "{X}.float() - {Y}.float()"),),
+    **{
+        name: ((called(name, arity=2), f"torch.nn.functional.{name}({{X}}.float(), {{Y}}.float(){{rest}})"),)
+        for name in ("mse_loss", "smooth_l1_loss", "huber_loss")
+    },
 }
 
 
@@ -56,6 +60,52 @@ def wide(op: Operation) -> list[Candidate]:
     if op.name in ("mm", "bmm", "baddbmm", "addmm"):
         found.append(_normalised_factors(op))
     return found
+
+
+_FACTORS: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how a product is written, and with bounded factors
+    "mul": ((binary(ast.Mult), "{X}.clamp(-BOUND, BOUND) * {Y}.clamp(-BOUND, BOUND)"),),
+    "mm": ((binary(ast.MatMult), "{X}.clamp(-BOUND, BOUND) @ {Y}.clamp(-BOUND, BOUND)"),),
+    "bmm": ((binary(ast.MatMult), "{X}.clamp(-BOUND, BOUND) @ {Y}.clamp(-BOUND, BOUND)"),),
+    "mse_loss": (
+        (
+            called("mse_loss", arity=2),
+            "torch.nn.functional.mse_loss({X}.clamp(-BOUND, BOUND), {Y}.clamp(-BOUND, BOUND){rest})",
+        ),
+    ),
+}
+
+
+def bounded_factors(op: Operation) -> list[Candidate]:
+    """A product of finite factors that no wider dtype at hand could hold: factors of bounded size."""
+    tensors = [t for t in op.operands[:2] if isinstance(t, Tensor) and t.is_floating_point()]
+    if op.low or op.backward or len(tensors) < 2 or not all(bool(torch.isfinite(t).all()) for t in tensors):
+        return []
+    terms = tensors[0].shape[-1] if op.name in ("mm", "bmm") else 4
+    bound = 10.0 ** math.floor(math.log10(math.sqrt(ceiling(op.dtype) / max(terms, 1))))
+    made = tuple(Form((spelling,), text.replace("BOUND", number(bound))) for spelling, text in _FACTORS[op.name])
+    return [
+        Candidate(
+            f"clamp both factors at {number(bound)}: their product fits; see why they grow",
+            made,
+            lambda a, b, *rest: op.plain(a.clamp(-bound, bound), b.clamp(-bound, bound), *rest),
+        )
+    ]
+
+
+def bounded_run(op: Operation) -> list[Candidate]:
+    """A product over a dimension that is too large: factors of bounded size."""
+    if op.low or op.backward or not bool(torch.isfinite(op.x).all()):
+        return []
+    count = op.x.shape[op.options["dim"]] if "dim" in op.options else op.x.numel()
+    bound = float(f"{ceiling(op.dtype) ** (1 / max(count, 1)) * 0.5:.2g}")
+    text = f"torch.{op.name}({{X}}.clamp(-{number(bound)}, {number(bound)}){{rest}})"
+    return [
+        Candidate(
+            f"clamp the factors at {number(bound)}, or add up their logarithms",
+            forms(called(op.name), text),
+            lambda t: op.plain(t.clamp(-bound, bound)),
+        )
+    ]
 
 
 def _in_float32(op: Operation) -> Callable[..., Tensor]:
@@ -162,19 +212,22 @@ def averaged(op: Operation) -> list[Candidate]:
 RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {
     **dict.fromkeys(
         (
-            "mm",
-            "bmm",
             "addmm",
             "baddbmm",
             "mean",
             "square",
-            "prod",
             "cumsum",
-            "mse_loss",
             "convolution",
+            "smooth_l1_loss",
+            "huber_loss",
+            "dot",
+            "mv",
         ),
         wide,
     ),
+    "mse_loss": lambda op: [*wide(op), *bounded_factors(op)],
+    **dict.fromkeys(("mm", "bmm"), lambda op: [*wide(op), *bounded_factors(op)]),
+    **dict.fromkeys(("prod", "cumprod"), lambda op: [*wide(op), *bounded_run(op)]),
     "linalg_vector_norm": long_norm,
     "sum": averaged,
     **dict.fromkeys(("div", "true_divide"), scaled_down),

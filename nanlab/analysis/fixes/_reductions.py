@@ -146,9 +146,25 @@ def norm_layer(op: Operation) -> list[Candidate]:
     ]
 
 
-_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
+def empty_segment(op: Operation) -> list[Candidate]:
+    """The mean of a segment without elements."""
+    lengths, reduce = op.options.get("lengths"), op.options.get("reduce")
+    if op.backward or reduce != "mean" or not isinstance(lengths, Tensor):
+        return []
+    own = without(called("segment_reduce"), "initial")
+    return [
+        Candidate(
+            "initial=0.0: a segment without elements has a mean of 0",
+            forms(own, "torch.segment_reduce({x}{rest}, initial=0.0)"),
+            lambda t: torch.segment_reduce(t, reduce, lengths=lengths, initial=0.0),
+        )
+    ]
+
+
+_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 REDUCTIONS: dict[str, Callable[[Operation], list[Candidate]]] = {
     "mean": empty_mean,
+    "segment_reduce": empty_segment,
     **dict.fromkeys(_LOSSES, empty_loss),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), uncounted_targets),
     **dict.fromkeys(("native_layer_norm", "native_group_norm"), norm_layer),

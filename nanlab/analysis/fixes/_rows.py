@@ -56,6 +56,18 @@ def masked_rows(op: Operation) -> list[Candidate]:
     ]
 
 
+def running_rows(op: Operation) -> list[Candidate]:
+    """logcumsumexp that begins with -inf."""
+    text = f"torch.logcumsumexp({{X}}.clamp_min(-{MASK:.0f}){{rest}})"
+    return [
+        Candidate(
+            "mask with a finite number instead of -inf",
+            forms(called("logcumsumexp"), text),
+            lambda t: op.plain(t.clamp_min(-MASK)),
+        )
+    ]
+
+
 def _unmask(op: Operation, dim: Any) -> list[Candidate]:
     """A key left open in each row that has none."""
 
@@ -256,6 +268,7 @@ def support(op: Operation) -> list[Candidate]:
 
 
 ROWS: dict[str, Callable[[Operation], list[Candidate]]] = {
+    "logcumsumexp": running_rows,
     **dict.fromkeys(("_softmax", "_log_softmax", "logsumexp"), masked_rows),
     **dict.fromkeys(("linalg_vector_norm", "norm"), norms),
     "_weight_norm_interface": zero_direction,
