@@ -59,7 +59,8 @@ class watch:
     on_fault: "stop" ends the block at the first harmful fault (the program goes on after the block), "record" goes on.
     shadow: torch.float32 (or "float32"): recompute each half-precision operation in float32 too.
 
-    The results of the program are the same, bit for bit, with and without a watch.
+    The results of the program are the same, bit for bit, with and without a watch. On a CUDA device operands are held until their statistics are
+    known: at most 1 GiB, or a tenth of the free memory, is freed later than it would be.
     Raises UsageError (a wrong value; a watch inside another, in a thread, in a DataLoader worker) or TypeMismatchError.
     """
 
