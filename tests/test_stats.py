@@ -292,6 +292,11 @@ def test_what_cannot_be_read_gets_a_row_without_statistics(table: StatsTable, t:
     assert not table.columns()["known"][row]
 
 
+def test_a_change_between_wrappers_gets_a_row_without_statistics(table: StatsTable) -> None:
+    row = table.add_change(Wrapped(), Wrapped())
+    assert table.stats(row).numel == 6 and not table.stats(row).known
+
+
 def test_nested_batched_and_uninitialised_tensors_raise_nothing(table: StatsTable) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

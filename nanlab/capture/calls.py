@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nanlab.capture.plans import Plan
-from nanlab.stats._memory import is_wrapper
+from nanlab.stats._memory import is_wrapper, local_part
 
 Tensor = torch.Tensor
 
@@ -26,7 +26,7 @@ class SavedValues:
 
 @dataclass(slots=True)
 class Call:
-    """A call, with the tensors that it read and made."""
+    """A call, with the tensors that it read and made; of a distributed tensor, the part that this process holds."""
 
     func: Any
     plan: Plan
@@ -40,6 +40,10 @@ class Call:
     flags: int
     node: Any  # the autograd node that ran, its SavedValues, or None
     lost: str = ""  # why targets, args, kwargs and old are not at hand; "": they are
+
+    def __post_init__(self) -> None:
+        self.targets, self.old = local_parts(self.targets), local_parts(self.old)
+        self.args, self.kwargs = local_parts(self.args), local_parts(self.kwargs)
 
 
 def saved_names(node: Any) -> list[str]:
@@ -74,6 +78,15 @@ def _has_hook(node: Any, name: str) -> bool:
     """
     raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
     return any(getattr(r, "unpack_hook", None) is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
+def local_parts(value: Any) -> Any:
+    """Arguments with what this process holds in the place of distributed tensors."""
+    if isinstance(value, Tensor):
+        return local_part(value)
+    if type(value) in (list, tuple):
+        return type(value)(local_parts(v) for v in value)
+    return {k: local_parts(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def tensors_of(args: Any) -> list[Tensor]:

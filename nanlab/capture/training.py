@@ -285,8 +285,10 @@ class TrainingRecorder:
         """Rows for the parameters that have a gradient and that no optimizer touched, and a look through the step as a whole."""
         position = self.ops.recording.end - 1
         self._forget_untouched()
+        names = self.ops.recording.parameter_names
+        done = {names[owner] for owner in self._done}  # by name: a sharded parameter is another one while it is whole
         for owner, gradient in self._gradients.items():
-            if owner not in self._done:
+            if names[owner] not in done:
                 self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
         self.looking.through(Written(self._gradients, self._by_hand, self._written))
         self._gradients, self._done = {}, set()

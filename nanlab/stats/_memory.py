@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,8 +36,10 @@ def readable(t: torch.Tensor) -> tuple[torch.Tensor, int, int] | None:
     """Dense real elements of ``t``, how many times each occurs, and how many zeros come on top; None if unreadable.
 
     Sparse layouts give their values (summed where an index occurs twice), complex ones their real and imaginary
-    parts. Expanded dimensions are never copied out. To be called within ``unobserved()``.
+    parts. Expanded dimensions are never copied out. Of a distributed tensor
+    only the part is read that this process holds. To be called within ``unobserved()``.
     """
+    t = local_part(t)
     if is_wrapper(t) or t.is_meta or t.is_quantized:
         return None
     if t._is_zerotensor():
@@ -70,6 +73,15 @@ def unexpanded(t: torch.Tensor) -> torch.Tensor:
         if t.stride(dimension) == 0 and t.size(dimension) > 1:
             t = t.select(dimension, 0)
     return t
+
+
+def local_part(t: torch.Tensor) -> torch.Tensor:
+    """What this process holds of a distributed tensor (``DTensor``); any other tensor as it is.
+
+    Operations on the whole of it may make processes wait for each other. Uses ``DTensor._local_tensor``; tried with torch 2.13.
+    """
+    distributed = sys.modules.get("torch.distributed.tensor")
+    return t._local_tensor if distributed is not None and isinstance(t, distributed.DTensor) else t
 
 
 def is_wrapper(t: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from nanlab.stats import _layout as L
 from nanlab.stats._bins import decode, fits, gather
 from nanlab.stats._device import DeviceRow, bins_of, fetch, head_of, include_zeros
 from nanlab.stats._kernels import Kernel, Kernels, load_kernels
-from nanlab.stats._memory import PLAIN, is_dense, readable, unobserved
+from nanlab.stats._memory import PLAIN, is_dense, is_wrapper, local_part, readable, unobserved
 from nanlab.stats._record import TensorStats
 
 FIRST_ROWS = 1024
@@ -83,13 +83,15 @@ class StatsTable:
 
         Both are of one shape, dtype and device; the difference is rounded to their dtype, as torch rounds it.
         """
-        both = (new, old)
+        both = new, old = local_part(new), local_part(old)
         if self._kernels and all(
             type(t) in PLAIN and t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() and t.data_ptr()
             for t in both
         ):
             self._state[L.OLD_ADDRESS] = old.data_ptr()
             return self._run(self._kernels.change, new.data_ptr(), new.numel(), 1)
+        if is_wrapper(new) or is_wrapper(old):
+            return self._add_unknown(new)
         with unobserved():
             change = new - old
             old.copy_(new)
