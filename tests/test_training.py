@@ -433,3 +433,41 @@ def test_counter_that_reaches_the_end_of_its_dtype_is_found_when_it_stops(
         found = told(trace)
         assert (found.cause, found.line, found.step) == ("absorbed-update", line_of("COUNTER"), 3)
         assert f"seen stands at {stops:g}" in found.title
+
+
+def test_a_parameter_written_by_way_of_data_is_an_update() -> None:
+    net = nn.Linear(3, 2)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(4):
+            net.zero_grad()
+            (net(torch.ones(1, 3)) * (i != 2)).square().sum().backward()
+            for p in net.parameters():
+                unit = p.grad / p.grad.norm()
+                p.data.sub_(0.1 * unit)
+    culprit = trace.culprit
+    assert culprit is not None and (culprit.step, culprit.phase, culprit.symptom) == (2, "optimizer", "param-nan")
+    assert "p.grad / p.grad.norm()" in culprit.source
+
+
+def test_replicas_that_go_backward_in_turn_and_are_stepped_together_share_a_step() -> None:
+    nets = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    opts = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(5):
+            for net, opt in zip(nets, opts, strict=True):
+                opt.zero_grad()
+                net(torch.ones(4, 2)).sum().backward()
+            for opt in opts:
+                opt.step()
+    assert len(trace.steps) == 5
+
+
+def test_a_program_without_backward_has_operations_of_its_own() -> None:
+    net = nn.Linear(2, 1).requires_grad_(False)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(3):
+            returns = torch.stack([net(torch.ones(1, 2)).sum() * (i != 1) for _ in range(4)])
+            advantage = (returns - returns.mean()) / returns.std()
+            net.weight.copy_(net.weight + advantage.mean())
+    culprit = trace.culprit
+    assert culprit is not None and culprit.phase in ("forward", "optimizer") and culprit.op == "div"

@@ -6,6 +6,7 @@ import linecache
 import re
 
 from nanlab.analysis.provenance import Origin
+from nanlab.analysis.training import comes_from_gradients
 from nanlab.trace.nodes import ACCUMULATES
 from nanlab.trace.recording import (
     BACKWARD,
@@ -42,9 +43,14 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         )
     if comes_back(recording, origin):
         return "backward"
-    if origin.sink.kind == "parameter" and row[FLAGS] & NOGRAD and row[PHASE] != BACKWARD:
-        return "optimizer"  # a parameter written by hand
+    if origin.sink.kind == "parameter" and row[PHASE] != BACKWARD and _by_hand(recording, origin.position, row):
+        return "optimizer"
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
+
+
+def _by_hand(recording: Recording, position: int, row: tuple[int, ...]) -> bool:
+    """Whether an operation on the way to a parameter is part of an update that the program makes itself."""
+    return bool(row[FLAGS] & NOGRAD) or (row[NODE] < 0 and comes_from_gradients(recording, position))
 
 
 def _in_forward(recording: Recording, place: int) -> bool:

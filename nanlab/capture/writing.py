@@ -114,7 +114,7 @@ class Writing:
             running = torch._C._current_autograd_node() if self.in_backward else None
             judged = Call(func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running)
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
-        if (plan.writes or plan.hidden) and not torch.is_grad_enabled():
+        if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
             self._notice_owners(targets, call, old)
             if not self.standing.idle:
                 with self.quiet():
@@ -242,7 +242,7 @@ class Writing:
             entry.grad = True
 
     def _notice_owners(self, targets: list[Tensor], call: int, old: Tensor | None) -> None:
-        """Parameters and buffers that were written under no_grad: an update, whoever makes it."""
+        """Parameters and buffers that were written outside of the graph: an update, whoever makes it."""
         for i, target in enumerate(targets):
             storage = storage_of(target)
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
@@ -258,6 +258,11 @@ class Writing:
         storage = storage_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         return -1 if entry is None else entry.owner
+
+
+def _outside(targets: list[Tensor]) -> bool:
+    """Whether none of the tensors that were written is part of a graph: under no_grad, or by way of ``.data``."""
+    return not any(t.requires_grad for t in targets)
 
 
 def targets_of(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], int]:

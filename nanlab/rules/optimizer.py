@@ -64,9 +64,13 @@ def _of_update_rule(fault: Fault) -> bool:
     """Whether an operation outside of an optimizer belongs to an update by gradients.
 
     Weights are written for other reasons, too: to keep them on a sphere, to follow averages of codes. And a deviation
-    of a single number says more than that an update needed it.
+    of a single number, or an overflow of half precision, says more than that an update needed it.
     """
-    return fault.name not in _OF_SAMPLES and comes_from_gradients(fault.recording, fault.position)
+    return (
+        fault.name not in _OF_SAMPLES
+        and not (fault.low or fault.name == "_to_copy")
+        and comes_from_gradients(fault.recording, fault.position)
+    )
 
 
 @rule(

@@ -59,7 +59,8 @@ def learning_rate(fault: Fault) -> Finding | None:
     if fault.row is None:
         return None
     step = optimizer_step_at(recording, origin.position)
-    if in_update(fault) and (fault.row[FLAGS] & LITERAL or (step is not None and not all(map(_finite, step.rates)))):
+    bad = bool(fault.row[FLAGS] & LITERAL) if step is None else not all(map(_finite, step.rates))
+    if bad and in_update(fault):
         return _bad_rate(fault, step)
     away = _drove_away(fault)
     return (
