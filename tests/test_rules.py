@@ -221,3 +221,20 @@ def test_derivative_of_a_reciprocal_that_overflows_is_a_division_by_a_tiny_numbe
     found = run(program, tmp_path / "program.py").culprit
     assert (found.cause, found.phase, found.op) == ("div-by-tiny", "backward", "reciprocal")
     assert found.evidence["index"].tolist() == [0]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("kind", ["Adam", "Adagrad", "Adadelta"])
+def test_an_update_that_divided_by_zero_shows_what_it_divided(kind: str, foreach: bool) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), 1e-2, eps=0.0, foreach=foreach)
+    with nanlab.watch(model, on_fault="record") as trace:
+        model(
+            torch.tensor([[1.0, 0.0, 2.0, 0.0]])
+        ).sum().backward()  # two inputs are zero, and so their weights' gradients
+        optimizer.step()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "optimizer-arithmetic"
+    assert culprit.title.endswith("divided by zero at 4 elements of 8")
+    assert culprit.evidence["index"].tolist() == [(0, 1), (0, 3), (1, 1), (1, 3)]
+    assert (culprit.evidence["divisor"] == 0).all() and culprit.evidence["value"].isna().all()

@@ -12,17 +12,24 @@ from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import comes_from_gradients, optimizer_step_at, place_text
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
-from nanlab.rules._fault import Fault
+from nanlab.rules._evidence import plural, table
+from nanlab.rules._fault import Fault, floating, nonfinite
 from nanlab.rules._rule import CONTEXT, TRAINING, Finding, Fix, rule
 from nanlab.rules.training import in_update
 from nanlab.trace import Trace
-from nanlab.trace.recording import DTYPE, OP, OPTIMIZER, Recording
+from nanlab.trace.recording import CALL, DTYPE, OP, OPTIMIZER, Recording
 
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
 _OF_SAMPLES = frozenset("std var std_mean var_mean mean".split())
 _DIVIDES = frozenset(
     "addcdiv_ _foreach_addcdiv_ div div_ _foreach_div_ reciprocal reciprocal_ _foreach_reciprocal_".split()
 )
+# What the operands of a division are to it; "" for what is only added to.
+_ROLES = {
+    "addcdiv": ("", "dividend", "divisor"),
+    "div": ("dividend", "divisor"),
+    "reciprocal": ("divisor",),
+}
 
 
 @rule(
@@ -51,13 +58,42 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
     step = optimizer_step_at(fault.recording, fault.position)
     if step is None and not _of_update_rule(fault):
         return None
+    operands = _named_operands(fault)
     return replace(
         fault.finding,
         cause="optimizer-arithmetic",
         phase="optimizer",
-        title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} made a non-finite value from finite operands",
+        title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} "
+        + (_by_zero(fault, operands) or "made a non-finite value from finite operands"),
         explanation=optimizer_arithmetic.explanation,
+        evidence=table(fault, operands),
     )
+
+
+def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
+    """The tensors that an update was made from, by what they are to it; of a call on lists, those of the one that failed."""
+    if fault.kept is None or fault.row is None:
+        return {}
+    names = _ROLES.get(fault.name.removeprefix("_foreach_"), ())
+    place, found = fault.position - fault.row[CALL], {}
+    for i, value in enumerate(fault.kept.args):
+        if isinstance(value, (list, tuple)):
+            value = value[place] if place < len(value) else None
+        name = names[i] if i < len(names) else f"operand {i + 1}"
+        if (
+            isinstance(value, torch.Tensor) and name and not (floating(value) and nonfinite(value).any())
+        ):  # it was overwritten by the result
+            found[name] = value
+    return found
+
+
+def _by_zero(fault: Fault, operands: dict[str, torch.Tensor]) -> str:
+    """That an update divided by zero, if that is what it did at all of its bad elements; else ""."""
+    divisor = operands.get("divisor")
+    wide = fault.spread(divisor) if divisor is not None else None
+    if wide is None or fault.bad is None or not fault.count or bool((wide[fault.bad] != 0).any()):
+        return ""
+    return f"divided by zero at {plural(fault.count, 'element')} of {fault.numel:,}"
 
 
 def _of_update_rule(fault: Fault) -> bool:
@@ -96,7 +132,8 @@ def optimizer_eps_underflow(fault: Fault) -> Finding | None:
         return None
     if _full_name(fault) not in _DIVIDES:
         return None
-    return _eps_underflow(fault.recording, fault.origin, fault.finding, step)
+    found = _eps_underflow(fault.recording, fault.origin, fault.finding, step)
+    return replace(found, evidence=table(fault, _named_operands(fault))) if found is not None else None
 
 
 def _full_name(fault: Fault) -> str:
