@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from nanlab.capture.editing import note_edits
 from nanlab.capture.following import StepRows, follow
 from nanlab.capture.scaling import note_clipping, note_factors, still_scaled
-from nanlab.capture.silent import note_flushes, note_standstills
+from nanlab.capture.silent import note_flushes
+from nanlab.capture.standstills import note_standstills
 from nanlab.history import History, ParameterStep
 from nanlab.trace.recording import Recording
 

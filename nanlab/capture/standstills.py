@@ -1,0 +1,160 @@
+"""Updates that change nothing, for what they add is too small. Looked for when a step ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from nanlab.capture.following import StepRows, place_of
+from nanlab.capture.silent import CASTS, outputs
+from nanlab.history import History, ParameterStep, Standstill
+from nanlab.stats import TensorStats
+from nanlab.trace.columns import stat_columns
+from nanlab.trace.recording import CALL, DTYPE, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
+
+# Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
+ADDS = frozenset(
+    "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
+)
+BLENDS = frozenset(("add", "sub", "lerp"))
+NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
+
+
+def note_standstills(
+    rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]
+) -> None:
+    """Count the updates that changed a parameter, and those that were too small to."""
+    recording = rows.recording
+    stepped = [s for s in steps if s.used is not None]
+    gradients = stat_columns(recording, np.array([recording.stat_of(s.used) for s in stepped], np.int64))  # type: ignore[arg-type]
+    updates = stat_columns(recording, np.array([-1 if s.update is None else s.update for s in stepped], np.int64))
+    finite = (gradients["nan"] == 0) & (gradients["posinf"] == 0) & (gradients["neginf"] == 0)
+    noise = NOISE * np.fmax.reduce(gradients["rms"], initial=0.0)
+    telling = gradients["known"] & finite & (gradients["rms"] > noise) & updates["known"]
+    still_now = updates["zero"] == updates["numel"]
+    for i in np.flatnonzero(telling).tolist():
+        step = stepped[i]
+        if step.value is not None and step.lr and step.value >= rows.start:
+            _count(rows, history, step.owner, step.value, bool(still_now[i]), by_hand=False)
+    for owner, position in written:
+        still, coefficient = _unchanged(recording, position), ""
+        if still is None and (coefficient := _vanished_factor(recording, position)):
+            still = True
+        if still is not None:
+            _count(rows, history, owner, position, still, by_hand=True, coefficient=coefficient)
+
+
+def _unchanged(recording: Recording, position: int) -> bool | None:
+    """Whether an addition in place changed nothing although what it added is not zero; None where that cannot be told.
+
+    Two tensors count as the same if all their numbers agree to the bit, mean and mean square among them.
+    """
+    row = recording.row(position)
+    if row is None or not row[FLAGS] & INPLACE:
+        return None
+    dtype, op = recording.dtypes.items[row[DTYPE]], recording.ops.items[row[OP]]
+    if dtype not in (torch.float16, torch.bfloat16) or op not in ADDS:
+        return _blended(recording, position) if op == "copy_" else None
+    operands, targets = recording.operands(position), outputs(recording, row[CALL])
+    before = [recording.stats(s) for s, slot in operands if slot % targets == row[OUTPUT]]
+    after = recording.stats(position)
+    if any(s is None for s in before) or not all(s.is_finite for s in before):
+        return None
+    if len(before) == 1 and _is_counter(recording, position):
+        return bool(after == before[0])
+    if len(before) < 2:
+        return None
+    if "lerp" in recording.ops.items[row[OP]]:
+        return None if before[1] == before[0] else after == before[0]
+    return None if before[1].zero == before[1].numel else after == before[0]
+
+
+def _blended(recording: Recording, position: int) -> bool | None:
+    """The same for a blend that is copied back, ``t.copy_(a * t + b * p)``, of different tensors."""
+    after = recording.stats(position)
+    made = recording.operands(position)[-1:]
+    row = recording.row(made[0][0]) if made and made[0][0] >= 0 else None
+    low = row is not None and recording.dtypes.items[row[DTYPE]] in (torch.float16, torch.bfloat16)
+    if row is None or not low or after is None or recording.ops.items[row[OP]] not in BLENDS:
+        return None
+    whole = [(_unscaled(recording, part), recording.stats(part)) for part, _ in recording.operands(made[0][0])]
+    if len(whole) != 2 or any(of is None or part is None or part.zero == part.numel for of, part in whole):
+        return None
+    same = [of == after for of, _ in whole]
+    return None if all(same) else any(same)
+
+
+def _unscaled(recording: Recording, part: int) -> TensorStats | None:
+    """The statistics of what was multiplied by a number, or of the part itself."""
+    row = recording.row(part) if part >= 0 else None
+    factor = row is not None and recording.ops.items[row[OP]] == "mul"
+    found: TensorStats | None = recording.stats(recording.operands(part)[0][0] if factor else part)
+    return found
+
+
+def _is_counter(recording: Recording, position: int) -> bool:
+    """Whether a Python number was added to a single number in place."""
+    row, stats = recording.row(position), recording.stats(position)
+    adds = row is not None and recording.ops.items[row[OP]] in ("add_", "sub_")
+    return adds and stats is not None and stats.numel == 1 and len(recording.operands(position)) == 1
+
+
+def _vanished_factor(recording: Recording, position: int) -> str:
+    """The narrow dtype in which a difference such as 1 - decay is exactly zero, and with it all that an update adds; "" if none is."""
+    row = recording.row(position)
+    if row is None or recording.ops.items[row[OP]] not in ADDS or len(operands := recording.operands(position)) < 2:
+        return ""
+    added, factors = recording.stats(operands[1][0]), operands[2:]  # of lerp_: the weight
+    if added is not None and added.zero == added.numel:
+        factors = recording.operands(operands[1][0])
+    for source, _ in factors:
+        factor, made = recording.stats(source), recording.row(source) if source >= 0 else None
+        if made is not None and recording.ops.items[made[OP]] in CASTS:
+            made = next((recording.row(s) for s, _ in recording.operands(source) if s >= 0), None)
+        if made is None or factor is None or factor.numel != 1 or not factor.zero:
+            continue
+        dtype = recording.dtypes.items[made[DTYPE]]
+        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in (torch.float16, torch.bfloat16):
+            return str(dtype).removeprefix("torch.")
+    return ""
+
+
+def _count(
+    rows: StepRows, history: History, owner: int, position: int, still: bool, by_hand: bool, coefficient: str = ""
+) -> None:
+    if position < rows.start:
+        return
+    recording, row = rows.recording, rows.meta[position - rows.start]
+    key = (owner, recording.ops.items[row[OP]], int(row[LINE]))
+    known = history.standstills.get(key)
+    place = place_of(recording, position) if known is None or (still and known.first < 0) else None
+    if known is None:
+        assert place is not None  # the step that has just ended is never folded
+        value = recording.stats(position)
+        known = history.standstills[key] = Standstill(
+            place,
+            owner,
+            value.numel,
+            _added(recording, position),
+            value.rms or 0.0,
+            by_hand,
+            coefficient=coefficient,
+            counter=by_hand and _is_counter(recording, position),
+        )
+    if still:
+        if known.first < 0:
+            assert place is not None
+            known.first, known.at = position, place
+            known.update, known.value = _added(recording, position), recording.stats(position).rms or 0.0
+        known.still += 1
+    elif known.first < 0:
+        known.moved_before += 1
+    else:
+        known.moved_after += 1
+
+
+def _added(recording: Recording, position: int) -> float:
+    """Largest magnitude among the second operands of an update."""
+    operands = recording.operands(position)
+    stats = recording.stats(operands[1][0]) if len(operands) == 2 else None
+    return max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
