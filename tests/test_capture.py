@@ -595,6 +595,25 @@ def test_odd_tensors_are_rows_without_numbers_and_without_harm() -> None:
     assert len(trace.ops) > 5
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_odd_parameters_are_trained_without_harm() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    ragged = nn.Parameter(torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]))
+    double = nn.Parameter(TwoTensor(torch.ones(4), torch.ones(4)))
+    turning = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    optimizer = torch.optim.SGD([double, turning], 0.1)
+    with nanlab.watch() as trace:
+        (ragged * 2).to_padded_tensor(0).sum().backward()
+        for _ in range(2):
+            optimizer.zero_grad()
+            (double * 3).sum().backward()
+            turning.abs().sum().backward()
+            optimizer.step()
+    assert not trace.notes and trace.culprit is None
+    assert "parameter 0 (nested)" in set(trace.parameters.parameter)
+
+
 def test_a_trace_keeps_no_tensor_of_a_healthy_run() -> None:
     import gc
     import weakref

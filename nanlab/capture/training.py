@@ -129,7 +129,7 @@ class TrainingRecorder:
         if owner is not None and entry is not None and entry.owner == owner:
             return owner
         self._owners.pop(storage._cdata, None)
-        shape = "x".join(map(str, parameter.shape)) or "scalar"
+        shape = "nested" if parameter.is_nested else "x".join(map(str, parameter.shape)) or "scalar"
         return self._register(parameter, f"parameter {len(self.ops.recording.parameter_names)} ({shape})", "parameter")
 
     # -- events ----------------------------------------------------------------------------------------------------
