@@ -231,7 +231,6 @@ class TrainingRecorder:
             )
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
-        self._forget_untouched()
         with ops.quiet():
             for parameter, gradient, lr in zip(parameters, used, rate, strict=True):
                 if gradient is not None:
@@ -272,21 +271,25 @@ class TrainingRecorder:
                             Sink("state", entry.last, recording.end - 1, f"{recording.parameter_names[owner]}.{name}")
                         )
 
-    def _forget_untouched(self) -> None:
-        """Drop the rows of gradients that no optimizer had taken when this step seemed to end: it went on, and they have been added to."""
+    def _forget_untouched(self, now: set[str]) -> None:
+        """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if it went on and they have come again.
+
+        now: names of the parameters whose gradient has come or been used since.
+        """
         rows, last = self.history.parameters, self.ops.recording.end - 1
         start = next((s for s in reversed(self.clock.starts) if s <= last), 0)
         first = len(rows)
         while first and rows[first - 1].position >= start:
             first -= 1
-        rows[first:] = [row for row in rows[first:] if row.used is not None]
+        names = self.ops.recording.parameter_names
+        rows[first:] = [row for row in rows[first:] if row.used is not None or names[row.owner] not in now]
 
     def step_ended(self) -> None:
         """Rows for the parameters that have a gradient and that no optimizer touched, and a look through the step as a whole."""
         position = self.ops.recording.end - 1
-        self._forget_untouched()
         names = self.ops.recording.parameter_names
         done = {names[owner] for owner in self._done}  # by name: a sharded parameter is another one while it is whole
+        self._forget_untouched(done.union(names[owner] for owner in self._gradients))
         for owner, gradient in self._gradients.items():
             if names[owner] not in done:
                 self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
