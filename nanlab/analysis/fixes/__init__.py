@@ -18,6 +18,7 @@ from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._missing import MISSING
 from nanlab.analysis.fixes._operation import Operation, operation_of
+from nanlab.analysis.fixes._parameters import parameters
 from nanlab.analysis.fixes._powers import POWERS
 from nanlab.analysis.fixes._quotients import QUOTIENTS, of_reciprocal
 from nanlab.analysis.fixes._range import RANGE, allocation
@@ -52,7 +53,7 @@ class Tried:
 
 def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
-    found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op)]
+    found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op), *parameters(op)]
     for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, REDUCTIONS, MATRICES, INFINITIES, RANGE):
         if op.name in table:
             found += table[op.name](op)
@@ -138,7 +139,7 @@ def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
     for product in op.behind:
         if trial.gradient_max is not None and product.overflows(trial.gradient_max):
             return f"the gradient may overflow float16 at line {product.line}"
-    return op.beside
+    return op.unrelated if candidate.at_source else op.beside
 
 
 def _outside_autocast(line: Rewritten, device: str) -> Rewritten:

@@ -47,6 +47,7 @@ class Candidate:
     rewriter: Callable[[str, int], Rewritten | None] | None = (
         None  # of a file's text and the line, in place of the forms
     )
+    at_source: bool = False  # it sets right what was made of the same number elsewhere, too
     frees: bool = False  # it sets right what stands before the operation, too
 
 

@@ -111,10 +111,11 @@ def _ends(recording: Recording, position: int) -> bool:
     return named or any(loss.source == position for loss in recording.training.losses)
 
 
-def fails_too(recording: Recording, position: int, here: bool = False) -> str:
+def fails_too(recording: Recording, position: int, here: bool | None = False, cured: int | None = None) -> str:
     """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded.
 
-    here: which other operation of the same line does.
+    here: which other operation of the same line does; None: of any line.
+    cured: a row; what is made of it does not count.
     """
     line, step = _line(recording, position), recording.step_of(position)
     seen, waiting = {position}, [position]
@@ -124,15 +125,41 @@ def fails_too(recording: Recording, position: int, here: bool = False) -> str:
                 continue
             seen.add(call)
             waiting.append(call)
+    if not here and (divided := _divides_by_own_zero(recording, sorted(seen - {position}), seen, line)):
+        return divided
     others = (p for call in sorted(seen - {position}) for p in recording.parents(call) if p not in seen)
     for other in others:
         origin = _origin(recording, other, step)
-        if origin is None or origin in seen or (_line(recording, origin) == line) != here:
+        if origin is None or origin in seen or here not in (None, _line(recording, origin) == line):
+            continue
+        if cured is not None and _made_of(recording, origin, cured):
             continue
         row = recording.row(origin)
         named = f"{name_of(recording, row)} on this line" if here and row is not None else ""
         return f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own account"
     return ""
+
+
+def _divides_by_own_zero(recording: Recording, calls: list[int], seen: set[int], line: int) -> str:
+    """Which of these calls divides by a 0 that does not come of the result; "": none does."""
+    for call in calls:
+        row, parents = recording.row(call), recording.parents(call)
+        if row is None or name_of(recording, row) != "div" or len(parents) < 2 or parents[1] in seen:
+            continue
+        stats = recording.stats(parents[1])
+        if stats is not None and stats.zero and _line(recording, call) != line:
+            return f"line {_line(recording, call)} divides by a 0 of its own"
+    return ""
+
+
+def _made_of(recording: Recording, position: int, source: int) -> bool:
+    """Whether a row was made of another, a few operations before."""
+    waiting = [position]
+    for at in islice(waiting, MOST_ROWS):
+        if at == source:
+            return True
+        waiting += recording.parents(at) if at >= source else []
+    return False
 
 
 def _origin(recording: Recording, position: int, step: int) -> int | None:

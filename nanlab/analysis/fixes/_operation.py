@@ -12,13 +12,14 @@ from torch import Tensor
 from nanlab.analysis.fixes._following import Product, fails_too, products_after, products_before
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
-from nanlab.analysis.fixes._upstream import Maker, makers
+from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
 from nanlab.analysis.naming import in_hook
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
     FLAGS,
+    LINE,
     MODULE,
     NODE,
     NOGRAD,
@@ -48,6 +49,8 @@ class Operation:
     ahead: tuple[Product, ...] = ()  # what its value is multiplied by
     behind: tuple[Product, ...] = ()  # what the gradient that it passes on is multiplied by
     beside: str = ""  # which other line fails as well
+    line: int = 0  # of the user's file
+    unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
     here: str = ""  # which other operation of the same line does
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
@@ -86,8 +89,12 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
         step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
         if step is not None:
             op.options["optimizer"] = step.optimizer
+        line = recording.places[row[LINE]][1]
+        positive = positive_maker(op.name, line, before)
         return replace(
             op,
+            line=line,
+            unrelated=fails_too(recording, row[CALL], None, positive.position) if positive is not None else "",
             divides=divides(recording, row[CALL]),
             logged=logarithm_after(recording, row[CALL]),
             trapped=trap(recording, row[CALL]) if differentiates else "",

@@ -246,7 +246,7 @@ _MAKE_PARAMETERS = frozenset("mul sub div add softplus exp addmm relu elu square
 
 def support(op: Operation) -> list[Candidate]:
     """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
-    if op.name not in ("log", "xlogy", "log1p") or op.backward:
+    if op.name not in ("log", "xlogy", "log1p") or op.backward or op.here:
         return []
     if op.makers and op.makers[0] and op.makers[0][0].name in _MAKE_PARAMETERS:
         return []

@@ -48,6 +48,18 @@ def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
     return tuple(found)
 
 
+# Functions by which a program makes a number positive, and that underflow to 0 or are 0 below 0.
+_POSITIVE = frozenset("softplus exp sigmoid relu square abs".split())
+ZERO_OPERAND = {"log": 0, "lgamma": 0, "digamma": 0, "reciprocal": 0, "div": 1}  # the operand that must not be 0
+
+
+def positive_maker(name: str, line: int, makers: tuple[tuple[Maker, ...], ...]) -> Maker | None:
+    """What made the operand that is 0 positive, on another line than the one that failed; None if nothing known did."""
+    slot = ZERO_OPERAND.get(name, 2)
+    chain = makers[slot][:MOST_STEPS] if slot < len(makers) else ()
+    return next((m for m in chain if m.name in _POSITIVE and m.line and m.line != line), None)
+
+
 def first_of(found: tuple[Maker, ...], *names: str, beside: tuple[str, ...] = ()) -> Maker | None:
     """The first of the makers, if it has one of these names; views, casts, picks, clamps and sums are looked through."""
     for maker in found:
