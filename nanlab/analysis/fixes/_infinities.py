@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from nanlab import safe
 from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._range import bounded_factors, wide
+from nanlab.analysis.fixes._range import bounded_factors, only_product, wide
 from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
 from nanlab.analysis.fixes._trial import ceiling
 
@@ -137,6 +138,7 @@ def infinite_factor(op: Operation) -> list[Candidate]:
             title,
             made,
             lambda *ts: op.plain(*(_unfilled(t) for t in ts)),
+            rewriter=partial(only_product, made=made),
             snippet="x = x.masked_fill(x.isinf(), 0.0)   # before the product",
         )
     ]

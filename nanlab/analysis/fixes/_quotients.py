@@ -83,6 +83,14 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
             lambda a, b: a / (b + eps),
         )
     )
+    if op.divides and bool((numerator >= 0).all() and (y >= 0).all()):
+        found.append(
+            Candidate(
+                f"an epsilon of {number(eps)} on both: the ratio of nothing to nothing is 1, and has a logarithm",
+                both(f"({{X}} + {number(eps)}) / " + text, f"(1 + {number(eps)}) / " + text.replace("Y", "X")),
+                lambda a, b: (a + eps) / (b + eps),
+            )
+        )
     return found + _wider_quotient(op, both)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
+from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, Spelling, binary, called, rewrite
 from nanlab.analysis.fixes._trial import ceiling
 from nanlab.analysis.fixes._upstream import first_of
 
@@ -20,10 +21,12 @@ _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is
     "mm": (
         (binary(ast.MatMult), "{X}.float() @ {Y}.float()"),
         (called("matmul", "mm", arity=2), "torch.matmul({X}.float(), {Y}.float())"),
+        (called("einsum", arity=3), "torch.einsum({x}, {Y}.float(), {Z}.float(){rest})"),
     ),
     "bmm": (
         (binary(ast.MatMult), "{X}.float() @ {Y}.float()"),
         (called("matmul", "bmm", arity=2), "torch.matmul({X}.float(), {Y}.float())"),
+        (called("einsum", arity=3), "torch.einsum({x}, {Y}.float(), {Z}.float(){rest})"),
     ),
     "mul": (
         (binary(ast.Mult), "{X}.float() * {Y}.float()"),
@@ -36,6 +39,23 @@ _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is
         for name in ("mse_loss", "smooth_l1_loss", "huber_loss")
     },
 }
+
+
+_PRODUCTS: tuple[Spelling, ...] = (
+    binary(ast.MatMult),
+    called("matmul", "mm", "bmm", "mv", "dot", arity=2),
+    called("einsum", arity=2),
+)
+
+
+def only_product(text: str, line: int, made: tuple[Form, ...]) -> Rewritten | None:
+    """A line rewritten by the first form that it has; None where it writes products in two ways: which failed is not told."""
+    page = Page.of(text)
+    nodes = list(page.covering(line)) if page is not None else []
+    if sum(any(spelled(node) is not None for node in nodes) for spelled in _PRODUCTS) > 1:
+        return None
+    found = (rewrite(text, line, form.spellings, form.text) for form in made)
+    return next((line for line in found if line is not None), None)
 
 
 _COSINES = "torch.nn.functional.normalize({x}, dim=-1) @ torch.nn.functional.normalize({y}, dim=-2)"
@@ -55,7 +75,8 @@ def wide(op: Operation) -> list[Candidate]:
     if op.name == "pow":
         pairs = ((_power_call, "{X}.float() ** {Y}"),)
     made = tuple(Form((spelling,), text) for spelling, text in pairs)
-    single = Candidate(IN_FLOAT32, made, _in_float32(op))
+    rewriter = partial(only_product, made=made) if op.name in ("mm", "bmm") else None
+    single = Candidate(IN_FLOAT32, made, _in_float32(op), rewriter=rewriter)
     found = [single]
     if op.name in ("mm", "bmm", "baddbmm", "addmm"):
         found.append(_normalised_factors(op))
@@ -88,6 +109,7 @@ def bounded_factors(op: Operation) -> list[Candidate]:
             f"clamp both factors at {number(bound)}: their product fits; see why they grow",
             made,
             lambda a, b, *rest: op.plain(a.clamp(-bound, bound), b.clamp(-bound, bound), *rest),
+            rewriter=partial(only_product, made=made) if op.name in ("mm", "bmm") else None,
         )
     ]
 
@@ -119,10 +141,12 @@ def _normalised_factors(op: Operation) -> Candidate:
         unit = torch.nn.functional.normalize(x.float(), dim=-1).to(x.dtype)
         return op.plain(*ts[:-2], unit, torch.nn.functional.normalize(y.float(), dim=-2).to(y.dtype))
 
+    made = forms((binary(ast.MatMult), called("matmul", "mm", "bmm", arity=2)), _COSINES)
     return Candidate(
         "normalise the factors: their product is a cosine, at most 1",
-        forms((binary(ast.MatMult), called("matmul", "mm", "bmm", arity=2)), _COSINES),
+        made,
         run,
+        rewriter=partial(only_product, made=made),
     )
 
 
