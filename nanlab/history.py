@@ -54,6 +54,7 @@ class OptimizerStep:
     line: int
     site: int
     writer: str = ""  # operation that wrote the parameters last, e.g. "add_"
+    uncleared: bool = False  # its gradients were added to those that its last step had used
 
 
 @dataclass(frozen=True, slots=True)

@@ -471,3 +471,25 @@ def test_a_program_without_backward_has_operations_of_its_own() -> None:
             net.weight.copy_(net.weight + advantage.mean())
     culprit = trace.culprit
     assert culprit is not None and culprit.phase in ("forward", "optimizer") and culprit.op == "div"
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_gradients_that_are_never_cleared_are_told_with_the_weights_that_they_drive_away(cleared: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+    opt = torch.optim.SGD(net.parameters(), lr=3.0 if cleared else 0.3)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4, generator=generator)
+        if cleared:
+            opt.zero_grad()
+        loss = (net(x) - 5 * x[:, :1]).square().mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    finding = told(watched(net, step, 60))
+    assert finding.cause in ("learning-rate", "exploding-gradient")
+    assert ("never cleared" in finding.explanation) is not cleared
+    assert ("optimizer.zero_grad()" in [fix.code for fix in finding.fixes]) is not cleared

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from nanlab.capture.following import StepRows, place_of
+from nanlab.capture.ledger import storage_of
 from nanlab.capture.scaling import UNSCALES
 from nanlab.history import GradientEdit, History, ParameterStep, Place
 from nanlab.trace.recording import FACTOR, FLAGS, OP, OUTPUT, Recording, Sink
+
+if TYPE_CHECKING:
+    from nanlab.capture.ops import OpRecorder
 
 CLAMPS = frozenset(
     """clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip clip_ hardtanh hardtanh_ minimum maximum where
@@ -45,6 +49,31 @@ def bad_rates(recording: Recording, source: Callable[[torch.Tensor], int], optim
     """A sink for each learning rate that the program keeps as a tensor and that holds a NaN or an infinity."""
     rates = [source(g["lr"]) for g in optimizer.param_groups if isinstance(g.get("lr"), torch.Tensor)]
     return [Sink("state", rate, recording.end - 1, "learning rate") for rate in rates if recording.may_be_bad(rate)]
+
+
+def bad_moments(ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tensor], int]) -> list[Sink]:
+    """A sink for each tensor of an optimizer's state that holds a NaN or an infinity."""
+    recording, found = ops.recording, []
+    states = optimizer.state.items() if recording.bad or recording.pending else ()
+    for parameter, state in states:
+        if not isinstance(parameter, torch.Tensor):
+            continue
+        for name, value in state.items():
+            storage = storage_of(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+            entry = ops.ledger.entries.get(storage._cdata) if storage is not None else None
+            if entry is not None and recording.may_be_bad(entry.last):
+                owner = recording.parameter_names[owner_of(parameter)]
+                found.append(Sink("state", entry.last, recording.end - 1, f"{owner}.{name}"))
+    return found
+
+
+def adds_to_last(recording: Recording, used: Sequence[int | None], last: Sequence[int | None]) -> bool:
+    """Whether the gradients of an optimizer step (rows) were added to those of its last step: nobody had cleared them."""
+    for now, before in zip(used, last, strict=False):
+        row = recording.row(now) if now is not None and now >= 0 and before is not None else None
+        if row is not None and recording.ops.items[row[OP]] in ("add", "add_"):
+            return before in recording.parents(now)  # type: ignore[arg-type]
+    return False
 
 
 def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:

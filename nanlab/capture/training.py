@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nanlab.capture.editing import bad_rates
+from nanlab.capture.editing import adds_to_last, bad_moments, bad_rates
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.looking import Looking, Written
 from nanlab.capture.ops import OpRecorder
@@ -40,6 +40,7 @@ class TrainingRecorder:
         self._done: set[int] = set()  # owners with a row in this step
         self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
+        self._used: dict[int, list[int | None]] = {}  # number of an optimizer -> rows of the gradients of its last step
         self._before: dict[
             tuple[int, int], tuple[torch.Tensor, int]
         ] = {}  # (owner, offset in its storage) -> copy of the parameter, and the row it is of
@@ -225,9 +226,10 @@ class TrainingRecorder:
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         row = recording.row(ops.source(parameters[0])) if parameters else None
         writer = recording.ops.items[row[OP]] if row is not None else ""
+        left, self._used[number] = adds_to_last(recording, used, self._used.get(number, ())), used
         self.history.optimizer_steps.append(
             OptimizerStep(
-                position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer
+                position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer, left
             )
         )
         rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
@@ -235,7 +237,7 @@ class TrainingRecorder:
             for parameter, gradient, lr in zip(parameters, used, rate, strict=True):
                 if gradient is not None:
                     self._parameter_row(parameter, copied, gradient, lr)
-        self._state_sinks(optimizer)
+        recording.sinks.extend(bad_moments(ops, optimizer, self.owner_of))
         self.clock.completed(ops.lines.outside(sys._getframe(1)))
 
     def _parameter_row(self, parameter: torch.Tensor, copied: bool, used: int, lr: float | None) -> None:
@@ -252,24 +254,6 @@ class TrainingRecorder:
         self.history.parameters.append(
             ParameterStep(ops.recording.end - 1, owner, value, self._gradients.get(owner, used), used, update, lr)
         )
-
-    def _state_sinks(self, optimizer: Any) -> None:
-        """Optimizer state that holds a NaN or an infinity."""
-        recording = self.ops.recording
-        if not recording.bad and not recording.pending:
-            return
-        for parameter, state in optimizer.state.items():
-            if not isinstance(parameter, torch.Tensor):
-                continue
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.is_floating_point():
-                    storage = storage_of(value)
-                    entry = self.ops.ledger.entries.get(storage._cdata) if storage is not None else None
-                    if entry is not None and recording.may_be_bad(entry.last):
-                        owner = self.owner_of(parameter)
-                        recording.sinks.append(
-                            Sink("state", entry.last, recording.end - 1, f"{recording.parameter_names[owner]}.{name}")
-                        )
 
     def _forget_untouched(self, now: set[str]) -> None:
         """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if it went on and they have come again.
