@@ -1,0 +1,173 @@
+"""Families of fixes: of each a line that fails, the line that is offered, and that the offered line is finite."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import nanlab
+from nanlab.rules import Finding
+
+ZERO = "nan=0.0, posinf=0.0, neginf=0.0"
+
+
+def run_line(line: str, values: dict[str, Any], folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and gradient of ``w`` after ``value = <line>; value.sum().backward()``, from a file of its own."""
+    file = folder / f"line{len(list(folder.iterdir()))}.py"
+    file.write_text(
+        f"def step():\n    value = {line}\n    loss = value.abs().sum()\n    loss.backward()\n    return loss\n"
+    )
+    linecache.checkcache()
+    w = torch.ones((), requires_grad=True)
+    names = {"torch": torch, "F": F, "nn": nn, "nanlab": nanlab, "w": w, **values}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    loss = names["step"]()
+    assert w.grad is not None
+    return loss.detach(), w.grad
+
+
+def diagnosed(line: str, values: dict[str, Any], folder: Path) -> Finding:
+    with nanlab.watch(on_fault="record") as trace:
+        run_line(line, values, folder)
+    assert trace.culprit is not None and not trace.notes
+    return trace.culprit
+
+
+def z(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape)
+
+
+INF = float("inf")
+CASES = [
+    # complex divisors, Python numbers that are 0, reciprocals that overflow
+    ("w * a / b", {"a": torch.ones(3, dtype=torch.complex64), "b": torch.zeros(3, dtype=torch.complex64)}, "div-by-zero", "conj()"),
+    ("F.gumbel_softmax(w * a, tau=tau)", {"a": torch.ones(2, 3), "tau": 0.0}, "div-by-zero", "tau=max(tau, 0.01)"),
+    ("400.0 / (w * a)", {"a": torch.tensor([1e-37, 1.0])}, "div-by-tiny", "clamp_min("),
+    ("torch.addcdiv(w * a, a, b)", {"a": torch.ones(2), "b": z(2)}, "div-by-zero", "addcdiv("),
+    # infinities that the program wrote
+    ("(w * a) @ b.masked_fill(b == 2, float('inf'))", {"a": torch.tensor([[0.0, 1.0]]), "b": torch.tensor([[2.0], [1.0]])}, "zero-times-inf", "isinf()"),
+    ("torch.logaddexp(torch.logaddexp(w + a, w + a), w)", {"a": torch.tensor([-INF, 1.0])}, "softmax-all-masked", "clamp_min(-1e30)"),
+    ("w * p * torch.log(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "safe."),
+    # reductions of nothing
+    ("F.smooth_l1_loss(w * a, a)", {"a": z(0)}, "empty-reduction", "max("),
+    ("torch.segment_reduce(w * a, 'mean', lengths=n)", {"a": torch.ones(3), "n": torch.tensor([3, 0])}, "empty-reduction", "initial=0.0"),
+    ("F.cross_entropy(w * a, y, weight=c)", {"a": torch.randn(2, 2), "y": torch.tensor([0, 0]), "c": torch.tensor([0.0, 1.0])}, "empty-reduction", "c[y].sum()"),
+    # special functions and matrices
+    ("torch.special.entr(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "special.entr("),
+    ("torch.special.ndtri(w * p)", {"p": torch.tensor([0.0, 0.5])}, "inverse-function-at-edge", "ndtri("),
+    ("torch.polygamma(1, w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "polygamma("),
+    ("torch.linalg.qr(w * a).Q", {"a": torch.ones(3, 2)}, "degenerate-matrix", "torch.eye("),
+    ("torch.linalg.matrix_exp(w * a)", {"a": torch.full((2, 2), 90.0)}, "exp-overflow", "clamp("),
+    # exponents and products beyond every dtype at hand
+    ("10.0 ** (w * a)", {"a": torch.tensor([50.0, 1.0])}, "exp-overflow", "clamp(max="),
+    ("(w * a) * b", {"a": torch.tensor([1e25, 1.0]), "b": torch.tensor([1e20, 1.0])}, "dtype-overflow", "clamp(-"),
+    # data
+    ("F.mse_loss(w * a, y)", {"a": torch.ones(3), "y": torch.tensor([1.0, float("nan"), 2.0])}, "nan-in-target", "[torch.isfinite(y)]"),
+    ("w * a - y", {"a": torch.ones(3), "y": torch.tensor([1.0, float("nan"), 2.0])}, "nan-in-target", "torch.nan_to_num("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "values", "cause", "part"), CASES, ids=[c[0] for c in CASES])
+def test_the_offered_line_is_finite(line: str, values: dict[str, Any], cause: str, part: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    loss, gradient = run_line(line, values, tmp_path)
+    assert not (torch.isfinite(loss) and torch.isfinite(gradient))
+    finding = diagnosed(line, values, tmp_path)
+    assert finding.cause == cause
+    held = [fix.code.removeprefix("value = ") for fix in finding.fixes if fix.verified]
+    assert any(part in code for code in held)
+    for code in held:
+        loss, gradient = run_line(code, values, tmp_path)
+        assert torch.isfinite(loss) and torch.isfinite(gradient), code
+
+
+def test_an_input_with_gaps_is_filled_in_the_call_of_its_layer() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x)
+
+    net = Net()
+    x = torch.ones(4, 3)
+    x[1, 2] = float("nan")
+    with nanlab.watch(net, on_fault="record") as trace:
+        net(x).sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "nan-in-input"
+    assert [f.code for f in trace.culprit.fixes if f.verified] == [f"return self.head(torch.nan_to_num(x, {ZERO}))"]
+
+
+def test_poisoned_running_statistics_are_tried_as_they_start() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).eval()
+    net[1].running_var[1] = float("nan")
+    with nanlab.watch(net, on_fault="record") as trace:
+        net(torch.ones(4, 2)).sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "poisoned-buffer"
+    assert any(fix.verified and "reset_running_stats()" in fix.code for fix in trace.culprit.fixes)
+    assert torch.isnan(net[1].running_var[1])  # the trial left it as it was
+
+
+def test_a_scale_that_vanished_is_kept_above_zero_where_it_is_made() -> None:
+    raw = torch.tensor([-200.0, 1.0], requires_grad=True)
+
+    def step() -> None:
+        scale = F.softplus(raw)
+        law = torch.distributions.Normal(torch.zeros(2), scale, validate_args=False)
+        (-law.log_prob(torch.ones(2))).sum().backward()
+
+    with nanlab.watch(on_fault="record") as trace:
+        step()
+    assert trace.culprit is not None
+    assert any(f.verified and "softplus(raw) + 1e-3" in f.code for f in trace.culprit.fixes)
+
+
+def test_float32_is_verified_in_a_half_model_where_what_follows_goes_on_in_it() -> None:
+    def culprit(back: bool) -> Finding:
+        net = nn.Linear(2, 2).half()
+
+        def step() -> None:
+            v = torch.full((3, 500), 300.0).half() + net.weight.sum()
+            total = torch.cumsum(v, 1)
+            out = torch.log1p(total)
+            (F.linear(out[:, :2], net.weight) if back else out.float()).sum().backward()
+
+        with nanlab.watch(net, on_fault="record") as trace:
+            step()
+        assert trace.culprit is not None and trace.culprit.op == "cumsum"
+        return trace.culprit
+
+    assert any(f.verified and "float32" in f.title for f in culprit(back=False).fixes)
+    assert not any(f.verified and "float32" in f.title for f in culprit(back=True).fixes)
+
+
+def test_a_fix_is_doubted_where_the_same_line_divides_by_nothing_as_well() -> None:
+    scale = torch.zeros(2, requires_grad=True)
+
+    def step() -> None:
+        law = torch.distributions.Normal(torch.zeros(2), scale, validate_args=False)
+        (-law.log_prob(torch.ones(2))).sum().backward()
+
+    with nanlab.watch(on_fault="record") as trace:
+        step()
+    assert trace.culprit is not None and trace.culprit.fixes
+    assert not any(f.verified for f in trace.culprit.fixes)
+
+
+def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths_normalises_nothing() -> None:
+    flip = torch.tensor([[-1.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (3 * torch.logdet(flip)).backward()
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.phase) == ("log-of-negative", "forward")
+    x = torch.ones(2, 3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (x.norm(dim=1) / torch.zeros(2, 3).norm(dim=1)).sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
