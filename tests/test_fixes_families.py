@@ -46,18 +46,43 @@ def z(*shape: int) -> torch.Tensor:
 INF = float("inf")
 CASES = [
     # complex divisors, Python numbers that are 0, reciprocals that overflow
-    ("w * a / b", {"a": torch.ones(3, dtype=torch.complex64), "b": torch.zeros(3, dtype=torch.complex64)}, "div-by-zero", "conj()"),
+    (
+        "w * a / b",
+        {"a": torch.ones(3, dtype=torch.complex64), "b": torch.zeros(3, dtype=torch.complex64)},
+        "div-by-zero",
+        "conj()",
+    ),
     ("F.gumbel_softmax(w * a, tau=tau)", {"a": torch.ones(2, 3), "tau": 0.0}, "div-by-zero", "tau=max(tau, 0.01)"),
     ("400.0 / (w * a)", {"a": torch.tensor([1e-37, 1.0])}, "div-by-tiny", "clamp_min("),
     ("torch.addcdiv(w * a, a, b)", {"a": torch.ones(2), "b": z(2)}, "div-by-zero", "addcdiv("),
     # infinities that the program wrote
-    ("(w * a) @ b.masked_fill(b == 2, float('inf'))", {"a": torch.tensor([[0.0, 1.0]]), "b": torch.tensor([[2.0], [1.0]])}, "zero-times-inf", "isinf()"),
-    ("torch.logaddexp(torch.logaddexp(w + a, w + a), w)", {"a": torch.tensor([-INF, 1.0])}, "softmax-all-masked", "clamp_min(-1e30)"),
+    (
+        "(w * a) @ b.masked_fill(b == 2, float('inf'))",
+        {"a": torch.tensor([[0.0, 1.0]]), "b": torch.tensor([[2.0], [1.0]])},
+        "zero-times-inf",
+        "isinf()",
+    ),
+    (
+        "torch.logaddexp(torch.logaddexp(w + a, w + a), w)",
+        {"a": torch.tensor([-INF, 1.0])},
+        "softmax-all-masked",
+        "clamp_min(-1e30)",
+    ),
     ("w * p * torch.log(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "safe."),
     # reductions of nothing
     ("F.smooth_l1_loss(w * a, a)", {"a": z(0)}, "empty-reduction", "max("),
-    ("torch.segment_reduce(w * a, 'mean', lengths=n)", {"a": torch.ones(3), "n": torch.tensor([3, 0])}, "empty-reduction", "initial=0.0"),
-    ("F.cross_entropy(w * a, y, weight=c)", {"a": torch.randn(2, 2), "y": torch.tensor([0, 0]), "c": torch.tensor([0.0, 1.0])}, "empty-reduction", "c[y].sum()"),
+    (
+        "torch.segment_reduce(w * a, 'mean', lengths=n)",
+        {"a": torch.ones(3), "n": torch.tensor([3, 0])},
+        "empty-reduction",
+        "initial=0.0",
+    ),
+    (
+        "F.cross_entropy(w * a, y, weight=c)",
+        {"a": torch.randn(2, 2), "y": torch.tensor([0, 0]), "c": torch.tensor([0.0, 1.0])},
+        "empty-reduction",
+        "c[y].sum()",
+    ),
     # special functions and matrices
     ("torch.special.entr(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "special.entr("),
     ("torch.special.ndtri(w * p)", {"p": torch.tensor([0.0, 0.5])}, "inverse-function-at-edge", "ndtri("),
@@ -68,9 +93,19 @@ CASES = [
     ("10.0 ** (w * a)", {"a": torch.tensor([50.0, 1.0])}, "exp-overflow", "clamp(max="),
     ("(w * a) * b", {"a": torch.tensor([1e25, 1.0]), "b": torch.tensor([1e20, 1.0])}, "dtype-overflow", "clamp(-"),
     # data
-    ("F.mse_loss(w * a, y)", {"a": torch.ones(3), "y": torch.tensor([1.0, float("nan"), 2.0])}, "nan-in-target", "[torch.isfinite(y)]"),
-    ("w * a - y", {"a": torch.ones(3), "y": torch.tensor([1.0, float("nan"), 2.0])}, "nan-in-target", "torch.nan_to_num("),
-]  # fmt: skip
+    (
+        "F.mse_loss(w * a, y)",
+        {"a": torch.ones(3), "y": torch.tensor([1.0, float("nan"), 2.0])},
+        "nan-in-target",
+        "[torch.isfinite(y)]",
+    ),
+    (
+        "w * a - y",
+        {"a": torch.ones(3), "y": torch.tensor([1.0, float("nan"), 2.0])},
+        "nan-in-target",
+        "torch.nan_to_num(",
+    ),
+]
 
 
 @pytest.mark.parametrize(("line", "values", "cause", "part"), CASES, ids=[c[0] for c in CASES])
