@@ -134,7 +134,9 @@ def fails_too(recording: Recording, position: int, here: bool | None = False, cu
             continue
         if cured is not None and _made_of(recording, origin, cured):
             continue
-        row = recording.row(origin)
+        row, own = recording.row(origin), recording.row(position)
+        if row is not None and own is not None and (row[LINE], row[OP]) == (own[LINE], own[OP]):
+            continue  # the same words, run a second time
         named = f"{name_of(recording, row)} on this line" if here and row is not None else ""
         return f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own account"
     return ""

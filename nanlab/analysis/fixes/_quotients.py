@@ -42,7 +42,9 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
     counts = not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any())
 
     def both(text: str, single: str) -> tuple[Form, ...]:
-        return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text))
+        written = f"{{X}}.div_({text[6:]})" if text.startswith("{X} / ") else f"{{X}}.copy_({text})"
+        inplace = forms(called("div_", "divide_", arity=2), written)
+        return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text), *inplace)
 
     found = []
     if not (isinstance(x, Tensor) and x.is_complex()):
