@@ -189,6 +189,23 @@ def test_integers_have_range_and_zeros_but_no_histogram(table: StatsTable, dtype
     assert table.histogram(row).empty
 
 
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("numel", [1, 4097, 9001])
+def test_random_integers_are_counted_exactly(table: StatsTable, dtype: torch.dtype, numel: int) -> None:
+    generator = np.random.default_rng(numel)
+    t = torch.from_numpy(generator.integers(0, 256, numel * dtype.itemsize, dtype=np.uint8)).view(dtype)
+    t = t.view(torch.uint8).bitwise_and(1).bool() if dtype is torch.bool else t
+    assert_row_is(table, table.add(t), t)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_integers_at_the_ends_of_their_range_are_counted(table: StatsTable, dtype: torch.dtype) -> None:
+    ends = torch.iinfo(dtype)
+    for values in ([ends.min], [ends.min, ends.max], [ends.min, -1], [0, 0]):
+        t = torch.tensor(values, dtype=dtype)
+        assert_row_is(table, table.add(t), t)
+
+
 @pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=str)
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_complex_elements_count_as_two(table: StatsTable, dtype: torch.dtype) -> None:

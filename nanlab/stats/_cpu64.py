@@ -1,4 +1,4 @@
-"""The numba kernel that summarises float64 memory, and integers widened block by block."""
+"""The numba kernel that summarises float64 memory."""
 
 # mypy: ignore-errors
 # The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
@@ -18,7 +18,6 @@ from nanlab.stats._jit import (
     kernel,
     pointer_float64,
     pointer_int64,
-    pointer_uint8,
     pointer_uint32,
     pointer_uint64,
     prefetch,
@@ -44,23 +43,6 @@ def order_key(bits):
     """An int64 that sorts like the float64 with these bits; its own inverse."""
     signed = np.int64(bits)
     return signed ^ ((signed >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
-
-
-@helper
-def load_block(address, first, size, kind, state):
-    """Address of ``size`` float64 elements from ``first`` on, widened where they are integers."""
-    if kind == L.WIDE_FLOAT64:
-        return address + 8 * first
-    block = pointer_float64(state[L.BLOCK_ADDRESS])
-    if kind == L.WIDE_UINT8:
-        small = pointer_uint8(address + first)
-        for i in range(size):
-            block[i] = np.float64(small[i])
-    else:
-        large = pointer_int64(address + 8 * first)
-        for i in range(size):
-            block[i] = np.float64(large[i])
-    return state[L.BLOCK_ADDRESS]
 
 
 @helper
@@ -199,7 +181,7 @@ def append_bins(state, smallest, greatest):
 
 @kernel
 def summarise64(address, size, kind, state_address):
-    """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with nothing written."""
+    """Write the row and the bins of ``size`` elements, all of the one ``kind``; the count of NaN and inf, or FULL with nothing written."""
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
@@ -208,10 +190,9 @@ def summarise64(address, size, kind, state_address):
     total = squares = 0.0
     for first in range(0, size, L.BLOCK):
         count = L.BLOCK if size - first > L.BLOCK else size - first
-        block = load_block(address, first, count, kind, state)
+        block = address + 8 * first
         bits = pointer_uint64(block)
-        if kind == L.WIDE_FLOAT64:
-            count_exponents(block, count, pointer_uint32(state[L.SCRATCH_ADDRESS]))
+        count_exponents(block, count, pointer_uint32(state[L.SCRATCH_ADDRESS]))
         low, high, small, zeros, nonfinite = finite_extent(bits, count)
         if nonfinite > 0:
             infinities = count_infinities(pointer_float64(block), count)
@@ -223,11 +204,7 @@ def summarise64(address, size, kind, state_address):
         highest = high if high > highest else highest
         smallest = small if small < smallest else smallest
         zero += zeros
-        if (
-            kind == L.WIDE_FLOAT64
-            and zeros + nonfinite < count
-            and (small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF)
-        ):
+        if zeros + nonfinite < count and (small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF):
             counts = half_counts(bits, count)
             flushed += counts[0] - zeros
             below += counts[1] - counts[0]
@@ -238,13 +215,12 @@ def summarise64(address, size, kind, state_address):
     finite = size - nan - posinf - neginf
     greatest = magnitude_of(lowest, highest) if finite > 0 else np.uint64(0)
     scale, size_of_greatest = 1.0, float64_from(greatest)
-    if kind == L.WIDE_FLOAT64 and greatest > np.uint64(0) and not 1.0 / SAFE_SQUARE < size_of_greatest < SAFE_SQUARE:
+    if greatest > np.uint64(0) and not 1.0 / SAFE_SQUARE < size_of_greatest < SAFE_SQUARE:
         scale, total, squares = scaled_moments(address, size, size_of_greatest)
     row = begin_row(state, size)
     write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above)
     divisor = finite if finite > 0 else 1
     mean, rms = total / divisor / scale, math.sqrt(squares / divisor) / scale
     write_values(state, finite, lowest, highest, smallest, mean, rms)
-    if kind == L.WIDE_FLOAT64:
-        append_bins(state, smallest, greatest)
+    append_bins(state, smallest, greatest)
     return end_row(state, row)

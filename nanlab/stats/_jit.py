@@ -46,6 +46,9 @@ def _pointer_to(element: types.Type) -> Any:
 
 
 pointer_int64 = _pointer_to(types.int64)
+pointer_int8 = _pointer_to(types.int8)
+pointer_int16 = _pointer_to(types.int16)
+pointer_int32 = _pointer_to(types.int32)
 pointer_uint8 = _pointer_to(types.uint8)
 pointer_uint16 = _pointer_to(types.uint16)
 pointer_uint32 = _pointer_to(types.uint32)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,14 @@ FLOAT8 = [
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
     if hasattr(torch, name)
 ]
-WIDE = {torch.float64: L.WIDE_FLOAT64, torch.bool: L.WIDE_UINT8, torch.uint8: L.WIDE_UINT8, torch.int64: L.WIDE_INT64}
+INTEGERS = {
+    torch.bool: L.UINT8,
+    torch.uint8: L.UINT8,
+    torch.int8: L.INT8,
+    torch.int16: L.INT16,
+    torch.int32: L.INT32,
+    torch.int64: L.INT64,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Kernels:
 def load_kernels() -> Kernels | None:
     """The kernels for CPU memory, or None, with one warning, where numba cannot be had.
 
-    The kernel for float64 and integers is loaded when the first of these comes.
+    The kernels for float64 and for integers are loaded when the first of these comes.
     """
     drop_stale_cache()
     try:
@@ -51,20 +59,28 @@ def load_kernels() -> Kernels | None:
     }
     by_dtype |= {dtype: (_cpu32.summarise32, L.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
 
-    def first_wide(address: int, numel: int, kind: int, state: int) -> int:
-        """Stand in for the kernel of float64 and integers until it is loaded; KeyError if that fails."""
+    by_dtype.update({torch.float64: (loaded_later("_cpu64", "summarise64", by_dtype), 0)})
+    integers = loaded_later("_integers", "summarise_integers", by_dtype)
+    by_dtype.update({dtype: (integers, kind) for dtype, kind in INTEGERS.items()})
+    return Kernels(by_dtype, (_cpu32.summarise32, L.CHANGE), float8_values())
+
+
+def loaded_later(module: str, name: str, by_dtype: dict[torch.dtype, tuple[Kernel, int]]) -> Kernel:
+    """Stands for a kernel until it is called, and then puts the kernel in its place; KeyError if that fails."""
+
+    def first_call(address: int, numel: int, kind: int, state: int) -> int:
+        mine = [dtype for dtype, (kernel, _) in by_dtype.items() if kernel is first_call]
         try:
-            from nanlab.stats import _cpu64
+            compiled: Kernel = getattr(import_module(f"nanlab.stats.{module}"), name)
         except Exception as error:
             warn_of(error)
-            for dtype in WIDE:
+            for dtype in mine:
                 del by_dtype[dtype]
-            raise KeyError("float64") from error
-        by_dtype.update({dtype: (_cpu64.summarise64, kind) for dtype, kind in WIDE.items()})
-        return _cpu64.summarise64(address, numel, kind, state)
+            raise KeyError(name) from error
+        by_dtype.update({dtype: (compiled, by_dtype[dtype][1]) for dtype in mine})
+        return compiled(address, numel, kind, state)
 
-    by_dtype.update({dtype: (first_wide, kind) for dtype, kind in WIDE.items()})
-    return Kernels(by_dtype, (_cpu32.summarise32, L.CHANGE), float8_values())
+    return first_call
 
 
 def drop_stale_cache() -> None:

@@ -44,4 +44,4 @@ FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smal
 
 FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = range(4)  # kinds of element of the float32 kernel; FLOAT8 + i reads the i-th table
 CHANGE = FLOAT8 + FLOAT8_TABLES  # float32 less its old values, which lie elsewhere and become the new ones
-WIDE_FLOAT64, WIDE_UINT8, WIDE_INT64 = range(3)  # kinds of element of the float64 kernel; bool is read as uint8
+UINT8, INT8, INT16, INT32, INT64 = range(5)  # kinds of element of the kernel of integers; bool is read as uint8
