@@ -182,9 +182,10 @@ class BackwardRecorder:
             return
         try:
             parameter, owner = leaf.variable, NO_OWNER
-            if parameter.grad is not None:
-                ops.mark_gradient(parameter.grad)
-                owner = self.gradient_seen(parameter, ops.source(parameter.grad))
+            gradient = parameter.grad  # torch makes this object anew each time
+            if gradient is not None:
+                ops.mark_gradient(gradient)
+                owner = self.gradient_seen(parameter, ops.source(gradient))
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)
