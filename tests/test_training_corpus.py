@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 import harness
 import score
 
+import nanlab
+
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 LOOPS = """t003 t016 t019 t022 t026 t030 t040 t091 t092 t093 t094 t095 t096 t097 t098 t099
     t100 t106 t109 t112 t118 t122 t128 t129 t130 t135""".split()
@@ -35,3 +37,14 @@ def test_repaired_twin_raises_no_alarm(number: str) -> None:
 def test_healthy_loop_has_nothing_worse_than_a_note(number: str) -> None:
     found = score.watch(harness.case_files([number], "h")[0])
     assert not found.cause and not found.notes
+
+
+@pytest.mark.parametrize("number", ["t005", "t068"])
+def test_stopped_program_is_diagnosed_as_if_it_had_been_recorded(number: str) -> None:
+    path = harness.case_files([number], "t")[0]
+    meta, (model, step) = harness.load(path).META, harness.load(path).build()
+    with nanlab.watch(model) as trace:
+        for i in range(meta["n_steps"]):
+            step(i)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == (meta["cause"], meta["first_bad_step"])

@@ -29,7 +29,11 @@ class Trace:
 
     def _state(self) -> tuple[int, ...]:
         recording = self.recording
-        return recording.end, len(recording.sinks), len(recording.starts), len(recording.passes), len(recording.notes)
+        seen = len(
+            recording.history.series
+        )  # a stopped program is diagnosed in the middle of a step, and again when that was looked through
+        events = len(recording.sinks), len(recording.passes), len(recording.notes)
+        return recording.end, len(recording.starts), seen, *events
 
     def _cached(self, name: str, make: Any) -> Any:
         found = self._cache.get(name)
