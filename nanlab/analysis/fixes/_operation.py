@@ -14,7 +14,7 @@ from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_a
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
 from nanlab.analysis.naming import in_hook
-from nanlab.analysis.training import optimizer_step_at
+from nanlab.analysis.training import comes_from_gradients, optimizer_step_at
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
@@ -83,6 +83,8 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     hooked = checkpointed(recording, row)
     if row[PHASE] != BACKWARD or in_hook(recording, position):
         differentiates = row[PHASE] not in (OPTIMIZER, BACKWARD) and not row[FLAGS] & NOGRAD
+        if row[NODE] < 0 and comes_from_gradients(recording, row[CALL]):
+            differentiates = False  # an update written by hand
         op = replace(as_called(kept), differentiates=differentiates, hooked=hooked)
         listed = recording.ops.items[row[OP]].startswith("_foreach_")  # each result has operands of its own
         before = tuple(makers(recording, row[CALL], slot) for slot in ((row[OUTPUT],) if listed else (0, 1)))
