@@ -12,6 +12,7 @@ import torch
 
 from nanlab.analysis.naming import in_hook, operator_of_node
 from nanlab.analysis.provenance import Origin
+from nanlab.rules._host import on_host
 from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
 from nanlab.trace import Trace
@@ -65,7 +66,7 @@ class Fault(Neighbourhood):
     @cached_property
     def kept(self) -> Kept | None:
         """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved."""
-        return self.recording.kept.get(self.row[CALL]) if self.row is not None else None
+        return on_host(self.recording.kept.get(self.row[CALL])) if self.row is not None else None
 
     @property
     def saved(self) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def warn_of(error: Exception) -> None:
 
 def float8_values() -> np.ndarray:
     """float32 bits of every float8 value, a row of 256 per dtype, then the smallest normal of each."""
-    bytes_ = torch.arange(256, dtype=torch.uint8)
+    bytes_ = torch.arange(256, dtype=torch.uint8, device="cpu")
     tables = np.zeros(L.FLOAT8_TABLES * 257, np.uint32)
     for place, dtype in enumerate(FLOAT8):
         tables[256 * place : 256 * (place + 1)] = bytes_.view(dtype).float().numpy().view(np.uint32)

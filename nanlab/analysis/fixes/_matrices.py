@@ -36,11 +36,11 @@ def degenerate(op: Operation) -> list[Candidate]:
     jitter = 10.0 ** round(torch.tensor(size * default_eps(op.dtype) * 100).log10().item())
     uneven = op.name in ("_linalg_svd", "_linalg_eigh")
     if uneven:
-        ramp = torch.linspace(1, 2, n, dtype=a.dtype)
+        ramp = torch.linspace(1, 2, n, dtype=a.dtype, device=a.device)
         diagonal = "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"
         title = f"split equal eigenvalues by an uneven diagonal of {number(jitter)}"
     else:
-        ramp = torch.ones(n, dtype=a.dtype)
+        ramp = torch.ones(n, dtype=a.dtype, device=a.device)
         diagonal = "torch.eye({X}.shape[-1], dtype={X}.dtype, device={X}.device)"
         title = f"add {number(jitter)} to the diagonal"
 
@@ -80,7 +80,7 @@ def _tall(op: Operation, jitter: float) -> Candidate:
     return Candidate(
         f"add {number(jitter)} to the diagonal",
         forms(called("qr"), f"torch.linalg.qr({{X}} + {number(jitter)} * {eye}{{rest}})"),
-        lambda a: op.plain(a + jitter * torch.eye(*a.shape[-2:], dtype=a.dtype)),
+        lambda a: op.plain(a + jitter * torch.eye(*a.shape[-2:], dtype=a.dtype, device=a.device)),
     )
 
 
@@ -96,7 +96,7 @@ def triangular(op: Operation) -> list[Candidate]:
     jitter = 10.0 ** round(torch.tensor(default_eps(op.dtype) * 100).log10().item())
 
     def run(*ts: Any) -> Tensor:
-        shifted = ts[slot] + jitter * torch.eye(factor.shape[-1], dtype=factor.dtype)
+        shifted = ts[slot] + jitter * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
         return op.plain(*ts[:slot], shifted, *ts[slot + 1 :])
 
     return [

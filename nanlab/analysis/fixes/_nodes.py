@@ -157,7 +157,7 @@ def _decomposition(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
 def _product(parts: Any) -> Tensor:
     """All factors in one tensor, weighted unevenly so that no derivative cancels."""
     flat = torch.cat([p.flatten() for p in parts])
-    return flat * torch.linspace(0.5, 1.5, flat.numel(), dtype=flat.dtype)
+    return flat * torch.linspace(0.5, 1.5, flat.numel(), dtype=flat.dtype, device=flat.device)
 
 
 def _cross_entropy(saved: dict[str, Any]) -> Rebuilt | None:
