@@ -111,13 +111,9 @@ def _ends(recording: Recording, position: int) -> bool:
     return named or any(loss.source == position for loss in recording.training.losses)
 
 
-def fails_too(recording: Recording, position: int, here: bool | None = False, cured: int | None = None) -> str:
-    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded.
-
-    here: which other operation of the same line does; None: of any line.
-    cured: a row; what is made of it does not count.
-    """
-    line, step = _line(recording, position), recording.step_of(position)
+def made_of(recording: Recording, position: int) -> set[int]:
+    """A row, and the rows of its step that were made of it in the forward pass."""
+    step = recording.step_of(position)
     seen, waiting = {position}, [position]
     for at in waiting:
         for call in _readers(recording, at):
@@ -125,6 +121,19 @@ def fails_too(recording: Recording, position: int, here: bool | None = False, cu
                 continue
             seen.add(call)
             waiting.append(call)
+    return seen
+
+
+def fails_too(
+    recording: Recording, position: int, seen: set[int], here: bool | None = False, cured: int | None = None
+) -> str:
+    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded.
+
+    seen: the row and what was made of it, see :func:`made_of`.
+    here: which other operation of the same line does; None: of any line.
+    cured: a row; what is made of it does not count.
+    """
+    line, step = _line(recording, position), recording.step_of(position)
     if not here and (divided := _divides_by_own_zero(recording, sorted(seen - {position}), seen, line)):
         return divided
     others = (p for call in sorted(seen - {position}) for p in recording.parents(call) if p not in seen)
@@ -132,7 +141,7 @@ def fails_too(recording: Recording, position: int, here: bool | None = False, cu
         origin = _origin(recording, other, step)
         if origin is None or origin in seen or here not in (None, _line(recording, origin) == line):
             continue
-        if cured is not None and _made_of(recording, origin, cured):
+        if cured is not None and _comes_of(recording, origin, cured):
             continue
         row, own = recording.row(origin), recording.row(position)
         if row is not None and own is not None and (row[LINE], row[OP]) == (own[LINE], own[OP]):
@@ -154,7 +163,7 @@ def _divides_by_own_zero(recording: Recording, calls: list[int], seen: set[int],
     return ""
 
 
-def _made_of(recording: Recording, position: int, source: int) -> bool:
+def _comes_of(recording: Recording, position: int, source: int) -> bool:
     """Whether a row was made of another, a few operations before."""
     waiting = [position]
     for at in islice(waiting, MOST_ROWS):

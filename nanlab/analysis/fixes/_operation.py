@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.analysis.fixes._following import Product, fails_too, products_after, products_before
+from nanlab.analysis.fixes._following import Product, fails_too, made_of, products_after, products_before
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
@@ -92,18 +92,19 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
         if step is not None:
             op.options["optimizer"] = step.optimizer
         line = recording.places[row[LINE]][1]
+        after = made_of(recording, row[CALL])
         positive = positive_maker(op.name, line, before)
         return replace(
             op,
             line=line,
-            unrelated=fails_too(recording, row[CALL], None, positive.position) if positive is not None else "",
+            unrelated=fails_too(recording, row[CALL], after, None, positive.position) if positive is not None else "",
             divides=divides(recording, row[CALL]),
             logged=logarithm_after(recording, row[CALL]),
             trapped=trap(recording, row[CALL]) if differentiates else "",
             ahead=products_after(recording, row[CALL]),
             behind=products_before(recording, row[CALL]) if differentiates else (),
-            beside=fails_too(recording, row[CALL]),
-            here=fails_too(recording, row[CALL], here=True),
+            beside=fails_too(recording, row[CALL], after),
+            here=fails_too(recording, row[CALL], after, here=True),
             makers=before,
             module=recording.modules.items[row[MODULE]],
         )
