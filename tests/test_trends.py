@@ -236,3 +236,22 @@ def test_when_it_happens_is_said_in_plain_words(forecast: Forecast, words: str) 
 )
 def test_pace_is_a_short_number(slope: float, words: str) -> None:
     assert pace(slope) == f"{words} times as large each step"
+
+
+def test_the_turns_of_a_solver_in_the_forward_pass_are_no_steps_of_a_trend() -> None:
+    """The loop comes round before the first backward, so that each turn looks like a training step until then."""
+    net = nn.Linear(3, 3)
+    opt = torch.optim.SGD(net.parameters(), 1e-12)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(3):
+            state = torch.ones(2, 3)
+            for _ in range(12):
+                state = state + 0.1 * net(state)
+                error = state.square().mean() * 1e9  # much larger at each turn
+                scaled = error * 10.0 ** len(state)
+                state = state * (1.0 + 3.0 * float(scaled.detach() > 0))
+            opt.zero_grad()
+            (state.mean() * 1e-9).backward()
+            opt.step()
+    assert len(trace.steps) == 3 and len(trace.recording.training.series) == 3
+    assert not forecasts(trace.recording)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from nanlab.capture.editing import note_edits
 from nanlab.capture.following import StepRows, follow
@@ -22,6 +24,10 @@ class Written:
     by_hand: list[tuple[int, int]]  # (number, row) of each write outside of an optimizer
     all: list[tuple[int, int]]  # and of each write
 
+    def then(self, later: Written) -> Written:
+        """What became of them in this part of a step and in the next."""
+        return Written(self.gradients | later.gradients, [*self.by_hand, *later.by_hand], [*self.all, *later.all])
+
 
 class Looking:
     """Looks through each step: at once for misuse, and later, several steps at a time, for what grows or was lost.
@@ -31,7 +37,7 @@ class Looking:
 
     def __init__(self, recording: Recording, history: History) -> None:
         self._recording, self._history = recording, history
-        self._waiting: list[tuple[int, int, Written, list[ParameterStep]]] = []  # steps: begin and end of their rows
+        self._waiting: list[tuple[int, int, Written]] = []  # steps: begin and end of their rows
         self._end = 0  # position up to which steps were looked through
         self.failed: Callable[[Exception], None] = lambda error: None
 
@@ -42,25 +48,35 @@ class Looking:
         if start == recording.end:
             return
         rows = StepRows(recording, start, recording.end)
-        steps = []
-        for step in reversed(history.parameters):
-            if step.position < rows.start:
-                break
-            steps.append(step)
-        self._waiting.append((rows.start, rows.end, written, steps))
+        steps = self._parameter_steps(rows.start, rows.end)
         note_factors(rows, history)
         still_scaled(rows, history, steps)
         note_edits(rows, history, steps)
         recording.sinks.extend(note_clipping(rows, history, steps))
+        self._wait(rows.start, rows.end, written)
+
+    def _wait(self, start: int, end: int, written: Written) -> None:
+        """Look on later. A step that seemed to end before, and then went on, is one with its rest."""
+        began = next((s for s in reversed(self._recording.starts) if s < end), 0)
+        while self._waiting and self._waiting[-1][0] >= began:
+            start, _, before = self._waiting.pop()
+            written = before.then(written)
+        self._waiting.append((start, end, written))
+
+    def _parameter_steps(self, start: int, end: int) -> list[ParameterStep]:
+        """What became of each parameter between two positions, the last first."""
+        steps = self._history.parameters
+        first, last = (bisect_left(steps, at, key=attrgetter("position")) for at in (start, end))
+        return steps[first:last][::-1]
 
     def catch_up(self) -> None:
         """Follow the series, and look for what was lost, in the steps that wait for it."""
         waiting, self._waiting = self._waiting, []
         try:
-            for start, end, written, steps in waiting:
+            for start, end, written in waiting:
                 rows = StepRows(self._recording, start, end)
                 follow(self._history.series, rows, written.all)
                 note_flushes(rows, self._history, written.gradients, written.by_hand)
-                note_standstills(rows, self._history, steps, written.by_hand)
+                note_standstills(rows, self._history, self._parameter_steps(start, end), written.by_hand)
         except Exception as error:
             self.failed(error)
