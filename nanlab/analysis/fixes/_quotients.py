@@ -44,6 +44,8 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
     def both(text: str, single: str) -> tuple[Form, ...]:
         written = f"{{X}}.div_({text[6:]})" if text.startswith("{X} / ") else f"{{X}}.copy_({text})"
         inplace = forms(called("div_", "divide_", arity=2), written)
+        if op.differentiates and "copy_" in written:  # it would overwrite what the safe division keeps for its backward
+            inplace = ()
         return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text), *inplace)
 
     found = []
