@@ -447,17 +447,6 @@ def test_compact_frees_the_memory_of_the_others() -> None:
     assert table.nbytes < before / 4
 
 
-def test_table_survives_its_arrays(table: StatsTable) -> None:
-    tensors = [torch.randn(50), special_values(torch.float16)]
-    for t in tensors:
-        table.add(t)
-    again = StatsTable.from_arrays(**table.to_arrays())
-    for row, t in enumerate(tensors):
-        assert_row_is(again, row, t)
-    with pytest.raises(UsageError, match="to_arrays"):
-        StatsTable.from_arrays(np.zeros((2, 3), np.int64), np.zeros(4, np.int64))
-
-
 def test_unknown_row_is_refused_with_the_range() -> None:
     table = StatsTable()
     table.add(torch.ones(1))

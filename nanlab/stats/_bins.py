@@ -21,9 +21,3 @@ def gather(arena: np.ndarray, rows: np.ndarray) -> np.ndarray:
     bins: np.ndarray = arena[np.repeat(rows[:, L.FIRST_BIN], lengths) + within]
     rows[:, L.FIRST_BIN] = begins
     return bins
-
-
-def fits(rows: np.ndarray, size: int) -> bool:
-    """Whether the bins of all ``rows`` lie within an arena of ``size``."""
-    first, lengths = rows[:, L.FIRST_BIN], np.maximum(rows[:, L.BINS], 0)
-    return bool(np.all((first >= 0) & (first + lengths <= size)))

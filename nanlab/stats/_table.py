@@ -1,64 +1,26 @@
-"""StatsTable: a row of numbers per tensor, in memory that grows by doubling."""
+"""StatsTable: a row of numbers per tensor."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from operator import itemgetter
-from typing import Any
-
 import numpy as np
-import pandas as pd
 import torch
 
-from nanlab.errors import UsageError
 from nanlab.stats import _layout as L
-from nanlab.stats._bins import decode, fits, gather
-from nanlab.stats._device import DeviceRow, bins_of, fetch, head_of, include_zeros
-from nanlab.stats._kernels import Kernel, Kernels, load_kernels
+from nanlab.stats._device import include_zeros
+from nanlab.stats._kernels import Kernel
 from nanlab.stats._memory import PLAIN, is_dense, is_wrapper, local_part, readable, unobserved
-from nanlab.stats._record import TensorStats
+from nanlab.stats._rows import Rows
 
-FIRST_ROWS = 1024
-FIRST_BINS = 1 << 14
 NOTHING = np.full(len(L.VALUES), np.nan).view(np.int64)  # the values of a row without elements
 
 
-class StatsTable:
+class StatsTable(Rows):
     """Rows of numbers, one per tensor that was added; see ``TensorStats`` for what a row holds.
 
     A CPU tensor is read at once. On another device its row is computed there, and fetched with all others by
     ``flush()``; reading such a row flushes by itself. Tensors are never changed and never kept. For one thread at a
     time.
     """
-
-    def __init__(self) -> None:
-        self.n = 0  # rows so far
-        self.bad = -1  # NaN and inf in the row last added; -1 while it is on its device
-        self._rows = np.zeros((FIRST_ROWS, L.WIDTH), np.int64)
-        self._arena = np.zeros(FIRST_BINS, np.int64)
-        self._pending: list[tuple[int, DeviceRow]] = []
-        self._kernels: Kernels | None = load_kernels()
-        self._kernel_of = self._kernels.by_dtype if self._kernels else {}
-        self._state = np.zeros(L.STATE_WIDTH, np.int64)
-        self._state_address = self._state.ctypes.data
-        self._scratch = np.zeros(L.SCRATCH_WORDS + L.BLOCK, np.int64)
-        self._state[L.TIMES] = 1
-        self._point_at_memory()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that rows and histograms take."""
-        return self._rows.nbytes + self._arena.nbytes
-
-    def __len__(self) -> int:
-        return self.n
-
-    @property
-    def zeros(self) -> int:
-        """Zeros in the row last added; -1 while it is on its device, or if there is no row."""
-        if self.n == 0 or self._rows[self.n - 1, L.BINS] == L.PENDING:
-            return -1
-        return int(self._rows[self.n - 1, L.ZERO])
 
     def add(self, t: torch.Tensor) -> int:
         """Summarise ``t`` into a new row, and return its number. Never raises because of what ``t`` is."""
@@ -111,99 +73,6 @@ class StatsTable:
             include_zeros(made, zeros)
         self.bad = self.nonfinite(new)
         return new
-
-    def flush(self) -> None:
-        """Fetch the rows that are still on a device, in one transfer per device."""
-        if not self._pending:
-            return
-        pending, self._pending = self._pending, []
-        with unobserved():
-            fetched = fetch([row for _, row in pending])
-        for (place, row), words in zip(pending, fetched, strict=True):
-            self._fill(place, head_of(row, words), bins_of(row, words))
-        if pending[-1][0] == self.n - 1:
-            self.bad = self.nonfinite(self.n - 1)
-
-    def is_pending(self, row: int) -> bool:
-        """Whether reading the row would wait for its device."""
-        return bool(self._rows[row, L.BINS] == L.PENDING)
-
-    def waiting(self, first: int) -> list[tuple[int, DeviceRow]]:
-        """The rows from number ``first`` on that are still on their device."""
-        return self._pending[bisect_left(self._pending, first, key=itemgetter(0)) :]
-
-    def any_nonfinite(self, first: int, end: int) -> bool:
-        """Whether a row of this range, as far as it was fetched, counts a NaN or an infinity."""
-        return bool(self._rows[first : min(end, self.n), L.NAN : L.NEGINF + 1].any())
-
-    def nonfinite(self, row: int) -> int:
-        """How many elements of the row's tensor are NaN, inf or -inf; 0 where it could not be read."""
-        words = self._ready(row)
-        return int(words[L.NAN] + words[L.POSINF] + words[L.NEGINF])
-
-    def stats(self, row: int) -> TensorStats:
-        """All numbers of one row."""
-        words = self._ready(row)
-        numbers: dict[str, Any] = dict(zip(L.COUNTS, words[: L.MIN].tolist(), strict=True))
-        values = words[L.MIN : L.RMS + 1].view(np.float64).tolist()
-        numbers |= {name: None if value != value else value for name, value in zip(L.VALUES, values, strict=True)}
-        return TensorStats(**numbers, known=bool(words[L.BINS] != L.UNKNOWN))
-
-    def columns(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """The numbers of ``rows`` (default: all) by name: counts as int64, values as float64, ``known`` as bool.
-
-        A value is NaN where no element has it, and only there: values are over finite elements, so they are never
-        NaN themselves.
-        """
-        self.flush()
-        words = (self._rows[: self.n] if rows is None else self._rows[: self.n][rows]).T.copy()
-        columns = dict(zip(L.COUNTS, words, strict=False))
-        columns |= zip(L.VALUES, words[L.MIN :].view(np.float64), strict=False)
-        return columns | {"known": words[L.BINS] != L.UNKNOWN}
-
-    def histogram(self, row: int, signed: bool = False) -> pd.Series:
-        """Exact count of the non-zero finite elements per exponent floor(log2|x|); exponents without any are left out.
-
-        signed: count per (sign, exponent), sign -1 or 1, instead. Empty for integers and for what could not be read.
-        """
-        if not signed:
-            exponents, counts = self.histogram_arrays(row)
-            return pd.Series(counts, index=pd.Index(exponents, name="exponent", dtype=np.int64), name="count")
-        signs, exponents, counts = decode(self._bins(row))
-        order = np.lexsort((exponents, signs))
-        index = pd.MultiIndex.from_arrays([signs[order], exponents[order]], names=["sign", "exponent"])
-        return pd.Series(counts[order], index=index, name="count")
-
-    def histogram_arrays(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Exponents in ascending order, int64, and the count of each, int64; as ``histogram``, without pandas."""
-        _, exponents, counts = decode(self._bins(row))
-        distinct, place = np.unique(exponents, return_inverse=True)
-        totals = np.zeros(len(distinct), np.int64)
-        np.add.at(totals, place, counts)
-        return distinct, totals
-
-    def compact(self, rows: np.ndarray) -> None:
-        """Keep only these rows (ascending), renumbered from 0, and free the memory of the others."""
-        self.flush()
-        kept = self._rows[: self.n][rows].copy()
-        self._replace(kept, gather(self._arena, kept))
-
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """The whole table as two int64 arrays, ``rows`` [n, 16] and ``bins``, for ``from_arrays``."""
-        self.compact(np.arange(self.n))
-        return {"rows": self._rows[: self.n].copy(), "bins": self._arena[: self._state[L.ARENA_NEXT]].copy()}
-
-    @classmethod
-    def from_arrays(cls, rows: np.ndarray, bins: np.ndarray) -> StatsTable:
-        """The table that ``to_arrays`` gave; raises UsageError where the arrays are of another form."""
-        whole = rows.ndim == 2 and rows.shape[1] == L.WIDTH and bins.ndim == 1
-        if not whole or not fits(rows, len(bins)):
-            raise UsageError(
-                f"expected int64 arrays from StatsTable.to_arrays(), got shapes {rows.shape} and {bins.shape}"
-            )
-        table = cls()
-        table._replace(rows.astype(np.int64), bins.astype(np.int64))
-        return table
 
     def _add_any(self, t: torch.Tensor) -> int:
         """``add`` without the shortcut."""
@@ -277,65 +146,3 @@ class StatsTable:
             include_zeros(self._rows[row], count)
         self.bad = 0
         return row
-
-    def _new_row(self, bins: int) -> int:
-        """The number of a new row of zeros whose count of bins is ``bins``."""
-        if self.n == len(self._rows):
-            self._make_room(0)
-        row = self.n
-        self._rows[row] = 0
-        self._rows[row, L.BINS] = bins
-        self.n = row + 1
-        self._state[L.NEXT_ROW] = self.n
-        return row
-
-    def _fill(self, row: int, head: np.ndarray, bins: np.ndarray) -> None:
-        """Write a fetched row."""
-        self._make_room(len(bins))
-        first = int(self._state[L.ARENA_NEXT])
-        self._arena[first : first + len(bins)] = bins
-        self._state[L.ARENA_NEXT] += len(bins)
-        self._rows[row, : len(head)] = head
-        self._rows[row, [L.FIRST_BIN, L.BINS]] = first, len(bins)
-
-    def _ready(self, row: int) -> np.ndarray:
-        """The words of a row, fetched if need be; raises UsageError if there is no such row."""
-        if not 0 <= row < self.n:
-            raise UsageError(f"expected a row from 0 to {self.n - 1}, got {row}")
-        if self._rows[row, L.BINS] == L.PENDING:
-            self.flush()
-        words: np.ndarray = self._rows[row]
-        return words
-
-    def _bins(self, row: int) -> np.ndarray:
-        """The coded bins of a row."""
-        words = self._ready(row)
-        return self._arena[words[L.FIRST_BIN] : words[L.FIRST_BIN] + max(words[L.BINS], 0)]
-
-    def _make_room(self, bins: int) -> None:
-        """Double rows or arena where one more row, or ``bins`` more bins, would not fit."""
-        if self.n == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        used = int(self._state[L.ARENA_NEXT])
-        if used + bins > len(self._arena):
-            self._arena = np.concatenate([self._arena, np.zeros(max(len(self._arena), bins), np.int64)])
-        self._point_at_memory()
-
-    def _replace(self, rows: np.ndarray, bins: np.ndarray) -> None:
-        """Let the table consist of these rows and bins."""
-        self._rows = np.zeros((max(FIRST_ROWS, len(rows)), L.WIDTH), np.int64)
-        self._rows[: len(rows)] = rows
-        self._arena = np.zeros(max(FIRST_BINS, len(bins)), np.int64)
-        self._arena[: len(bins)] = bins
-        self.n = len(rows)
-        self._state[L.NEXT_ROW], self._state[L.ARENA_NEXT] = len(rows), len(bins)
-        self._point_at_memory()
-        self.bad = self.nonfinite(self.n - 1) if self.n else -1
-
-    def _point_at_memory(self) -> None:
-        """Tell the kernels where rows, arena and scratch are."""
-        self._state[[L.ROWS_ADDRESS, L.ROW_CAPACITY]] = self._rows.ctypes.data, len(self._rows)
-        self._state[[L.ARENA_ADDRESS, L.ARENA_CAPACITY]] = self._arena.ctypes.data, len(self._arena)
-        scratch = self._scratch.ctypes.data
-        self._state[[L.SCRATCH_ADDRESS, L.BLOCK_ADDRESS]] = scratch, scratch + 8 * L.SCRATCH_WORDS
-        self._state[L.FLOAT8_ADDRESS] = self._kernels.float8.ctypes.data if self._kernels else 0
