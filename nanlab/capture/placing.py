@@ -63,7 +63,10 @@ class Placing:
         position = self.recording.end
         if not self.recording.passes:
             self._note_opening(frame, position)
-        if self.clock.operation(frame, position, _sequence(), not torch.is_grad_enabled()):
+        before = (
+            self.sequence
+        )  # the node of the operation that is about to run is made already: it belongs to the new step
+        if self.clock.operation(frame, position, before, not torch.is_grad_enabled()):
             self.step_began(position)
 
     def _note_opening(self, frame: FrameType | None, position: int) -> None:

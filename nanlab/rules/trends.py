@@ -30,6 +30,7 @@ _SCALES = frozenset(
     example="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
+            w.grad = None
             wide = 0.1 * w * 3.0**i
             half = wide.half()  # here
             half.float().mean().backward()
@@ -37,6 +38,7 @@ _SCALES = frozenset(
     fix="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
+            w.grad = None
             wide = 0.1 * w * 3.0**i
             half = F.normalize(wide, dim=0).half()
             half.float().mean().backward()
@@ -53,6 +55,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     example="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
+            w.grad = None
             wide = 1e-4 * w * 0.5**i
             half = wide.half()  # here
             half.float().mean().backward()
@@ -60,6 +63,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     fix="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
+            w.grad = None
             wide = 1e-4 * w * 0.5**i
             half = wide.bfloat16()
             half.float().mean().backward()
@@ -194,6 +198,7 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
     example="""
         w = nn.Parameter(torch.ones(4, 4))
         for i in range(12):
+            w.grad = None
             a = (w * 2.0**i).half()
             scores = a @ a.T  # here
             scores.float().softmax(1).sum().backward()
@@ -201,6 +206,7 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
     fix="""
         w = nn.Parameter(torch.ones(4, 4))
         for i in range(12):
+            w.grad = None
             a = F.normalize(w * 2.0**i, dim=-1).half()
             scores = a @ a.T
             scores.float().softmax(1).sum().backward()
