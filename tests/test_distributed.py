@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,9 @@ from nanlab.trace import Trace
 
 
 @pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if "lo" in (name for _, name in socket.if_nameindex()):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # no machine's name needs to be looked up
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
