@@ -77,7 +77,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.ledger = Ledger()
         self.evidence = Evidence(recording, self.ledger)
         self.standing = Standing(recording)
-        self.pending = Pending(recording, self.evidence, self.quiet)
+        self.pending = Pending(recording, self.evidence)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
         self.plans: dict[int, Plan] = {}

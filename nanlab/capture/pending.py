@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -40,12 +40,9 @@ class Pending:
     they have come is asked when the next are sent. What is then known to be sound is let go, the rest is judged.
     """
 
-    def __init__(
-        self, recording: Recording, evidence: Evidence, quiet: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def __init__(self, recording: Recording, evidence: Evidence) -> None:
         self.recording, self.evidence = recording, evidence
         self.held = Holding(self._is_owned)
-        self._quiet = quiet
         self._waiting: deque[Waiting] = deque()
         self._holding: deque[Waiting] = deque()  # those of them that hold something, and some that did
         self._batches: deque[Batch] = deque()
@@ -187,7 +184,7 @@ class Pending:
         if touched:
             for courier in self._couriers.values():
                 courier.wait()
-            with self._undisturbed():
+            with _undisturbed():
                 for waiting in touched:
                     self.evidence.judge(waiting.recall())
         for waiting in calls:
@@ -238,15 +235,16 @@ class Pending:
         row = chunk.stat_row(stat)
         return not chunk.stats.is_pending(row) and chunk.stats.nonfinite(row) > 0
 
-    @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Our own operations, whatever mode the program is in just now."""
-        with self._quiet():
-            if not torch.is_inference_mode_enabled():
-                yield
-                return
-            with torch.inference_mode(False), torch.no_grad():
-                yield
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Our own operations, whatever mode the program is in; past every dispatch mode, which would take a number for a tensor of it."""
+    with unobserved():
+        if not torch.is_inference_mode_enabled():
+            yield
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            yield
 
 
 def _worth_holding(call: Call) -> bool:
