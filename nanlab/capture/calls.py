@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class Call:
     lost: str = ""  # why targets, args, kwargs and old are not at hand; "": they are
 
     def __post_init__(self) -> None:
+        if "torch.distributed.tensor" not in sys.modules:  # this is called for every operation on a device
+            return
         self.targets, self.old = local_parts(self.targets), local_parts(self.old)
         self.args, self.kwargs = local_parts(self.args), local_parts(self.kwargs)
 
