@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from nanlab.analysis import fixes
+
 BROWSER = Path(__file__).parent / "browser"
 
 
@@ -34,6 +36,12 @@ def reproducible() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  # libraries under test use numpy's global state
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def time_for_fixes() -> None:
+    """As many fixes are tried on a busy machine as on a quiet one."""
+    fixes.SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis import fixes
 from nanlab.capture import holding, pending
 from nanlab.capture.pending import Pending
 from nanlab.stats import _early
@@ -41,12 +40,6 @@ PROGRAMS = (
     "t052",  # two optimizers
     "h007",  # healthy, a loss scaler calibrates
 )
-
-
-@pytest.fixture(autouse=True)
-def time_for_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many fixes are tried on a busy machine as on a quiet one."""
-    monkeypatch.setattr(fixes, "SECONDS", 60.0)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from nanlab.analysis.fixes._scales import loss_factor, lower_scale, raised_befor
 from nanlab.analysis.fixes._trial import Trial, attempt, sampled
 from nanlab.analysis.fixes._updates import updates
 
-SECONDS = 0.5  # of processor time; what is not tried by then is said to be untried
+SECONDS = 1.5  # of processor time; what is not tried by then is said to be untried
 
 
 @dataclass(frozen=True)
