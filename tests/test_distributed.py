@@ -79,3 +79,15 @@ def test_a_fault_among_sharded_parameters_is_looked_into_where_they_are() -> Non
     assert (sharded.phase, sharded.cause, sharded.title) == ("optimizer", whole.cause, whole.title)
     assert sharded.evidence.equals(whole.evidence)
     assert [(fix.code, fix.verified) for fix in sharded.fixes] == [(fix.code, fix.verified) for fix in whole.fixes]
+
+
+def test_a_sharded_parameter_that_stands_still_is_tried_in_float32_where_it_is() -> None:
+    model = network("sharded").bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4, dtype=torch.bfloat16)).float().square().mean().backward()
+            optimizer.step()
+    found = next(f for f in trace.findings if f.cause == "absorbed-update" and f.severity == "error")
+    assert not trace.notes and any(fix.verified and "elements move" in fix.title for fix in found.fixes)

@@ -63,10 +63,8 @@ class Placing:
         position = self.recording.end
         if not self.recording.passes:
             self._note_opening(frame, position)
-        before = (
-            self.sequence
-        )  # the node of the operation that is about to run is made already: it belongs to the new step
-        if self.clock.operation(frame, position, before, not torch.is_grad_enabled()):
+        # Not _sequence(): the node of the operation that is about to run is made already, and belongs to the new step.
+        if self.clock.operation(frame, position, self.sequence, not torch.is_grad_enabled()):
             self.step_began(position)
 
     def _note_opening(self, frame: FrameType | None, position: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from nanlab.stats._memory import local_part
 from nanlab.trace.recording import Kept, Recording
 
 Tensor = torch.Tensor
@@ -40,6 +41,7 @@ class Standing:
     def look(self, owner: int, new: Tensor, old: Tensor) -> None:
         """Compare a parameter with what it was before it was updated."""
         self.waiting.discard(owner)
+        new, old = local_part(new), local_part(old)
         looks = self._looks.get(owner, 0)
         counter = new.numel() == 1 and new.is_cpu  # it goes on for a while
         if (looks >= LOOKS and not counter) or new.dtype not in LOW or new.numel() > LARGEST or new.shape != old.shape:
@@ -73,4 +75,4 @@ def _member(value: Any, which: int) -> Any:
     """A copy of an argument; of a list of tensors or numbers, of one for each parameter, only that of one parameter."""
     if isinstance(value, (list, tuple)) and which < len(value):
         return [_member(value[which], 0)]
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    return local_part(value).detach().clone() if isinstance(value, Tensor) else value

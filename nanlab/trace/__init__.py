@@ -29,9 +29,8 @@ class Trace:
 
     def _state(self) -> tuple[int, ...]:
         recording = self.recording
-        seen = len(
-            recording.history.series
-        )  # a stopped program is diagnosed in the middle of a step, and again when that was looked through
+        # A stopped program is diagnosed in the middle of a step, and again once that was looked through.
+        seen = len(recording.history.series)
         events = len(recording.sinks), len(recording.passes), len(recording.notes)
         return recording.end, len(recording.starts), seen, *events
 
