@@ -10,7 +10,7 @@ import torch
 
 from nanlab.analysis.first_losses import first_losses
 from nanlab.analysis.training import where
-from nanlab.formats import format_of
+from nanlab.formats import FloatFormat, format_of
 from nanlab.history import Flush
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
@@ -39,16 +39,26 @@ def lasts(trace: Trace, flushes: Sequence[Flush]) -> bool:
 
 def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Finding:
     """The finding of a row of ``first_losses``."""
-    limits = format_of(getattr(torch, loss["dtype"]))
+    title = f"{loss['op']} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero in {_format(loss).name}"
+    cure = Fix("compute this in float32; of gradients, a larger loss scale", "x.float()")
+    return _lost(trace, loss, "dtype-underflow", title, explanation, cure)
+
+
+def _format(loss: dict[Hashable, Any]) -> FloatFormat:
+    return format_of(getattr(torch, loss["dtype"]))
+
+
+def _lost(trace: Trace, loss: dict[Hashable, Any], cause: str, title: str, explanation: str, cure: Fix) -> Finding:
+    limits = _format(loss)
     return Finding(
-        cause="dtype-underflow",
+        cause=cause,
         severity="warning",
-        title=f"{loss['op']} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero in {limits.name}",
+        title=title,
         explanation=f"{explanation} {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
         phase=loss["phase"],
         step=loss["step"],
         symptom="silent-underflow",
-        fixes=[Fix("compute this in float32; of gradients, a larger loss scale", "x.float()")],
+        fixes=[cure],
         **place_of(trace, loss["position"]),
     )
 
@@ -71,19 +81,10 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
     """An epsilon that the dtype rounds to zero does nothing: what it should prevent is only waiting for the value that needs it."""
     losses = first_losses(trace)
     for loss in losses[losses["told_by"] == "epsilon"].to_dict("records"):
-        limits = format_of(getattr(torch, loss["dtype"]))
         amount = "the epsilon" if pd.isna(loss["largest"]) else f"an epsilon of {loss['largest']:g}"
-        yield Finding(
-            cause="eps-underflow",
-            severity="warning",
-            title=f"{amount} is 0 in {limits.name}, so {loss['op']} does nothing here",
-            explanation=f"{eps_underflow.explanation} {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
-            phase=loss["phase"],
-            step=loss["step"],
-            symptom="silent-underflow",
-            fixes=[Fix("compute this in float32, or take an epsilon that the dtype can hold", "x.float()")],
-            **place_of(trace, loss["position"]),
-        )
+        title = f"{amount} is 0 in {_format(loss).name}, so {loss['op']} does nothing here"
+        cure = Fix("compute this in float32, or take an epsilon that the dtype can hold", "x.float()")
+        yield _lost(trace, loss, "eps-underflow", title, eps_underflow.explanation, cure)
 
 
 @rule(

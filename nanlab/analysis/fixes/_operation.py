@@ -80,34 +80,43 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     kept = recording.kept.get(row[CALL]) if row is not None else None
     if row is None or kept is None:
         return None
-    hooked = checkpointed(recording, row)
     if row[PHASE] != BACKWARD or in_hook(recording, position):
-        differentiates = row[PHASE] not in (OPTIMIZER, BACKWARD) and not row[FLAGS] & NOGRAD
-        if row[NODE] < 0 and comes_from_gradients(recording, row[CALL]):
-            differentiates = False  # an update written by hand
-        op = replace(as_called(kept), differentiates=differentiates, hooked=hooked)
-        listed = recording.ops.items[row[OP]].startswith("_foreach_")  # each result has operands of its own
-        before = tuple(makers(recording, row[CALL], slot) for slot in ((row[OUTPUT],) if listed else (0, 1)))
-        step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
-        if step is not None:
-            op.options["optimizer"] = step.optimizer
-        line = recording.places[row[LINE]][1]
-        after = made_of(recording, row[CALL])
-        positive = positive_maker(op.name, line, before)
-        return replace(
-            op,
-            line=line,
-            unrelated=fails_too(recording, row[CALL], after, None, positive.position) if positive is not None else "",
-            divides=divides(recording, row[CALL]),
-            logged=logarithm_after(recording, row[CALL]),
-            trapped=trap(recording, row[CALL]) if differentiates else "",
-            ahead=products_after(recording, row[CALL]),
-            behind=products_before(recording, row[CALL]) if differentiates else (),
-            beside=fails_too(recording, row[CALL], after),
-            here=fails_too(recording, row[CALL], after, here=True),
-            makers=before,
-            module=recording.modules.items[row[MODULE]],
-        )
+        return _as_it_ran(recording, position, row, kept)
+    return _differentiated(recording, row, kept)
+
+
+def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: Kept) -> Operation:
+    """A call of the program itself: forward, in an update, or in a hook."""
+    call, line = row[CALL], recording.places[row[LINE]][1]
+    differentiates = row[PHASE] not in (OPTIMIZER, BACKWARD) and not row[FLAGS] & NOGRAD
+    if row[NODE] < 0 and comes_from_gradients(recording, call):
+        differentiates = False  # an update written by hand
+    op = replace(as_called(kept), differentiates=differentiates, hooked=checkpointed(recording, row))
+    listed = recording.ops.items[row[OP]].startswith("_foreach_")  # each result has operands of its own
+    before = tuple(makers(recording, call, slot) for slot in ((row[OUTPUT],) if listed else (0, 1)))
+    step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
+    if step is not None:
+        op.options["optimizer"] = step.optimizer
+    after = made_of(recording, call)
+    positive = positive_maker(op.name, line, before)
+    return replace(
+        op,
+        line=line,
+        unrelated=fails_too(recording, call, after, None, positive.position) if positive is not None else "",
+        divides=divides(recording, call),
+        logged=logarithm_after(recording, call),
+        trapped=trap(recording, call) if differentiates else "",
+        ahead=products_after(recording, call),
+        behind=products_before(recording, call) if differentiates else (),
+        beside=fails_too(recording, call, after),
+        here=fails_too(recording, call, after, here=True),
+        makers=before,
+        module=recording.modules.items[row[MODULE]],
+    )
+
+
+def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> Operation | None:
+    """The forward operation whose derivative failed, rebuilt from what its autograd node had saved."""
     info = recording.nodes.get(row[NODE])
     if info is not None and info.custom:
         return replace(as_called(kept), custom=kept.node_name.removesuffix("Backward"), differentiates=False)
@@ -115,6 +124,7 @@ def operation_of(recording: Recording, position: int) -> Operation | None:
     if rebuilt is None:
         return None
     name, operands, plain, options = rebuilt
+    hooked = checkpointed(recording, row)
     before = tuple(makers(recording, info.position, slot) for slot in (0, 1)) if info is not None else ()
     above = recording.row(info.position) if info is not None and info.position >= 0 else None
     second = above is not None and above[PHASE] == BACKWARD

@@ -34,12 +34,14 @@ def _bound_first(candidate: Candidate, one: Tensor) -> Candidate:
     return Candidate(candidate.title, candidate.forms, None if run is None else lambda y: run(one, y))
 
 
+Written = Callable[[str, str], tuple[Form, ...]]  # the text of a quotient, and of a reciprocal -> the forms of both
+
+
 def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...]) -> list[Candidate]:
     if not isinstance(y, Tensor):
         return _number_at_least(op, y)
     if y.is_complex():
         return _by_conjugate(op)
-    counts = not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any())
 
     def both(text: str, single: str) -> tuple[Form, ...]:
         written = f"{{X}}.div_({text[6:]})" if text.startswith("{X} / ") else f"{{X}}.copy_({text})"
@@ -50,55 +52,34 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
 
     found = []
     if not (isinstance(x, Tensor) and x.is_complex()):
-        found.append(
-            Candidate(
-                "nanlab.safe.div: 0 where nothing is divided by",
-                both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})"),
-                safe.div,
-            )
-        )
-    if counts:
-        found.append(
-            Candidate(
-                "count at least one",
-                both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()"),
-                lambda a, b: a / b.clamp_min(1),
-            )
-        )
-    if not y.is_floating_point():
-        return found
+        text = both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})")
+        found.append(Candidate("nanlab.safe.div: 0 where nothing is divided by", text, safe.div))
+    if not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any()):
+        text = both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()")
+        found.append(Candidate("count at least one", text, lambda a, b: a / b.clamp_min(1)))
+    if y.is_floating_point():
+        found += [*_with_epsilon(op, x, y, both), *_wider_quotient(op, both)]
+    return found
+
+
+def _with_epsilon(op: Operation, x: Any, y: Tensor, both: Written) -> list[Candidate]:
+    """A divisor kept away from 0 by a number, in the ways that its sign and what follows allow."""
     numerator = x if isinstance(x, Tensor) and x.is_floating_point() else torch.ones_like(y)
     eps = eps_for(op, lambda a, b, e: a / (b + e), *together(numerator, y)) if not numerator.is_complex() else 1e-6
-    if bool((y >= 0).all()):
-        text = f"{{Y}}.clamp_min({number(eps)})"
-        run = lambda a, b: a / b.clamp_min(eps)  # noqa: E731
-        found.append(
-            Candidate(
-                f"clamp the divisor at {number(eps)}",
-                both("{X} / " + text, text.replace("Y", "X") + ".reciprocal()"),
-                run,
-            )
-        )
-    text = f"({{Y}} + {number(eps)})"
-    found.append(
-        Candidate(
-            f"an epsilon of {number(eps)} on the divisor",
-            both("{X} / " + text, "1 / " + text.replace("Y", "X")),
-            lambda a, b: a / (b + eps),
-        )
-    )
-    if op.divides and bool((numerator >= 0).all() and (y >= 0).all()):
-        found.append(
-            Candidate(
-                f"an epsilon of {number(eps)} on both: the ratio of nothing to nothing is 1, and has a logarithm",
-                both(f"({{X}} + {number(eps)}) / " + text, f"(1 + {number(eps)}) / " + text.replace("Y", "X")),
-                lambda a, b: (a + eps) / (b + eps),
-            )
-        )
-    return found + _wider_quotient(op, both)
+    shown, found, positive = number(eps), [], bool((y >= 0).all())
+    if positive:
+        text = both(f"{{X}} / {{Y}}.clamp_min({shown})", f"{{X}}.clamp_min({shown}).reciprocal()")
+        found.append(Candidate(f"clamp the divisor at {shown}", text, lambda a, b: a / b.clamp_min(eps)))
+    text = both(f"{{X}} / ({{Y}} + {shown})", f"1 / ({{X}} + {shown})")
+    found.append(Candidate(f"an epsilon of {shown} on the divisor", text, lambda a, b: a / (b + eps)))
+    if op.divides and positive and not numerator.is_complex() and bool((numerator >= 0).all()):
+        title = f"an epsilon of {shown} on both: the ratio of nothing to nothing is 1, and has a logarithm"
+        text = both(f"({{X}} + {shown}) / ({{Y}} + {shown})", f"(1 + {shown}) / ({{X}} + {shown})")
+        found.append(Candidate(title, text, lambda a, b: (a + eps) / (b + eps)))
+    return found
 
 
-def _wider_quotient(op: Operation, both: Callable[[str, str], tuple[Form, ...]]) -> list[Candidate]:
+def _wider_quotient(op: Operation, both: Written) -> list[Candidate]:
     if not op.low:
         return []
     text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
