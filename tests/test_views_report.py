@@ -65,6 +65,13 @@ def test_evidence_samples_and_path_are_shown() -> None:
     assert "21 non-finite values" in html
 
 
+def test_the_caption_of_the_evidence_counts_all_offending_elements() -> None:
+    x = torch.cat([torch.zeros(981), torch.ones(19)]).requires_grad_()
+    with nanlab.watch(on_fault="record") as trace:
+        x.log().sum().backward()
+    assert "the first 12 of 981 elements" in trace.report()._repr_html_()
+
+
 def test_a_healthy_run_says_so_in_one_line_with_what_was_covered() -> None:
     text = repr(report(fake_trace(faulty=False)))
     assert len(text.splitlines()) == 1

@@ -78,8 +78,8 @@ def evidence(finding: Finding) -> str:
         return ""
     aligns = ["right" if pd.api.types.is_numeric_dtype(frame[name]) else "left" for name in frame.columns]
     rows = [[_value(value) for value in row] for row in frame.head(EVIDENCE_ROWS).itertuples(index=False)]
-    rest = len(frame) - len(rows)
-    caption = f"the first {len(rows)} of {plural(len(frame), 'element')}" if rest > 0 else plural(len(frame), "element")
+    total = frame.attrs.get("total", len(frame))  # the frame itself may hold the first of them only
+    caption = f"the first {len(rows)} of {plural(total, 'element')}" if total > len(rows) else plural(total, "element")
     return table([str(name).replace("_", " ") for name in frame.columns], rows, aligns, caption)
 
 
