@@ -238,3 +238,23 @@ def test_an_update_that_divided_by_zero_shows_what_it_divided(kind: str, foreach
     assert culprit.title.endswith("divided by zero at 4 elements of 8")
     assert culprit.evidence["index"].tolist() == [(0, 1), (0, 3), (1, 1), (1, 3)]
     assert (culprit.evidence["divisor"] == 0).all() and culprit.evidence["value"].isna().all()
+
+
+@pytest.mark.parametrize("small, cause", [(1e-9, "eps-underflow"), (0.0, "log-of-zero")])
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        lambda x, small: x.half().clamp_min(small),
+        lambda x, small: x.half() + small,
+        lambda x, small: x.clamp(small * 1e-37),  # below the smallest float32
+        lambda x, small: 1 - (1 - x).clamp(small, 1 - small),
+    ],
+    ids=["floor", "sum", "float32", "one minus"],
+)
+def test_whether_an_epsilon_vanished_is_told_by_its_number_however_it_is_written(
+    guarded: Any, small: float, cause: str
+) -> None:
+    x = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        guarded(x, small).log().sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == cause

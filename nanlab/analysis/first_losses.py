@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,8 @@ NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 ELEMENTWISE = frozenset("mul mul_ div div_ pow _to_copy copy_ _foreach_mul_ _foreach_div_".split())
 SUMS = frozenset("mm bmm addmm baddbmm convolution linear mean".split())
 ADDS = frozenset("add add_ sub sub_ rsub".split())
-FLOORS = frozenset("clamp clamp_ clamp_min clamp_min_ maximum".split())
+FLOORS = frozenset("clamp clamp_ clamp_min clamp_min_".split())
 LEAST = 0.01  # share of a result's values from which its loss is listed
-_NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
-_EPSILON = re.compile(r"eps|tiny|\b(normalize|cosine_similarity)\(")
 COLUMNS = "position step phase op module file line source dtype numel lost share largest told_by".split()
 
 
@@ -86,7 +83,7 @@ def _loss_of(trace: Trace, position: int, row: tuple[int, ...]) -> _Loss | None:
         return None
     op = recording.ops.items[row[OP]]
     ways: list[Callable[[], _Loss | None]] = [
-        lambda: _epsilon(trace, position, row, op, stats),
+        lambda: _epsilon(recording, position, row, op, stats),
         lambda: _twin(recording, position),
     ]
     if position not in recording.shadows:
@@ -133,22 +130,16 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
     return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
 
 
-def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:
+def _epsilon(recording: Recording, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:
     """A Python number that was added, or taken as floor, and that the dtype rounds to zero."""
-    recording = trace.recording
     if op not in ADDS | FLOORS:
         return None
     before = [recording.stats(source) for source, _ in recording.operands(position)]
     if len(before) != 1 or before[0] is None or before[0] != stats:
         return None
-    text = _text(trace, row)
     limit = format_of(recording.dtypes.items[row[DTYPE]]).rounds_to_zero
-    numbers = [float(number) for number in _NUMBER.findall(text)]
-    written = [number for number in numbers if number <= limit]
-    if written:
-        return _Loss(stats.numel, stats.numel, max(written), "epsilon")
-    named = not numbers and _EPSILON.search(text) and stats.zero
-    return _Loss(stats.numel, stats.numel, None, "epsilon") if named else None
+    vanished = [abs(x) for x in recording.bounds.get(position, ()) if 0.0 < abs(x) <= limit]
+    return _Loss(stats.numel, stats.numel, max(vanished), "epsilon") if vanished else None
 
 
 def _text(trace: Trace, row: tuple[int, ...]) -> str:

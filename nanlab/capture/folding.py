@@ -95,7 +95,7 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
 def _forget(recording: Recording, evidence: Evidence, limit: int, wanted: set[int], live: set[int]) -> None:
     old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
     recording.bad.difference_update(old)
-    for table in (recording.status, recording.kept, recording.shadows):
+    for table in (recording.status, recording.kept, recording.shadows, recording.bounds):
         gone = [p for p in table if p < limit and p not in wanted]
         if table is recording.kept:
             evidence.drop(gone)

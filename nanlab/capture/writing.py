@@ -106,6 +106,8 @@ class Writing:
             self._flags |= UNINIT
         elif plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
             self._flags |= FACTOR
+        elif plan.bounds:
+            self._note_bounds(call, args)
         bad, output = False, 0
         for target in targets:
             bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
@@ -122,6 +124,12 @@ class Writing:
         if plan.special:
             self.special(plan.special, call, args)
         return call
+
+    def _note_bounds(self, call: int, args: Any) -> None:
+        """Keep the Python numbers that are added, or that values are kept between."""
+        numbers = tuple(v for v in args[1:] if v.__class__ is float)
+        if numbers:
+            self.recording.bounds[call] = numbers
 
     def record_node(self, node: Any, name: str, taken: list[Tensor], given: list[Tensor]) -> None:
         """One row for each gradient that a node gave, where its operations were not observed."""

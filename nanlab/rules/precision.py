@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import torch
 
@@ -14,7 +15,7 @@ from nanlab.trace.recording import DTYPE
 
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
-_ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|\w*\.?\w*eps|0\.0+\d)|0\.9{6,}")
+_ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|0\.0+\d)|0\.9{6,}")  # so near 1 that float64 has rounded it too
 _MIRRORED = frozenset("logit log1p acos asin acosh atanh erfinv".split())  # they fail at 1, not at 0
 _OF_SQUARES = frozenset("linalg_vector_norm norm frobenius_norm std".split())  # their squares overflow first
 _CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
@@ -77,19 +78,39 @@ def vanished_epsilon(fault: Fault) -> int | None:
         row, stats = fault.recording.row(position), fault.recording.stats(position)
         if row is None or stats is None:
             continue
-        low = str(fault.recording.dtypes.items[row[DTYPE]]).removeprefix("torch.") in LOW
-        if low and stats.zero and _adds_or_clamps(fault, position, op):
+        dtype = fault.recording.dtypes.items[row[DTYPE]]
+        if stats.zero and _meant_to_keep_off_zero(fault, position, op, dtype):
             return position
-        if mirrored and op in _CLAMPS and stats.max == 1.0 and _ONE_MINUS.search(fault.text_at(position)):
+        if mirrored and op in _CLAMPS and stats.max == 1.0 and _meant_to_keep_off_one(fault, position):
             return position
     return None
 
 
-def _adds_or_clamps(fault: Fault, position: int, op: str) -> bool:
-    """Whether an operation in low precision was meant to keep its result away from zero."""
+def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.dtype) -> bool:
+    """Whether what an operation adds, or clamps to, is not zero before it is rounded to the dtype."""
+    numbers = fault.recording.bounds.get(position)
     if op in ("add", "sub", "rsub"):
-        return _same_numbers(fault, position)
-    return op in _CLAMPS and bool(_EPSILON.search(fault.text_at(position)))
+        return any(numbers or (1.0,)) and _low(dtype) and _same_numbers(fault, position)
+    if op not in _CLAMPS:
+        return False
+    if numbers is None:  # the bound is a tensor, or a whole number
+        return _low(dtype) and bool(_EPSILON.search(fault.text_at(position)))
+    return bool(_vanished(numbers, dtype))
+
+
+def _vanished(numbers: Iterable[float], dtype: torch.dtype) -> list[float]:
+    """Those that are not zero until they are rounded to the dtype."""
+    return [x for x in numbers if x != 0.0 and not torch.tensor(x, dtype=dtype)]
+
+
+def _meant_to_keep_off_one(fault: Fault, position: int) -> bool:
+    """Whether the bound of a clamp to 1 is below 1 before it is rounded to the dtype."""
+    numbers = fault.recording.bounds.get(position, ())
+    return any(0.5 < x < 1.0 for x in numbers) or bool(_ONE_MINUS.search(fault.text_at(position)))
+
+
+def _low(dtype: torch.dtype) -> bool:
+    return str(dtype).removeprefix("torch.") in LOW
 
 
 @rule(
@@ -123,7 +144,9 @@ def eps_underflow(fault: Fault) -> Match | None:
     if stats is not None and stats.max == 1.0 and not stats.zero:
         why = f"1 minus an epsilon is 1 in {dtype}, whose spacing below 1 is {number(limits.ulp / 2)}"
     else:
-        why = f"the epsilon is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
+        known = _vanished(fault.recording.bounds.get(position, ()), getattr(torch, dtype))
+        which = f"the epsilon {number(known[0])}" if known else "the epsilon"
+        why = f"{which} is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
     title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"
     return match(fault, title, columns=fault.named_operands)
 
