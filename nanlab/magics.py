@@ -23,6 +23,7 @@ from nanlab._progress import Progress, is_interactive
 from nanlab.capture import StepsDone, watch
 from nanlab.errors import NanlabError
 from nanlab.rules.errors import explain
+from nanlab.stats import load_early
 from nanlab.trace import Trace
 from nanlab.views import register_formatters
 
@@ -264,6 +265,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.input_transformers_cleanup.append(cell_as_line)
     ip.Completer.custom_matchers.append(nanwatch_matcher)
     register_formatters(ip)
+    load_early()  # so that the first watch need not wait for them
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:

@@ -91,6 +91,15 @@ def test_watched_cell_keeps_its_value_its_output_and_its_place_in_history(cell: 
     assert shell.user_ns["In"][-1].endswith("train(2, healthy) + 5")
 
 
+def test_loading_the_extension_loads_the_kernels_too(
+    cell: Cell, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(magics, "load_early", lambda: asked.append("kernels"))
+    magics.load_ipython_extension(shell)
+    assert asked == ["kernels"]
+
+
 def test_semicolon_silences_the_value_as_without_a_watch(cell: Cell) -> None:
     assert "Out[" in cell("%%nanwatch model\ntrain(2, healthy)").out
     assert "Out[" not in cell("%%nanwatch model\ntrain(2, healthy);").out

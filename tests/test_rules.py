@@ -240,7 +240,7 @@ def test_an_update_that_divided_by_zero_shows_what_it_divided(kind: str, foreach
     assert (culprit.evidence["divisor"] == 0).all() and culprit.evidence["value"].isna().all()
 
 
-@pytest.mark.parametrize("small, cause", [(1e-9, "eps-underflow"), (0.0, "log-of-zero")])
+@pytest.mark.parametrize(("small", "cause"), [(1e-9, "eps-underflow"), (0.0, "log-of-zero")])
 @pytest.mark.parametrize(
     "guarded",
     [

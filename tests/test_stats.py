@@ -619,3 +619,18 @@ def test_a_gradient_put_back_into_zeros_has_the_statistics_of_the_whole() -> Non
     grad = x.grad
     assert (row.numel, row.zero, row["max"], row["min"]) == (18000, (grad == 0).sum(), grad.max(), grad.min())
     assert row.rms == pytest.approx(grad.double().square().mean().sqrt().item())
+
+
+EARLY = """
+import sys
+from nanlab.stats import load_early
+assert not any(name.startswith("numba") for name in sys.modules)
+thread = load_early()
+thread.join()
+print(thread.daemon, *(f"nanlab.stats.{name}" in sys.modules for name in ("_cpu32", "_integers", "_cpu64")))
+"""
+
+
+def test_kernels_are_loaded_in_a_thread_before_anybody_needs_them() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "True", "True"]

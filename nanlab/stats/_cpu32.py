@@ -23,8 +23,10 @@ from nanlab.stats._histogram512 import available
 from nanlab.stats._jit import (
     float32_bits,
     float32_from,
+    greatest,
     helper,
     kernel,
+    least,
     pointer_float64,
     pointer_int64,
     pointer_uint32,
@@ -100,13 +102,13 @@ def write_values(row, finite, lowest, highest, smallest, total, squares):
 
 
 @helper
-def append_bins(state, bins, smallest, greatest, own_normal):
+def append_bins(state, bins, smallest, largest, own_normal):
     """Move the bins of all normal exponents to the arena; how many elements are below ``own_normal``, and what float16 makes of them."""
     below_own = flushed = below = above = 0
     if smallest == NO_SMALLEST:
         return below_own, flushed, below, above
-    first = np.int64(max(np.uint32(smallest + ONE), SMALLEST_NORMAL) >> np.uint32(23))
-    last = np.int64(greatest >> np.uint32(23))
+    first = np.int64(greatest(np.uint32(smallest + ONE), SMALLEST_NORMAL) >> np.uint32(23))
+    last = np.int64(largest >> np.uint32(23))
     own = np.int64(own_normal >> np.uint32(23))
     for negative in range(2):
         take_lanes(bins, negative * 256 + first, negative * 256 + last)
@@ -135,22 +137,23 @@ def take_block(block, count, scratch_address):
         first = 0
     if first < count:
         rest = look_at_each(bits, first, count)
-        low, high, small = min(low, rest[0]), max(high, rest[1]), min(small, rest[2])
+        low, high, small = least(low, rest[0]), greatest(high, rest[1]), least(small, rest[2])
         total, squares = total + rest[3], squares + rest[4]
         tally[NANS], tally[POSINFS], tally[NEGINFS] = (
             tally[NANS] + rest[5],
             tally[POSINFS] + rest[6],
             tally[NEGINFS] + rest[7],
         )
-    values[LOWEST], values[HIGHEST] = min(np.float64(low), values[LOWEST]), max(np.float64(high), values[HIGHEST])
+    values[LOWEST] = least(np.float64(low), values[LOWEST])
+    values[HIGHEST] = greatest(np.float64(high), values[HIGHEST])
     values[TOTAL], values[SQUARES] = values[TOTAL] + total, values[SQUARES] + squares
-    tally[SMALLEST] = min(np.int64(small), tally[SMALLEST])
+    tally[SMALLEST] = least(np.int64(small), tally[SMALLEST])
     if small < HALF_SMALLEST_NORMAL and (beyond < BELOW_NORMAL or first < count):
         flushed, normal = small_edges(bits, count)
         tally[EDGE_FLUSHED], tally[EDGE_NORMAL] = tally[EDGE_FLUSHED] + flushed, tally[EDGE_NORMAL] + normal
     if small < SMALLEST_NORMAL - ONE:
         tally[BELOW] += count_subnormals(bits, count, pointer_int64(scratch_address))
-    if max(-low, high) >= 65520.0:
+    if greatest(np.float32(-low), high) >= 65520.0:
         tally[EDGE_ABOVE] += large_edge(bits, count)
 
 
@@ -168,8 +171,8 @@ def write_row(state, kind, size):
     row = begin_row(state, size)
     if subnormal:
         append_subnormals(state, scratch, -149)
-    greatest = float32_bits(np.float32(max(-lowest, highest)))
-    below_own, flushed, below, above = append_bins(state, bins, smallest, greatest, own_normal)
+    largest = float32_bits(greatest(np.float32(-lowest), highest))
+    below_own, flushed, below, above = append_bins(state, bins, smallest, largest, own_normal)
     for edge in (0, 255, 256, 511):
         take_lanes(bins, edge, edge)
     zero = take_bin(bins, 0) + take_bin(bins, 256) - subnormal

@@ -13,8 +13,10 @@ from nanlab.stats import _layout as L
 from nanlab.stats._emit import begin_row, end_row, is_full, write_counts
 from nanlab.stats._jit import (
     fast_helper,
+    greatest,
     helper,
     kernel,
+    least,
     pointer_float64,
     pointer_int8,
     pointer_int16,
@@ -100,7 +102,7 @@ def summarise_integers(address, size, kind, state_address):
             block = take_bytes(pointer_uint8(address + first), count)
         else:
             block = take_words(widened(address, first, count, kind, state), count)
-        lowest, highest, smallest = min(lowest, block[0]), max(highest, block[1]), min(smallest, block[2])
+        lowest, highest, smallest = least(lowest, block[0]), greatest(highest, block[1]), least(smallest, block[2])
         zeros, total, squares = zeros + block[3], total + block[4], squares + block[5]
     row = begin_row(state, size)
     write_counts(state, row, zeros, 0, 0, 0, 0, 0, 0, 0)
