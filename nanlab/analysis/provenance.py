@@ -211,9 +211,11 @@ def _call(recording: Recording, position: int) -> int:
 
 
 def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
-    """Whether the step was skipped, by a GradScaler or by hand, and a smaller loss scale would have made it finite."""
+    """Whether the step was skipped (or may yet be), by a GradScaler or by hand, and a smaller loss scale would have made it finite."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
+    if recording.undecided and depends_on_scale(recording, origin):
+        return True
     position = min(
         origin.sink.step_position, max(origin.position, 0)
     )  # a later backward may add to a gradient that was judged

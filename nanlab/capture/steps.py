@@ -14,7 +14,7 @@ class StepClock:
     for which the surrounding loop has come round. So two optimizers in one iteration share a step, and so do
     the micro-batches of an accumulated gradient. A loop that comes round without an optimizer step (a skipped batch, a program
     that never steps) makes a *tentative* boundary, taken back when a later backward reaches over it
-    (time steps of a recurrent loop) or adds to gradients that are already there (accumulation), and when an optimizer
+    (time steps of a recurrent loop) or adds to gradients that came before it (accumulation), and when an optimizer
     takes gradients that all came before it (replicas that go backward in turn, and are stepped together).
     """
 
@@ -26,6 +26,7 @@ class StepClock:
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
         self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
+        self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
         self.optimizer_seen = False
         self.backward_seen = False
 
@@ -55,7 +56,11 @@ class StepClock:
         if not self.backward_seen:
             self.backward_seen = True
             self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
-        self._take_back(lambda seq, no_grad: accumulates or seq > oldest)
+        self._take_back(lambda seq, no_grad: seq > oldest)
+        if accumulates:
+            self._take_back(lambda seq, no_grad: seq > self._fresh)
+        else:
+            self._fresh = oldest
         if not self.optimizer_seen:
             self._complete = call_path(frame)
             self.checked.clear()

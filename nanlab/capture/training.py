@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,9 @@ class TrainingRecorder:
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
         self.looking = Looking(ops.recording, history)
-        self.judge: Callable[[], None] = lambda: None  # called where a harmful fault may stop the program
+        self.judge: Callable[[Sequence[int | None]], None] = lambda taken: (
+            None
+        )  # called where a harmful fault may stop the program, with the gradients that are about to be used
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
@@ -177,19 +179,20 @@ class TrainingRecorder:
         after, found = recording.value(position), recording.value(source(args[2]))
         self.history.scales.append(ScaleUpdate(position, before or 0.0, after or 0.0, found != 0))
         self.clock.completed(self.ops.lines.outside(sys._getframe(1)))
-        self.judge()
+        self.judge(())
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.judge()
         ops = self.ops
         if not ops.in_optimizer and (kwargs.get("closure") or any(args[1:])):  # the whole step may run inside of it
             ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
-        self.clock.stepping(max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1))
         with ops.quiet():
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
-            if small:
+        self.judge(used)
+        small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
+        self.clock.stepping(max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1))
+        if small:
+            with ops.quiet():
                 self._remember(
                     [p for p in parameters if p.grad is not None and p.layout is torch.strided and not p.is_meta]
                 )

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -215,17 +215,25 @@ class watch:
             self._ops.off = True
             raise StepsDone(f"nanlab: {self.steps} training steps watched, the rest of the block was not run")
 
-    def _judge(self) -> None:
-        """Stop the program if a fault has done harm."""
+    def _judge(self, taken: Sequence[int | None] = ()) -> None:
+        """Stop the program if a fault has done harm.
+
+        taken: the rows of the gradients that an optimizer is about to use. Others, where the loss is scaled, may yet be skipped.
+        """
         recording = self.recording
         if self.on_fault != "stop":
             return
         self._ops.pending.settle()
-        if len(recording.sinks) == self._judged:
+        used = not recording.bad.isdisjoint(taken)
+        if len(recording.sinks) == self._judged and not used:
             return
         self._judged = len(recording.sinks)
-        with self._ops.quiet():
-            culprit = _apart(lambda: self.trace.culprit)
+        recording.undecided = not used
+        try:
+            with self._ops.quiet():
+                culprit = _apart(lambda: self.trace.culprit)
+        finally:
+            recording.undecided = False
         if culprit is not None:
             recording.ended = "fault"
             self._ops.off = True

@@ -32,7 +32,7 @@ class Trace:
         # A stopped program is diagnosed in the middle of a step, and again once that was looked through.
         seen = len(recording.history.series)
         events = len(recording.sinks), len(recording.passes), len(recording.notes)
-        return recording.end, len(recording.starts), seen, *events
+        return recording.end, len(recording.starts), seen, *events, recording.undecided
 
     def _cached(self, name: str, make: Any) -> Any:
         found = self._cache.get(name)

@@ -182,6 +182,9 @@ class Recording:
         1 << 62
     )  # position at which the first graph that went backward begins; before it the program was being built
     owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
+    undecided: bool = (
+        False  # gradients that overflow at the present loss scale may yet be skipped: nobody has taken them
+    )
     pending: bool = False  # some rows are still on their device: what is bad among them is not known yet
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
     sources: dict[int, Source] = field(default_factory=dict)
