@@ -238,6 +238,31 @@ def test_a_loop_that_never_steps_has_a_step_per_iteration() -> None:
     assert len(trace.steps) == 5
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("by_data", [False, True])
+def test_without_an_optimizer_a_step_ends_with_the_update_by_hand(workers: int, by_data: bool) -> None:
+    model = nn.Linear(3, 1)
+
+    def gradients() -> list[torch.Tensor]:
+        loss = model(torch.randn(5, 3)).square().mean()
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    def update(shares: list[list[torch.Tensor]]) -> None:
+        for parameter, parts in zip(model.parameters(), zip(*shares, strict=True), strict=True):
+            change = 0.1 * torch.stack(parts).mean(0)
+            if by_data:
+                parameter.data -= change
+            else:
+                with torch.no_grad():
+                    parameter.sub_(change)
+
+    with nanlab.watch(model, on_fault="record") as trace:
+        for _ in range(5):
+            update([gradients() for _ in range(workers)])
+    assert len(trace.steps) == 5
+    assert trace.ops.groupby("step").size().loc[[3, 4]].nunique() == 1
+
+
 def test_time_steps_of_a_recurrent_loop_are_no_training_steps() -> None:
     cell = nn.RNNCell(3, 3)
     optimizer = torch.optim.SGD(cell.parameters(), 0.1)

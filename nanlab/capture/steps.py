@@ -26,6 +26,7 @@ class StepClock:
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
         self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
+        self._updated = -1  # position at which a parameter was last written by hand
         self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
         self.optimizer_seen = False
         self.backward_seen = False
@@ -38,6 +39,15 @@ class StepClock:
         """An optimizer is about to step; ``arrived``: position at which the last of its gradients came, -1 if unknown."""
         while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:
             del self.starts[self._tentative.pop()[0]]
+
+    def updated(self, position: int) -> None:
+        """A parameter was written by hand: where no optimizer steps, all since the loop first came round after the last such write is one step."""
+        if self.optimizer_seen:
+            return
+        since = [at for at, (index, *_) in enumerate(self._tentative) if self.starts[index] > self._updated]
+        for _ in since if self._updated < 0 else since[1:]:
+            del self.starts[self._tentative.pop()[0]]
+        self._updated = position
 
     def completed(self, frame: FrameType | None) -> None:
         """An optimizer stepped, or a scaler updated its scale."""

@@ -158,6 +158,8 @@ class TrainingRecorder:
         self._written.append((entry.owner, position))
         if not self.ops.in_optimizer:
             self._by_hand.append((entry.owner, position))
+            if not self.ops.depth and recording.passes and recording.parameter_kinds[entry.owner] == "parameter":
+                self.clock.updated(position)
             if old is not None:
                 with self.ops.quiet():
                     self.ops.standing.look(entry.owner, target, old)
