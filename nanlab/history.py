@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -100,6 +101,26 @@ class Flush:
 
 
 @dataclass(slots=True)
+class Drive:
+    """What drove a row of updates: gradients and rates, as sums of logarithms."""
+
+    updates: int = 0  # of which both are known
+    gradient: float = 0.0  # sum of log2 of the gradient's rms
+    rate: float = 0.0  # sum of log2 of the learning rate, or of what was added over the gradient
+    first: float = 0.0  # log2 of the first rate
+    last: float = 0.0
+
+    def add(self, gradient: float, rate: float) -> None:
+        """One more update; 0: not known."""
+        if gradient > 0 and rate > 0:
+            self.last = math.log2(rate)
+            self.first = self.first if self.updates else self.last
+            self.updates += 1
+            self.gradient += math.log2(gradient)
+            self.rate += self.last
+
+
+@dataclass(slots=True)
 class Standstill:
     """How often a parameter or buffer was updated by one operation, and how often no bit of it changed."""
 
@@ -109,12 +130,36 @@ class Standstill:
     update: float  # largest magnitude that was added in vain, 0 if unknown
     value: float  # rms of what it was added to
     by_hand: bool  # outside of an optimizer: a moving average, say
-    first: int = -1  # position of the first update without effect, -1: there is none
-    still: int = 0
+    first: int = (
+        -1
+    )  # position of the update with which the present row of updates without effect began, -1: there is none
+    still: int = 0  # updates without effect in a row, up to now
     coefficient: str = ""  # dtype in which 1 - decay, say, is exactly zero, and with it what is added
     counter: bool = False  # a single number to which another is added: the steps so far
-    moved_after: int = 0  # updates with effect since
-    moved_before: int = 0
+    moved: int = 0  # updates with effect
+    paused: int = 0  # the longest such row that came to an end, once the parameter had moved
+    moving: Drive = field(default_factory=Drive)  # of the updates with effect
+    standing: Drive = field(default_factory=Drive)  # of the present row without
+
+    def count(self, position: int, still: bool, gradient: float = 0.0, rate: float = 0.0) -> None:
+        """One more update, at ``position``; gradient: its rms, rate: the learning rate; 0: not known."""
+        if still:
+            self.first = self.first if self.still else position
+            self.still += 1
+            self.standing.add(gradient, rate)
+            return
+        if self.moved:
+            self.paused = max(self.paused, self.still)
+        self.moved += 1
+        self.still, self.first, self.standing = 0, -1, Drive()
+        self.moving.add(gradient, rate)
+
+    def fell(self, what: Literal["gradient", "rate"]) -> float:
+        """Bits by which the gradients, or the rates, are smaller since the parameter stands still; 0 where that is not known."""
+        if not self.moving.updates or not self.standing.updates:
+            return 0.0
+        before, now = getattr(self.moving, what), getattr(self.standing, what)
+        return float(before / self.moving.updates - now / self.standing.updates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +266,9 @@ class History:
     parameters: list[ParameterStep] = field(default_factory=list)
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     standstills: dict[tuple[Any, ...], Standstill] = field(default_factory=dict)
+    factors: dict[int, float] = field(
+        default_factory=dict
+    )  # by row: the number that what was added in place was multiplied by
     misuses: list[Misuse] = field(default_factory=list)
     edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)

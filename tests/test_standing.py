@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -64,3 +67,85 @@ def test_nothing_is_kept_of_float32_and_little_of_a_large_net() -> None:
                 opt.step()
         kept.append(len(trace.recording.standing))
     assert kept[0] == 0 and 0 < kept[1] <= MOST
+
+
+def whole_model(schedule: Callable[[int], float], steps: int, optimizer: str = "SGD") -> list[Finding]:
+    """What is said of a small net in bfloat16 that is trained with a schedule, by torch's SGD or by hand."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 8)).bfloat16()
+    parameters = list(net.parameters())
+    teacher = torch.randn(8, 8)
+    opt = torch.optim.SGD(parameters, lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(steps):
+            x, rate = torch.randn(32, 8), 0.1 * schedule(i)
+            net.zero_grad()
+            (net(x.bfloat16()).float() - x @ teacher).square().mean().backward()
+            opt.param_groups[0]["lr"] = rate
+            if optimizer == "SGD":
+                opt.step()
+                continue
+            with torch.no_grad():
+                if optimizer == "list":
+                    torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-rate)
+                for p in parameters if optimizer != "list" else ():
+                    p.add_(p.grad, alpha=-rate) if optimizer == "alpha" else p.sub_(rate * p.grad)
+    return absorbed(trace)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "list", "alpha", "product"])
+def test_a_net_that_stands_still_once_its_rate_has_dropped_is_an_error_whoever_updates_it(optimizer: str) -> None:
+    found = whole_model(lambda i: 1.0 if i < 6 else 1e-5, 12, optimizer)
+    assert [(f.severity, f.step) for f in found] == [("error", 6)]
+    assert "and 4 more" in found[0].title and "It moved in 6 steps" in found[0].explanation
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "list", "alpha", "product"])
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [
+        (lambda i: 1.0 if i < 6 else 0.0, 16),
+        (lambda i: 0.5 * (1 + math.cos(math.pi * i / 24)), 24),
+        (lambda i: 1e-5 if i < 3 else 1.0, 12),
+        (lambda i: 1e-5 if i == 6 else 1.0, 7),
+        (lambda i: 1e-5 if i % 4 else 1.0, 16),
+    ],
+    ids=["ends at zero", "cosine", "warm-up", "one step", "now and then"],
+)
+def test_a_rate_of_zero_or_that_is_small_for_a_few_steps_is_no_fault(
+    schedule: Callable[[int], float], steps: int, optimizer: str
+) -> None:
+    assert whole_model(schedule, steps, optimizer) == []
+
+
+def test_what_stands_still_at_the_rate_at_which_it_moved_has_converged_and_is_no_error() -> None:
+    w = nn.Parameter(torch.full((16,), 2.0, dtype=torch.bfloat16))
+    opt = torch.optim.SGD([w], lr=0.1)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(60):
+            opt.zero_grad()
+            (w.float() - 1.0).square().sum().backward()
+            opt.step()
+    assert w.detach().ne(1.0).all()  # float32 goes on: its error falls by a fifth in each step
+    assert [f.severity for f in absorbed(trace)] == ["note"]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_small_part_that_never_moves_is_as_bad_by_hand_as_by_an_optimizer(by_hand: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16, False), nn.LayerNorm(16, bias=False), nn.Linear(16, 8, False)).bfloat16()
+    opt = torch.optim.SGD(net.parameters(), lr=2e-3)
+    severities = []
+    for steps in (3, 9):
+        with nanlab.watch(net, on_fault="record") as trace:
+            for _ in range(steps):
+                net.zero_grad()
+                net(torch.randn(32, 8).bfloat16()).float().square().mean().backward()
+                if by_hand:
+                    with torch.no_grad():
+                        for p in net.parameters():
+                            p.add_(p.grad, alpha=-2e-3)
+                else:
+                    opt.step()
+        severities.append([f.severity for f in absorbed(trace)])
+    assert severities == [["warning"], ["error"]]

@@ -35,13 +35,36 @@ def note_standstills(
     for i in np.flatnonzero(telling).tolist():
         step = stepped[i]
         if step.value is not None and step.lr and step.value >= rows.start:
-            _count(rows, history, step.owner, step.value, bool(still_now[i]), by_hand=False)
+            known = _known(rows, history, step.owner, step.value, by_hand=False)
+            _count(rows, known, step.value, bool(still_now[i]), float(gradients["rms"][i]), abs(step.lr))
+    _note_by_hand(rows, history, _gradients(recording, steps), written)
+    history.factors = {at: factor for at, factor in history.factors.items() if at >= rows.end}
+
+
+def _gradients(recording: Recording, steps: list[ParameterStep]) -> dict[int, float]:
+    """The rms of the gradient of each parameter that no optimizer has taken."""
+    left = {s.owner: recording.stats(s.gradient) for s in steps if s.used is None and s.gradient is not None}
+    return {owner: stats.rms or 0.0 for owner, stats in left.items() if stats is not None and stats.is_finite}
+
+
+def _note_by_hand(
+    rows: StepRows, history: History, gradients: dict[int, float], written: list[tuple[int, int]]
+) -> None:
+    """The same for updates that the program made itself."""
+    recording, noise = rows.recording, NOISE * max(gradients.values(), default=0.0)
     for owner, position in written:
+        factor = abs(history.factors.get(position, 1.0))
+        if position < rows.start or factor == 0.0 or gradients.get(owner, np.inf) <= noise:
+            continue
         still, coefficient = _unchanged(recording, position), ""
         if still is None and (coefficient := _vanished_factor(recording, position)):
             still = True
         if still is not None:
-            _count(rows, history, owner, position, still, by_hand=True, coefficient=coefficient)
+            added = _added_rms(recording, position)
+            gradient = gradients.get(owner, added)
+            rate = factor if position in history.factors else added / gradient if gradient else 0.0
+            known = _known(rows, history, owner, position, by_hand=True, coefficient=coefficient)
+            _count(rows, known, position, still, gradient, rate)
 
 
 def _unchanged(recording: Recording, position: int) -> bool | None:
@@ -119,38 +142,38 @@ def _vanished_factor(recording: Recording, position: int) -> str:
     return ""
 
 
-def _count(
-    rows: StepRows, history: History, owner: int, position: int, still: bool, by_hand: bool, coefficient: str = ""
-) -> None:
-    if position < rows.start:
-        return
+def _known(
+    rows: StepRows, history: History, owner: int, position: int, by_hand: bool, coefficient: str = ""
+) -> Standstill:
+    """What is known of the updates of a parameter by one operation of one line."""
     recording, row = rows.recording, rows.meta[position - rows.start]
     key = (owner, recording.ops.items[row[OP]], int(row[LINE]))
     known = history.standstills.get(key)
-    place = place_of(recording, position) if known is None or (still and known.first < 0) else None
     if known is None:
+        place, value = place_of(recording, position), recording.stats(position)
         assert place is not None  # the step that has just ended is never folded
-        value = recording.stats(position)
+        counter = by_hand and _is_counter(recording, position)
         known = history.standstills[key] = Standstill(
-            place,
-            owner,
-            value.numel,
-            _added(recording, position),
-            value.rms or 0.0,
-            by_hand,
-            coefficient=coefficient,
-            counter=by_hand and _is_counter(recording, position),
+            place, owner, value.numel, 0.0, 0.0, by_hand, coefficient=coefficient, counter=counter
         )
-    if still:
-        if known.first < 0:
-            assert place is not None
-            known.first, known.at = position, place
-            known.update, known.value = _added(recording, position), recording.stats(position).rms or 0.0
-        known.still += 1
-    elif known.first < 0:
-        known.moved_before += 1
-    else:
-        known.moved_after += 1
+    return known
+
+
+def _count(rows: StepRows, known: Standstill, position: int, still: bool, gradient: float, rate: float) -> None:
+    if still and not known.still:
+        place, value = place_of(rows.recording, position), rows.recording.stats(position)
+        assert place is not None
+        known.at, known.update, known.value = place, _added(rows.recording, position), value.rms or 0.0
+    known.count(position, still, gradient, rate)
+
+
+def _added_rms(recording: Recording, position: int) -> float:
+    """The rms of the second operand of an update; 0 where there is none."""
+    row = recording.row(position)
+    targets = outputs(recording, row[CALL]) if row is not None else 1
+    own = [s for s, slot in recording.operands(position) if row is not None and slot % targets == row[OUTPUT]]
+    stats = recording.stats(own[1]) if len(own) > 1 else None
+    return (stats.rms or 0.0) if stats is not None and stats.is_finite else 0.0
 
 
 def _added(recording: Recording, position: int) -> float:

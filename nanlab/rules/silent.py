@@ -8,21 +8,16 @@ import torch
 
 from nanlab.analysis.first_losses import first_losses
 from nanlab.analysis.standing import moves_in_float32
+from nanlab.analysis.standstills import DROPPED, FEW, severity_afterwards, severity_from_start, stopped
 from nanlab.analysis.training import where
 from nanlab.capture.silent import SQUARES
 from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
 from nanlab.rules._origin import place_of
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import TRAINING, Finding, Fix, Severity, rule
 from nanlab.rules.losses import NEARLY_ALL, in_part, lasts
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
-
-SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
-MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
-LASTS = 10  # steps in which a half-precision parameter must stand still to be an error though it is a small part
-STOPPED = 3  # steps in which a counter must stand still
-FEW = 8  # elements below which a single step proves nothing
 
 
 @rule(
@@ -181,27 +176,20 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
     for still in trace.recording.training.standstills.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
     for members in groups.values():
-        yield from (_stopped_finding(trace, m) for m in members if _stopped(m))
-        stuck = [
-            m
-            for m in members
-            if m.still
-            and not _stopped(m)
-            and not m.moved_before
-            and not m.moved_after
-            and (m.still > 1 or m.numel >= FEW)
-        ]
-        if stuck:
-            share = sum(m.numel for m in stuck) / sum(m.numel for m in members)
-            low = _dtype(stuck[0].at.dtype).itemsize < 4
-            lasting = any(m.still >= LASTS and m.numel >= FEW for m in stuck)
-            whole = stuck[0].by_hand or len(stuck) > 1 or share >= SHARE or lasting if low else share >= MOST
-            yield _absorbed_finding(trace, sorted(stuck, key=lambda m: (-m.numel, m.first)), whole)
-
-
-def _stopped(member: Standstill) -> bool:
-    """Whether a counter went on for a while, and then no more."""
-    return member.counter and member.still >= STOPPED and not member.moved_after
+        yield from (_stopped_finding(trace, m) for m in members if stopped(m))
+        numel = sum(m.numel for m in members)
+        grades: dict[Severity, list[Standstill]] = {}
+        stuck = [m for m in members if m.still and not m.moved and not stopped(m) and (m.still > 1 or m.numel >= FEW)]
+        for m in stuck:
+            grades.setdefault(
+                severity_from_start(trace.recording, m, len(stuck), sum(s.numel for s in stuck) / numel), []
+            ).append(m)
+        for m in members:
+            severity = severity_afterwards(m) if m.still and m.moved and not stopped(m) else None
+            if severity is not None:
+                grades.setdefault(severity, []).append(m)
+        for severity, alike in grades.items():
+            yield _absorbed_finding(trace, sorted(alike, key=lambda m: (-m.numel, m.first)), severity)
 
 
 def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
@@ -223,7 +211,7 @@ def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
     )
 
 
-def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Finding:
+def _absorbed_finding(trace: Trace, stuck: list[Standstill], severity: Severity) -> Finding:
     recording = trace.recording
     largest = stuck[0]
     limits = format_of(_dtype(largest.at.dtype))
@@ -234,19 +222,33 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], whole: bool) -> Fin
         return _vanished_finding(trace, first, shown)
     return Finding(
         cause="absorbed-update",
-        severity="error" if whole else "warning",
+        severity=severity,
         title=f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in {limits.name}",
         explanation=f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in "
-        f"{round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.",
+        f"{round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.{_history(largest)}",
         step=recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[
             _in_float32(trace, stuck),
             Fix("stochastic rounding, or a larger step", "lr=... above value / 512"),
         ],
-        harmful=whole,
+        harmful=severity == "error",
         **(where(recording, first.at)),
     )
+
+
+def _history(member: Standstill) -> str:
+    """What became smaller when a parameter ceased to move."""
+    if not member.moved:
+        return ""
+    gradient, rate = member.fell("gradient"), member.fell("rate")
+    told = [
+        f"the {name} {2**bits:.2g} times smaller"
+        for name, bits in (("learning rate", rate), ("gradient", gradient))
+        if bits >= DROPPED
+    ]
+    since = f", with {' and '.join(told)} than before" if told else ""
+    return f" It moved in {member.moved} steps, and has stood still since{since}."
 
 
 def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:

@@ -1,0 +1,68 @@
+"""How bad it is that a parameter stands still although it is updated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from nanlab.history import Standstill
+from nanlab.trace.recording import Recording
+
+Grade = Literal["error", "warning", "note"]
+SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
+MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
+STOPPED = 3  # steps in which a counter must stand still
+BEGUN = (
+    8  # steps in which a small part that never moved must stand still to be an error: the first few may be a warm-up's
+)
+# Steps in a row in which a parameter must stand still to be told though it moved before. One that moves every other step,
+# as updates near half an ulp do, stands still four times in a row by chance once in 16; and the last three steps of a
+# schedule that ends at zero are small in any dtype.
+LASTS = 4
+LONG = 10  # and to be told though that is a small part of its updates
+LONGER = 3  # times as long as it ever stood still before it went on: compensated and stochastic updates come in jumps
+DROPPED = 1.0  # bits by which the rate must have fallen: at the same rate, what moved at first has mostly converged
+FELL = 3.0  # bits: and it has for certain where its gradient is 8 times smaller than while it moved
+FEW = 8  # elements below which a single step proves nothing
+
+
+def severity_from_start(recording: Recording, member: Standstill, count: int, share: float) -> Grade:
+    """How bad it is that a parameter never moved. ``count``: of such parameters, ``share``: of the elements on that line."""
+    if _wide(member):
+        return "error" if share >= MOST else "warning"
+    if _rate_changed(member) > 0.0:
+        return "warning"  # a warm-up, perhaps
+    average = member.by_hand and recording.parameter_kinds[member.owner] != "parameter"
+    lasting = member.still >= BEGUN and member.numel >= FEW
+    return "error" if average or count > 1 or share >= SHARE or lasting else "warning"
+
+
+def severity_afterwards(member: Standstill) -> Grade | None:
+    """How bad it is that a parameter no longer moves; None where it is no fault."""
+    still, updates = member.still, member.still + member.moved
+    if not member.standing.updates or still < LASTS or still < LONGER * member.paused or member.numel < FEW:
+        return None
+    if _wide(member):
+        return None
+    if member.fell("rate") < DROPPED:  # at the rate at which it moved
+        return ("note" if member.fell("gradient") >= FELL else "warning") if still >= LONG else None
+    if _rate_changed(member):  # the end of a cosine, say
+        return "error" if 2 * still >= updates else "note" if 4 * still >= updates else None
+    return "error" if still >= LONG or 4 * still >= updates else None
+
+
+def _rate_changed(member: Standstill) -> float:
+    """Bits by which the learning rate rose (or fell: below 0) while the parameter stood still; 0 if it was less than one."""
+    change = member.standing.last - member.standing.first
+    return change if abs(change) >= 1.0 else 0.0
+
+
+def stopped(member: Standstill) -> bool:
+    """Whether a counter went on for a while, and then no more."""
+    return member.counter and member.still >= STOPPED
+
+
+def _wide(member: Standstill) -> bool:
+    """Whether it is of float32's precision or better."""
+    return getattr(torch, member.at.dtype).itemsize >= 4  # type: ignore[no-any-return]
