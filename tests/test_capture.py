@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -261,6 +262,29 @@ def test_without_an_optimizer_a_step_ends_with_the_update_by_hand(workers: int, 
             update([gradients() for _ in range(workers)])
     assert len(trace.steps) == 5
     assert trace.ops.groupby("step").size().loc[[3, 4]].nunique() == 1
+
+
+@pytest.mark.parametrize("mode", ["stop", "record"])
+def test_turns_of_an_inner_loop_are_no_steps_where_the_program_is_stopped_in_one(mode: Any) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+
+    def adapted(rate: float) -> dict[str, torch.Tensor]:
+        weights = dict(model.named_parameters())
+        for _ in range(6):
+            loss = torch.func.functional_call(model, weights, (torch.ones(4, 1),)).square().log().mean()
+            grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+            weights = {name: w - rate * g for (name, w), g in zip(weights.items(), grads, strict=True)}
+        return weights
+
+    with nanlab.watch(model, on_fault=mode) as trace:
+        for i in range(4):
+            weights = adapted(1e-3 if i != 2 else 1e38)
+            optimizer.zero_grad()
+            torch.func.functional_call(model, weights, (torch.ones(4, 1),)).square().mean().backward()
+            optimizer.step()
+    assert trace.culprit is not None and trace.culprit.step == 2
+    assert len(trace.steps) == (3 if mode == "stop" else 4)
 
 
 def test_time_steps_of_a_recurrent_loop_are_no_training_steps() -> None:

@@ -26,6 +26,7 @@ class StepClock:
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
         self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
+        self._took_back = False  # whether a boundary was ever taken back
         self._updated = -1  # position at which a parameter was last written by hand
         self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
         self.optimizer_seen = False
@@ -75,8 +76,19 @@ class StepClock:
             self._complete = call_path(frame)
             self.checked.clear()
 
+    def doubtful(self) -> int:
+        """How many of the last boundaries are likely to be taken back: some within a step were before, in a program that has an optimizer."""
+        inner = self._took_back and self.optimizer_seen
+        return sum(seq > self._fresh for _, seq, _ in self._tentative) if inner else 0
+
+    def stopped(self) -> None:
+        """The program is stopped: what is doubtful was a turn of a loop within the step."""
+        if count := self.doubtful():
+            del self.starts[-count:], self._tentative[-count:]
+
     def _take_back(self, wrong: object) -> None:
         while self._tentative and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
+            self._took_back = True
             index = self._tentative.pop()[0]
             del self.starts[index]
 

@@ -200,7 +200,8 @@ class watch:
         try:
             self._judge()
         except FaultFound:
-            recording.starts.pop()  # nothing of this step has run
+            if recording.starts[-1] == position:
+                recording.starts.pop()  # nothing of this step has run
             raise
         self.progress(recording)
         self._ops.evidence.new_step()
@@ -209,7 +210,7 @@ class watch:
             self._ops.new_chunk(position)
             self._ops.ledger.sweep()
             fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
-        if self.steps is not None and len(recording.starts) > self.steps:
+        if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
             recording.starts.pop()
             self._ops.off = True
@@ -237,6 +238,7 @@ class watch:
         if culprit is not None:
             recording.ended = "fault"
             self._ops.off = True
+            self._clock.stopped()
             raise FaultFound(f"nanlab stopped the program: {culprit.title}")
 
     def _failed(self, error: Exception) -> None:
