@@ -17,6 +17,7 @@ from nanlab.analysis.fixes._infinities import INFINITIES
 from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._missing import MISSING
+from nanlab.analysis.fixes._onward import followed
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._parameters import parameters
 from nanlab.analysis.fixes._powers import POWERS
@@ -92,6 +93,7 @@ def try_out(
         trial = None
         if candidate.run is not None and time.process_time() - started < SECONDS:
             trial = judged(op, candidate, _tried(op, candidate, *sample), spelled is not None)
+            trial = _followed(op, candidate, trial, *sample)
         elif candidate.run is not None:
             candidate = replace(candidate, why=f"the others took {SECONDS} s")
         found.append(Tried(candidate, trial, spelled))
@@ -116,6 +118,25 @@ def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient
     )
 
 
+def _followed(
+    op: Operation, candidate: Candidate, trial: Trial, operands: list[object], gradient: torch.Tensor | None
+) -> Trial:
+    """A trial in view of what the next operations make of the new value."""
+    if not trial.holds or candidate.run is None or candidate.plain is not None:
+        return trial
+    if candidate.operands:
+        operands, gradient = list(candidate.operands), op.gradient
+    wanted = [i for i in op.carrying if i < len(operands)]
+    for path in op.onward:
+        try:
+            doubt = followed(path, candidate.run, op.plain, operands, wanted, gradient, op.backward)
+        except (RuntimeError, TypeError):  # of sampled operands, or of a dtype that a step does not take
+            continue
+        if doubt is not None:
+            return replace(trial, finite=False, why=doubt.why) if doubt.sure else replace(trial, doubt=doubt.why)
+    return trial
+
+
 def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = True) -> Trial:
     """A trial in view of what stands before and after the operation.
 
@@ -123,7 +144,8 @@ def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = Tr
     """
     if trial.finite and op.trapped and not candidate.frees:
         return replace(trial, finite=False, why=op.trapped)
-    if trial.finite and op.divides and trial.zeros:
+    rerun = bool(op.onward) and candidate.plain is None  # what follows is run on its value
+    if trial.finite and op.divides and trial.zeros and not rerun:
         return replace(trial, finite=False, why="what follows divides by its 0")
     doubt = _doubt(op, candidate, trial) or ("" if written else op.here)
     return replace(trial, doubt=doubt) if trial.finite else trial
@@ -131,7 +153,8 @@ def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = Tr
 
 def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
     """Why the program may stay bad although the operation is finite: "" where nothing recorded says so."""
-    if op.logged and trial.zeros and op.name in QUOTIENTS:
+    rerun = any(path[-1].line == op.logged and all(step.known for step in path) for path in op.onward)
+    if op.logged and trial.zeros and op.name in QUOTIENTS and not rerun:
         return f"the logarithm at line {op.logged} may be taken of a 0 that comes of it"
     for product in op.ahead if candidate.title != IN_FLOAT32 else ():  # what follows takes float32
         if product.overflows(trial.value_max):

@@ -13,7 +13,9 @@ from torch import Tensor
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
+from nanlab.analysis.fixes._masking import masked_divisors
 from nanlab.analysis.fixes._operation import Operation
+from nanlab.analysis.fixes._quotients import QUOTIENT
 from nanlab.analysis.fixes._range import bounded_factors, only_product, wide
 from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
 from nanlab.analysis.fixes._trial import ceiling
@@ -40,6 +42,29 @@ def product(op: Operation) -> list[Candidate]:
     return [
         Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
         Candidate(f"a finite mask of {-MASK:.0f} instead of -inf", forms(spelled, low), bounded),
+    ]
+
+
+def of_quotients(op: Operation) -> list[Candidate]:
+    """``(1 / y) * x`` under the program's own mask, where y is 0: the mask on the divisors, too."""
+    spoilt = [slot for slot, t in enumerate(op.operands) if isinstance(t, Tensor) and not bool(torch.isfinite(t).all())]
+    made = [next((m for m in op.makers[slot] if m.name in ("div", "reciprocal")), None) for slot in spoilt]
+    if not op.backward or not spoilt or any(m is None or m.line != op.line for m in made):
+        return []
+    kept = torch.isfinite(op.plain(*op.operands))
+
+    def run(*ts: Tensor) -> Tensor:
+        return op.plain(*(torch.where(kept, t, 1.0) for t in ts))
+
+    return [
+        Candidate(
+            "the mask on what is divided by, too (the double where): what it hides is not computed",
+            (),
+            run,
+            rewriter=partial(masked_divisors, product=binary(ast.Mult), quotients=(*QUOTIENT, called("reciprocal"))),
+            only_spelled=True,
+            frees=True,
+        )
     ]
 
 
@@ -178,7 +203,7 @@ def impossible_both(op: Operation) -> list[Candidate]:
 
 
 INFINITIES: dict[str, Callable[[Operation], list[Candidate]]] = {
-    "mul": lambda op: [*of_logarithm(op), *scaled_mask(op), *product(op)],
+    "mul": lambda op: [*of_logarithm(op), *of_quotients(op), *scaled_mask(op), *product(op)],
     **dict.fromkeys(("div", "true_divide"), scaled_mask),
     **dict.fromkeys(("add", "sub"), difference),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "convolution"), infinite_factor),

@@ -35,6 +35,28 @@ def double_where(text: str, line: int, spellings: Sequence[Spelling], which: int
     return page.replaced(changes[:1]) if changes else None
 
 
+def masked_divisors(text: str, line: int, product: Spelling, quotients: Sequence[Spelling]) -> Rewritten | None:
+    """``where(mask, (1 / y) * x, 0)`` with the mask on every divisor of the product: ``(1 / where(mask, y, 1)) * x``.
+
+    None where the line has no product of quotients, or no mask is found.
+    """
+    scope = Scope.of(text, line)
+    if scope is None:
+        return None
+    for node in scope.on_line():
+        mask = next(_masks(scope, node), None) if product(node) is not None else None
+        if mask is None:
+            continue
+        found = [f for n in ast.walk(node) if (f := next((f for s in quotients if (f := s(n)) is not None), None))]
+        divisors = [f.operands[-1] for f in found]
+        outer = [d for d in divisors if not any(d is not e and any(n is d for n in ast.walk(e)) for e in divisors)]
+        condition, keeps = mask
+        sources = [(d, scope.page.source(d)) for d in outer]
+        texts = [(d, f"torch.where({condition}, {f'{y}, 1.0' if keeps else f'1.0, {y}'})") for d, y in sources]
+        return scope.page.replaced(texts) if texts else None
+    return None
+
+
 def _masks(scope: Scope, node: ast.AST) -> Iterator[tuple[str, bool]]:
     """(condition, whether it is true where the result is kept) of the masks put on the result of an expression."""
     for outer in scope.on_line():

@@ -14,6 +14,13 @@ _SHIFTS = frozenset("add clamp clamp_min".split())
 _JOINS = frozenset("stack cat".split())
 _FACTORS = frozenset("linalg_cholesky_ex linalg_cholesky cholesky".split())
 _LOGARITHMS = frozenset("log log2 log10".split())
+# Where one of these is infinite so is its derivative: what comes back is inf, or NaN where it is multiplied by 0.
+_POLES = {
+    **dict.fromkeys(("div", "reciprocal"), "quotient"),
+    **dict.fromkeys(("exp", "expm1", "sinh", "cosh"), "exponential"),
+    "rsqrt": "root",
+}
+_LINEAR = frozenset("mul div neg rsub sub".split())  # by a number
 _MOST = 16
 
 
@@ -68,7 +75,8 @@ def _adds_nothing(recording: Recording, call: int) -> bool:
 def trap(recording: Recording, position: int) -> str:
     """What made an operand, where its derivative is infinite or NaN whatever comes back: "" where nothing did.
 
-    A root at 0, a Cholesky factor with a 0 on its diagonal, a product with an infinite factor.
+    A root at 0, a quotient or exponential that is infinite, a Cholesky factor with a 0 on its diagonal, a product with an
+    infinite factor.
     """
     waiting = [(parent, False) for parent in recording.parents(position)]
     for at, zero in islice(waiting, _MOST):
@@ -76,6 +84,8 @@ def trap(recording: Recording, position: int) -> str:
         if row is None or row[FLAGS] & NOGRAD:
             continue
         name = recording.ops.items[row[OP]].rstrip("_")
+        if name == "detach":
+            continue
         if name in _SHIFTS | MOVES | _JOINS:
             parents = recording.parents(at)
             stats = recording.stats(at) if name == "diagonal" else None
@@ -83,6 +93,8 @@ def trap(recording: Recording, position: int) -> str:
             waiting += [(p, zero) for p in (dict.fromkeys(parents) if name in _JOINS else parents[:1])]
         elif found := _trapped(recording, at, row, name, zero):
             return found
+        elif name in _LINEAR and len(recording.parents(at)) == 1:
+            waiting.append((recording.parents(at)[0], False))
     return ""
 
 
@@ -95,9 +107,21 @@ def _trapped(recording: Recording, at: int, row: tuple[int, ...], name: str, zer
         return f"the Cholesky factor of line {line} is singular, and so is its derivative; add to the matrix's diagonal"
     if name in _LOGARITHMS and row[NODE] >= 0 and recording.stats(at).neginf:
         return f"the logarithm at line {line} has an infinite derivative at 0; keep its argument above 0"
+    if name in _POLES and row[NODE] >= 0 and _infinite(recording, at, name):
+        return f"the {_POLES[name]} at line {line} is infinite, and so is its derivative; keep what it is taken of in range"
     if name == "mul" and _infinite_factor(recording, at):
         return f"the product at line {line} has an infinite factor, so that its derivative is not finite either"
     return ""
+
+
+def _infinite(recording: Recording, position: int, name: str) -> bool:
+    """Whether a result is infinite, or 0 / 0, where finite operands made it so."""
+    stats = recording.stats(position)
+    if stats.posinf or stats.neginf:
+        return True
+    parents = recording.parents(position)
+    divisor = recording.stats(parents[1]) if name == "div" and len(parents) > 1 else None
+    return bool(stats.nan) and divisor is not None and bool(divisor.zero)
 
 
 def _infinite_factor(recording: Recording, at: int) -> bool:

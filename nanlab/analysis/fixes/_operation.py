@@ -12,6 +12,7 @@ from torch import Tensor
 from nanlab.analysis.fixes._following import Product, fails_too, made_of, products_after, products_before
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
+from nanlab.analysis.fixes._onward import Path, paths_after
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
 from nanlab.analysis.naming import in_hook
 from nanlab.analysis.training import comes_from_gradients, optimizer_step_at
@@ -52,6 +53,8 @@ class Operation:
     line: int = 0  # of the user's file
     unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
     here: str = ""  # which other operation of the same line does
+    carrying: tuple[int, ...] = ()  # which operands carry a gradient
+    onward: tuple[Path, ...] = ()  # what reads its value, as far as it can be run again
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
     twice: bool = False  # its second derivative failed
@@ -110,6 +113,8 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         behind=products_before(recording, call) if differentiates else (),
         beside=fails_too(recording, call, after),
         here=fails_too(recording, call, after, here=True),
+        carrying=_carrying(recording, row, op.operands) if differentiates else (),
+        onward=paths_after(recording, call),
         makers=before,
         module=recording.modules.items[row[MODULE]],
     )
@@ -134,7 +139,23 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
     if not trapped and above is not None and info is not None:
         trapped = trap(recording, info.position)
     gradient = _incoming(recording, kept, row)
-    return Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
+    onward = paths_after(recording, info.position) if info is not None and not second else ()
+    found = Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
+    forward = above if above is not None else row
+    line = recording.places[info.line][1] if info is not None else 0
+    return replace(found, line=line, onward=onward, carrying=_carrying(recording, forward, operands))
+
+
+def _carrying(recording: Recording, row: tuple[int, ...], operands: tuple[Any, ...]) -> tuple[int, ...]:
+    """Which operands of a forward call carry a gradient: all that may, where the recording does not tell them apart."""
+    floating = [
+        i for i, t in enumerate(operands) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
+    ]
+    tensors = [i for i, t in enumerate(operands) if isinstance(t, Tensor)]
+    slots = {slot: source for source, slot in recording.operands(row[CALL])}
+    rows = {i: recording.row(slots[at]) if slots.get(at, -1) >= 0 else None for at, i in enumerate(tensors)}
+    known = [i for i in floating if rows[i] is None or rows[i][NODE] >= 0]  # type: ignore[index]
+    return tuple(known or floating)
 
 
 _OPTIONS = {  # positional arguments after the tensors, by operator

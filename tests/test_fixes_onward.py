@@ -1,0 +1,120 @@
+"""A verified fix holds with what stands around its operation: each is put into a small program, which runs unwatched."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.analysis.fixes import Tried
+from nanlab.rules import Finding
+from nanlab.rules.remedies import tried_for
+
+
+def written(body: str, folder: Path) -> Path:
+    file = folder / f"program{len(list(folder.iterdir()))}.py"
+    rows = "".join(f"    {row}\n" for row in body.strip().splitlines())
+    file.write_text(f"def step(x, g):\n{rows}")
+    linecache.checkcache()
+    return file
+
+
+def run(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and gradient of three numbers, of which the second is 0 and so is its entry of the mask ``g``."""
+    names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "nanlab": nanlab, "math": math}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    x = torch.tensor([1.0, 0.0, 0.3], requires_grad=True)
+    loss = names["step"](x, torch.tensor([1.0, 0.0, 1.0]))
+    loss.backward()
+    assert x.grad is not None
+    return loss.detach(), x.grad
+
+
+def cures(file: Path, tried: Tried, folder: Path) -> bool:
+    assert tried.line is not None
+    rows = file.read_text().splitlines()
+    rows[tried.line.first - 1 : tried.line.last] = ["    " + row for row in tried.line.text.splitlines()]
+    changed = folder / f"changed{len(list(folder.iterdir()))}.py"
+    changed.write_text("\n".join(rows) + "\n")
+    return all(bool(torch.isfinite(t).all()) for t in run(changed))
+
+
+def diagnosed(body: str, folder: Path) -> tuple[Path, Finding, list[Tried]]:
+    file = written(body, folder)
+    with nanlab.watch(on_fault="record") as trace:
+        run(file)
+    assert trace.culprit is not None and not trace.notes
+    return (
+        file,
+        trace.culprit,
+        [t for t in tried_for(trace, trace.culprit) if t.trial is not None and t.line is not None],
+    )
+
+
+# A program, part of the titles of the fixes that must be verified, and of those that look well and cure nothing.
+PROGRAMS = [
+    (  # 0/0 under a mask, and a logarithm around it
+        "u = x * 0.1\nexact = torch.log(2 * torch.atanh(u) / u)\nreturn torch.where(g > 0, exact, x**2).sum()",
+        ["nanlab.safe.div"],
+        ["the double where", "an epsilon of"],
+    ),
+    (  # a scale that is multiplied with, and later divided by
+        "scale = 448 / x.detach().abs()\nq = (x.detach() * scale).round() / scale\nreturn (x + (q - x).detach()).sum()",
+        ["clamp the divisor", "an epsilon of"],
+        ["nanlab.safe.div"],
+    ),
+    (  # 1 - 1/t, which an epsilon makes negative, to a fractional power
+        "t = x.detach()\nbeta = (1 - 0.2 / t) ** 1.5\nreturn (beta * x).sum()",
+        ["nanlab.safe.div"],
+        ["clamp the divisor", "an epsilon of"],
+    ),
+    (  # a product with a quotient whose own derivative is infinite
+        "n = x.abs()\nreturn torch.where(n > 0, (1 / n) * x, x).sum()",
+        ["the mask on what is divided by"],
+        ["set the infinite factor to 0"],
+    ),
+    (  # the same with two quotients, and the mask on a line below
+        "n = x.abs()\ns = (2 - 1 / n) * (x / n)\nreturn torch.where(g > 0, s, x).sum()",
+        ["the mask on what is divided by"],
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "held", "spoilt"), PROGRAMS)
+def test_a_fix_is_verified_where_it_cures_the_program_and_not_where_its_neighbours_undo_it(
+    body: str, held: list[str], spoilt: list[str], tmp_path: Path
+) -> None:
+    file, _, found = diagnosed(body, tmp_path)
+    for tried in found:
+        assert tried.trial is not None
+        assert cures(file, tried, tmp_path) or not tried.trial.holds, tried.candidate.title
+    for title, holds in [*((t, True) for t in held), *((t, False) for t in spoilt)]:
+        named = [t for t in found if title in t.candidate.title]
+        assert named, title
+        for tried in named:
+            assert tried.trial is not None and tried.trial.holds == holds, (tried.candidate.title, tried.trial)
+            assert cures(file, tried, tmp_path) == holds, tried.candidate.title
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # what follows is a logarithm whose argument no longer is 0, a root that gets no 0, a mask around the logarithm
+        "q = (x + 1) / (x * 0 + g)\nreturn torch.log(q + 1.0).sum()",
+        "q = (x + 1) / g\nreturn torch.tanh(q).sum()",
+        "q = (x + 1) / g\nreturn torch.exp(-q).sum()",
+        "q = x.detach() / g\np = torch.where(q > 0, torch.log(q), 0.0)\nreturn (x * p).sum() + (x * q).sum()",
+    ],
+)
+def test_a_fix_that_cures_the_program_stays_verified_whatever_follows(body: str, tmp_path: Path) -> None:
+    file, _, found = diagnosed(body, tmp_path)
+    cured = [t for t in found if cures(file, t, tmp_path)]
+    assert cured
+    for tried in cured:
+        assert tried.trial is not None and tried.trial.holds, (tried.candidate.title, tried.trial)
