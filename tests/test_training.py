@@ -493,3 +493,46 @@ def test_gradients_that_are_never_cleared_are_told_with_the_weights_that_they_dr
     assert finding.cause in ("learning-rate", "exploding-gradient")
     assert ("never cleared" in finding.explanation) is not cleared
     assert ("optimizer.zero_grad()" in [fix.code for fix in finding.fixes]) is not cleared
+
+
+@pytest.mark.parametrize("other", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_optimizer_that_owns_the_parameter_that_ran_away_is_blamed(
+    other: type[torch.optim.Optimizer], last: bool
+) -> None:
+    """The decay of one part of the net is unstable at its rate of 8; another optimizer, of a sane rate, steps before or after."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    wild, sane = torch.optim.SGD(net[0].parameters(), lr=8.0), other(net[2].parameters(), lr=1e-4)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(32, 8)
+        net.zero_grad()
+        loss = nn.functional.mse_loss(net(x), x[:, :2]) + net[0].weight.square().sum()
+        loss.backward()
+        if last:
+            sane.step()
+        wild.step()  # WILD
+        if not last:
+            sane.step()
+        return loss.detach()
+
+    trace = watched(net, step, 60)
+    errors = [f for f in trace.findings if f.severity == "error"]
+    assert [(f.cause, f.line) for f in errors] == [("learning-rate", line_of("WILD"))]
+    assert "a learning rate of 8 drives" in errors[0].title and ": 0." in errors[0].title
+
+
+def test_the_rate_that_is_blamed_is_that_of_the_group_of_the_parameter() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    groups = [{"params": net[0].parameters(), "lr": 1e-4}, {"params": net[1].parameters(), "lr": 7.0}]
+    opt = torch.optim.SGD(groups)
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        loss = net(torch.ones(4, 8)).square().mean() + net[1].weight.square().sum()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    assert "a learning rate of 7 drives" in told(watched(net, step, 60)).title

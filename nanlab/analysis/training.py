@@ -41,14 +41,29 @@ class Runaway:
     deep: bool  # whether the gradients grew through depth or time
 
 
-def optimizer_step_before(recording: Recording, position: int) -> OptimizerStep | None:
-    """The last optimizer step that had ended at a position."""
-    return next((s for s in reversed(recording.training.optimizer_steps) if s.end <= position), None)
+def optimizer_step_that_began(recording: Recording, position: int) -> OptimizerStep | None:
+    """The optimizer step that began at a position."""
+    return next((s for s in reversed(recording.training.optimizer_steps) if s.position == position), None)
 
 
 def optimizer_step_at(recording: Recording, position: int) -> OptimizerStep | None:
     """The optimizer step inside which a row lies."""
     return next((s for s in recording.training.optimizer_steps if s.position <= position < s.end), None)
+
+
+def optimizer_step_of(recording: Recording, owner: int, position: int) -> tuple[OptimizerStep, float | None] | None:
+    """(the last optimizer step before a position that updated a parameter, the learning rate of the parameter's group).
+
+    None where no optimizer updated it. Which one it was is told by the rows of parameters that each step leaves at its end.
+    """
+    blocks = parameter_columns(recording)
+    rows = np.flatnonzero((blocks["owner"] == owner) & (blocks["position"] < position) & blocks["used_known"])
+    ends = {step.end - 1: step for step in reversed(recording.training.optimizer_steps)}  # an empty one ends there, too
+    for row in rows[::-1].tolist():
+        step, rate = ends.get(int(blocks["position"][row])), float(blocks["lr"][row])
+        if step is not None:
+            return step, None if np.isnan(rate) else rate
+    return None
 
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
@@ -92,11 +107,11 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
     if grown is None:
         return _by_hand(recording, position)
     owner, before, after = grown
-    step = optimizer_step_before(recording, position)
-    if step is None:
+    found = optimizer_step_of(recording, owner, position)
+    if found is None:
         return None
+    step, rate = found
     settings = dict(step.settings)
-    rate = step.rates[0] if step.rates else None
     decay = float(settings.get("weight_decay") or 0.0)
     decoupled = step.optimizer in ("AdamW", "NAdamW", "RAdamW")
     op = step.writer
@@ -129,7 +144,7 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
     lr h = (r + 1)(r + m) / r, and steps are stable up to lr h = 2 (1 + m) (Polyak, "Some methods of speeding up the
     convergence of iteration methods", 1964). None for other optimizers, and where the growth is not steady.
     """
-    step = optimizer_step_before(recording, away.position + 1) or optimizer_step_at(recording, away.position)
+    step = optimizer_step_that_began(recording, away.position)
     if away.optimizer != "SGD" or away.rate is None or step is None:
         return None
     blocks = parameter_columns(recording)

@@ -11,7 +11,7 @@ from nanlab.analysis.rates import finite_at_rate, last_finite_rate
 from nanlab.analysis.training import (
     Runaway,
     optimizer_step_at,
-    optimizer_step_before,
+    optimizer_step_that_began,
     place_text,
     rises_gradually,
     runaway,
@@ -185,7 +185,7 @@ def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> 
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
         title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"
-    left = " The gradients are never cleared: each step uses the sum of all so far." if _uncleared(fault) else ""
+    left = " The gradients are never cleared: each step uses the sum of all so far." if _uncleared(fault, away) else ""
     return replace(
         finding,
         cause=cause,
@@ -203,16 +203,16 @@ def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> 
     )
 
 
-def _uncleared(fault: Fault) -> bool:
-    """Whether the optimizer step before the fault took the sum of its own gradients and those of the step before."""
-    step = optimizer_step_before(fault.recording, fault.position)
+def _uncleared(fault: Fault, away: Runaway) -> bool:
+    """Whether the update to blame took the sum of its own gradients and those of the step before."""
+    step = optimizer_step_that_began(fault.recording, away.position)
     return step is not None and step.uncleared
 
 
 def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
     if _decays(away):
         return [Fix("a weight decay below 2 / learning rate", f"weight_decay={0.01:g}")]
-    if _uncleared(fault):
+    if _uncleared(fault, away):
         cleared = "clear the gradients in each step: every backward pass added to what the steps before had left"
         return [Fix(cleared, "optimizer.zero_grad()")]
     fixes = [_clip_fix(fault)]
