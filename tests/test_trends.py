@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,9 +54,9 @@ def contrastive(temperature: float, steps: int, normalised: bool = False, dropou
     return trace
 
 
-def scores_line() -> int:
+def line_of(mark: str) -> int:
     with open(__file__) as file:
-        return next(i for i, line in enumerate(file, 1) if line.rstrip().endswith("# SCORES"))
+        return next(i for i, line in enumerate(file, 1) if line.rstrip().endswith(f"# {mark}"))
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +69,13 @@ def test_growing_norms_are_told_five_steps_before_the_scores_overflow(grown: Tra
     assert found.lead is not None and found.lead >= 5
     assert found.place.dtype == "float16" and found.interval[0] <= found.steps <= found.interval[1]
     warning = next(f for f in grown.findings if f.severity == "warning" and f.symptom == "trend-overflow")
-    assert warning.line == scores_line() and warning.step == found.step
+    assert warning.line == line_of("SCORES") and warning.step == found.step
     assert "steps" in warning.title
 
 
 def test_cause_is_the_missing_normalisation_and_not_the_false_trails(grown: Trace) -> None:
     culprit = grown.culprit
-    assert culprit is not None and (culprit.cause, culprit.line) == ("dtype-overflow", scores_line())
+    assert culprit is not None and (culprit.cause, culprit.line) == ("dtype-overflow", line_of("SCORES"))
     assert "nothing normalises" in culprit.explanation.lower()
     assert any("normalize" in fix.code for fix in culprit.fixes)
     words = " ".join([culprit.title, culprit.explanation, *(f.title for f in culprit.fixes)]).lower()
@@ -255,3 +256,54 @@ def test_the_turns_of_a_solver_in_the_forward_pass_are_no_steps_of_a_trend() -> 
             opt.step()
     assert len(trace.steps) == 3 and len(trace.recording.training.series) == 3
     assert not forecasts(trace.recording)
+
+
+# -- what is said of the cause -----------------------------------------------------------------------------------------
+
+
+def penalised(steps: int) -> Trace:
+    """A penalty on input gradients in float16 that bear a factor of 64: the weights grow, and the square overflows."""
+    torch.manual_seed(915)
+    net = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)).half()
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(steps):
+            x = torch.randn(16, 2).half().requires_grad_()
+            score = net(x).sum() * 64.0  # SCALED
+            (grad,) = torch.autograd.grad(score, x, create_graph=True)
+            penalty = grad.pow(2).sum(1).float().mean()  # SQUARE
+            net.zero_grad()
+            (penalty * 2.0**-12).backward()
+            with torch.no_grad():
+                for p in net.parameters():
+                    p.mul_(1.15)
+    return trace
+
+
+def test_a_constant_factor_is_named_rather_than_a_missing_normalisation() -> None:
+    culprit = penalised(16).culprit
+    assert culprit is not None and culprit.source.endswith("# SQUARE")
+    told = f"constant factor of mul ({Path(__file__)}:{line_of('SCALED')}) makes it 64 times larger"
+    assert told in culprit.explanation, culprit.explanation  # with the path as it is written
+    assert "normalises" not in culprit.explanation and not any("normalize" in fix.code for fix in culprit.fixes)
+    assert any(fix.code == "x = x / 64" for fix in culprit.fixes)
+
+
+def test_only_the_steps_before_the_overflow_are_counted() -> None:
+    culprits = [penalised(steps).culprit for steps in (16, 24)]
+    assert all(c is not None for c in culprits) and len({c.title for c in culprits if c is not None}) == 1
+    assert culprits[0] is not None and f"in {culprits[0].step} steps, then to inf" in culprits[0].title
+
+
+def test_float32_is_no_cure_for_what_overflows_float32() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(8, 8)), torch.randn(16, 8)
+    opt = torch.optim.SGD(net.parameters(), lr=12.0)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(24):
+            opt.zero_grad()
+            (net(x) - 5 * x).square().mean().backward()
+            opt.step()
+    warnings = [f for f in trace.findings if f.symptom == "trend-overflow"]
+    assert warnings and all(f.title.count("float32") == 1 for f in warnings)
+    assert not any("float32" in fix.title or "normalize" in fix.code for f in warnings for fix in f.fixes)
+    assert any('group["lr"]' in fix.code for f in warnings for fix in f.fixes)

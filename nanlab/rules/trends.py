@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from nanlab.analysis.training import place_text, where
 from nanlab.analysis.trends import End, Forecast, forecasts, growing_origins, growth
+from nanlab.formats import format_of
 from nanlab.history import Series
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
@@ -17,6 +20,10 @@ from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, LINE, OP, Recording
 
 MOST_TOLD = 3
+ENLARGED = 1.5  # a constant factor from which on it is named
+LARGE_FACTOR = 16.0  # and from which on it should be divided out
+CONSTANT = 0.05  # bits between the largest and the smallest ratio of two results that bear a constant one
+HOPS = 12  # operations upstream in which it is looked for
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
 _PRODUCTS = frozenset("mm bmm baddbmm addmm matmul einsum dot".split())
 _SCALES = frozenset(
@@ -138,57 +145,96 @@ def _lifts(forecast: Forecast) -> list[Fix]:
     """What keeps a shrinking result or gradient from zero."""
     scaler = 'scaler = torch.amp.GradScaler("cuda")  # scaler.scale(loss).backward(), scaler.step(opt), scaler.update()'
     fixes = [Fix("scale the loss", scaler)] if forecast.place.phase == BACKWARD else []
+    if not _is_narrow(forecast.place.dtype):
+        return [fix for fix in fixes if forecast.place.dtype == "float16"]
     return [*fixes, Fix("a dtype with float32's range", "torch.bfloat16"), Fix("compute this in float32", "x.float()")]
 
 
+def _is_narrow(dtype: str) -> bool:
+    """Whether float32 reaches further than a dtype: further than float16 and float8, not than bfloat16."""
+    return format_of(getattr(torch, dtype)).max < format_of(torch.float32).max / 2
+
+
 def story(recording: Recording, column: int) -> str:
-    """From where the growth comes: the results upstream that grow as well, an unnormalised product, a temperature."""
+    """From where the growth comes: the results upstream that grow as well, an unnormalised product, a constant factor."""
     series = recording.training.series
+
+    def named(at: int) -> str:
+        file, line, _ = place_text(recording, series.places[at].line)
+        return f"{series.places[at].op} ({file}:{line})"
+
     told = []
-    product, scale = _product(series, column), _temperature(series, column)
+    product, weights, factor = _product(recording, column), _weights(recording, column), _factor(series, column)
     origins = [c for c in growing_origins(series, column) if series.places[c].phase != BACKWARD]
     if product is not None:
-        file, line, _ = place_text(recording, series.places[product].line)
-        told.append(
-            f"{series.places[product].op} ({file}:{line}) multiplies vectors whose norms grow, for nothing normalises them"
-        )
-    if scale > 1.5:
-        told.append(f"a division by a temperature of about {1 / scale:.3g} makes it {scale:.3g} times larger still")
+        told.append(f"the product {named(product)} multiplies vectors whose norms grow, for nothing normalises them")
+    elif weights is not None:
+        name, times = weights
+        told.append(f"the parameters behind it grow: {name} is {times:.3g} times larger than at first")
+    if factor is not None:
+        told.append(f"the constant factor of {named(factor[0])} makes it {factor[1]:.3g} times larger still")
     if origins:
-        far = origins[-1]
-        file, line, _ = place_text(recording, series.places[far].line)
-        told.append(
-            f"the growth begins at {series.places[far].op} ({file}:{line}), {2 ** growth(series, far):.3g} times larger than at first"
-        )
-    return ("; ".join(told) + ".").capitalize() if told else ""
+        times = 2 ** growth(series, origins[-1])
+        told.append(f"the growth begins at {named(origins[-1])}, {times:.3g} times larger than at first")
+    text = "; ".join(told)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _product(series: Series, column: int) -> int | None:
-    """The product of growing vectors that a result comes from, itself included."""
+def _product(recording: Recording, column: int) -> int | None:
+    """The product of growing vectors, not of a layer's weights, that a result comes from, itself included."""
+    series = recording.training.series
     for at in (column, *growing_origins(series, column, hops=4)):
-        if series.places[at].op in _PRODUCTS and series.parents[at]:
-            if any(growth(series, p) > 0.5 for p in series.parents[at]):
-                return at
+        if series.places[at].op in _PRODUCTS and any(growth(series, p) > 0.5 for p in series.parents[at]):
+            return None if _own_parameters(recording, at) else at
     return None
 
 
-def _temperature(series: Series, column: int) -> float:
-    """By how much a division or multiplication by a constant enlarges a result; 1 if none does."""
-    for at in (column, *growing_origins(series, column, hops=3)):
+def _own_parameters(recording: Recording, column: int) -> list[str]:
+    """The parameters of the module in which an operation ran."""
+    module = recording.modules.items[recording.training.series.places[column].module]
+    names = recording.parameter_names
+    return [name for name in names if module and name.rpartition(".")[0] == module]
+
+
+def _weights(recording: Recording, column: int) -> tuple[str, float] | None:
+    """(name, times by which it grew) of the parameter that grew most, of the modules that a growing result came through."""
+    series = recording.training.series
+    found = {n for at in (column, *growing_origins(series, column)) for n in _own_parameters(recording, at)}
+    grown = [(growth(series, at), recording.parameter_names[owner]) for at, owner in series.owners.items() if at >= 0]
+    most = max((g for g in grown if g[1] in found and g[0] > 0.5), default=None)
+    return None if most is None else (most[1], 2.0 ** most[0])
+
+
+def _factor(series: Series, column: int) -> tuple[int, float] | None:
+    """(column, factor) of the multiplication or division by a constant upstream that enlarges a result most, if one does."""
+    seen, waiting, best = {column}, [(column, 0)], (-1, math.log2(ENLARGED))
+    for at, depth in waiting:
         if series.places[at].op in ("div", "mul") and len(series.parents[at]) == 1:
             after, before = series.table[:, at], series.table[:, series.parents[at][0]]
             both = np.isfinite(after) & np.isfinite(before)
-            known = after[both] - before[both]
-            if len(known):
-                return float(2.0 ** np.median(known))
-    return 1.0
+            change = after[both] - before[both]
+            if len(change) and np.ptp(change) < CONSTANT and (bits := float(np.median(change))) > best[1]:
+                best = at, bits
+        waiting += [(p, depth + 1) for p in series.parents[at] if depth < HOPS and p not in seen]
+        seen.update(series.parents[at])
+    return None if best[0] < 0 else (best[0], 2.0 ** best[1])
 
 
 def _fixes(recording: Recording, column: int) -> list[Fix]:
-    fixes = []
-    if _product(recording.training.series, column) is not None:
+    series, fixes = recording.training.series, []
+    factor, narrow = _factor(series, column), _is_narrow(series.places[column].dtype)
+    if _product(recording, column) is not None:
         fixes.append(Fix("normalise the vectors before the product", "x = torch.nn.functional.normalize(x, dim=-1)"))
-    fixes.append(Fix("compute this in float32", "x.float()  # inside torch.autocast(device_type, enabled=False)"))
+    elif not narrow and _weights(recording, column) is not None:
+        code = 'for group in optimizer.param_groups:\n    group["lr"] /= 10'
+        fixes.append(Fix("a smaller learning rate: the parameters grow from step to step", code))
+    if narrow and factor is not None and factor[1] >= LARGE_FACTOR:
+        title = (
+            f"divide the factor of {factor[1]:.3g} out before this operation, and multiply by it afterwards, in float32"
+        )
+        fixes.append(Fix(title, f"x = x / {factor[1]:.6g}"))
+    if narrow:
+        fixes.append(Fix("compute this in float32", "x.float()  # inside torch.autocast(device_type, enabled=False)"))
     return fixes
 
 
@@ -213,16 +259,18 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
     """,
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
-    """A result grew from step to step until it left the range of its dtype; the wider float32 would have held it longer."""
+    """A result grew from step to step until it left the range of its dtype."""
     if fault.row is None or fault.kind != "operation" or not fault.low or fault.backward or fault.name not in _SCALES:
         return None
     series = fault.recording.training.series
     column = _column(fault, series)
     if column is None or growth(series, column) < GROWN:
         return None
-    values = series.table[:, column]
+    values = series.table[: int(np.searchsorted(series.steps, fault.position, side="right")), column]
     finite = values[np.isfinite(values)]
-    title = f"{fault.name} overflows {fault.dtype}: its largest value grew from {2 ** finite[0]:.3g} to {2 ** finite[-1]:.3g} in {len(finite)} steps, then to inf"
+    if not len(finite):
+        return None
+    title = f"{fault.name} overflows {fault.dtype}: its largest value grew from {2 ** finite[0]:.3g} to {2 ** finite[-1]:.3g} in {plural(len(finite), 'step')}, then to inf"
     return replace(
         fault.finding,
         cause="dtype-overflow",
