@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -58,6 +60,52 @@ def test_a_shadow_changes_no_bit_of_the_program() -> None:
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     assert torch.equal(run(None, False), run("float32", True))
+
+
+def _batch_norm() -> list[torch.Tensor]:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.randn(3, 2, 6, 6)).square().mean().backward()
+    return [*model.parameters(), *model.buffers()]
+
+
+def _average() -> list[torch.Tensor]:
+    kept, new = torch.ones(5), torch.randn(5).bfloat16()
+    kept.mul_(0.9).add_(new, alpha=0.1)
+    kept.lerp_(new.float(), 0.5)
+    return [kept]
+
+
+def _lists() -> list[torch.Tensor]:
+    masters, grads = [torch.ones(3), torch.ones(4)], [torch.randn(3).half(), torch.randn(4).half()]
+    torch._foreach_add_(masters, grads, alpha=-0.1)
+    return masters
+
+
+def _given() -> list[torch.Tensor]:
+    out = torch.ones(3)
+    torch.add(torch.randn(3).half(), 1, out=out)
+    return [out, torch.ones(3).index_add_(0, torch.tensor([0, 0, 2]), torch.randn(3))]
+
+
+def _muon() -> list[torch.Tensor]:
+    model = nn.Linear(6, 4, bias=False)
+    optimizer = torch.optim.Muon(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(5, 6)).square().mean().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+@pytest.mark.parametrize("program", [_batch_norm, _average, _lists, _given, _muon])
+def test_a_shadow_writes_no_wider_tensor_of_the_program_twice(program: Callable[[], list[torch.Tensor]]) -> None:
+    torch.manual_seed(0)
+    alone = program()
+    torch.manual_seed(0)
+    with nanlab.watch(shadow="float32"):
+        shadowed = program()
+    assert all(torch.equal(a, b) for a, b in zip(alone, shadowed, strict=True))
 
 
 def test_without_shadow_there_are_no_twins() -> None:

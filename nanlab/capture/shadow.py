@@ -14,21 +14,31 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:
-    """The value with half-precision tensors and dtypes in float32; one copy for each tensor."""
+    """The value with half-precision tensors and dtypes in float32, and with those ``copies`` that are there already; one for each tensor."""
     if isinstance(value, Tensor):
-        if value.dtype not in HALF:
-            return value
-        if id(value) not in copies:
+        if id(value) not in copies and value.dtype in HALF:
             copies[id(value)] = value.detach().float()
-        return copies[id(value)]
+        return copies.get(id(value), value)
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(_upcast(v, copies) for v in value)
     return torch.float32 if value in HALF else value
 
 
-def _halves(value: Any) -> list[Tensor]:
+def _tensors(value: Any) -> list[Tensor]:
     found = [value] if isinstance(value, Tensor) else value if isinstance(value, (list, tuple)) else []
     return [v for v in found if isinstance(v, Tensor)]
+
+
+def _copies_of_written(func: Any, plan: Plan, args: Any, kwargs: Any) -> dict[int, Tensor]:
+    """A copy, by identity, of each wider tensor that the operation writes: the twin is computed first and must not write it too."""
+    copies: dict[int, Tensor] = {}
+    names = [argument.name for argument in func._schema.arguments]
+    for where in (*plan.writes, *plan.hidden):
+        at = names.index(where) if isinstance(where, str) else where
+        for tensor in _tensors(args[at] if at < len(args) else kwargs.get(names[at])):
+            if tensor.dtype not in HALF:
+                copies[id(tensor)] = tensor.detach().clone()
+    return copies
 
 
 class ShadowRecorder:
@@ -48,24 +58,25 @@ class ShadowRecorder:
             or plan.uninitialised
             or plan.copies
             or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+            or func.namespace != "aten"  # it may write what its schema does not tell, or talk to other processes
         ):
             return None
         if not self._narrow(args) and not any(v in HALF for v in kwargs.values() if isinstance(v, torch.dtype)):
             return None
-        copies: dict[int, Tensor] = {}
         try:
+            copies = _copies_of_written(func, plan, args, kwargs)
             wide_args, wide_kwargs = _upcast(tuple(args), copies), {k: _upcast(v, copies) for k, v in kwargs.items()}
             result = func(*wide_args, **wide_kwargs)
         except Exception:
             return None
         return (
-            [t for w in plan.writes if isinstance(w, int) for t in _halves(wide_args[w])]
+            [t for w in plan.writes if isinstance(w, int) for t in _tensors(wide_args[w])]
             if plan.writes
-            else _halves(result)
+            else _tensors(result)
         )
 
     def _narrow(self, args: Any) -> bool:
-        return any(t.dtype in HALF for a in args for t in _halves(a))
+        return any(t.dtype in HALF for a in args for t in _tensors(a))
 
     def after(self, chunk: Chunk, call: int, targets: list[Tensor], twins: list[Tensor]) -> None:
         """Compare the results with their twins."""
