@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
+import sys
 import threading
 import warnings
 from typing import Any
@@ -262,6 +264,25 @@ def test_without_an_optimizer_a_step_ends_with_the_update_by_hand(workers: int, 
             update([gradients() for _ in range(workers)])
     assert len(trace.steps) == 5
     assert trace.ops.groupby("step").size().loc[[3, 4]].nunique() == 1
+
+
+def test_a_rollout_under_no_grad_between_training_steps_is_no_step() -> None:
+    policy = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
+    with nanlab.watch(policy) as trace:
+        for _ in range(3):
+            seen = torch.zeros(8, 3)
+            state = torch.zeros(3)
+            for t in range(8):
+                seen[t] = state
+                with torch.no_grad():
+                    action = policy(state.unsqueeze(0)).argmax()
+                state = state + action - 0.5
+            for _ in range(2):
+                optimizer.zero_grad()
+                policy(seen).square().mean().backward()
+                optimizer.step()
+    assert len(trace.steps) == 6
 
 
 @pytest.mark.parametrize("mode", ["stop", "record"])
@@ -540,7 +561,20 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
     assert not again.notes
 
 
-@pytest.mark.parametrize("where", ["nanlab.capture.evidence.Evidence.judge", "nanlab.stats.StatsTable.add"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "nanlab.capture.evidence.Evidence.judge",
+        "nanlab.stats.StatsTable.add",
+        "nanlab.capture.ops.plan_for",
+        "nanlab.capture.ops.OpRecorder.place",
+        "nanlab.capture.training.TrainingRecorder.start",
+        "nanlab.capture.modules.ModuleRecorder.start",
+        "nanlab.capture.backward.BackwardRecorder.start",
+        "nanlab.capture.looking.note_flushes",
+        "nanlab.capture.watching.fold",
+    ],
+)
 def test_a_failure_inside_nanlab_never_takes_the_run_down(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def run() -> list[float]:
         model = small_model()
@@ -568,6 +602,33 @@ def test_a_failure_inside_nanlab_never_takes_the_run_down(monkeypatch: pytest.Mo
     assert len(trace.notes) == 1
     assert "planted" in trace.notes[0]
     assert sum("nanlab itself failed" in str(w.message) for w in said) == 1
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+@pytest.mark.parametrize(
+    "recorder", ["backward.BackwardRecorder", "modules.ModuleRecorder", "training.TrainingRecorder"]
+)
+def test_a_recorder_that_fails_to_stop_leaves_no_hook_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, recorder: str
+) -> None:
+    where = f"nanlab.capture.{recorder}.stop"
+    stop = pkgutil.resolve_name(f"nanlab.capture.{recorder.replace('.', ':')}").stop
+
+    def broken(self: object) -> None:
+        stop(self)
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(where, broken)
+    engine = torch.autograd.graph._engine_run_backward
+    with pytest.warns(RuntimeWarning, match="planted"), nanlab.watch(small_model()) as trace:
+        torch.ones(2, requires_grad=True).sum().backward()
+    assert any("planted" in note for note in trace.notes)
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
+    assert torch.autograd.graph._engine_run_backward is engine
+    monkeypatch.undo()
+    with nanlab.watch():  # the former is not taken for running still
+        pass
 
 
 def test_a_rule_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,11 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         kwargs = kwargs or {}
         plan = self.plans.get(id(func))  # overloads live for ever, and hashing one costs a Python call
         if plan is None:
-            plan = self.plans[id(func)] = plan_for(func, self.recording.ops)
+            try:
+                plan = self.plans[id(func)] = plan_for(func, self.recording.ops)
+            except Exception as error:
+                self.failed(error)
+                return func(*args, **kwargs)
         if plan.skip or self.off:
             if plan.reads_out and not self.off:
                 self._read_out(args[0], sys._getframe().f_back)
@@ -132,10 +136,10 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
             place = self.place(frame)
             sources = self.read(plan, args, kwargs)
             old = None if plan.plain else self._before_write(plan, args, kwargs)
+            twins = self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
-        twins = self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
         if plan.indexes:
             self.guard.before(plan.name, args, frame)
         out = func(*args, **kwargs)

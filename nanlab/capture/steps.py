@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import FrameType
 
+import torch
+
 from nanlab.capture.source import Path, call_path, goes_round
 
 
@@ -25,6 +27,7 @@ class StepClock:
         ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
+        self._without_grad = False  # whether that was under no_grad
         self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
         self._took_back = False  # whether a boundary was ever taken back
         self._updated = -1  # position at which a parameter was last written by hand
@@ -59,7 +62,7 @@ class StepClock:
 
     def called(self, frame: FrameType | None) -> None:
         """An outermost module was called."""
-        self._called = call_path(frame)
+        self._called, self._without_grad = call_path(frame), not torch.is_grad_enabled()
         self.checked.clear()
 
     def backward(self, frame: FrameType | None, oldest: int, accumulates: bool) -> None:
@@ -105,6 +108,7 @@ class StepClock:
             else:
                 self._tentative.append((len(self.starts), sequence, no_grad))
         elif self._called is not None:
+            no_grad = no_grad or self._without_grad  # a rollout: the loop around it need not be under no_grad
             if not goes_round(self._called, now) or (no_grad and self.backward_seen):
                 return False
             self._tentative.append((len(self.starts), sequence, no_grad))

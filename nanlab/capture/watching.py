@@ -92,6 +92,7 @@ class watch:
         self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
         self._outputs: list[int] = []
         self._judged = 0
+        self._broken = False  # whether nanlab itself failed
         self._wire()
 
     def _wire(self) -> None:
@@ -122,6 +123,9 @@ class watch:
             self._modules.start()
             self._backward.start()
             self._ops.__enter__()
+        except Exception as error:  # the program runs all the same, unwatched
+            self._undo()
+            self._failed(error)
         except BaseException:
             self._undo()
             raise
@@ -145,11 +149,13 @@ class watch:
         return isinstance(error, _Stop)
 
     def _undo(self) -> None:
-        self._backward.stop()
-        self._modules.stop()
-        self._training.stop()
         if self in _current:
             _current.remove(self)
+        for recorder in (self._backward, self._modules, self._training):
+            try:
+                recorder.stop()
+            except Exception as error:
+                self._failed(error)
 
     def _finish(self, error: BaseException | None) -> None:
         recording = self.recording
@@ -243,9 +249,10 @@ class watch:
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""
-        if self._ops.off and self.recording.ended == "failed":
+        if self._broken:
             return
-        self._ops.off, self.recording.ended = True, "failed"
+        self._broken = self._ops.off = True
+        self.recording.ended = "failed"
         self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)
         place = f" at {where[-1].filename.rsplit('/', 1)[-1]}:{where[-1].lineno}" if where else ""
