@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from argparse import ArgumentTypeError, Namespace
 
 
@@ -14,7 +15,7 @@ def positive(text: str) -> int:
 
 def variable(text: str) -> str:
     """A name that the notebook can bind; argparse reports anything else."""
-    if not text.isidentifier():
+    if not text.isidentifier() or keyword.iskeyword(text):
         raise ArgumentTypeError(f"expected a variable name such as trace, got {text!r}")
     return text
 

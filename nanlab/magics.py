@@ -120,6 +120,8 @@ class NanMagics(Magics):
             text = str(error).replace("unrecognized arguments:", "unknown:")
             raise UsageError(f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option") from None
         assert isinstance(options, Namespace)
+        if options.name and options.name == options.model:
+            raise UsageError(f"-o {options.name} would put the trace in the place of the model; try: -o trace")
         return options
 
     def model(self, options: Namespace) -> nn.Module | None:

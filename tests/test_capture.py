@@ -646,7 +646,25 @@ def test_a_rule_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trace.ops) > 0
 
 
+def test_a_compiled_model_is_watched_without_a_warning_about_hooks_that_nobody_set() -> None:
+    model = torch.compile(small_model(), backend="eager")
+    filters = list(warnings.filters)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with nanlab.watch(model) as trace:
+            model(torch.randn(6, 4)).sum().backward()
+    assert len(trace.ops) and not [w for w in said if "global hooks" in str(w.message)]
+    assert warnings.filters == filters
+
+
 # -- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_a_histogram_of_no_position_is_refused_with_what_was_seen() -> None:
+    with nanlab.watch() as trace:
+        torch.ones(2) * 2
+    with pytest.raises(TypeMismatchError, match="got 'first'"):
+        trace.histogram("first")  # type: ignore[arg-type]
 
 
 def test_a_model_that_is_no_module_is_refused() -> None:

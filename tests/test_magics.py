@@ -309,6 +309,8 @@ def test_model_may_be_an_attribute_or_an_index(cell: Cell, expression: str) -> N
         ("%%nanwatch model --on-fault explode", ["--on-fault", "explode", "stop", "record"]),
         ("%%nanwatch model --shadow float16", ["--shadow", "float16", "float32"]),
         ("%%nanwatch model -o 3x", ["-o", "'3x'", "variable name"]),
+        ("%%nanwatch model -o class", ["-o", "'class'", "variable name"]),
+        ("%%nanwatch model -o model", ["in the place of the model", "-o trace"]),
         ("%%nanwatch model 'open", ["quotation"]),
     ],
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _has_any_global_hook,  # tried with torch 2.13
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from nanlab.trace.recording import Names
 
@@ -33,12 +38,17 @@ class ModuleRecorder:
         # By id of a module and number of the path that it was called below: the module, its path, the path's number.
         self._known: dict[tuple[int, int], tuple[ref[nn.Module], str, int]] = {}
         self._handles: list[Any] = []
+        self._filter: Any = None  # of a warning that torch means for the program
         self.model = model
         self.failed: Callable[[Exception], None] = lambda error: None
         self.moved: Callable[[int, int], None] = lambda path, depth: None  # number of the running module's path, depth
         self.current = 0  # number of the running module's path; 0 outside of every module
 
     def start(self) -> None:
+        # The hooks of a compiled module firing once more does no harm here, and the program has no global hooks that torch could mean.
+        if not _has_any_global_hook():
+            warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
+            self._filter = warnings.filters[0]
         self._handles = [
             register_module_forward_pre_hook(self._guarded(self._enter)),
             register_module_forward_hook(self._guarded(self._leave), always_call=True),
@@ -48,6 +58,8 @@ class ModuleRecorder:
         for handle in self._handles:
             handle.remove()
         self._handles, self._stack = [], []
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import linecache
+import operator
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from nanlab.errors import UsageError
+from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames, training_frames
 from nanlab.trace.recording import CALL, Kept, Recording
 
@@ -120,10 +121,17 @@ class Trace:
     def histogram(self, position: int) -> pd.Series:
         """Exact count per binary exponent floor(log2|x|) of the non-zero finite elements of a row of ``ops``.
 
-        Empty for memory that was allocated and not yet written. Raises UsageError for a position that is not in the table.
+        Empty for memory that was allocated and not yet written. Raises UsageError for a position that is not in the table,
+        TypeMismatchError for what is no whole number.
         """
-        stat = self.recording.stat_of(int(position))
-        if stat < 0 and self.recording.row(int(position)) is not None:
+        try:
+            position = operator.index(position)
+        except TypeError:
+            raise TypeMismatchError(
+                f"expected a position, such as one of trace.ops.position, got {position!r}"
+            ) from None
+        stat = self.recording.stat_of(position)
+        if stat < 0 and self.recording.row(position) is not None:
             return pd.Series([], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64")
         if stat < 0:
             raise UsageError(
