@@ -6,11 +6,23 @@ import numpy as np
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
-from nanlab.trace.recording import BACKWARD, BORN, CALL, MOST_SINKS, NODE, PHASE, STAT, TURNED, Chunk, Recording
+from nanlab.trace.recording import (
+    BACKWARD,
+    BORN,
+    CALL,
+    MOST_SINKS,
+    NODE,
+    PHASE,
+    STAT,
+    TURNED,
+    Chunk,
+    Recording,
+)
 from nanlab.trace.training_frames import parameter_numbers, step_numbers
 
-MOST_BIRTHS = 500  # whose surroundings are kept
-DEPTH = 4  # operations upstream of a birth that are kept with it
+WHOLE_ROWS = 32768  # of the steps in which the first faults began, that are kept whole: some 10 MB
+MOST_BIRTHS = 200  # whose surroundings are kept, in whichever step they are
+DEPTH = 12  # operations upstream of a birth that are kept with it: a rule walks 8, and looks at what these read
 DEPTH_AFTER = 5  # forward operations downstream of it: what hid its value from the loss
 MOST_READERS = 16  # that are followed at each depth
 
@@ -18,7 +30,8 @@ MOST_READERS = 16  # that are followed at each depth
 def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, final: bool = False) -> None:
     """Fold the training steps up to number ``last``: while the program runs, whole chunks only; ``final``: all of them.
 
-    What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show many steps later.
+    What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show many steps later. So
+    do the steps in which the first of these were born: a fault is judged by what stands around it.
     """
     if last < 0:
         return
@@ -32,10 +45,13 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     for step in range(len(recording.folded), recording.step_of(limit - 1) + 1):
         recording.folded.append(step_numbers(recording, step))
     parameter_numbers(recording, limit)
-    wanted = _ancestry(recording, ledger)
-    wanted |= _surroundings(recording, wanted)
+    led = _ancestry(recording, ledger)
+    near = led | _surroundings(recording, led)
+    wanted, nodes = _with_operands(recording, near | _whole_steps(recording, led))
     live = {entry.last for entry in ledger.entries.values()}
-    _forget(recording, evidence, limit, wanted, live)
+    evidence.drop([p for p in recording.kept if p < limit and p not in near])
+    _forget(recording, limit, wanted, live)
+    _forget_nodes(recording, limit, wanted, nodes)
     references = _references(recording, [c for c in recording.chunks if c not in chunks], live)
     for chunk in chunks:
         _fold_chunk(chunk, wanted, limit, references.get(chunk.number, set()))
@@ -50,6 +66,11 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
         for entry in ledger.entries.values():
             if entry.bad:
                 waiting.extend((entry.last, *entry.parts))
+    return _ancestors(recording, waiting)
+
+
+def _ancestors(recording: Recording, waiting: list[int]) -> set[int]:
+    """These rows, as far as they are bad, and every bad row that they came from."""
     seen: set[int] = set()
     while waiting:
         position = waiting.pop()
@@ -60,12 +81,28 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
     return seen
 
 
+def _births(recording: Recording, wanted: set[int]) -> list[int]:
+    return sorted(p for p in wanted if p >= 0 and recording.status.get(p) in (BORN, TURNED))
+
+
+def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
+    """All rows of the steps in which the first of the bad values were born, or were first read, that led to a symptom."""
+    led = _ancestors(recording, [s.position for s in recording.sinks[:MOST_SINKS]])
+    read = [recording.sources[p].first for p in led if p in recording.sources]
+    bounds, found, rows = [*recording.starts, recording.end], set[int](), 0
+    for step in dict.fromkeys(recording.step_of(p) for p in sorted([*_births(recording, wanted), *read])):
+        rows += bounds[step + 1] - bounds[step]
+        if rows > WHOLE_ROWS:
+            break
+        found.update(range(bounds[step], bounds[step + 1]))
+    return found
+
+
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
     """Around each birth: the operations that made its operands, and the forward operation of its autograd node."""
-    births = sorted(p for p in wanted if p >= 0 and recording.status.get(p) in (BORN, TURNED))[:MOST_BIRTHS]
     found: set[int] = set()
-    level = set(births)
-    for position in births:
+    level = set(_births(recording, wanted)[:MOST_BIRTHS])
+    for position in sorted(level):
         row = recording.row(position)
         info = recording.nodes.get(row[NODE]) if row is not None else None
         if info is not None:
@@ -75,6 +112,18 @@ def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
         found |= level
         level = {parent for p in level for parent in recording.parents(p)} - found
     return found | level | after
+
+
+def _with_operands(recording: Recording, rows: set[int]) -> tuple[set[int], set[int]]:
+    """(these rows and what they read, the good beside the bad; their autograd nodes)."""
+    wanted, nodes, at = set(rows), set[int](), np.array(sorted(rows), dtype=np.int64)
+    for chunk in recording.chunks:
+        low, high = np.searchsorted(at, (chunk.start, chunk.end))
+        if low < high:
+            table, edges = chunk.table()[np.isin(chunk.where(), at[low:high])], chunk.edge_table()
+            wanted.update(edges[np.isin(edges[:, 0], table[:, CALL]), 1].tolist())
+            nodes.update(table[table[:, NODE] >= 0, NODE].tolist())
+    return wanted, nodes
 
 
 def _readers(recording: Recording, start: set[int]) -> set[int]:
@@ -92,23 +141,23 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
     return found
 
 
-def _forget(recording: Recording, evidence: Evidence, limit: int, wanted: set[int], live: set[int]) -> None:
+def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) -> None:
     old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
     recording.bad.difference_update(old)
-    for table in (recording.status, recording.kept, recording.shadows, recording.bounds):
-        gone = [p for p in table if p < limit and p not in wanted]
-        if table is recording.kept:
-            evidence.drop(gone)
-        else:
-            for position in gone:
-                del table[position]
+    for table in (recording.status, recording.shadows, recording.bounds):
+        for position in [p for p in table if p < limit and p not in wanted]:
+            del table[position]
     for number, source in list(recording.sources.items()):
         if source.first < limit and number not in wanted and number not in live:
             del recording.sources[number]
             recording.bad.discard(number)
-    nodes = {row[NODE] for p in wanted if p >= 0 and (row := recording.row(p)) is not None}
+
+
+def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
+    """Forget the autograd nodes of which no row is wanted, and the graphs of all passes before ``limit``."""
     recording.nodes.keep(lambda number, position: position >= limit or position in wanted or number in nodes)
-    recording.node_runs.keep_from(limit)
+    runs = recording.node_runs
+    runs.rows = [run for run in runs.rows if run[3] >= limit or run[0] in nodes]
     for i in range(len(recording.passes) - 1, -1, -1):
         run = recording.passes[i]
         if run.position < limit:

@@ -254,21 +254,19 @@ class Fault(Neighbourhood):
 
     @cached_property
     def batch(self) -> int:
-        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if unknown."""
-        step = self.finding.step
-        starts = [*self.recording.starts, self.recording.end]
+        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if that is not at hand."""
+        first, last = [*self.recording.starts, self.recording.end][self.finding.step : self.finding.step + 2]
         sizes: Counter[int] = Counter()
+        rows = 0
         for chunk in self.recording.chunks:
             table, where = chunk.table(), chunk.where()
-            mask = (
-                (where >= starts[step])
-                & (where < starts[step + 1])
-                & (table[:, PHASE] == FORWARD)
-                & (table[:, FLAGS] & VIEW == 0)
-            )
-            for shape in table[mask, SHAPE].tolist():
+            table = table[(where >= first) & (where < last)]
+            rows += len(table)
+            for shape in table[(table[:, PHASE] == FORWARD) & (table[:, FLAGS] & VIEW == 0), SHAPE].tolist():
                 dimensions = self.recording.shapes.items[shape]
                 sizes[int(dimensions[0]) if len(dimensions) else 0] += 1
+        if rows < last - first:  # the step was folded: the few rows left of it tell nothing
+            return 0
         del sizes[0], sizes[1]
         return sizes.most_common(1)[0][0] if sizes else 0
 
