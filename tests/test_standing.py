@@ -149,3 +149,75 @@ def test_a_small_part_that_never_moves_is_as_bad_by_hand_as_by_an_optimizer(by_h
                     opt.step()
         severities.append([f.severity for f in absorbed(trace)])
     assert severities == [["warning"], ["error"]]
+
+
+def _bias_before_batch_norm() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    _train(model, torch.optim.SGD(model.parameters(), 1e-3), torch.randn(8, 2, 6, 6), 10)
+
+
+def _converged() -> None:
+    model = nn.Linear(3, 1)
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+
+
+def _warm_up() -> None:
+    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-5, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 10000)
+    _train(model, optimizer, torch.randn(8, 6), 8, schedule.step)
+
+
+def _train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: torch.Tensor,
+    steps: int,
+    then: Callable[[], None] | None = None,
+) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), torch.arange(len(x)) % 3).backward()
+        optimizer.step()
+        if then is not None:
+            then()
+
+
+@pytest.mark.parametrize("program", [_bias_before_batch_norm, _converged, _warm_up])
+def test_in_float32_what_has_nothing_to_add_yet_or_any_more_is_no_fault(program: Callable[[], None]) -> None:
+    torch.manual_seed(0)
+    with nanlab.watch(on_fault="record") as trace:
+        program()
+    assert not [f.title for f in absorbed(trace) if f.severity != "note"]
+
+
+def test_in_float32_a_rate_at_which_nothing_moves_is_an_error() -> None:
+    model = nn.Linear(6, 3)
+    with nanlab.watch(model, on_fault="record") as trace:
+        _train(model, torch.optim.SGD(model.parameters(), 1e-10), torch.randn(8, 6), 8)
+    assert [f.severity for f in absorbed(trace)] == ["error"]
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.1, 300), (0.01, 3000)])
+def test_a_fit_that_had_converged_when_the_watch_began_has_no_culprit(rate: float, steps: int) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 1), torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]])
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+
+    def train(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+
+    train(steps)
+    with nanlab.watch(model) as trace:
+        train(20)
+    assert trace.culprit is None and all(f.severity != "error" for f in trace.findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -24,13 +25,24 @@ LONG = 10  # and to be told though that is a small part of its updates
 LONGER = 3  # times as long as it ever stood still before it went on: compensated and stochastic updates come in jumps
 DROPPED = 1.0  # bits by which the rate must have fallen: at the same rate, what moved at first has mostly converged
 FELL = 3.0  # bits: and it has for certain where its gradient is 8 times smaller than while it moved
+# log2 of the rms of gradients: in float32 what is below is rounding noise of numbers near 1, with 4 bits to spare, as that of a
+# bias before a batch norm; and what may be all that is left in a fit that has converged.
+NOISE, SMALL = -20.0, -14.0
 FEW = 8  # elements below which a single step proves nothing
 
 
-def severity_from_start(recording: Recording, member: Standstill, count: int, share: float) -> Grade:
-    """How bad it is that a parameter never moved. ``count``: of such parameters, ``share``: of the elements on that line."""
+def severity_from_start(recording: Recording, member: Standstill, count: int, share: float) -> Grade | None:
+    """How bad it is that a parameter never moved; None where it is no fault.
+
+    count: of such parameters, share: of the elements on that line.
+    """
     if _wide(member):
-        return "error" if share >= MOST else "warning"
+        gradient = _gradient(member)
+        if gradient < NOISE:
+            return None
+        if _rate_changed(member) > 0.0:
+            return "note"
+        return "error" if share >= MOST and gradient >= SMALL else "warning"
     if _rate_changed(member) > 0.0:
         return "warning"  # a warm-up, perhaps
     average = member.by_hand and recording.parameter_kinds[member.owner] != "parameter"
@@ -56,6 +68,11 @@ def _rate_changed(member: Standstill) -> float:
     """Bits by which the learning rate rose (or fell: below 0) while the parameter stood still; 0 if it was less than one."""
     change = member.standing.last - member.standing.first
     return change if abs(change) >= 1.0 else 0.0
+
+
+def _gradient(member: Standstill) -> float:
+    """log2 of the rms of its gradient, on average over the updates without effect; inf where that is not known."""
+    return member.standing.gradient / member.standing.updates if member.standing.updates else math.inf
 
 
 def stopped(member: Standstill) -> bool:

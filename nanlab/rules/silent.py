@@ -181,9 +181,9 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
         grades: dict[Severity, list[Standstill]] = {}
         stuck = [m for m in members if m.still and not m.moved and not stopped(m) and (m.still > 1 or m.numel >= FEW)]
         for m in stuck:
-            grades.setdefault(
-                severity_from_start(trace.recording, m, len(stuck), sum(s.numel for s in stuck) / numel), []
-            ).append(m)
+            share = sum(s.numel for s in stuck) / numel
+            if (severity := severity_from_start(trace.recording, m, len(stuck), share)) is not None:
+                grades.setdefault(severity, []).append(m)
         for m in members:
             severity = severity_afterwards(m) if m.still and m.moved and not stopped(m) else None
             if severity is not None:
