@@ -536,3 +536,97 @@ def test_the_rate_that_is_blamed_is_that_of_the_group_of_the_parameter() -> None
         return loss.detach()
 
     assert "a learning rate of 7 drives" in told(watched(net, step, 60)).title
+
+
+def by_hand(update: Callable[[nn.Parameter, torch.Tensor], None]) -> tuple[nn.Module, Step]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    momenta = {p: torch.zeros_like(p) for p in net.parameters()}
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4)
+        net.zero_grad()
+        loss = (net(x) - x).pow(2).mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in net.parameters():
+                momenta[p].lerp_(p.grad, 0.1)
+                update(p, momenta[p])
+        return loss.detach()
+
+    return net, step
+
+
+def test_clipping_is_no_cure_for_an_update_in_which_the_size_of_the_gradient_does_not_count() -> None:
+    """The decay has the wrong sign and doubles the weights; what comes after it is the sign of a momentum."""
+
+    def update(p: nn.Parameter, momentum: torch.Tensor) -> None:
+        p.add_(p, alpha=1.0)  # DOUBLED
+        p.add_(momentum.sign(), alpha=-1e-2)
+
+    errors = [f for f in watched(*by_hand(update), 70).findings if f.severity == "error"]
+    assert [(f.cause, f.op, f.line) for f in errors] == [("learning-rate", "add_", line_of("DOUBLED"))]
+    assert not any("clip_grad_norm_" in fix.code for fix in errors[0].fixes) and errors[0].fixes
+
+
+def test_clipping_is_offered_where_the_update_is_a_multiple_of_the_gradient() -> None:
+    def update(p: nn.Parameter, momentum: torch.Tensor) -> None:
+        p.sub_(30.0 * momentum)
+
+    culprit = told(watched(*by_hand(update), 60))
+    assert culprit.cause == "learning-rate" and any("clip_grad_norm_" in fix.code for fix in culprit.fixes)
+
+
+@pytest.mark.parametrize("inverted", [True, False])
+def test_clipping_with_its_coefficient_upside_down_is_blamed_itself(inverted: bool) -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=0.3)
+
+    def step(i: int) -> torch.Tensor:
+        x = torch.randn(16, 4)
+        opt.zero_grad()
+        loss = (net(x) - 20 * x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            norm = torch.stack([p.grad.norm() for p in net.parameters()]).norm()
+            for p in net.parameters():
+                p.grad.mul_(norm / 0.5 if inverted else 0.5 / norm)  # INVERTED
+        opt.step()
+        return loss.detach()
+
+    trace = watched(net, step, 30)
+    if not inverted:
+        assert trace.culprit is None
+        return
+    culprit = told(trace)
+    assert (culprit.cause, culprit.op, culprit.line, culprit.phase) == (
+        "exploding-gradient",
+        "mul_",
+        line_of("INVERTED"),
+        "optimizer",
+    )
+    assert [fix.code for fix in culprit.fixes] == ["coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"]
+
+
+def test_unscaling_before_the_last_micro_batch_is_told_as_such() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+    opt = torch.optim.SGD(net.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    def step(i: int) -> torch.Tensor:
+        opt.zero_grad()
+        for micro in range(3):
+            x = torch.randn(8, 4)
+            loss = (net(x) - x[:, :1]).square().mean() / 3
+            scaler.scale(loss).backward()
+            if micro == 0:
+                scaler.unscale_(opt)
+        scaler.step(opt)  # MICRO
+        scaler.update()
+        return loss.detach()
+
+    found = next(f for f in watched(net, step, 8).findings if f.cause == "scaler-misuse")
+    assert found.line == line_of("MICRO") and "before the last backward pass" in found.explanation
+    assert ["after the last micro-batch" in fix.title for fix in found.fixes] == [True]

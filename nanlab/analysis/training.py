@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.history import OptimizerStep, Place
+from nanlab.history import OptimizerStep, Place, Series
 from nanlab.trace.recording import BACKWARD, DTYPE, NODE, OPTIMIZER, PHASE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
@@ -178,8 +178,9 @@ def _by_hand(recording: Recording, position: int) -> Runaway | None:
             best = float(values[0]), float(values[-1]), column
     if best is None:
         return None
-    place = series.places[best[2]]
-    name = recording.parameter_names[series.owners[best[2]]]
+    owner = series.owners[best[2]]
+    place = series.places[_most_enlarging(series, owner, steps)]
+    name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, int(series.steps[steps[-1]]) - 1)
     return Runaway(
         name,
@@ -196,6 +197,17 @@ def _by_hand(recording: Recording, position: int) -> Runaway | None:
         "",
         deep,
     )
+
+
+def _most_enlarging(series: Series, owner: int, steps: list[int]) -> int:
+    """The column of the operation to which a parameter owes most of its growth, of those that write it in each step."""
+    columns = [c for c, o in series.owners.items() if o == owner and c >= 0 and series.places[c].phase == OPTIMIZER]
+    columns.sort(key=lambda c: series.places[c].position)
+    values = series.table[np.ix_(steps, columns)]
+    before = np.concatenate([np.full(1, np.nan, values.dtype), values.reshape(-1)[:-1]]).reshape(values.shape)
+    known = np.isfinite(values) & np.isfinite(before)
+    grown = np.where(known, np.where(known, values, 0.0) - np.where(known, before, 0.0), 0.0)
+    return columns[int(np.argmax(grown.sum(0)))]
 
 
 def backward_magnitudes(recording: Recording, position: int) -> npt.NDArray[np.float64]:

@@ -169,8 +169,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     step = recording.step_of(found.position)
     if found.kind == "bypass":
         title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"
-        explanation = "optimizer.step() knows nothing of the scaler."
-        fix = Fix("step through the scaler", "scaler.step(optimizer); scaler.update()")
+        explanation, fix = _why_bypassed(recording, found)
         step = next(
             (recording.step_of(s.step_position) for s in recording.sinks if s.step_position > found.position), step
         )
@@ -201,6 +200,26 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
         fixes=[fix],
         harmful=True,
         **place,
+    )
+
+
+def _why_bypassed(recording: Recording, found: Misuse) -> tuple[str, Fix]:
+    """How gradients came to an optimizer with the loss scale on them, and what to do."""
+    step, history = recording.step_of(found.position), recording.training
+    unscaled = [u.position for u in history.unscales if recording.step_of(u.position) == step]
+    later = [x for x in history.losses if x.scaled and recording.step_of(x.position) == step]
+    if unscaled and any(min(unscaled) < loss.position < found.position for loss in later):
+        return (
+            "scaler.unscale_ ran before the last backward pass of the step: what that pass added still bears the scale, "
+            "and scaler.step does not divide a second time.",
+            Fix(
+                "unscale once, after the last micro-batch",
+                "if last_micro_batch:\n    scaler.unscale_(optimizer)  # then log or clip the norm",
+            ),
+        )
+    return (
+        "optimizer.step() knows nothing of the scaler.",
+        Fix("step through the scaler", "scaler.step(optimizer); scaler.update()"),
     )
 
 

@@ -16,9 +16,11 @@ from nanlab.analysis.training import (
     rises_gradually,
     runaway,
     stable_rate,
+    where,
 )
+from nanlab.analysis.updates import depends_on_gradient, enlarged_gradients
 from nanlab.formats import format_of
-from nanlab.history import OptimizerStep
+from nanlab.history import OptimizerStep, Place
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
@@ -26,6 +28,11 @@ from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHA
 
 _PRODUCTS = frozenset(
     "mm addmm bmm baddbmm mul mul_ convolution convolution_backward sum add add_ matmul linear dot mv".split()
+)
+
+_SIGN_FIX = Fix(
+    "see to the sign and the size of what is added: it does not depend on the size of the gradients, so clipping them changes nothing",
+    "p.mul_(1 - lr * decay)  # decoupled weight decay makes weights smaller",
 )
 
 
@@ -64,9 +71,9 @@ def learning_rate(fault: Fault) -> Finding | None:
     if bad and in_update(fault):
         return _bad_rate(fault, step)
     away = _drove_away(fault)
-    return (
-        _blame_update(fault, away, "learning-rate", learning_rate.explanation) if away and not _explodes(away) else None
-    )
+    if away is None or _explodes(away) or _enlarged(fault, away):
+        return None
+    return _blame_update(fault, away, "learning-rate", learning_rate.explanation)
 
 
 @rule(
@@ -94,6 +101,8 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     gradient; it cannot undo an infinity, for which the factor itself must come down.
     """
     away = _drove_away(fault)
+    if away is not None and (enlarged := _enlarged(fault, away)):
+        return _blame_enlarging(fault, away, *enlarged)
     if away is not None and _explodes(away):
         return _blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
     if not fault.backward or fault.kind != "operation" or fault.low:
@@ -175,13 +184,9 @@ def _overflowed(recording: Recording, position: int) -> bool:
 def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
     recording, finding = fault.recording, fault.finding
     file, line, source = place_text(recording, away.place)
-    grown = f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
-    rate = f"a learning rate of {away.rate:.3g}" if away.rate is not None else "these updates"
-    title = (
-        f"exploding gradients drove the weights away: {grown}"
-        if _explodes(away)
-        else f"{rate} {'drives' if away.rate is not None else 'drive'} the weights away: {grown}"
-    )
+    grown = _grown(away)
+    rate = f"a learning rate of {away.rate:.3g} drives" if away.rate is not None else "these updates drive"
+    title = f"{'exploding gradients drove' if _explodes(away) else rate} the weights away: {grown}"
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
         title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"
@@ -203,6 +208,28 @@ def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> 
     )
 
 
+def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
+    """What made the gradients larger, and by how much, between the backward pass and the update to blame."""
+    step = optimizer_step_that_began(fault.recording, away.position)
+    return enlarged_gradients(fault.recording, step) if step is not None else None
+
+
+def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> Finding:
+    """The program's own change of the gradients, rather than the update that took them."""
+    found = _blame_update(fault, away, "exploding-gradient", "")
+    return replace(
+        found,
+        title=f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the update: {_grown(away)}",
+        explanation=f"Clipping makes gradients smaller or leaves them alone: its factor is max_norm / norm, and never more than one.{found.explanation}",
+        fixes=[Fix("a factor of at most one", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)")],
+        **{**where(fault.recording, at), "phase": "optimizer"},
+    )
+
+
+def _grown(away: Runaway) -> str:
+    return f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
+
+
 def _uncleared(fault: Fault, away: Runaway) -> bool:
     """Whether the update to blame took the sum of its own gradients and those of the step before."""
     step = optimizer_step_that_began(fault.recording, away.position)
@@ -215,6 +242,8 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
     if _uncleared(fault, away):
         cleared = "clear the gradients in each step: every backward pass added to what the steps before had left"
         return [Fix(cleared, "optimizer.zero_grad()")]
+    if not away.optimizer and not depends_on_gradient(fault.recording, away.place, away.op, fault.position):
+        return [_SIGN_FIX]
     fixes = [_clip_fix(fault)]
     if away.rate:
         fixes.append(_rate_fix(fault, away, away.rate))
