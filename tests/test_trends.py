@@ -307,3 +307,13 @@ def test_float32_is_no_cure_for_what_overflows_float32() -> None:
     assert warnings and all(f.title.count("float32") == 1 for f in warnings)
     assert not any("float32" in fix.title or "normalize" in fix.code for f in warnings for fix in f.fixes)
     assert any('group["lr"]' in fix.code for f in warnings for fix in f.fixes)
+
+
+def test_a_jump_is_no_trend_and_growth_that_goes_on_after_one_is() -> None:
+    low, high = (
+        [-12.0, -12.5, -12.2, -12.6, -12.9],
+        [22.8, 22.9, 23.0],
+    )  # log2 of an optimizer's rescaled rate, as it was seen
+    assert fit(np.array(low + high), 128.0) is None
+    going_on = fit(np.array(low + [22.8, 32.0, 41.0]), 128.0)
+    assert going_on is not None and going_on[1] > 0

@@ -76,7 +76,8 @@ def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None
 
     values: log2 of the magnitude at successive steps, NaN where unseen. A straight line through the logarithms
     (exponential growth) by least squares; the interval is that of the slope, two standard errors wide on either side.
-    A result whose recent growth is much slower than that of the whole window is levelling off, and not told.
+    A result whose recent growth is much slower than that of the whole window is levelling off, and not told; neither is one
+    that jumped.
     """
     at = np.flatnonzero(np.isfinite(values))
     if len(at) < FEWEST:
@@ -91,10 +92,18 @@ def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None
     low, high = slope - DOUBT * error, slope + DOUBT * error
     half = len(at) // 2
     recent = _slope(x[half:], y[half:])
-    if low <= 0 or recent < 0.5 * slope:
+    if low <= 0 or recent < 0.5 * slope or _is_jump(x, y, slope):
         return None
     left = limit - max(float(y[-1]), float(y.mean() + slope * centred[-1]))
     return slope, left / slope, left / high, left / low
+
+
+def _is_jump(x: Array, y: Array, slope: float) -> bool:
+    """Whether most of the climb is one jump, and what came after it grew much more slowly: a phase of training that began."""
+    climbs = np.diff(y)
+    after = int(np.argmax(climbs)) + 1
+    most = float(climbs[after - 1]) > 0.5 * float(y[-1] - y[0])
+    return most and len(y) - after >= 2 and _slope(x[after:], y[after:]) < 0.5 * slope
 
 
 def _slope(x: Array, y: Array) -> float:
