@@ -19,6 +19,8 @@ class Loss:
     source: int  # row or source of the loss, before a loss scaler multiplied it
     scaled: bool  # whether a loss scaler did
     root: int  # row or source that backward was called on
+    line: int  # of the call, as a number of Recording.places
+    adds: bool  # whether its gradients were added to others
     factor: float = 1.0  # root over loss, where a scaler or the program multiplied it; 1 if it did not
 
 

@@ -213,6 +213,46 @@ def test_accumulated_gradients_have_one_row_and_the_norm_that_torch_computes(bou
     assert rows[rows.step == 2].set_index("parameter").gradient_rms.to_dict() == pytest.approx(last)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(scaled: bool, set_to_none: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=scaled)
+    told = []
+    with nanlab.watch(model, keep=1) as trace:
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            total = 0.0
+            for _ in range(3):
+                loss = model(torch.randn(5, 4)).square().mean() / 3
+                scaler.scale(loss).backward()
+                total += loss.item()
+            scaler.step(optimizer)
+            scaler.update()
+            told.append(total)
+    assert trace.steps.loss.tolist() == pytest.approx(told)
+
+
+def test_losses_that_are_no_parts_of_one_are_not_added() -> None:
+    torch.manual_seed(0)
+    critic, generator = nn.Linear(2, 1), nn.Linear(2, 2)
+    optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (critic, generator)]
+    told = []
+    with nanlab.watch() as trace:
+        for _ in range(3):
+            optimizers[0].zero_grad()
+            critic(generator(torch.randn(4, 2)).detach()).mean().backward()
+            optimizers[0].step()
+            optimizers[1].zero_grad()
+            loss = -critic(generator(torch.randn(4, 2))).mean()
+            loss.backward()  # adds to the critic's gradients
+            optimizers[1].step()
+            told.append(loss.item())
+    assert trace.steps.loss.tolist() == pytest.approx(told)
+
+
 def test_a_program_that_was_stopped_has_no_step_in_which_nothing_ran() -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -23,7 +23,7 @@ _LEAF = 1 << 63
 # by holding torch 2.13's operator database to equal bits). They run unobserved, and become one row of their own.
 _UNOBSERVED = frozenset({"ProdBackward0", "ProdBackward1", "LinalgLstsqBackward0"})
 
-LossSeen = Callable[[torch.Tensor, int], None]
+LossSeen = Callable[[int, bool], None]
 GradientSeen = Callable[[torch.Tensor, int], int]
 
 
@@ -35,7 +35,7 @@ class BackwardRecorder:
 
     def __init__(self, ops: OpRecorder, clock: StepClock) -> None:
         self.ops, self.clock = ops, clock
-        self.loss_seen: LossSeen = lambda loss, position: None
+        self.loss_seen: LossSeen = lambda source, adds: None
         self.gradient_seen: GradientSeen = lambda parameter, source: NO_OWNER
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
         self._original: Any = None
@@ -98,11 +98,11 @@ class BackwardRecorder:
         )
         if not number:
             recording.began = ops.training_began(frame, oldest)
-        for tensor, source in zip(roots, sources, strict=True):
+        for source in sources:
             if recording.may_be_bad(source):
                 recording.sinks.append(Sink("loss", source, position))
             if accumulates and ops.in_backward == 0:
-                self.loss_seen(tensor, source)
+                self.loss_seen(source, adding)
         return oldest, adding
 
     def _hook(

@@ -137,10 +137,14 @@ class TrainingRecorder:
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def loss_seen(self, loss: torch.Tensor, source: int) -> None:
+    def loss_seen(self, source: int, adds: bool) -> None:
+        """Backward is about to run from the tensor of this row; ``adds``: to gradients that are there already."""
         scaled = self._scaled is not None and self._scaled[1] == source
         unscaled = self._scaled[0] if scaled and self._scaled else source
-        self.history.losses.append(Loss(self.ops.recording.end, unscaled, scaled, source))
+        recording = self.ops.recording
+        self.history.losses.append(
+            Loss(recording.end, unscaled, scaled, source, line=recording.passes[-1].line, adds=adds)
+        )
 
     def gradient_seen(self, parameter: torch.Tensor, source: int) -> int:
         """A parameter got a gradient; its number."""

@@ -91,6 +91,7 @@ class Trace:
     def steps(self) -> pd.DataFrame:
         """A row per training step: loss, gradient norm, loss scale, skipped, seconds.
 
+        ``loss`` is what backward was called on last, before a loss scale; of gradients that one line accumulates, the sum.
         ``gradient_norm`` is that of all parameters together, before clipping, the loss scale divided out; ``skipped``
         whether a loss scaler left the step out; ``nonfinite`` and ``born`` count rows of ``ops``.
         """

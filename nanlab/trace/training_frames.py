@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nanlab.history import ParameterStep
+from nanlab.history import Loss, ParameterStep
 from nanlab.trace.columns import Array, counts_array, lookup, stat_columns, values_array
 from nanlab.trace.recording import Recording
 
@@ -106,7 +106,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     words = [recording.status.get(p, 0) for p in range(low, high)] if recording.status and high - low < 10**6 else []
     return {
         "step": step,
-        "loss": recording.value(losses[-1].source) if losses else None,
+        "loss": _loss(recording, losses),
         "gradient_norm": norm,
         "loss_scale": scale,
         "skipped": skipped,
@@ -117,6 +117,19 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
         "nonfinite": len(bad),
         "born": words.count(1) + words.count(3),
     }
+
+
+def _loss(recording: Recording, losses: list[Loss]) -> float | None:
+    """The last loss, and those before it on the same line to whose gradients its own were added; None without any."""
+    if not losses:
+        return None
+    total, first = recording.value(losses[-1].source), losses[-1]
+    for loss in reversed(losses[:-1]):
+        if not first.adds or loss.line != first.line:
+            break
+        value, first = recording.value(loss.source), loss
+        total = total + value if total is not None and value is not None else None
+    return total
 
 
 def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> float | None:
