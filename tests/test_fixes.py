@@ -30,7 +30,8 @@ def fixes_of(run: Callable[[], object]) -> list[Fix]:
     ("line", "form", "expected"),
     [
         ("d = torch.sqrt(d2)", "nanlab.safe.sqrt({x})", "d = nanlab.safe.sqrt(d2)"),
-        ("d = d2.sqrt() * 2  # why", "nanlab.safe.sqrt({x})", "d = nanlab.safe.sqrt(d2) * 2  # why"),
+        ("d = d2.sqrt() * 2  # why", "nanlab.safe.sqrt({x})", "d = nanlab.safe.sqrt(d2) * 2"),
+        ("d = d2.sqrt() + f('#')", "nanlab.safe.sqrt({x})", "d = nanlab.safe.sqrt(d2) + f('#')"),
         ("d = sqrt(a + b)", "torch.sqrt({X} + 1e-6)", "d = torch.sqrt((a + b) + 1e-6)"),
         ("d = self.net.sqrt()", "nanlab.safe.sqrt({x})", "d = nanlab.safe.sqrt(self.net)"),
         ("d = torch.sqrt(torch.sqrt(é))", "f({x})", "d = f(f(é))"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 import nanlab
 from nanlab.analysis.fixes import Tried
+from nanlab.analysis.fixes._inplace import out_of_place
 from nanlab.rules import Finding
 from nanlab.rules.remedies import tried_for
 
@@ -83,6 +85,19 @@ PROGRAMS = [
         ["the mask on what is divided by"],
         [],
     ),
+    (  # a divisor that is nowhere positive
+        "r = -torch.relu(x)\nreturn ((torch.exp(r) - 1) / r * x).sum()",
+        ["clamp the divisor at -", "taken from the divisor", "nanlab.safe.div"],
+        [],
+    ),
+    ("d = x * 1\nr = d.pow_(-0.5)\nreturn (r * d).sum()", ["nanlab.safe.pow", "clamp the base", "an epsilon of"], []),
+    ("d = x * 1\nd.sqrt_()\nreturn d.sum()", ["nanlab.safe.sqrt", "clamp the argument", "inside the root"], []),
+    ("return x.abs().add_(0).sqrt_().sum()", ["nanlab.safe.sqrt", "inside the root"], ["after the root"]),
+    ("return torch.exp(x * 200).mean().log() / 200", ["logsumexp"], []),
+    ("return torch.exp(x.repeat(2, 1) * 200).mean(0).log().sum()", ["logsumexp"], []),
+    ("return (x * 200).exp().sum().log()", ["logsumexp"], []),
+    ("return (torch.complex(x, x) ** 0.5).real.sum()", ["an epsilon of"], []),
+    ("return torch.exp(torch.complex(x * 100, x)).abs().sum()", ["clamp the real part"], []),
 ]
 
 
@@ -118,3 +133,68 @@ def test_a_fix_that_cures_the_program_stays_verified_whatever_follows(body: str,
     assert cured
     for tried in cured:
         assert tried.trial is not None and tried.trial.holds, (tried.candidate.title, tried.trial)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for t in d:\n        t.sqrt_()",  # somebody else's tensor
+        "d.sqrt_()",  # an argument
+        "d[0].sqrt_()",
+        "d.w.sqrt_()",
+        "t = d\n    t.sqrt_()",  # a second name
+        "t = d.view(-1)\n    t.sqrt_()",  # a view
+        "d.view(-1).sqrt_()",
+    ],
+)
+def test_a_method_that_writes_to_what_others_see_is_left_alone(body: str) -> None:
+    text = f"def f(d):\n    {body}\n"
+    assert out_of_place(text, len(text.splitlines()), "sqrt") is None
+
+
+def test_a_sum_over_its_count_becomes_a_mean_and_is_not_divided_again(tmp_path: Path) -> None:
+    file, _, found = diagnosed("p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / p.shape[-1]).float()", tmp_path)
+    means = [t for t in found if "mean" in t.candidate.title]
+    assert [t.line.text for t in means if t.line] == ["return (p.mean(-1)).float()"]
+    assert means[0].trial is not None and means[0].trial.holds and cures(file, means[0], tmp_path)
+    changed = sorted(tmp_path.glob("changed*"))[-1]
+    assert float(run(changed)[0]) == pytest.approx(100 * 1.3 / 3, rel=1e-3)  # half has eleven bits
+    assert means[0].trial.distortion is not None and means[0].trial.distortion < 1e-3
+
+
+def test_the_mean_of_something_else_than_the_count_is_not_offered(tmp_path: Path) -> None:
+    _, _, found = diagnosed("p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / x.shape[-1]).float()", tmp_path)
+    assert found and not [t for t in found if "mean" in t.candidate.title and t.trial is not None and t.trial.holds]
+
+
+def test_a_number_is_not_cast_to_float32(tmp_path: Path) -> None:
+    body = "s = 127.0 / x.detach().half().abs()\nreturn (s.float() * x).sum()"
+    _, _, found = diagnosed(body, tmp_path)
+    texts = [t.line.text for t in found if t.line is not None]
+    assert any(".float()" in text for text in texts) and not any("127.0.float()" in text for text in texts)
+
+
+def test_no_gradient_is_told_of_operands_that_carry_none(tmp_path: Path) -> None:
+    _, finding, _ = diagnosed("s = 1.0 / x.detach()\nreturn (s * x).sum()", tmp_path)
+    assert finding.fixes and all(fix.gradient_max is None for fix in finding.fixes)
+
+
+def test_masked_entries_count_for_no_distortion(tmp_path: Path) -> None:
+    body = (
+        "s = (x.detach() * 1).masked_fill(g == 0, -math.inf).repeat(2, 1) + torch.tensor([[0.0], [-math.inf]])\n"
+        "t = s.amax(1, keepdim=True) + x.sum() * 0\nreturn torch.exp(s - t).sum()"
+    )
+    _, finding, _ = diagnosed(body, tmp_path)
+    bounded = [fix for fix in finding.fixes if "-10000" in fix.title]
+    assert bounded and all(fix.verified and (fix.distortion or 0.0) < 1e-6 for fix in bounded)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return (torch.complex(x, x) ** 0.5).real.sum()", "return torch.exp(torch.complex(x * 100, x)).abs().sum()"],
+)
+def test_complex_operands_bring_no_warning_and_no_names_of_errors(body: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        _, finding, _ = diagnosed(body, tmp_path)
+    assert not any("Error" in fix.title for fix in finding.fixes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from nanlab.analysis.fixes._composites import composites
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
 from nanlab.analysis.fixes._following import takes_float32
 from nanlab.analysis.fixes._infinities import INFINITIES
+from nanlab.analysis.fixes._inplace import out_of_place
 from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
 from nanlab.analysis.fixes._missing import MISSING
@@ -54,10 +56,12 @@ class Tried:
 
 def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
-    found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op), *parameters(op)]
-    for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, REDUCTIONS, MATRICES, INFINITIES, RANGE):
-        if op.name in table:
-            found += table[op.name](op)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op), *parameters(op)]
+        for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, REDUCTIONS, MATRICES, INFINITIES, RANGE):
+            if op.name in table:
+                found += table[op.name](op)
     return found
 
 
@@ -78,6 +82,7 @@ def try_out(
         if op.custom:
             candidate = replace(candidate, title=f"in {op.custom}.backward: {candidate.title}")
         spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line)
+        spelled = spelled or _written_in_place(op, candidate, text, line)
         if spelled is None and candidate.only_spelled:
             continue
         composite = composite or candidate.only_spelled
@@ -105,14 +110,17 @@ def try_out(
 
 def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient: torch.Tensor | None) -> Trial:
     assert candidate.run is not None
+    carrying = op.carrying
     if candidate.operands:
+        if len(candidate.operands) != len(op.operands) or candidate.plain is not None:  # made of what carries
+            carrying = () if op.carrying == () else None
         operands, gradient = list(candidate.operands), op.gradient
     return attempt(
         candidate.run,
         candidate.plain or op.plain,
         operands,
         gradient,
-        differentiates=op.differentiates,
+        carrying=carrying if op.differentiates else (),
         hooked=op.hooked,
         twice=op.twice,
     )
@@ -126,7 +134,7 @@ def _followed(
         return trial
     if candidate.operands:
         operands, gradient = list(candidate.operands), op.gradient
-    wanted = [i for i in op.carrying if i < len(operands)]
+    wanted = range(len(operands)) if op.carrying is None else op.carrying
     for path in op.onward:
         try:
             doubt = followed(path, candidate.run, op.plain, operands, wanted, gradient, op.backward)
@@ -186,6 +194,15 @@ def _rewritten(candidate: Candidate, text: str, line: int) -> Rewritten | None:
         if found is not None:
             return found
     return None
+
+
+def _written_in_place(op: Operation, candidate: Candidate, text: str, line: int) -> Rewritten | None:
+    """The line where it has the operation as an in-place method."""
+    page = out_of_place(text, line, op.name) if candidate.forms and op.differentiates and not candidate.line else None
+    if page is None:
+        return None
+    found = (rewrite(text, line, form.spellings, form.text, page) for form in candidate.forms)
+    return next((line for line in found if line is not None), None)
 
 
 def _sample(op: Operation) -> tuple[list[object], torch.Tensor | None]:

@@ -174,7 +174,10 @@ def _exponential(scope: Scope, node: ast.expr, line: int) -> ast.Call | None:
 
 
 def log_sum_exp_of(text: str, line: int) -> Rewritten | None:
-    """``log(exp(z).sum(d))`` as ``logsumexp(z, d)``, also in steps with names; the line is that of the first or last."""
+    """``log(exp(z).sum(d))`` as ``logsumexp(z, d)``, also in steps with names; the line is that of the first or last.
+
+    Of a mean the logarithm of the count is subtracted.
+    """
     scope = Scope.of(text, line)
     if scope is None:
         return None
@@ -183,16 +186,76 @@ def log_sum_exp_of(text: str, line: int) -> Rewritten | None:
         if outer is None or not isinstance(node, ast.Call):
             continue
         total = _resolved(scope, outer.operands[0], node.lineno)
-        summed = called("sum")(total)
-        power = _exponential(scope, summed.operands[0], total.lineno) if summed is not None else None
-        if summed is None or power is None or not power.args or line not in (node.lineno, power.lineno):
+        summed, averaged = called("sum")(total), called("mean")(total)
+        reduced = summed or averaged
+        power = _exponential(scope, reduced.operands[0], total.lineno) if reduced is not None else None
+        exponent = called("exp")(power) if power is not None else None
+        if reduced is None or power is None or exponent is None or line not in (node.lineno, power.lineno):
             continue
-        if scope.rebound(power.args[0], power.lineno, node.lineno):
+        if scope.rebound(exponent.operands[0], power.lineno, node.lineno):
             continue
-        z, rest = scope.page.source(power.args[0]), "".join(", " + scope.page.source(a) for a in summed.rest)
-        form = f"torch.logsumexp({z}{rest})" if rest else f"torch.logsumexp(({z}).flatten(), 0)"
-        return scope.page.replaced([(node, form)])
+        form = _log_sum_exp(scope.page, exponent.operands[0], reduced, averaged is not None)
+        return scope.page.replaced([(node, form)]) if form else None
     return None
+
+
+def _log_sum_exp(page: Page, z: ast.expr, reduced: Found, averaged: bool) -> str:
+    """Its text; "" for a mean along a dimension that is not written as one."""
+    x, rest, dim = page.source(z), "".join(", " + page.source(a) for a in reduced.rest), _dim(page, reduced)
+    form = f"torch.logsumexp({x}{rest})" if rest else f"torch.logsumexp(({x}).flatten(), 0)"
+    if not averaged:
+        return form
+    if rest and not dim:
+        return ""
+    count = f"({x}).shape[{dim}]" if rest else f"({x}).numel()"
+    return f"({form} - torch.tensor(float({count})).log())"
+
+
+# -- a mean, written as a sum over a count -----------------------------------------------------------------------------
+
+
+def mean_of(text: str, line: int, divided: bool) -> Rewritten | None:
+    """``x.sum(d)`` as ``x.mean(d)``; ``x.sum(d) / x.shape[d]`` as the same.
+
+    divided: the sums to be rewritten are divided by their count. None where some on the line are and others are not, or
+    where the divisor is not surely the count.
+    """
+    scope = Scope.of(text, line)
+    if scope is None:
+        return None
+    changes: list[tuple[ast.AST, str]] = []
+    for node in scope.on_line():
+        total = called("sum")(node)
+        if total is None:
+            continue
+        quotient = next((n for n in scope.on_line() if _divides(n, node)), None)
+        if divided != (quotient is not None):
+            return None
+        mean = scope.page.render(node, {node: total}, "{X}.mean({args})")
+        if isinstance(quotient, ast.BinOp):
+            if not _counts(scope.page, total, quotient.right):
+                return None
+            mean = scope.page.source(quotient.left).replace(scope.page.source(node), mean, 1)
+        changes.append((quotient or node, mean))
+    return scope.page.replaced(changes) if changes else None
+
+
+def _divides(node: ast.AST, total: ast.AST) -> bool:
+    """Whether an expression is a quotient of this sum, or of its negative."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return False
+    return node.left is total or (isinstance(node.left, ast.UnaryOp) and node.left.operand is total)
+
+
+def _counts(page: Page, total: Found, divisor: ast.expr) -> bool:
+    """Whether a divisor is the number of what a sum adds up: ``x.shape[d]``, ``x.size(d)``, ``x.numel()``, ``len(x)``."""
+    dim = _dim(page, total)
+    text, x = page.source(divisor), page.source(total.operands[0])
+    name = x.split(".")[0].split("(")[0]
+    if not total.rest:
+        return text == f"{x}.numel()"
+    sizes = [f"{t}.{size}" for t in dict.fromkeys((x, name)) for size in (f"shape[{dim}]", f"size({dim})")]
+    return bool(dim) and (text in sizes or (dim == "0" and text == f"len({x})"))
 
 
 def _resolved(scope: Scope, node: ast.expr, line: int) -> ast.expr:

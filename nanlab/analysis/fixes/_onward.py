@@ -229,7 +229,10 @@ def followed(
 
 def _leaves(operands: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
     return [
-        t.detach().clone().requires_grad_(i in wanted) if isinstance(t, Tensor) else t for i, t in enumerate(operands)
+        t.detach().clone().requires_grad_(i in wanted and (t.is_floating_point() or t.is_complex()))
+        if isinstance(t, Tensor)
+        else t
+        for i, t in enumerate(operands)
     ]
 
 

@@ -53,7 +53,7 @@ class Operation:
     line: int = 0  # of the user's file
     unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
     here: str = ""  # which other operation of the same line does
-    carrying: tuple[int, ...] = ()  # which operands carry a gradient
+    carrying: tuple[int, ...] | None = None  # which operands carry a gradient; None: all that may
     onward: tuple[Path, ...] = ()  # what reads its value, as far as it can be run again
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
     custom: str = ""  # the autograd.Function in whose backward it stands
@@ -148,14 +148,17 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
 
 def _carrying(recording: Recording, row: tuple[int, ...], operands: tuple[Any, ...]) -> tuple[int, ...]:
     """Which operands of a forward call carry a gradient: all that may, where the recording does not tell them apart."""
+    if row[NODE] < 0:
+        return ()
     floating = [
         i for i, t in enumerate(operands) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
     ]
     tensors = [i for i, t in enumerate(operands) if isinstance(t, Tensor)]
     slots = {slot: source for source, slot in recording.operands(row[CALL])}
     rows = {i: recording.row(slots[at]) if slots.get(at, -1) >= 0 else None for at, i in enumerate(tensors)}
-    known = [i for i in floating if rows[i] is None or rows[i][NODE] >= 0]  # type: ignore[index]
-    return tuple(known or floating)
+    known = [i for i in floating if (made := rows[i]) is None or made[NODE] >= 0]
+    given = max((len(run.given) for run in recording.node_runs if run.node == row[NODE]), default=0)
+    return tuple(known if given == len(known) else floating)  # a result may have been made to require a gradient
 
 
 _OPTIONS = {  # positional arguments after the tensors, by operator

@@ -43,16 +43,14 @@ def powers(op: Operation) -> list[Candidate]:
     ):  # too large: nothing that lifts the base helps
         return [*in_float32(op, (_power_of(p),), "{X}.float() ** {Y}"), _bounded(op, p)]
     spelled = _power_of(p)
+    if base.is_complex():  # no order, so nothing to clamp at
+        return [_with_epsilon(spelled, 1e-6)]
     eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), p), base) if not isinstance(p, Tensor) else 1e-6
     text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
     found = [
         Candidate("nanlab.safe.pow: finite value and gradient", forms(spelled, "nanlab.safe.pow({x}, {y})"), safe.pow),
         Candidate(f"clamp the base at {number(eps)}", forms(spelled, text), lambda t, q: t.clamp_min(eps) ** q),
-        Candidate(
-            f"an epsilon of {number(eps)} on the base",
-            forms(spelled, f"({{X}} + {number(eps)}) ** {{Y}}"),
-            lambda t, q: (t + eps) ** q,
-        ),
+        _with_epsilon(spelled, eps),
     ]
     if _root_like(p):
         found.insert(
@@ -65,6 +63,14 @@ def powers(op: Operation) -> list[Candidate]:
             ),
         )
     return found + in_float32(op, (spelled,), "{X}.float() ** {Y}")
+
+
+def _with_epsilon(spelled: Spelling, eps: float) -> Candidate:
+    return Candidate(
+        f"an epsilon of {number(eps)} on the base",
+        forms(spelled, f"({{X}} + {number(eps)}) ** {{Y}}"),
+        lambda t, q: (t + eps) ** q,
+    )
 
 
 def _exponent_bounded(op: Operation, base: float) -> list[Candidate]:
@@ -120,6 +126,8 @@ def _log_one_plus_exp(node: ast.AST) -> Found | None:
 def exponential(op: Operation) -> list[Candidate]:
     """exp, sinh, cosh, expm1 of a large argument."""
     spelled = (called(op.name),)
+    if op.x.is_complex():
+        return _complex_exponential(spelled) if op.name == "exp" else []
     limit = math.log(torch.finfo(op.dtype).max)
     x = op.x.double()
     healthy = x[x < limit / 2]
@@ -162,6 +170,18 @@ def exponential(op: Operation) -> list[Candidate]:
             Candidate("nanlab.safe.exp: finite value and gradient", forms(spelled, "nanlab.safe.exp({x})"), safe.exp)
         )
     return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
+
+
+def _complex_exponential(spelled: tuple[Spelling, ...]) -> list[Candidate]:
+    """The magnitude of exp(z) is that of the exponential of its real part."""
+    bound = int(EXP_BOUND)
+    return [
+        Candidate(
+            f"clamp the real part of the argument at {bound}",
+            forms(spelled, f"torch.exp(torch.complex({{X}}.real.clamp(max={bound}), {{X}}.imag))"),
+            lambda z: torch.exp(torch.complex(z.real.clamp(max=EXP_BOUND), z.imag)),
+        )
+    ]
 
 
 def bessel(op: Operation) -> list[Candidate]:

@@ -65,8 +65,15 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
 def _with_epsilon(op: Operation, x: Any, y: Tensor, both: Written) -> list[Candidate]:
     """A divisor kept away from 0 by a number, in the ways that its sign and what follows allow."""
     numerator = x if isinstance(x, Tensor) and x.is_floating_point() else torch.ones_like(y)
-    eps = eps_for(op, lambda a, b, e: a / (b + e), *together(numerator, y)) if not numerator.is_complex() else 1e-6
-    shown, found, positive = number(eps), [], bool((y >= 0).all())
+    positive = bool((y >= 0).all())
+    below = not positive and bool((y <= 0).all())
+    away = -1.0 if below else 1.0
+    eps = 1e-6
+    if not numerator.is_complex():
+        eps = eps_for(op, lambda a, b, e: a / (b + away * e), *together(numerator, y))
+    if below:
+        return _below_zero(eps, both)
+    shown, found = number(eps), []
     if positive:
         text = both(f"{{X}} / {{Y}}.clamp_min({shown})", f"{{X}}.clamp_min({shown}).reciprocal()")
         found.append(Candidate(f"clamp the divisor at {shown}", text, lambda a, b: a / b.clamp_min(eps)))
@@ -79,10 +86,22 @@ def _with_epsilon(op: Operation, x: Any, y: Tensor, both: Written) -> list[Candi
     return found
 
 
+def _below_zero(eps: float, both: Written) -> list[Candidate]:
+    """A divisor that is nowhere positive kept away from 0, on its own side."""
+    shown = number(eps)
+    text = both(f"{{X}} / {{Y}}.clamp_max(-{shown})", f"{{X}}.clamp_max(-{shown}).reciprocal()")
+    less = both(f"{{X}} / ({{Y}} - {shown})", f"1 / ({{X}} - {shown})")
+    return [
+        Candidate(f"clamp the divisor at -{shown}", text, lambda a, b: a / b.clamp_max(-eps)),
+        Candidate(f"an epsilon of {shown} taken from the divisor, which is negative", less, lambda a, b: a / (b - eps)),
+    ]
+
+
 def _wider_quotient(op: Operation, both: Written) -> list[Candidate]:
     if not op.low:
         return []
-    text = both("{X}.float() / {Y}.float()", "{X}.float().reciprocal()")
+    above = "{X}" if op.name == "reciprocal" else "{X}.float()"  # a Python number
+    text = both(f"{above} / {{Y}}.float()", "{X}.float().reciprocal()")
     return [Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
 
 
@@ -135,18 +154,26 @@ def of_reciprocal(op: Operation) -> list[Candidate]:
         return []
     y = op.x.reciprocal()
     floor = max(_least_divisor(factor, y), eps_for(op, lambda b, e: factor / (b + e), y))
-    positive = bool((y >= 0).all())
-    guarded = f"{{Y}}.clamp_min({number(floor)})" if positive else f"({{Y}} + {number(floor)})"
+    title, guarded, guard = _guard(y, floor)
 
     def run(c: float, divisor: Tensor) -> Tensor:
-        return c / (divisor.clamp_min(floor) if positive else divisor + floor)
+        return c / guard(divisor)
 
-    title = f"clamp the divisor at {number(floor)}" if positive else f"an epsilon of {number(floor)} on the divisor"
     return [
         Candidate(
             title, forms(QUOTIENT, f"{{X}} / {guarded}"), run, lambda c, divisor: c / divisor, operands=(factor, y)
         )
     ]
+
+
+def _guard(y: Tensor, floor: float) -> tuple[str, str, Callable[[Tensor], Tensor]]:
+    """How a divisor is kept away from 0 on the side on which it is: title, text and function."""
+    shown = number(floor)
+    if bool((y >= 0).all()):
+        return f"clamp the divisor at {shown}", f"{{Y}}.clamp_min({shown})", lambda t: t.clamp_min(floor)
+    if bool((y <= 0).all()):
+        return f"clamp the divisor at -{shown}", f"{{Y}}.clamp_max(-{shown})", lambda t: t.clamp_max(-floor)
+    return f"an epsilon of {shown} on the divisor", f"({{Y}} + {shown})", lambda t: t + floor
 
 
 def remainder(op: Operation) -> list[Candidate]:

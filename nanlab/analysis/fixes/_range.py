@@ -10,10 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, number
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, number
+from nanlab.analysis.fixes._casts import cast
 from nanlab.analysis.fixes._elementwise import forms
+from nanlab.analysis.fixes._inlining import mean_of
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, Spelling, binary, called, rewrite
+from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, Spelling, binary, called, is_number, rewrite
 from nanlab.analysis.fixes._trial import ceiling
 from nanlab.analysis.fixes._upstream import first_of
 
@@ -67,11 +69,31 @@ def _power_call(node: ast.AST) -> Found | None:
     return called("pow", arity=2)(node)
 
 
+_SIGNS: dict[str, tuple[type[ast.operator], str]] = {
+    "mul": (ast.Mult, "*"),
+    "add": (ast.Add, "+"),
+    "sub": (ast.Sub, "-"),
+}
+
+
+def _of_tensor(kind: type[ast.operator]) -> Spelling:
+    """An infix operation whose first operand is no plain number."""
+
+    def match(node: ast.AST) -> Found | None:
+        found = binary(kind)(node)
+        return None if found is None or is_number(found.operands[0]) else found
+
+    return match
+
+
 def wide(op: Operation) -> list[Candidate]:
     """The same in float32, and its factors scaled down: for what overflows half precision."""
     if not op.low:
         return []
     pairs = _SPELLED.get(op.name) or ((called(op.name), f"torch.{op.name}({{X}}.float(){{rest}})"),)
+    if op.name in _SIGNS and any(not isinstance(t, Tensor) for t in op.operands[:2]):  # by a Python number
+        kind, sign = _SIGNS[op.name]
+        pairs = ((_of_tensor(kind), f"{{X}}.float() {sign} {{Y}}"), (binary(kind), f"{{X}} {sign} {{Y}}.float()"))
     if op.name == "pow":
         pairs = ((_power_call, "{X}.float() ** {Y}"),)
     made = tuple(Form((spelling,), text) for spelling, text in pairs)
@@ -150,38 +172,6 @@ def _normalised_factors(op: Operation) -> Candidate:
     )
 
 
-def cast(op: Operation) -> list[Candidate]:
-    """A cast to a dtype that cannot hold the value."""
-    dtype = op.options.get("dtype")
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        return []
-    limits = torch.finfo(dtype)
-    wide = op.x.float() if op.x.element_size() == 1 else op.x
-    x = wide[wide.abs() <= limits.max]
-    largest = float(x.abs().max()) if x.numel() else 0.0
-    room = limits.max if limits.bits == 8 else ceiling(dtype)
-    bound = float(math.floor(min(max(MASK, largest), max(room, largest))))
-    share = 10.0 ** math.ceil(math.log10(max(float(wide[torch.isfinite(wide)].abs().max()) / min(room, 1e3), 1.0)))
-    clamp = f".clamp(-{bound:.0f}, {bound:.0f})"
-    explicit = [Form((called("half"),), f"{{X}}{clamp}.half()"), Form((called("to"),), f"{{X}}{clamp}.to({{args}})")]
-    name = str(dtype).removeprefix("torch.")
-    return [
-        Candidate(IN_FLOAT32, (), lambda t: t.float(), snippet="x.float()"),
-        Candidate(
-            f"clamp to what {name} holds before the cast", tuple(explicit), lambda t: op.plain(t.clamp(-bound, bound))
-        ),
-        Candidate(
-            f"bring the values into range before the cast, here by {number(share)}; what follows must expect that",
-            tuple(
-                Form((called(name),), f"({{X}} / {number(share)}).{call}")
-                for name, call in (("half", "half()"), ("to", "to({args})"), ("bfloat16", "bfloat16()"))
-            ),
-            lambda t: op.plain(t / share),
-            snippet=f"x / {number(share)}",
-        ),
-    ]
-
-
 def scaled_down(op: Operation) -> list[Candidate]:
     """A quotient by a number, in half precision: in float32, or of cosines instead of products."""
     x, y = op.operands[:2]
@@ -225,12 +215,23 @@ def averaged(op: Operation) -> list[Candidate]:
     if not op.low or "dim" not in op.options:
         return wide(op)
     dim, keepdim = op.options["dim"], bool(op.options.get("keepdim", False))
+    made = forms(called("sum"), "{X}.mean({args})")
+    count = op.x.sum(dim, keepdim).numel() / max(op.x.numel(), 1)
     mean = Candidate(
         "the mean instead of the sum: smaller by the count, summed in float32; what follows must expect that",
-        (Form((called("sum"),), "{X}.mean({args})"),),
+        made,
         lambda t: t.mean(dim, keepdim),
+        rewriter=partial(mean_of, divided=False),
     )
-    return [*wide(op), mean]
+    quotient = Candidate(
+        "the mean in the place of the sum and its division by the count: summed in float32",
+        made,
+        lambda t: t.mean(dim, keepdim),
+        lambda t: op.plain(t) * count,
+        only_spelled=True,
+        rewriter=partial(mean_of, divided=True),
+    )
+    return [*wide(op), quotient, mean]
 
 
 RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {

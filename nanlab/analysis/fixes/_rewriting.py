@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -61,16 +63,16 @@ def binary(kind: type[ast.operator]) -> Spelling:
     """An infix operation ``a / b`` or ``a /= b`` of something that is not a plain number."""
 
     def match(node: ast.AST) -> Found | None:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, kind) and not _is_number(node.right):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, kind) and not is_number(node.right):
             return Found((node.left, node.right))
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, kind) and not _is_number(node.value):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, kind) and not is_number(node.value):
             return Found((node.target, node.value))
         return None
 
     return match
 
 
-def _is_number(node: ast.expr) -> bool:
+def is_number(node: ast.expr) -> bool:
     """Whether an expression is a plain number: a literal, a length, part of a shape."""
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -78,7 +80,9 @@ def _is_number(node: ast.expr) -> bool:
     if isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, ast.BinOp):
-        return _is_number(node.left) and _is_number(node.right)
+        return is_number(node.left) and is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return is_number(node.operand)
     return isinstance(node, ast.Constant) or (isinstance(node, ast.Attribute) and node.attr == "shape")
 
 
@@ -89,14 +93,16 @@ def power(node: ast.AST) -> Found | None:
     return called("pow", "float_power", arity=2)(node)
 
 
-def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> Rewritten | None:
+def rewrite(
+    text: str, line: int, spellings: Sequence[Spelling], form: str, page: Page | None = None
+) -> Rewritten | None:
     """Write every expression on a line that has one of the spellings in another form; None if there is none.
 
     text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they stand, ``{X}``,
     ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
-    the comma before them, ``{args}`` without it.
+    the comma before them, ``{args}`` without it. page: of the text, where it is at hand.
     """
-    page = Page.of(text)
+    page = page or Page.of(text)
     if page is None:
         return None
     spots = {}
@@ -113,8 +119,10 @@ def rewrite(text: str, line: int, spellings: Sequence[Spelling], form: str) -> R
 
 def whole_line(text: str, line: int) -> Rewritten | None:
     """A line as it stands; None where it is no whole statement."""
-    rows = text.splitlines()
-    code = rows[line - 1].strip() if 0 < line <= len(rows) else ""
+    page = Page.of(text)
+    if page is None or not 0 < line <= len(page.lines):
+        return None
+    code = page.uncommented(line).decode().strip()
     try:
         ast.parse(code if not code.startswith("return") else f"def f():\n    {code}")
     except SyntaxError:
@@ -149,6 +157,12 @@ def _inside(inner: ast.AST, outer: ast.AST) -> bool:
     return any(n is inner for n in ast.walk(outer))
 
 
+def _directly(node: ast.AST, statement: ast.stmt) -> bool:
+    """Whether an expression stands in a statement itself, and in none within it."""
+    parts = [n for n in ast.iter_child_nodes(statement) if isinstance(n, ast.expr)]
+    return any(_inside(node, part) for part in parts)
+
+
 def _parsed(text: str) -> ast.expr | None:
     """The expression that a text writes; None for a text that is none."""
     try:
@@ -173,6 +187,7 @@ class Page:
 
     lines: list[bytes]
     tree: ast.AST
+    writes: frozenset[ast.AST] = frozenset()  # calls of in-place methods, under the name of the function
 
     @staticmethod
     def of(text: str) -> Page | None:
@@ -204,11 +219,19 @@ class Page:
             text = self.render(operand, spots, form)
             parts[name] = text
             parts[name.upper()] = text if isinstance(_parsed(text), _ATOMS) else f"({text})"
+            if is_number(operand):
+                form = form.replace(f"{{{name.upper()}}}.float()", f"{{{name.upper()}}}")
         parts["rest"] = "".join(", " + self.source(a) for a in found.rest)
         parts["args"] = parts["rest"].removeprefix(", ")
         new = form.format(**parts)
         if isinstance(node, ast.AugAssign):
             return f"{parts['x']} = {new}"
+        if node in self.writes and isinstance(found.operands[0], ast.Name):
+            around = next(n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and _directly(node, n))
+            if isinstance(around, ast.Expr) and around.value is node:
+                return f"{parts['x']} = {new}"
+            if not isinstance(around, ast.Return):
+                return f"({parts['x']} := {new})"
         return f"({new})" if self._needs_parentheses(node, _parsed(new)) else new
 
     def _needs_parentheses(self, old: ast.AST, new: ast.expr | None) -> bool:
@@ -244,11 +267,25 @@ class Page:
     def _bytes(self, start: int, end: int) -> str:
         return b"\n".join(self.lines)[start:end].decode()
 
+    def uncommented(self, number: int) -> bytes:
+        """A line without the comment after its code: it was written about the code as it was."""
+        row = self.lines[number - 1]
+        if b"#" not in row:
+            return row
+        text = b"\n".join(self.lines).decode()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT and token.start[0] == number:
+                code = row.decode()[: token.start[1]].rstrip()
+                return code.encode() if code else row
+        return row
+
     def replaced(self, changes: Sequence[tuple[ast.AST, str]]) -> Rewritten:
         """The lines of these nodes with their new texts."""
         first = min(n.lineno for n, _ in changes)  # type: ignore[attr-defined]
         last = max(n.end_lineno for n, _ in changes)  # type: ignore[attr-defined]
         rows = list(self.lines)
+        for number in range(first, last + 1):
+            rows[number - 1] = self.uncommented(number)
         for node, text in sorted(changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True):  # type: ignore[attr-defined]
             start, end = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
             joined = rows[start][: node.col_offset] + text.encode() + rows[end][node.end_col_offset :]  # type: ignore[attr-defined]

@@ -49,13 +49,13 @@ def attempt(
     operands: Sequence[Any],
     gradient: Tensor | None = None,
     *,
-    differentiates: bool = True,
+    carrying: Sequence[int] | None = None,
     hooked: bool = False,
     twice: bool = False,
 ) -> Trial:
     """Run ``changed`` on the operands and compare it with ``plain``, the operation as it was.
 
-    operands: tensors and numbers; floating tensors get gradients, unless it does not differentiate.
+    operands: tensors and numbers. carrying: places of those that get gradients; None: all floating tensors do.
     gradient: that came into the operation, in the shape of its result; None or another shape: from 0.5 to 1.5.
     hooked: run under hooks on saved tensors, as activation checkpointing does.
     twice: differentiate twice, as a loss on a gradient does; second derivatives count as gradients.
@@ -67,14 +67,21 @@ def attempt(
         warnings.simplefilter("ignore")
         try:
             with setting:
-                seen = _evaluate(changed, operands, gradient, differentiates, twice)
-        except Exception as error:
-            return Trial(False, None, None, f"it fails with {type(error).__name__}")
-        before, exact = _references(plain, operands, gradient, differentiates, twice)
+                seen = _evaluate(changed, operands, gradient, carrying, twice)
+        except Exception:  # a kernel that torch lacks, a shape or kind that the other form does not take
+            return Trial(False, None, None, f"it does not take {_kinds(operands)}")
+        before, exact = _references(plain, operands, gradient, carrying, twice)
         why = _complaint(seen, before)
         largest = max((_largest_finite(g) for g in seen.gradients), default=None)
         zeros, size = bool((_held(seen.value) == 0).any()), _largest_finite(seen.value)
-        return Trial(not why, _distortion(seen, before, exact), largest, why, zeros, size)
+        read = [t for i, t in enumerate(operands) if _is_leaf(t, i, carrying)]
+        return Trial(not why, _distortion(seen, before, exact, read), largest, why, zeros, size)
+
+
+def _kinds(operands: Sequence[Any]) -> str:
+    """Dtypes in words: ``tensors of complex64``."""
+    dtypes = dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in operands if isinstance(t, Tensor))
+    return f"tensors of {' and '.join(dtypes)}" if dtypes else "these numbers"
 
 
 def _same(value: Any) -> Any:
@@ -82,13 +89,17 @@ def _same(value: Any) -> Any:
 
 
 def _references(
-    plain: Callable[..., Tensor], operands: Sequence[Any], gradient: Tensor | None, differentiates: bool, twice: bool
+    plain: Callable[..., Tensor],
+    operands: Sequence[Any],
+    gradient: Tensor | None,
+    carrying: Sequence[int] | None,
+    twice: bool,
 ) -> tuple[_Outcome | None, _Outcome | None]:
     """The operation as it was, and the same in float64; None where it cannot be run."""
     try:
-        before = _evaluate(plain, operands, gradient, differentiates, twice)
+        before = _evaluate(plain, operands, gradient, carrying, twice)
         wide = None if gradient is None else _wide(gradient)
-        return before, _evaluate(plain, [_wide(t) for t in operands], wide, differentiates, twice)
+        return before, _evaluate(plain, [_wide(t) for t in operands], wide, carrying, twice)
     except Exception:
         return None, None
 
@@ -97,14 +108,14 @@ def _evaluate(
     fn: Callable[..., Tensor],
     operands: Sequence[Any],
     gradient: Tensor | None,
-    differentiates: bool,
+    carrying: Sequence[int] | None,
     twice: bool = False,
 ) -> _Outcome:
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         leaves = [
-            t.detach().clone().requires_grad_(differentiates and _differentiable(t)) if isinstance(t, Tensor) else t
-            for t in operands
+            t.detach().clone().requires_grad_(_is_leaf(t, i, carrying)) if isinstance(t, Tensor) else t
+            for i, t in enumerate(operands)
         ]
         value = fn(*leaves)
         wanted = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
@@ -115,6 +126,10 @@ def _evaluate(
         found = _pulled([value], wanted, [start], twice)
         found = tuple(g.detach() for g in found) + (_again(found, wanted) if twice else ())
     return _Outcome(value.detach(), found)
+
+
+def _is_leaf(operand: Any, place: int, carrying: Sequence[int] | None) -> bool:
+    return isinstance(operand, Tensor) and _differentiable(operand) and (carrying is None or place in carrying)
 
 
 def _again(first: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -178,12 +193,18 @@ def _largest_finite(x: Tensor) -> float:
     return float(size.max()) if size.numel() else 0.0
 
 
-def _distortion(seen: _Outcome, before: _Outcome | None, exact: _Outcome | None) -> float | None:
+def _distortion(
+    seen: _Outcome, before: _Outcome | None, exact: _Outcome | None, read: Sequence[Tensor]
+) -> float | None:
+    """read: the operands that have gradients."""
     if before is None or exact is None:
         return None
     found = [_largest_change(seen.value, before.value, exact.value, _spoilt(before, seen.value.shape))]
-    for g, was, should in zip(seen.gradients, before.gradients, exact.gradients, strict=False):
-        found.append(_largest_change(g, was, should, _spoilt(before, g.shape)))
+    for i, (g, was, should) in enumerate(zip(seen.gradients, before.gradients, exact.gradients, strict=False)):
+        spoilt = _spoilt(before, g.shape)
+        if read[i % len(read)].shape == g.shape:  # second derivatives follow the first
+            spoilt = spoilt | ~torch.isfinite(_held(read[i % len(read)])).cpu()
+        found.append(_largest_change(g, was, should, spoilt))
     known = [d for d in found if d is not None]
     return max(known) if known else None
 
