@@ -630,3 +630,34 @@ def test_unscaling_before_the_last_micro_batch_is_told_as_such() -> None:
     found = next(f for f in watched(net, step, 8).findings if f.cause == "scaler-misuse")
     assert found.line == line_of("MICRO") and "before the last backward pass" in found.explanation
     assert ["after the last micro-batch" in fix.title for fix in found.fixes] == [True]
+
+
+def adapted(rate: float, dtype: torch.dtype = torch.float32) -> Trace:
+    """Meta-learning: a few inner steps of gradient descent, and an outer loss."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 4).to(dtype)
+    x = torch.randn(16, 4).to(dtype)
+
+    def step(i: int) -> torch.Tensor:
+        weight = net.weight
+        for _ in range(40):
+            inner = (x @ weight.T - x).square().mean()
+            (gradient,) = torch.autograd.grad(inner, weight, create_graph=True)
+            weight = weight - rate * gradient  # INNER
+        net.zero_grad()
+        loss = (x @ weight.T - x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return watched(net, step, 2)
+
+
+def test_an_inner_loop_that_diverges_is_blamed_on_its_updates_and_not_on_the_range_of_float32() -> None:
+    culprit = told(adapted(300.0))
+    assert (culprit.cause, culprit.op, culprit.line) == ("learning-rate", "sub", line_of("INNER"))
+    assert "inside of the step" in culprit.title and any("inner rate" in fix.title for fix in culprit.fixes)
+    assert not any("clamp(-" in fix.code for fix in culprit.fixes)
+
+
+def test_an_inner_loop_with_a_sane_rate_is_healthy() -> None:
+    assert adapted(0.3).culprit is None

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from nanlab.capture.silent import outputs
 from nanlab.history import OptimizerStep, Place
-from nanlab.trace.recording import BACKWARD, CALL, LINE, OP, OUTPUT, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, CALL, LINE, OP, OUTPUT, PHASE, SHAPE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 ENLARGED = 2.0  # times: gradients that the program itself made larger before an update
 SIGNS = frozenset("sign sign_ _foreach_sign _foreach_sign_ sgn sgn_ signbit gt lt ge le".split())
 MOST_VISITS = 2000  # operations that are walked back over
+ADDS = frozenset("add add_ sub sub_ addcmul addcmul_ lerp lerp_ _foreach_add _foreach_sub".split())
+LINEAR = frozenset("mul div neg".split()) | {"_foreach_mul", "_foreach_div"}
+RISES = 3  # inner updates in a row after each of which the weights are larger ...
+ROSE = 20.0  # ... and bits by which they are in the end
+
+
+@dataclass(frozen=True, slots=True)
+class InnerUpdates:
+    """Updates inside of a training step whose results grow from one to the next."""
+
+    position: int  # of the last
+    count: int
+    first: float  # largest magnitude of the first result
+    last: float
 
 
 def depends_on_gradient(recording: Recording, line: int, op: str, position: int) -> bool:
@@ -58,3 +75,60 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
 
     before, after = norm("gradient") / edit.scale, norm("used")
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
+
+
+def inner_updates(recording: Recording, position: int) -> InnerUpdates | None:
+    """The updates by gradients, inside of the training step, that drove away what a result was computed from.
+
+    An inner loop, as of meta-learning: ``w = w - rate * g``. None if there is none, or if its weights did not grow from update to update.
+    """
+    start = recording.starts[max(recording.step_of(position), 0)] if recording.starts else 0
+    for update in _updates_before(recording, position, start):
+        row = recording.row(update)
+        assert row is not None
+        alike = (row[LINE], row[OP], row[SHAPE])
+        rows = [at for at, r in recording.rows() if start <= at <= update and (r[LINE], r[OP], r[SHAPE]) == alike]
+        sizes = [_largest(recording, at) for at in rows]
+        first = len(sizes) - 1
+        while first > 0 and 0.0 < sizes[first - 1] < sizes[first]:
+            first -= 1
+        if len(sizes) - 1 - first >= RISES and np.log2(sizes[-1]) - np.log2(sizes[first]) >= ROSE:
+            return InnerUpdates(update, len(sizes) - first, sizes[first], sizes[-1])
+    return None
+
+
+def _updates_before(recording: Recording, position: int, start: int) -> Iterator[int]:
+    """Sums upstream of a result, the nearest first, in which a multiple of a gradient is added."""
+    seen, waiting = {position}, [position]
+    for at in waiting:
+        row = recording.row(at)
+        if row is None or len(seen) > MOST_VISITS:
+            continue
+        parents = recording.parents(at)
+        if (
+            row[PHASE] != BACKWARD
+            and recording.ops.items[row[OP]] in ADDS
+            and any(_is_gradient(recording, p) for p in parents)
+        ):
+            yield at
+            continue  # what came before belongs to earlier updates
+        for parent in parents:
+            if parent >= start and parent not in seen:
+                seen.add(parent)
+                waiting.append(parent)
+
+
+def _is_gradient(recording: Recording, position: int) -> bool:
+    """Whether a row is one of a backward pass, or a multiple of one."""
+    row = recording.row(position) if position >= 0 else None
+    if row is None or row[PHASE] == BACKWARD:
+        return row is not None
+    linear = recording.ops.items[row[OP]] in LINEAR
+    made = [recording.row(p) for p in recording.parents(position) if p >= 0] if linear else []
+    return any(r is not None and r[PHASE] == BACKWARD for r in made)
+
+
+def _largest(recording: Recording, position: int) -> float:
+    """The largest finite magnitude of a row; 0 if it has none."""
+    stats = recording.stats(position)
+    return max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0

@@ -1,4 +1,4 @@
-"""Update rules that divide by zero, or whose numbers the dtype rounds to nothing: bias corrections, trust ratios, eps, decay."""
+"""Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype rounds to nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import torch
 
 from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import comes_from_gradients, optimizer_step_at, place_text
+from nanlab.analysis.updates import inner_updates
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.rules._evidence import plural, table
 from nanlab.rules._fault import Fault, floating, nonfinite
+from nanlab.rules._origin import place_of
 from nanlab.rules._rule import CONTEXT, TRAINING, Finding, Fix, rule
-from nanlab.rules.training import in_update
+from nanlab.rules.training import in_update, overflowed
 from nanlab.trace import Trace
-from nanlab.trace.recording import CALL, DTYPE, OP, OPTIMIZER, Recording
+from nanlab.trace.recording import CALL, DTYPE, FORWARD, OP, OPTIMIZER, PHASES, Recording
 
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
 _OF_SAMPLES = frozenset("std var std_mean var_mean mean".split())
@@ -204,6 +206,58 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
             yield _idle_decay(recording, step, decay, rate, format_of(narrow[0]).name)
 
 
+@rule(
+    "error",
+    precedence=TRAINING,
+    example="""
+        start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(30.0))
+        x = torch.randn(8, 4)
+        w = start.requires_grad_()
+        for k in range(60):
+            loss = (x @ w - x).square().mean()
+            (grad,) = torch.autograd.grad(loss, w, create_graph=True)
+            w = w - rate * grad  # here
+        (x @ w).square().mean().backward()
+    """,
+    fix="""
+        start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(0.1))
+        x = torch.randn(8, 4)
+        w = start.requires_grad_()
+        for k in range(60):
+            loss = (x @ w - x).square().mean()
+            (grad,) = torch.autograd.grad(loss, w, create_graph=True)
+            w = w - rate * grad
+        (x @ w).square().mean().backward()
+    """,
+)
+def learning_rate_(fault: Fault) -> Finding | None:
+    """Updates inside of a training step, as in meta-learning, overshoot: each leaves the weights larger, until a result overflows.
+
+    No wider dtype helps what grows from update to update; the inner rate must come down, or the gradients be clipped.
+    """
+    if fault.row is None or fault.kind != "operation" or fault.low or not overflowed(fault.recording, fault.position):
+        return None
+    inner = inner_updates(fault.recording, fault.position)
+    if inner is None:
+        return None
+    finding, place = fault.finding, place_of(fault.trace, inner.position)
+    grown = f"their largest value grew from {inner.first:.3g} to {inner.last:.3g} in {plural(inner.count, 'update')}"
+    return replace(
+        finding,
+        cause="learning-rate",
+        title=f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
+        explanation=f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed ({finding.file}:{finding.line}).",
+        phase=PHASES[FORWARD],
+        fixes=[
+            Fix(
+                "a smaller inner rate; a learned one needs an upper bound", "rate = max_rate * torch.sigmoid(raw_rate)"
+            ),
+            Fix("clip the inner gradients", "g = g * (max_norm / (g.norm() + 1e-6)).clamp(max=1.0)"),
+        ],
+        **place,
+    )
+
+
 def _highest_rate(recording: Recording, number: int) -> float:
     """The largest learning rate that an optimizer had; inf where one is no number."""
     steps = (s for s in recording.training.optimizer_steps if s.number == number)
@@ -237,4 +291,4 @@ def _idle_decay(recording: Recording, step: OptimizerStep, decay: float, rate: f
     )
 
 
-RULES = (optimizer_arithmetic, optimizer_eps_underflow, absorbed_update_)
+RULES = (optimizer_arithmetic, optimizer_eps_underflow, learning_rate_, absorbed_update_)

@@ -131,7 +131,7 @@ def _drove_away(fault: Fault) -> Runaway | None:
         and _state_is_sane(fault.recording, fault.origin)
     ):
         return None
-    return runaway(fault.recording, fault.position) if _overflowed(fault.recording, fault.position) else None
+    return runaway(fault.recording, fault.position) if overflowed(fault.recording, fault.position) else None
 
 
 def _explodes(away: Runaway) -> bool:
@@ -166,7 +166,7 @@ def _state_is_sane(recording: Recording, origin: Origin) -> bool:
     return max(sizes, default=0.0) < 1e15
 
 
-def _overflowed(recording: Recording, position: int) -> bool:
+def overflowed(recording: Recording, position: int) -> bool:
     """Whether an operand was so large that the result, or what became of it, overflowed; not a matter of a domain."""
     sizes = []
     for parent, _ in recording.operands(position):
