@@ -90,6 +90,16 @@ PROGRAMS = [
         ["clamp the divisor at -", "taken from the divisor", "nanlab.safe.div"],
         [],
     ),
+    (  # a logarithm of a quotient, which no mask on the divisor cures
+        "p = x.abs()\nm = p + 0.1\nreturn torch.where(p > 0, p * torch.log(p / m), 0.0).sum()",
+        ["nanlab.safe.xlogy"],
+        ["set the infinite factor"],
+    ),
+    (  # the same number, out of range on another line as well
+        "z = x * 1000\na = z.exp()\nreturn (a * x).sum() + z.exp().log().sum()",
+        [],
+        ["clamp the argument"],
+    ),
     ("d = x * 1\nr = d.pow_(-0.5)\nreturn (r * d).sum()", ["nanlab.safe.pow", "clamp the base", "an epsilon of"], []),
     ("d = x * 1\nd.sqrt_()\nreturn d.sum()", ["nanlab.safe.sqrt", "clamp the argument", "inside the root"], []),
     ("return x.abs().add_(0).sqrt_().sum()", ["nanlab.safe.sqrt", "inside the root"], ["after the root"]),

@@ -130,19 +130,18 @@ def _followed(
     op: Operation, candidate: Candidate, trial: Trial, operands: list[object], gradient: torch.Tensor | None
 ) -> Trial:
     """A trial in view of what the next operations make of the new value."""
-    if not trial.holds or candidate.run is None or candidate.plain is not None:
+    if not trial.holds or candidate.run is None or candidate.plain is not None or not op.onward:
         return trial
     if candidate.operands:
         operands, gradient = list(candidate.operands), op.gradient
     wanted = range(len(operands)) if op.carrying is None else op.carrying
-    for path in op.onward:
-        try:
-            doubt = followed(path, candidate.run, op.plain, operands, wanted, gradient, op.backward)
-        except (RuntimeError, TypeError):  # of sampled operands, or of a dtype that a step does not take
-            continue
-        if doubt is not None:
-            return replace(trial, finite=False, why=doubt.why) if doubt.sure else replace(trial, doubt=doubt.why)
-    return trial
+    try:
+        doubt = followed(op.onward, candidate.run, op.plain, operands, wanted, gradient, op.backward)
+    except (RuntimeError, TypeError):  # sampled operands, or a dtype that a step does not take
+        doubt = None
+    if doubt is None:
+        return trial
+    return replace(trial, finite=False, why=doubt.why) if doubt.sure else replace(trial, doubt=doubt.why)
 
 
 def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = True) -> Trial:

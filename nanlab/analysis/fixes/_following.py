@@ -151,6 +151,23 @@ def fails_too(
     return ""
 
 
+def same_elsewhere(recording: Recording, position: int) -> str:
+    """Which other line of the step makes the same of the same operand; "": none was recorded."""
+    row, read = recording.row(position), recording.parents(position)
+    if row is None or not read:
+        return ""
+    edges = recording.chunk_of(position).edge_table()
+    for call in dict.fromkeys(edges[edges[:, 1] == read[-1]][:, 0].tolist()):
+        other = recording.row(call)
+        if other is None or other[OP] != row[OP] or other[PHASE] == BACKWARD:
+            continue
+        if _line(recording, call) == _line(recording, position):
+            continue
+        if recording.status.get(call) == BORN:
+            return f"line {_line(recording, call)} is not finite either, of the same number"
+    return ""
+
+
 def _divides_by_own_zero(recording: Recording, calls: list[int], seen: set[int], line: int) -> str:
     """Which of these calls divides by a 0 that does not come of the result; "": none does."""
     for call in calls:

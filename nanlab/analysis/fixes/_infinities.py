@@ -39,17 +39,22 @@ def product(op: Operation) -> list[Candidate]:
     def bounded(a: Tensor, b: Tensor) -> Tensor:
         return a * b.clamp(-MASK, MASK) if second else a.clamp(-MASK, MASK) * b
 
+    computed = any(m.born for made in op.makers for m in made)  # and no mask that the program wrote
+    finite = f"clamp the infinite factor at {MASK:.0f}" if computed else f"a finite mask of {-MASK:.0f} instead of -inf"
     return [
         Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
-        Candidate(f"a finite mask of {-MASK:.0f} instead of -inf", forms(spelled, low), bounded),
+        Candidate(finite, forms(spelled, low), bounded),
     ]
+
+
+_DIVIDE = ("div", "reciprocal")
 
 
 def of_quotients(op: Operation) -> list[Candidate]:
     """``(1 / y) * x`` under the program's own mask, where y is 0: the mask on the divisors, too."""
     spoilt = [slot for slot, t in enumerate(op.operands) if isinstance(t, Tensor) and not bool(torch.isfinite(t).all())]
-    made = [next((m for m in op.makers[slot] if m.name in ("div", "reciprocal")), None) for slot in spoilt]
-    if not op.backward or not spoilt or any(m is None or m.line != op.line for m in made):
+    made = [next((m for m in op.makers[slot] if m.born), None) if slot < len(op.makers) else None for slot in spoilt]
+    if not op.backward or not made or any(m is None or m.line != op.line or m.name not in _DIVIDE for m in made):
         return []
     kept = torch.isfinite(op.plain(*op.operands))
 

@@ -197,7 +197,7 @@ class Doubt:
 
 
 def followed(
-    path: Path,
+    paths: Sequence[Path],
     changed: Step,
     plain: Step,
     operands: Sequence[Any],
@@ -205,26 +205,44 @@ def followed(
     incoming: Tensor | None = None,
     backward: bool = False,
 ) -> Doubt | None:
-    """What becomes of a changed operation's value on a way onward; None where nothing bad was seen.
+    """What becomes of a changed operation's value on the ways onward; None where nothing bad was seen.
 
     wanted: places of the operands that carry a gradient. incoming: the gradient that came into the operation.
     backward: the value reached no loss, so that no gradient but 0 comes back to it.
     Judged are only the elements that were bad before the change.
     """
-    with warnings.catch_warnings(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        old, leaves = _leaves(operands, wanted), _leaves(operands, wanted)
-        before, now = plain(*old), changed(*leaves)
+        with torch.no_grad():
+            before, now = plain(*operands), changed(*operands)
         if now.shape != before.shape:
             return None
-        spoilt = ~torch.isfinite(before.detach())
-        found = None if backward else _lost(path, now.detach(), spoilt)
-        if found is not None or not wanted or not all(step.carries for step in path):
-            return found
-        zero = spoilt.clone()
-        if incoming is not None and incoming.shape == zero.shape:
-            zero = zero | (incoming == 0)
-        return _lost_backward(path, (before, old), (now, leaves), zero if backward else torch.zeros_like(zero))
+        spoilt = ~torch.isfinite(before)
+        zero = torch.zeros_like(spoilt)
+        if backward:
+            fits = incoming is not None and incoming.shape == zero.shape
+            zero = spoilt | (incoming == 0) if fits else spoilt
+        for path in paths:
+            found = None if backward else _lost(path, now, spoilt)
+            if found is None and wanted and all(step.carries for step in path) and _steep(path, now, zero):
+                found = _lost_backward(path, changed, plain, operands, wanted, zero)
+            if found is not None:
+                return found
+    return None
+
+
+def _steep(path: Path, value: Tensor, zero: Tensor) -> bool:
+    """Whether the way has an infinite derivative somewhere: without one it does no harm to a finite gradient."""
+    with torch.enable_grad():
+        leaf = value.detach().clone().requires_grad_()
+        (slope,) = _gradients(_end(path, leaf), [leaf], zero)
+    return not bool(torch.isfinite(slope).all())
+
+
+def _end(path: Path, value: Tensor) -> Tensor:
+    for step in path:
+        value = step.run(value)
+    return value
 
 
 def _leaves(operands: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
@@ -262,30 +280,29 @@ def _named(step: Onward, value: Tensor) -> Doubt:
     return Doubt(f"{step.title} is not finite for what comes of it", True)
 
 
-Pass = tuple[Tensor, list[Any]]  # an operation's value, and the leaves it was computed from
-
-
-def _lost_backward(path: Path, before: Pass, now: Pass, zero: Tensor) -> Doubt | None:
+def _lost_backward(
+    path: Path, changed: Step, plain: Step, operands: Sequence[Any], wanted: Sequence[int], zero: Tensor
+) -> Doubt | None:
     """The last step of the way, if the gradient of spoilt elements is finite without it, and not with it.
 
     zero: the elements to which no gradient comes back.
     """
-    start = torch.where(zero, 0.0, 1.0).to(now[0].dtype)
-    own = _gradients(before[0], before[1], torch.ones_like(before[0]))
-    end = now[0]
-    for step in path:
-        end = step.run(end)
-    start = start.masked_fill(~torch.isfinite(end.detach()), 0.0).to(end.dtype)
-    for was, is_now in zip(own, _gradients(end, now[1], start), strict=True):
-        bad = ~torch.isfinite(is_now)
+    with torch.enable_grad():
+        old, leaves = _leaves(operands, wanted), _leaves(operands, wanted)
+        own = _gradients(plain(*old), old, torch.zeros_like(zero))
+        found = _gradients(_end(path, changed(*leaves)), leaves, zero)
+    for was, now in zip(own, found, strict=True):
+        bad = ~torch.isfinite(now)
         spoilt = ~torch.isfinite(was) | (zero if zero.shape == was.shape else torch.zeros_like(bad))
         if bool((bad & spoilt).any()):
             return Doubt(f"{path[-1].title} has an infinite derivative at what comes of it", all(s.known for s in path))
     return None
 
 
-def _gradients(value: Tensor, leaves: list[Any], start: Tensor) -> tuple[Tensor, ...]:
+def _gradients(value: Tensor, leaves: list[Any], zero: Tensor) -> tuple[Tensor, ...]:
+    """Of the sum of the finite elements of a value, without those that are told."""
     wanted = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
     if not value.requires_grad:
         return tuple(torch.zeros_like(t) for t in wanted)
-    return torch.autograd.grad((value * start).sum(), wanted, allow_unused=True, materialize_grads=True)
+    start = torch.isfinite(value.detach()) & ~zero
+    return torch.autograd.grad((value * start.to(value.dtype)).sum(), wanted, allow_unused=True, materialize_grads=True)

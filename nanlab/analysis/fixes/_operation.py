@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.analysis.fixes._following import Product, fails_too, made_of, products_after, products_before
+from nanlab.analysis.fixes._following import (
+    Product,
+    fails_too,
+    made_of,
+    products_after,
+    products_before,
+    same_elsewhere,
+)
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._onward import Path, paths_after
@@ -111,7 +118,7 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         trapped=trap(recording, call) if differentiates else "",
         ahead=products_after(recording, call),
         behind=products_before(recording, call) if differentiates else (),
-        beside=fails_too(recording, call, after),
+        beside=fails_too(recording, call, after) or same_elsewhere(recording, call),
         here=fails_too(recording, call, after, here=True),
         carrying=_carrying(recording, row, op.operands) if differentiates else (),
         onward=paths_after(recording, call),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nanlab.trace.recording import LINE, OP, OUTPUT, Recording
+from nanlab.trace.recording import BORN, LINE, OP, OUTPUT, Recording
 
 MOST_STEPS = 8
 _PICKS = frozenset("index gather select slice index_select masked_select take".split())
@@ -26,6 +26,7 @@ class Maker:
     low: float  # smallest finite value of its own first operand
     high: float  # and the largest
     position: int
+    born: bool = False  # it made something infinite or NaN of finite operands
 
 
 def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
@@ -43,7 +44,9 @@ def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
         stats = recording.stats(read[0][0])
         line = recording.places[row[LINE]][1]
         low, high = (stats.min, stats.max) if stats is not None else (None, None)
-        found.append(Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at))
+        found.append(
+            Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at, recording.status.get(at) == BORN)
+        )
         at = read[0][0]
     return tuple(found)
 
