@@ -221,3 +221,19 @@ def test_a_fit_that_had_converged_when_the_watch_began_has_no_culprit(rate: floa
     with nanlab.watch(model) as trace:
         train(20)
     assert trace.culprit is None and all(f.severity != "error" for f in trace.findings)
+
+
+@pytest.mark.parametrize(("rate", "severities"), [(1e-12, ["warning"]), (1e-4, [])])
+def test_float32_that_stands_still_once_its_rate_has_dropped_is_a_warning(rate: float, severities: list[str]) -> None:
+    """A rate of 1e-12 changes no float32 weight; it may be meant as the end of a schedule."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(12):
+            x = torch.randn(32, 8)
+            opt.zero_grad()
+            (net(x) - 3 * x).square().mean().backward()
+            opt.param_groups[0]["lr"] = 0.1 if i < 6 else rate
+            opt.step()
+    assert [f.severity for f in absorbed(trace)] == severities

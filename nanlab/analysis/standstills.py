@@ -14,9 +14,8 @@ Grade = Literal["error", "warning", "note"]
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
 MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
 STOPPED = 3  # steps in which a counter must stand still
-BEGUN = (
-    8  # steps in which a small part that never moved must stand still to be an error: the first few may be a warm-up's
-)
+# Steps in which a small part that never moved must stand still to be an error: the first few may be those of a warm-up.
+BEGUN = 8
 # Steps in a row in which a parameter must stand still to be told though it moved before. One that moves every other step,
 # as updates near half an ulp do, stands still four times in a row by chance once in 16; and the last three steps of a
 # schedule that ends at zero are small in any dtype.
@@ -55,13 +54,21 @@ def severity_afterwards(member: Standstill) -> Grade | None:
     still, updates = member.still, member.still + member.moved
     if not member.standing.updates or still < LASTS or still < LONGER * member.paused or member.numel < FEW:
         return None
-    if _wide(member):
+    if _wide(member) and (member.fell("rate") < DROPPED or _gradient(member) < SMALL):
         return None
     if member.fell("rate") < DROPPED:  # at the rate at which it moved
         return ("note" if member.fell("gradient") >= FELL else "warning") if still >= LONG else None
     if _rate_changed(member):  # the end of a cosine, say
-        return "error" if 2 * still >= updates else "note" if 4 * still >= updates else None
-    return "error" if still >= LONG or 4 * still >= updates else None
+        return (
+            ("warning" if _wide(member) else "error")
+            if 2 * still >= updates
+            else "note"
+            if 4 * still >= updates
+            else None
+        )
+    if still < LONG and 4 * still < updates:
+        return None
+    return "warning" if _wide(member) else "error"  # a rate that float32 absorbs may be meant as the end of a schedule
 
 
 def _rate_changed(member: Standstill) -> float:

@@ -230,7 +230,10 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], severity: Severity)
         symptom="silent-underflow",
         fixes=[
             _in_float32(trace, stuck),
-            Fix("stochastic rounding, or a larger step", "lr=... above value / 512"),
+            Fix(
+                "stochastic rounding, or a larger step",
+                f"lr=...  # so that updates exceed value / {round(4 / limits.ulp):,}",
+            ),
         ],
         harmful=severity == "error",
         **(where(recording, first.at)),
