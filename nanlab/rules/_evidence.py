@@ -27,6 +27,11 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def verb(count: int, one: str, many: str) -> str:
+    """The form of a verb that agrees with a count."""
+    return one if count == 1 else many
+
+
 def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None) -> pd.DataFrame:
     """A row for each of the first offending elements: its index, these operands at it, its value.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from nanlab.analysis.leaves import is_mask
-from nanlab.rules._evidence import plural
+from nanlab.rules._evidence import plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
 from nanlab.trace.recording import CALL, FLAGS, INPLACE, OPTIMIZER, PHASE
@@ -137,7 +137,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     text = f"It was there in step {born} already and showed in step {fault.finding.step}."
     phase = "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     return Match(
-        f"the {_shown(fault, role)} holds {' and '.join(parts)} among {numel:,} values, {used}",
+        f"the {_shown(fault, role)} holds {' and '.join(parts)} among {plural(numel, 'value')}, {used}",
         explanation=text,
         phase=phase,
     )
@@ -291,8 +291,8 @@ def uninitialised_memory(fault: Fault) -> Match | None:
     path = fault.finding.path
     bad = next((r for r in path if r["nonfinite"]), {"nonfinite": 0, "numel": 0})
     return Match(
-        f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} were read from memory of {fault.name} that "
-        "nothing had written"
+        f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} {verb(bad['nonfinite'], 'was', 'were')} read from "
+        f"memory of {fault.name} that nothing had written"
     )
 
 

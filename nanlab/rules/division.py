@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
+from nanlab.rules._norms import NORMS, measured, normalises, squared
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 
 Tensor = torch.Tensor
 _QUOTIENTS = frozenset("div true_divide divide floor_divide reciprocal remainder fmod addcdiv rsqrt".split())
-_NORMS = frozenset(
-    "linalg_vector_norm norm linalg_norm frobenius_norm renorm _weight_norm_interface _weight_norm".split()
-)
 _DEVIATIONS = frozenset(
     "std var std_mean var_mean var_std native_layer_norm native_batch_norm native_group_norm _fused_rms_norm".split()
 )
@@ -45,10 +43,14 @@ def zeros(fault: Fault) -> int:
 
 def _divisor_row(fault: Fault) -> int:
     """The row of the divisor of the forward operation."""
-    if fault.forward in _NORMS | _DEVIATIONS | {"sqrt", "rsqrt", "reciprocal", "pow"}:
-        return fault.operand_row(0)
-    slots = {"addcdiv": 2}
-    return fault.operand_row(slots.get(fault.forward, 1))
+    return fault.operand_row(_divisor_slot(fault))
+
+
+def _divisor_slot(fault: Fault) -> int:
+    """Which operand of the forward operation divides."""
+    if fault.forward in NORMS | _DEVIATIONS | {"sqrt", "rsqrt", "reciprocal", "pow"}:
+        return 0
+    return 2 if fault.forward == "addcdiv" else 1
 
 
 def lineage_of(fault: Fault) -> list[str]:
@@ -76,16 +78,13 @@ def _subtracts_mean(fault: Fault, position: int) -> bool:
 
 
 def of_norm(fault: Fault) -> bool:
-    """Whether the divisor is a length: a norm, the root of a sum of squares, the magnitude of a complex number."""
-    lineage = lineage_of(fault)
-    if _NORMS & set(lineage[:5]) or fault.calls("normalize", "cosine_similarity"):
+    """Whether something was divided by its own length: a norm, the root of a sum of squares, a magnitude."""
+    if fault.calls("normalize", "cosine_similarity"):
         return True
-    if "sum" in lineage[:5] and ("sqrt" in (*lineage[:4], fault.forward) or fault.forward == "rsqrt"):
-        row = _divisor_row(fault)
-        sums = [at for at, op in fault.upstream(row) if op == "sum"]
-        return any(fault.op_at(p) in ("pow", "mul", "square") for at in sums for p in fault.parents(at))
-    above = fault.subject(0)
-    return bool("abs" in lineage[:3] and isinstance(above, torch.Tensor) and above.is_complex())
+    row = _divisor_row(fault)
+    vectors = squared(fault, row) if fault.forward == "rsqrt" else measured(fault, row)
+    dividend = fault.operand_row(0) if fault.forward in _QUOTIENTS and _divisor_slot(fault) else -1
+    return bool(vectors) and (dividend == -1 or normalises(fault, dividend, vectors))
 
 
 @rule(
@@ -201,7 +200,7 @@ def _of_lengths(fault: Fault) -> bool:
     row = fault.operand_row(0) if fault.forward == "div" else -1
     while row >= 0 and fault.op_at(row) in _SAME_SIZE:
         row = next(iter(fault.parents(row)), -1)
-    return row >= 0 and fault.op_at(row) in _NORMS
+    return row >= 0 and fault.op_at(row) in NORMS
 
 
 _NORM_TEXT = "the vector holds nothing but zeros"
@@ -225,7 +224,7 @@ def norm_at_zero(fault: Fault) -> Match | None:
     Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity divide by max(norm,
     eps); an epsilon that the dtype can hold, inside the root or under the norm, keeps value and gradient finite.
     """
-    if fault.backward and fault.forward in _NORMS | {"_weight_norm"}:
+    if fault.backward and fault.forward in NORMS | {"_weight_norm"}:
         return match(
             fault,
             f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite: {_NORM_TEXT}",
@@ -235,7 +234,11 @@ def norm_at_zero(fault: Fault) -> Match | None:
         return match(fault, f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}")
     if not zeros(fault) or fault.forward == "sqrt" or not of_norm(fault) or _of_lengths(fault):
         return None
-    title = f"{plural(zeros(fault), 'element')} of {fault.numel:,} were divided by a norm of zero: {_NORM_TEXT}"
+    count = zeros(fault)
+    title = (
+        f"{plural(count, 'element')} of {fault.numel:,} {verb(count, 'was', 'were')} divided by a norm of zero: "
+        f"{_NORM_TEXT}"
+    )
     return match(fault, title, numerator=fault.argument(0), norm=divisor(fault))
 
 

@@ -83,7 +83,7 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
         )
     sample = fault.at(fault.result)
     gives = number(sample[0]) if sample is not None and len(sample) else "-inf"
-    return match(fault, f"{name} of {what} among {argument.numel():,} values gives {gives}", x=argument)
+    return match(fault, f"{name} of {what} among {plural(argument.numel(), 'value')} gives {gives}", x=argument)
 
 
 @rule(
@@ -257,6 +257,11 @@ def exp_overflow(fault: Fault) -> Match | None:
     return power_overflow(fault)
 
 
+def _size(values: torch.Tensor) -> torch.Tensor:
+    """What an exponential grows with: the magnitude, of a complex number the real part's."""
+    return (values.real if values.is_complex() else values).abs()
+
+
 def _exponential(fault: Fault) -> Match | None:
     argument = fault.subject()
     values = fault.at(argument)
@@ -271,10 +276,9 @@ def _exponential(fault: Fault) -> Match | None:
             algebra(fault, "inf") + ".",
             result=saved,
         )
-    largest = number(values[values.abs().argmax()]) if len(values) and not values.is_complex() else "a large value"
+    largest = f" (largest {number(values[_size(values).argmax()])})" if len(values) else ""
     title = (
-        f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,} (largest {largest}) overflows "
-        f"{fault.dtype}"
+        f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,}{largest} overflows {fault.dtype}"
     )
     return match(fault, title, x=argument)
 

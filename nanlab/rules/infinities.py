@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.rules._evidence import match, number, plural
+from nanlab.rules._evidence import match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 
@@ -79,7 +79,7 @@ def softmax_all_masked(fault: Fault) -> Match | None:
         if fault.calls("attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward")
         else ""
     )
-    title = f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {'is' if rows == 1 else 'are'} -inf throughout"
+    title = f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {verb(rows, 'is', 'are')} -inf throughout"
     if fault.backward:
         title = f"the derivative of {title}"
     return match(fault, title, attention, scores=fault.subject())
@@ -113,8 +113,10 @@ def _intended_row(fault: Fault) -> Match | None:
     for position in fault.origin.path:
         if position >= 0 and fault.op_at(position) in ("logsumexp", "logcumsumexp", "logaddexp"):
             stats = fault.recording.stats(position)
+            rows = stats.neginf + stats.nan
             title = (
-                f"logsumexp over {plural(stats.neginf + stats.nan, 'row')} that hold -inf throughout reached the loss"
+                f"logsumexp over {plural(rows, 'row')} that {verb(rows, 'holds', 'hold')} -inf throughout reached the "
+                "loss"
             )
             return Match(title, position=position)
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, Match, rule
 from nanlab.rules.division import centred_squares, divisor, lineage_of, zeros
@@ -117,7 +117,11 @@ def std_of_constant(fault: Fault) -> Match | None:
             f"the derivative of the root of {plural(fault.count, 'variance')} of zero is infinite",
             algebra(fault, "inf") + ".",
         )
-    title = f"{plural(zeros(fault), 'element')} of {fault.numel:,} were divided by a standard deviation of zero"
+    count = zeros(fault)
+    title = (
+        f"{plural(count, 'element')} of {fault.numel:,} {verb(count, 'was', 'were')} divided by a standard deviation "
+        "of zero"
+    )
     return match(fault, title, numerator=fault.argument(0), deviation=divisor(fault))
 
 
