@@ -99,7 +99,9 @@ class Fault(Neighbourhood):
         if not self.backward or self.row is None:
             return self.position
         info = self.recording.nodes.get(self.row[NODE])
-        return info.position if info is not None else -1
+        at = info.position if info is not None else -1
+        copied = self.op_at(at) == "clone" and self.parents(at) == self.parents(at + 1)
+        return at + 1 if copied and self.op_at(at + 1) == self.forward else at  # in place: its operand is saved first
 
     @cached_property
     def custom(self) -> bool:

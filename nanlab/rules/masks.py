@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from nanlab.analysis.naming import comes_back
-from nanlab.rules._evidence import algebra, match, plural
+from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
 from nanlab.trace.recording import FLAGS, INPLACE
@@ -60,6 +60,14 @@ def repairs(fault: Fault, position: int, op: str) -> bool:
     return op in _REPAIRS or (row is not None and bool(row[FLAGS] & INPLACE))
 
 
+def _derivative(fault: Fault) -> str:
+    """The local derivative at the first offending element: of a product the other factor, of the rest an infinity."""
+    factors = [o for o in fault.operands if o is not fault.incoming]
+    values = fault.at(factors[0]) if fault.name == "mul" and len(factors) == 1 else None
+    known = values is not None and len(values) == fault.count and not bool(torch.isfinite(values[0]))
+    return number(values[0]) if known and values is not None else "inf"
+
+
 def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     count = f"{plural(fault.count, 'element')} of {fault.numel:,}"
     if not fault.backward:
@@ -70,7 +78,7 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
-        text = algebra(fault, "inf") + "."
+        text = algebra(fault, _derivative(fault)) + "."
     columns = {name: v for name, v in fault.saved.items() if isinstance(v, Tensor)}
     return match(fault, title, text, columns=columns or fault.named_operands)
 

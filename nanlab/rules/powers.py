@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.rules._evidence import algebra, match, number, plural
+from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import Match, rule
 
@@ -20,12 +20,24 @@ def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return None, None, None
     if isinstance(base, (int, float)):
         base = torch.tensor(float(base))
+    if isinstance(exponent, complex):
+        exponent = torch.tensor(exponent)
     values, powers = fault.at(base), fault.at(exponent)
-    if values is None or powers is None or values.is_complex():
+    if values is None or powers is None:
         return None, None, None
     if len(powers) == 1:
         powers = powers.expand(len(values))
-    return (base, values.double(), powers.double()) if len(powers) == len(values) else (None, None, None)
+    return (base, _exact(values), _exact(powers)) if len(powers) == len(values) else (None, None, None)
+
+
+def _real(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The same of a power of real numbers: complex ones have no order, and a power of each."""
+    found = _power(fault)
+    return (None, None, None) if any(v is not None and v.is_complex() for v in found) else found
+
+
+def _exact(values: Tensor) -> Tensor:
+    return values.to(torch.complex128) if values.is_complex() else values.double()
 
 
 @rule(
@@ -47,7 +59,7 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
     base, values, powers = _power(fault)
     if base is None or values is None or powers is None:
         return None
-    at = (values == 0) & (powers < (1 if fault.backward else 0))
+    at = (values == 0) & (powers.real < (1 if fault.backward else 0))
     if not bool(at.any()) or 2 * int(at.sum()) < len(at) or bool((powers[at] == -1).all()):
         return None
     p = number(powers[at][0])
@@ -58,7 +70,9 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
             algebra(fault, "inf") + ".",
             base=base,
         )
-    return match(fault, f"x**{p} of {plural(int(at.sum()), 'zero')} among {base.numel():,} values is inf", base=base)
+    return match(
+        fault, f"x**{p} of {plural(int(at.sum()), 'zero')} among {plural(base.numel(), 'value')} is inf", base=base
+    )
 
 
 @rule(
@@ -78,7 +92,7 @@ def pow_negative_base(fault: Fault) -> Match | None:
     Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or take the power of its
     magnitude.
     """
-    base, values, powers = _power(fault)
+    base, values, powers = _real(fault)
     if base is None or values is None or powers is None:
         return None
     by_exponent = fault.backward and isinstance(fault.subject(1, "exponent"), torch.Tensor)  # times the log of the base
@@ -96,15 +110,15 @@ def power_overflow(fault: Fault) -> Match | None:
     """A power of a large base, beyond the largest number of float32 or float64."""
     if fault.name not in ("pow", "float_power") or fault.backward:
         return None
-    base, values, powers = _power(fault)
+    base, values, powers = _real(fault)
     if base is None or values is None or powers is None or fault.low:
         return None
     large = (values.abs() > 1) & (powers > 2)
     if not bool(large.all()) or not len(large):
         return None
     title = (
-        f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base {number(values.abs().max())}) overflow "
-        f"{fault.dtype}"
+        f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base {number(values.abs().max())}) "
+        f"{verb(len(values), 'overflows', 'overflow')} {fault.dtype}"
     )
     return match(fault, title, base=base)
 
