@@ -258,3 +258,126 @@ def test_whether_an_epsilon_vanished_is_told_by_its_number_however_it_is_written
     with nanlab.watch(on_fault="record") as trace:
         guarded(x, small).log().sum().backward()
     assert trace.culprit is not None and trace.culprit.cause == cause
+
+
+def _root_of_squares(*parts: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt(sum(part * part for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("divided", "cause"),
+    [
+        (lambda v, d: v / v.norm(), "norm-at-zero"),
+        (lambda v, d: v / (v.square().sum() + 0.0).sqrt().clamp_min(0.0), "norm-at-zero"),
+        (lambda v, d: v[0] / _root_of_squares(v[0], v[1]), "norm-at-zero"),
+        (lambda v, d: v[0] / torch.hypot(v[0], v[1]), "norm-at-zero"),
+        (lambda v, d: (v @ d) / (v.norm() * d.norm()), "norm-at-zero"),
+        (lambda v, d: torch.complex(v, v) / torch.complex(v, v).abs(), "norm-at-zero"),
+        (lambda v, d: v * (1 / v.norm()), "norm-at-zero"),
+        (lambda v, d: v * v.square().sum().rsqrt(), "norm-at-zero"),
+        (lambda v, d: d / (1 - (v + 0.5).square().sum()).sqrt(), "div-by-zero"),
+        (lambda v, d: (d + 1) / (v * d).sum().abs(), "div-by-zero"),
+        (lambda v, d: (d * 2).mean() / v.norm(), "div-by-zero"),
+        (lambda v, d: (v + 3) / (v.sum() - 1 + 1), "div-by-zero"),
+    ],
+    ids="norm sum hypot-by-hand hypot cosine magnitude reciprocal rsqrt one-minus product other plain".split(),
+)
+def test_a_norm_is_named_only_where_a_vector_is_divided_by_its_own_length(divided: Any, cause: str) -> None:
+    v = torch.zeros(4, requires_grad=True)
+    d = torch.full((4,), 2.0, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        divided(v * 1.0, d * 1.0).abs().sum().backward()
+    culprit = trace.culprit
+    assert culprit is not None and (culprit.cause, culprit.phase) == (cause, "forward")
+
+
+@pytest.mark.parametrize(("zeros", "said"), [(1, "1 element of 4 was divided"), (2, "2 elements of 4 were divided")])
+def test_the_verb_of_a_title_agrees_with_the_number_of_elements(zeros: int, said: str) -> None:
+    rows = torch.ones(4, 1)
+    rows[:zeros] = 0.0
+    rows.requires_grad_()
+    with nanlab.watch(on_fault="record") as trace:
+        (rows / rows.norm(dim=1, keepdim=True)).sum().backward()
+    assert trace.culprit is not None and trace.culprit.title.startswith(said)
+
+
+@pytest.mark.parametrize(("power", "phase"), [(0.5, "backward"), (-0.5, "forward"), (0.5 + 0.25j, "backward")])
+def test_a_fractional_power_of_a_complex_zero_is_told_with_its_base(power: complex, phase: str) -> None:
+    z = torch.tensor([0j, 1 + 1j], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (z**power).abs().square().sum().backward()
+    culprit = trace.culprit
+    assert culprit is not None and (culprit.cause, culprit.phase) == ("pow-fraction-at-zero", phase)
+    assert culprit.explanation and culprit.evidence["base"].map(complex).tolist() == [0j]
+
+
+def test_the_largest_argument_of_a_complex_exponential_is_a_number() -> None:
+    z = torch.tensor([100 + 5j, 1 + 0j], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        torch.exp(z).abs().sum().backward()
+    assert trace.culprit is not None and "(largest 100+5j)" in trace.culprit.title
+
+
+def test_a_power_in_place_that_is_masked_in_place_is_repaired_in_its_forward_pass_only() -> None:
+    x = torch.tensor([0.0, 4.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        root = (x * 1.0).pow_(-0.5)
+        root.masked_fill_(root == float("inf"), 0.0)
+        root.sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "repair-forward-only"
+    assert "masked_fill" in trace.culprit.title
+
+
+def test_the_derivative_of_a_hidden_product_is_its_other_factor() -> None:
+    x = torch.tensor([0.0, 2.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        torch.where(x > 0, (2 - 1 / x) * (x + 3), x).sum().backward()  # at 0: -inf × 3
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "where-grad-trap"
+    assert "derivative there is -inf; incoming 0 × -inf = NaN" in culprit.explanation
+
+
+class _Moment:
+    """An update by hand that divides by a layer's second moment."""
+
+    def __init__(self, parameters: Any, eps: float) -> None:
+        self.parameters, self.eps = list(parameters), eps
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for p in self.parameters:
+            p.sub_(0.1 * p.grad / (p.grad.square().sum().sqrt() + self.eps))
+
+
+def test_an_epsilon_that_vanished_in_an_update_by_hand_is_the_optimizers() -> None:
+    layer = nn.Linear(3, 2).half()
+    optimizer = _Moment(layer.parameters(), eps=1e-9)  # below half of the smallest float16, 2**-25
+    with nanlab.watch(layer, on_fault="record") as trace:
+        (layer(torch.zeros(2, 3).half()).float() * 0.0).sum().backward()
+        optimizer.step()
+    culprit = trace.culprit
+    assert culprit is not None and (culprit.phase, culprit.cause) == ("optimizer", "optimizer-eps-underflow")
+
+
+@pytest.mark.parametrize(("momentum", "phase"), [(True, "init"), (False, "data")])
+def test_memory_never_written_is_init_in_an_optimizers_state_and_data_in_an_input(momentum: bool, phase: str) -> None:
+    layer = nn.Linear(3, 2)
+    buffer = None
+    torch.use_deterministic_algorithms(True)  # memory never written is filled with NaN
+    try:
+        with nanlab.watch(layer, on_fault="record") as trace:
+            for i in range(2):
+                late = torch.empty(2, 3) if i else torch.ones(2, 3)
+                layer.zero_grad()
+                layer(torch.ones(2, 3) if momentum else late).sum().backward()
+                with torch.no_grad():
+                    if momentum and buffer is None and i:
+                        buffer = torch.empty_like(layer.weight)
+                    if buffer is not None:
+                        layer.weight -= buffer.mul_(0.9).add_(layer.weight.grad)
+                    else:
+                        layer.weight -= 0.1 * layer.weight.grad
+    finally:
+        torch.use_deterministic_algorithms(False)
+    culprit = trace.culprit
+    assert culprit is not None and (culprit.cause, culprit.phase) == ("uninitialised-memory", phase)

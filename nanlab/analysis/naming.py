@@ -36,7 +36,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if origin.kind == "uninitialised":
         return (
             "init"
-            if origin.position < recording.began
+            if origin.position < recording.began or _taken_by_update(recording, origin)
             else "forward"
             if row[MODULE] or _in_forward(recording, row[LINE])
             else "data"
@@ -46,6 +46,14 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if origin.sink.kind == "parameter" and row[PHASE] != BACKWARD and _by_hand(recording, origin.position, row):
         return "optimizer"
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
+
+
+def _taken_by_update(recording: Recording, origin: Origin) -> bool:
+    """Whether what came from outside went into a parameter, or the state of an optimizer, by way of an update."""
+    rows = [recording.row(p) for p in origin.path if p >= 0]
+    return origin.sink.kind in ("parameter", "state") and any(
+        row is not None and row[PHASE] == OPTIMIZER for row in rows
+    )
 
 
 def _by_hand(recording: Recording, position: int, row: tuple[int, ...]) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
 from nanlab.formats import format_of
 from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import LOW, Fault
-from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Match, rule
+from nanlab.rules._origin import matched
+from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Finding, Match, rule
 from nanlab.trace.recording import DTYPE
 
 Tensor = torch.Tensor
@@ -125,7 +127,7 @@ def _low(dtype: torch.dtype) -> bool:
     """,
     precedence=COMPOSITE + 5,
 )
-def eps_underflow(fault: Fault) -> Match | None:
+def eps_underflow(fault: Fault) -> Match | Finding | None:
     """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost next to the number
     it is added to.
 
@@ -148,7 +150,10 @@ def eps_underflow(fault: Fault) -> Match | None:
         which = f"the epsilon {number(known[0])}" if known else "the epsilon"
         why = f"{which} is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
     title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"
-    return match(fault, title, columns=fault.named_operands)
+    found = match(fault, title, columns=fault.named_operands)
+    if fault.finding.phase != "optimizer":
+        return found
+    return replace(matched(fault.trace, fault.finding, eps_underflow, found), cause="optimizer-eps-underflow")
 
 
 @rule(
