@@ -223,8 +223,8 @@ def test_a_fit_that_had_converged_when_the_watch_began_has_no_culprit(rate: floa
     assert trace.culprit is None and all(f.severity != "error" for f in trace.findings)
 
 
-@pytest.mark.parametrize(("rate", "severities"), [(1e-12, ["warning"]), (1e-4, [])])
-def test_float32_that_stands_still_once_its_rate_has_dropped_is_a_warning(rate: float, severities: list[str]) -> None:
+@pytest.mark.parametrize(("rate", "severities"), [(1e-12, ["note"]), (1e-4, [])])
+def test_float32_that_stands_still_once_its_rate_has_dropped_is_a_note(rate: float, severities: list[str]) -> None:
     """A rate of 1e-12 changes no float32 weight; it may be meant as the end of a schedule."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
@@ -237,3 +237,19 @@ def test_float32_that_stands_still_once_its_rate_has_dropped_is_a_warning(rate: 
             opt.param_groups[0]["lr"] = 0.1 if i < 6 else rate
             opt.step()
     assert [f.severity for f in absorbed(trace)] == severities
+
+
+def test_an_average_that_has_come_close_to_what_it_follows_is_no_fault() -> None:
+    torch.manual_seed(0)
+    net, average = nn.Linear(16, 16), nn.Linear(16, 16).bfloat16().requires_grad_(False)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(nn.ModuleList([net, average]), on_fault="record") as trace:
+        for i in range(40):
+            opt.param_groups[0]["lr"] = 0.1 if i < 10 else 1e-5
+            opt.zero_grad()
+            net(torch.randn(32, 16)).square().mean().backward()
+            opt.step()
+            with torch.no_grad():
+                for kept, value in zip(average.parameters(), net.parameters(), strict=True):
+                    kept.lerp_(value.bfloat16(), 0.1)
+    assert absorbed(trace) == []

@@ -23,7 +23,6 @@ LASTS = 4
 LONG = 10  # and to be told though that is a small part of its updates
 LONGER = 3  # times as long as it ever stood still before it went on: compensated and stochastic updates come in jumps
 DROPPED = 1.0  # bits by which the rate must have fallen: at the same rate, what moved at first has mostly converged
-FELL = 3.0  # bits: and it has for certain where its gradient is 8 times smaller than while it moved
 # log2 of the rms of gradients: in float32 what is below is rounding noise of numbers near 1, with 4 bits to spare, as that of a
 # bias before a batch norm; and what may be all that is left in a fit that has converged.
 NOISE, SMALL = -20.0, -14.0
@@ -56,19 +55,12 @@ def severity_afterwards(member: Standstill) -> Grade | None:
         return None
     if _wide(member) and (member.fell("rate") < DROPPED or _gradient(member) < SMALL):
         return None
+    whole: Grade = "note" if _wide(member) else "error"  # a rate that float32 absorbs is meant as the end of a schedule
     if member.fell("rate") < DROPPED:  # at the rate at which it moved
-        return ("note" if member.fell("gradient") >= FELL else "warning") if still >= LONG else None
+        return "note" if still >= LONG else None
     if _rate_changed(member):  # the end of a cosine, say
-        return (
-            ("warning" if _wide(member) else "error")
-            if 2 * still >= updates
-            else "note"
-            if 4 * still >= updates
-            else None
-        )
-    if still < LONG and 4 * still < updates:
-        return None
-    return "warning" if _wide(member) else "error"  # a rate that float32 absorbs may be meant as the end of a schedule
+        return whole if 2 * still >= updates else "note" if 4 * still >= updates else None
+    return whole if still >= LONG or 4 * still >= updates else None
 
 
 def _rate_changed(member: Standstill) -> float:

@@ -60,9 +60,9 @@ def _note_by_hand(
         if still is None and (coefficient := _vanished_factor(recording, position)):
             still = True
         if still is not None:
-            added = _added_rms(recording, position)
-            gradient = gradients.get(owner, added)
-            rate = factor if position in history.factors else added / gradient if gradient else 0.0
+            added, given = _added_rms(recording, position), position in history.factors
+            gradient = gradients.get(owner, added if given else 0.0)  # an average has none
+            rate = factor if given else added / gradient if gradient else 0.0
             known = _known(rows, history, owner, position, by_hand=True, coefficient=coefficient)
             _count(rows, known, position, still, gradient, rate)
 
