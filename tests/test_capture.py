@@ -251,6 +251,12 @@ def test_losses_that_are_no_parts_of_one_are_not_added() -> None:
             optimizers[1].step()
             told.append(loss.item())
     assert trace.steps.loss.tolist() == pytest.approx(told)
+    assert trace.steps.lr.tolist() == [0.1] * 3
+    optimizers[0].param_groups[0]["lr"] = 0.2
+    with nanlab.watch() as trace:
+        for optimizer in optimizers:
+            optimizer.step()
+    assert trace.steps.lr.isna().all()
 
 
 def test_a_program_that_was_stopped_has_no_step_in_which_nothing_ran() -> None:

@@ -93,7 +93,8 @@ class Trace:
 
         ``loss`` is what backward was called on last, before a loss scale; of gradients that one line accumulates, the sum.
         ``gradient_norm`` is that of all parameters together, before clipping, the loss scale divided out; ``skipped``
-        whether a loss scaler left the step out; ``nonfinite`` and ``born`` count rows of ``ops``.
+        whether a loss scaler left the step out; ``lr`` the rate of the first group, <NA> where optimizers differ in it;
+        ``nonfinite`` and ``born`` count rows of ``ops``.
         """
         return self._table("steps", training_frames.steps_frame)
 

@@ -103,6 +103,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     if step + 1 < len(clock):
         seconds = clock[step + 1] - clock[step]
     bad = [p for p in recording.bad if low <= p < high]
+    rates = {s.rates[0] for s in steps if s.rates}
     words = [recording.status.get(p, 0) for p in range(low, high)] if recording.status and high - low < 10**6 else []
     return {
         "step": step,
@@ -112,7 +113,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
         "skipped": skipped,
         "seconds": seconds,
         "optimizer_steps": len(steps),
-        "lr": steps[-1].rates[0] if steps and steps[-1].rates else None,
+        "lr": rates.pop() if len(rates) == 1 else None,
         "ops": min(high, recording.end) - low,
         "nonfinite": len(bad),
         "born": words.count(1) + words.count(3),
