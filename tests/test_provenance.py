@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
 import torch
 from torch import nn
 
 import nanlab
+from nanlab.capture import folding
 
 
 def line_of(text: str) -> int:
@@ -108,3 +110,31 @@ def test_the_path_counts_the_bad_elements_at_each_hop() -> None:
     assert path[0] == ("log", 1)
     assert ("mm", 2) in path
     assert path[-1] == ("sum", 1)
+
+
+def _steps_with_a_fault(steps: int, keep: int) -> nanlab.Trace:
+    """A run without an optimizer, in whose every step from the third on a logarithm of zero spoils the gradients."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    with nanlab.watch(model, on_fault="record", keep=keep) as trace:
+        for i in range(steps):
+            model.zero_grad()
+            out = model(torch.randn(3, 4))
+            (out * (i < 2)).square().add(float(i < 2)).log().sum().backward()
+    return trace
+
+
+def test_the_step_in_which_a_fault_began_is_kept_whole_however_many_steps_follow() -> None:
+    first = [ops[ops["step"] == 2].reset_index(drop=True) for ops in (_steps_with_a_fault(9, k).ops for k in (1, 99))]
+    assert len(first[0]) > 20
+    assert first[0]["op"].tolist() == first[1]["op"].tolist()
+    assert first[0]["nan"].tolist() == first[1]["nan"].tolist()
+
+
+def test_of_many_steps_with_a_fault_only_so_many_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = _steps_with_a_fault(60, 99).ops
+    rows = int((every["step"] == 2).sum())
+    monkeypatch.setattr(folding, "WHOLE_ROWS", 5 * rows)
+    counts = _steps_with_a_fault(60, 1).ops["step"].value_counts()
+    assert (counts == rows).sum() == 5 + 1  # the first five with a fault, and the last step
+    assert counts.get(0, 0) < rows and counts.get(40, 0) < rows
