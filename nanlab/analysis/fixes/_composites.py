@@ -291,4 +291,6 @@ def _kept(op: Operation, bad: Tensor) -> Tensor | None:
         if value.shape != leaf.shape:
             return None
         (slope,) = torch.autograd.grad(value.sum(), leaf)
-    return torch.isfinite(value.detach()) & torch.isfinite(slope)
+    kept = torch.isfinite(value.detach()) & torch.isfinite(slope)
+    masked = op.unreached is None or int((~kept).sum()) <= op.unreached  # else some gradient came to what is bad
+    return kept if masked else None

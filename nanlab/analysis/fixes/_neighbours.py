@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 
 from nanlab.trace.recording import BACKWARD, FLAGS, LINE, NODE, NOGRAD, OP, PHASE, RECOMPUTE, Recording
@@ -19,6 +20,8 @@ _POLES = {
     **dict.fromkeys(("div", "reciprocal"), "quotient"),
     **dict.fromkeys(("exp", "expm1", "sinh", "cosh"), "exponential"),
     "rsqrt": "root",
+    "pow": "power",
+    **dict.fromkeys(("atanh", "erfinv", "logit"), "inverse function"),
 }
 _LINEAR = frozenset("mul div neg rsub sub".split())  # by a number
 _MOST = 16
@@ -103,6 +106,12 @@ def _trapped(recording: Recording, at: int, row: tuple[int, ...], name: str, zer
     line = recording.places[row[LINE]][1]
     if name == "sqrt" and recording.stats(at).zero:
         return f"the root at line {line} has an infinite derivative at 0; put an epsilon inside it"
+    if name == "pow" and row[NODE] >= 0 and _fractional(recording, at):
+        return f"the power at line {line} has an infinite derivative at 0; keep its base above 0"
+    if name in ("acos", "asin") and _at_edge(recording, at):
+        return (
+            f"the {name} at line {line} has an infinite derivative at the edge of its domain; keep its argument inside"
+        )
     if name in _FACTORS and zero:
         return f"the Cholesky factor of line {line} is singular, and so is its derivative; add to the matrix's diagonal"
     if name in _LOGARITHMS and row[NODE] >= 0 and recording.stats(at).neginf:
@@ -122,6 +131,24 @@ def _infinite(recording: Recording, position: int, name: str) -> bool:
     parents = recording.parents(position)
     divisor = recording.stats(parents[1]) if name == "div" and len(parents) > 1 else None
     return bool(stats.nan) and divisor is not None and bool(divisor.zero)
+
+
+def _fractional(recording: Recording, position: int) -> bool:
+    """Whether a result is a power between 0 and 1 of a base that has a 0: told by its smallest other element."""
+    after, parents = recording.stats(position), recording.parents(position)
+    before = recording.stats(parents[0]) if len(parents) == 1 else None
+    if before is None or not before.zero or before.zero != after.zero or not before.absmin or not after.absmin:
+        return False
+    return before.absmin != 1.0 and 0.0 < math.log(after.absmin) / math.log(before.absmin) < 0.99
+
+
+def _at_edge(recording: Recording, position: int) -> bool:
+    """Whether some argument is 1 or -1, where the result has a gradient."""
+    row, parents = recording.row(position), recording.parents(position)
+    stats = recording.stats(parents[0]) if parents else None
+    if row is None or row[NODE] < 0 or stats is None or stats.max is None or stats.min is None:
+        return False
+    return bool(stats.max >= 1.0 or stats.min <= -1.0)
 
 
 def _infinite_factor(recording: Recording, at: int) -> bool:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nanlab.analysis.fixes._following import made_of, name_of
 from nanlab.analysis.fixes._neighbours import MOVES
-from nanlab.trace.recording import BACKWARD, DTYPE, LINE, NODE, OP, PHASE, Recording
+from nanlab.analysis.fixes._replay import Step, bad_elements, function_of
+from nanlab.trace.recording import BACKWARD, LINE, NODE, OP, PHASE, Recording
 
 MOST_STEPS = 3  # operations after the failed one; views are not counted
 MOST_PATHS = 16
-Step = Callable[[Tensor], Tensor]
 
-# Of one tensor and nothing else, so that they can be run again.
-_UNARY = frozenset(
-    """log log2 log10 log1p lgamma sqrt rsqrt reciprocal exp expm1 sinh cosh abs neg square tanh sigmoid relu acos asin
-    acosh atanh atan sin cos erf erfinv""".split()
-)
-_SHIFTS = frozenset("add sub rsub".split())
-_CLAMPS = frozenset("clamp clamp_min clamp_max".split())
 _HIDES = frozenset("where masked_fill nan_to_num nansum nanmean".split())
 _NAMES = {"div": "division", "reciprocal": "division", "sqrt": "root", "rsqrt": "root", "pow": "power"}
 
@@ -40,7 +32,9 @@ class Onward:
     run: Step
     known: bool  # False: a number or tensor in it was not recorded; only what becomes of a 0 is told
     carries: bool  # whether it passes on a gradient
-    hidden: bool  # its result goes through a mask, which may hide what is bad of it
+    bad: int  # elements of its result that were not finite
+    passed: int | None  # and of them those that came through the mask that follows; None: none does
+    shared: bool  # it divides something else that carries a gradient
 
     @property
     def title(self) -> str:
@@ -86,106 +80,36 @@ def _step(recording: Recording, at: int, call: int, slots: list[int]) -> Onward 
     assert row is not None
     name = recording.ops.items[row[OP]].rstrip("_")
     alone = len(recording.operands(call)) == len(slots) == 1
-    made = _function(recording, name, at, call, row, slots, alone)
+    made = function_of(recording, name, at, call, row, slots, alone)
     if made is None:
         return None
     run, known = made
-    names = (recording.ops.items[recording.row(c)[OP]] for c in _readers(recording, call))  # type: ignore[index]
-    hidden = any(reader.rstrip("_") in _HIDES for reader in names)
-    return Onward(name, recording.places[row[LINE]][1], run, known, row[NODE] >= 0, hidden)
+    return Onward(
+        name,
+        recording.places[row[LINE]][1],
+        run,
+        known,
+        carries=row[NODE] >= 0,
+        bad=_bad(recording, call),
+        passed=max((_bad(recording, c) for c in made_of(recording, call) if _hides(recording, c)), default=None),
+        shared=name == "div" and slots == [1] and not alone and _carries(recording, recording.parents(call)[0]),
+    )
 
 
-def _function(
-    recording: Recording, name: str, at: int, call: int, row: tuple[int, ...], slots: list[int], alone: bool
-) -> tuple[Step, bool] | None:
-    """The function, and whether it is exactly what ran."""
-    if name in MOVES:
-        return _same, True
-    if name == "_to_copy":
-        dtype = recording.dtypes.items[row[DTYPE]]
-        return (lambda t: t.to(dtype)), True
-    if name in _UNARY and alone:
-        function: Step = getattr(torch, name)
-        return function, True
-    if name in _CLAMPS and alone:
-        return _clamped(recording, name, call)
-    if name in _SHIFTS and alone:
-        return _shifted(recording, name, at, call)
-    if name == "pow" and alone and slots == [0]:
-        return _power(recording, at, call)
-    if name in ("mul", "div"):
-        return _scaled(recording, name, at, call, slots, alone)
-    return None
+def _bad(recording: Recording, position: int) -> int:
+    stats = recording.stats(position)
+    return 0 if stats is None else bad_elements(stats)
 
 
-def _same(t: Tensor) -> Tensor:
-    return t
+def _hides(recording: Recording, position: int) -> bool:
+    row = recording.row(position)
+    return row is not None and name_of(recording, row) in _HIDES
 
 
-def _clamped(recording: Recording, name: str, call: int) -> tuple[Step, bool] | None:
-    bounds, stats = recording.bounds.get(call, ()), recording.stats(call)
-    if not bounds or stats is None or stats.min is None:
-        return None
-    if len(bounds) == 2:
-        return (lambda t: t.clamp(*bounds)), True
-    if name == "clamp_min" or (name == "clamp" and bounds[0] <= stats.min):
-        return (lambda t: t.clamp_min(bounds[0])), True
-    return (lambda t: t.clamp_max(bounds[0])), True
-
-
-def _shifted(recording: Recording, name: str, at: int, call: int) -> tuple[Step, bool] | None:
-    """A sum with a Python number, told by what became of the other elements; 1 - x where there are none."""
-    before, after = recording.stats(at), recording.stats(call)
-    sign = -1.0 if name == "rsub" else 1.0
-    if before is None or after is None or before.max is None or after.max is None:
-        return ((lambda t: 1.0 - t), False) if name == "rsub" else None
-    shift = after.max - (sign * before.max if sign > 0 else -before.min)
-    return (lambda t: sign * t + shift), True
-
-
-def _power(recording: Recording, at: int, call: int) -> tuple[Step, bool] | None:
-    """A power by a number, told by its other elements; None where some base was negative: it is a whole number then."""
-    before, after = recording.stats(at), recording.stats(call)
-    if before is None or after is None or (before.min is not None and before.min < 0):
-        return None
-    base = before.max
-    if not base or not after.max or not after.min or base == 1 or after.min <= 0:
-        return _same, False
-    for top, bottom in ((after.max, after.min), (after.min, after.max)):
-        p = math.log(top) / math.log(base)
-        if before.min and abs(math.log(bottom) - p * math.log(before.min)) < 1e-2 * max(1.0, abs(math.log(bottom))):
-            return partial(_raised, p=p), True
-    return _same, False
-
-
-def _raised(t: Tensor, p: float) -> Tensor:
-    return t**p
-
-
-def _scaled(
-    recording: Recording, name: str, at: int, call: int, slots: list[int], alone: bool
-) -> tuple[Step, bool] | None:
-    """A product or quotient; what it is multiplied with counts as 1 where it is not known."""
-    if alone:
-        factor = _ratio(recording, at, call)
-        return ((lambda t: t * factor), True) if factor else (_same, False)
-    if len(slots) > 1:
-        return (torch.square, True) if name == "mul" else None
-    if name == "div" and slots == [1]:
-        return torch.reciprocal, False
-    return _same, False
-
-
-def _ratio(recording: Recording, at: int, call: int) -> float:
-    """The Python number that a result was multiplied by, told by its finite elements; 0 where they do not tell."""
-    before, after = recording.stats(at), recording.stats(call)
-    if before is None or after is None or not before.max or after.max is None or not before.min or after.min is None:
-        return 0.0
-    for low, high in ((after.min, after.max), (after.max, after.min)):
-        first, second = high / before.max, low / before.min
-        if abs(first - second) <= 1e-3 * abs(first):
-            return float(first)
-    return 0.0
+def _carries(recording: Recording, position: int) -> bool:
+    """Whether a row or source carries a gradient, as far as is known."""
+    row = recording.row(position) if position >= 0 else None
+    return row[NODE] >= 0 if row is not None else position < 0
 
 
 @dataclass(frozen=True)
@@ -223,7 +147,7 @@ def followed(
             fits = incoming is not None and incoming.shape == zero.shape
             zero = spoilt | (incoming == 0) if fits else spoilt
         for path in paths:
-            found = None if backward else _lost(path, now, spoilt)
+            found = _divides_others(path, now, spoilt) if backward else _lost(path, now, spoilt)
             if found is None and wanted and all(step.carries for step in path) and _steep(path, now, zero):
                 found = _lost_backward(path, changed, plain, operands, wanted, zero)
             if found is not None:
@@ -268,8 +192,22 @@ def _lost(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
         if not known:
             lost = lost & (value == 0)
         if bool(lost.any()):
-            return None if step.hidden else _named(step, value[lost])
+            hidden = step.passed is not None and step.passed < step.bad  # then the gradient tells
+            return None if hidden else _named(step, value[lost])
+        others = torch.isfinite(value) & ~torch.isfinite(after)
+        reached = step.passed is None or step.passed > int(spoilt.sum())
+        if reached and bool((others if known else others & (value == 0)).any()):
+            return Doubt(f"{step.title} is not finite for other elements, too", False)
         value = after
+    return None
+
+
+def _divides_others(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
+    """A 0 that is divided by, though nothing arrives there: 0 / 0 is the gradient of what is divided."""
+    for step in path:
+        if step.shared and bool((spoilt & (value == 0)).any()):
+            return Doubt(f"{step.title} divides by the 0 that comes of it", True)
+        value = step.run(value)
     return None
 
 

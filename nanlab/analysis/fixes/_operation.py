@@ -60,6 +60,7 @@ class Operation:
     line: int = 0  # of the user's file
     unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
     here: str = ""  # which other operation of the same line does
+    unreached: int | None = None  # elements to which 0 or NaN came in as gradient, where that was recorded
     carrying: tuple[int, ...] | None = None  # which operands carry a gradient; None: all that may
     onward: tuple[Path, ...] = ()  # what reads its value, as far as it can be run again
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
@@ -107,7 +108,7 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
     step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
     if step is not None:
         op.options["optimizer"] = step.optimizer
-    after = made_of(recording, call)
+    after, reached = made_of(recording, call), differentiates and _reached(recording, row)
     positive = positive_maker(op.name, line, before)
     return replace(
         op,
@@ -115,12 +116,12 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         unrelated=fails_too(recording, call, after, None, positive.position) if positive is not None else "",
         divides=divides(recording, call),
         logged=logarithm_after(recording, call),
-        trapped=trap(recording, call) if differentiates else "",
+        trapped=trap(recording, call) if reached else "",
         ahead=products_after(recording, call),
         behind=products_before(recording, call) if differentiates else (),
         beside=fails_too(recording, call, after) or same_elsewhere(recording, call),
         here=fails_too(recording, call, after, here=True),
-        carrying=_carrying(recording, row, op.operands) if differentiates else (),
+        carrying=_carrying(recording, row, op.operands) if reached else (),
         onward=paths_after(recording, call),
         makers=before,
         module=recording.modules.items[row[MODULE]],
@@ -150,7 +151,22 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
     found = Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
     forward = above if above is not None else row
     line = recording.places[info.line][1] if info is not None else 0
-    return replace(found, line=line, onward=onward, carrying=_carrying(recording, forward, operands))
+    taken = [source for run in recording.node_runs if run.node == row[NODE] for source in run.taken]
+    stats = recording.stats(taken[0]) if len(taken) == 1 else None
+    return replace(
+        found,
+        line=line,
+        onward=onward,
+        carrying=_carrying(recording, forward, operands),
+        unreached=int(stats.zero + stats.nan) if stats is not None and stats.known else None,  # NaN: 0 / NaN
+    )
+
+
+def _reached(recording: Recording, row: tuple[int, ...]) -> bool:
+    """Whether a backward pass came, or may still have come, to the node of a forward row: not to what was detached."""
+    step = recording.step_of(row[CALL])
+    runs = [run for run in recording.node_runs if recording.step_of(run.position) == step]
+    return not runs or row[NODE] < 0 or any(run.node == row[NODE] for run in runs)
 
 
 def _carrying(recording: Recording, row: tuple[int, ...], operands: tuple[Any, ...]) -> tuple[int, ...]:
