@@ -72,7 +72,7 @@ class NanMagics(Magics):
         type=positive,
         metavar="N",
         default=2,
-        help="keep the full op table of the last N steps, one summary row for each earlier step (default: 2)",
+        help="keep the full op table of the last N steps (and of the first faulty ones), one summary row for each other step (default: 2)",
     )
     @argument(
         "--on-fault",

@@ -55,7 +55,7 @@ class watch:
 
     model: names the modules by their attribute path; without it they are named as they run.
     steps: stop after this many training steps.
-    keep: keep the full operation table of this many last steps; an earlier step keeps one summary row.
+    keep: keep the full operation table of this many last steps, and of those in which the first faults began; another step keeps one summary row.
     on_fault: "stop" ends the block at the first harmful fault (the program goes on after the block), "record" goes on.
     shadow: torch.float32 (or "float32"): recompute each half-precision operation in float32 too.
 
