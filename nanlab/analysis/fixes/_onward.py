@@ -179,22 +179,21 @@ def _leaves(operands: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
 
 
 def _lost(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
-    """The first step that makes a finite value infinite or NaN, among the elements that were spoilt."""
+    """The first step that makes a finite value infinite or NaN: of an element that was spoilt, or on its own account."""
     known = True
     for step in path:
         after, known = step.run(value), known and step.known
         if step.name == "pow" and not step.known:
-            lost = spoilt & (value < 0)
-            return (
-                Doubt(f"{step.title} may be taken of a negative number that comes of it", False) if lost.any() else None
-            )
+            if not bool((spoilt & (value < 0)).any()):
+                return None
+            return Doubt(f"{step.title} may be taken of a negative number that comes of it", False)
         lost = spoilt & torch.isfinite(value) & ~torch.isfinite(after)
         if not known:
             lost = lost & (value == 0)
-        if bool(lost.any()):
-            hidden = step.passed is not None and step.passed < step.bad  # then the gradient tells
-            return None if hidden else _named(step, value[lost])
-        others = torch.isfinite(value) & ~torch.isfinite(after)
+        hidden = step.passed is not None and step.passed < step.bad  # then the gradient tells
+        if bool(lost.any()) and not hidden:
+            return _named(step, value[lost])
+        others = ~spoilt & torch.isfinite(value) & ~torch.isfinite(after)
         reached = step.passed is None or step.passed > int(spoilt.sum())
         if reached and bool((others if known else others & (value == 0)).any()):
             return Doubt(f"{step.title} is not finite for other elements, too", False)
