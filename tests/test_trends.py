@@ -315,5 +315,5 @@ def test_a_jump_is_no_trend_and_growth_that_goes_on_after_one_is() -> None:
         [22.8, 22.9, 23.0],
     )  # log2 of an optimizer's rescaled rate, as it was seen
     assert fit(np.array(low + high), 128.0) is None
-    going_on = fit(np.array(low + [22.8, 32.0, 41.0]), 128.0)
+    going_on = fit(np.array([*low, 22.8, 32.0, 41.0]), 128.0)
     assert going_on is not None and going_on[1] > 0

@@ -133,3 +133,13 @@ def test_full_precision_has_no_such_place() -> None:
     with nanlab.watch(on_fault="record") as trace:
         (x + 1e-9).sum().backward()
     assert not len(first_losses(trace))
+
+
+def test_an_epsilon_of_a_library_is_told_only_where_there_is_a_zero_to_prevent() -> None:
+    def losses(row: torch.Tensor) -> int:
+        with nanlab.watch(on_fault="record") as trace:
+            torch.nn.functional.normalize(row.half(), dim=-1).sum()
+        return sum(f.cause == "eps-underflow" for f in trace.findings)
+
+    assert losses(torch.ones(2, 3)) == 0
+    assert losses(torch.tensor([[0.0, 0.0], [1.0, 1.0]])) == 1

@@ -138,3 +138,16 @@ def test_memory_that_nobody_wrote_has_an_empty_histogram_and_the_report_is_whole
     row = trace.ops.query("op == 'empty'").index[0]
     assert trace.histogram(int(row)).empty
     assert "of the report failed" not in trace.report()._repr_html_()
+
+
+def test_what_was_watched_counts_the_steps_that_were_folded_too() -> None:
+    x = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([x], 0.1)
+    with nanlab.watch(keep=1) as trace:
+        for _ in range(6):
+            optimizer.zero_grad()
+            (x * 2).sum().backward()
+            optimizer.step()
+    text = repr(trace.report())
+    assert len(trace.ops) < trace.recording.end
+    assert f"{trace.recording.end} operation results; 6 training steps; forward, backward, optimizer" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import DTYPE, FACTOR, FLAGS, LINE, MODULE, OP, PHASE, PHASES, STAT, Recording
+from nanlab.trace.recording import DTYPE, FACTOR, FLAGS, LINE, MODULE, OP, OPTIMIZER, PHASE, PHASES, STAT, Recording
 
 if TYPE_CHECKING:
     from nanlab.stats import TensorStats
@@ -25,6 +26,7 @@ SUMS = frozenset("mm bmm addmm baddbmm convolution linear mean".split())
 ADDS = frozenset("add add_ sub sub_ rsub".split())
 FLOORS = frozenset("clamp clamp_ clamp_min clamp_min_".split())
 LEAST = 0.01  # share of a result's values from which its loss is listed
+_NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
 COLUMNS = "position step phase op module file line source dtype numel lost share largest told_by".split()
 
 
@@ -83,7 +85,7 @@ def _loss_of(trace: Trace, position: int, row: tuple[int, ...]) -> _Loss | None:
         return None
     op = recording.ops.items[row[OP]]
     ways: list[Callable[[], _Loss | None]] = [
-        lambda: _epsilon(recording, position, row, op, stats),
+        lambda: _epsilon(trace, position, row, op, stats),
         lambda: _twin(recording, position),
     ]
     if position not in recording.shadows:
@@ -130,8 +132,13 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
     return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
 
 
-def _epsilon(recording: Recording, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:
-    """A Python number that was added, or taken as floor, and that the dtype rounds to zero."""
+def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:
+    """A Python number that was added, or taken as floor, and that the dtype rounds to zero.
+
+    One that the user's line does not spell is a library's own, and told only where there is a zero that it should prevent;
+    an optimizer's own has a cause of its own.
+    """
+    recording = trace.recording
     if op not in ADDS | FLOORS:
         return None
     before = [recording.stats(source) for source, _ in recording.operands(position)]
@@ -139,7 +146,10 @@ def _epsilon(recording: Recording, position: int, row: tuple[int, ...], op: str,
         return None
     limit = format_of(recording.dtypes.items[row[DTYPE]]).rounds_to_zero
     vanished = [abs(x) for x in recording.bounds.get(position, ()) if 0.0 < abs(x) <= limit]
-    return _Loss(stats.numel, stats.numel, max(vanished), "epsilon") if vanished else None
+    spelled = {float(number) for number in _NUMBER.findall(_text(trace, row))}
+    matters = stats.zero > 0 and row[PHASE] != OPTIMIZER
+    told = [x for x in vanished if matters or x in spelled]
+    return _Loss(stats.numel, stats.numel, max(told), "epsilon") if told else None
 
 
 def _text(trace: Trace, row: tuple[int, ...]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from nanlab.trace.recording import PHASES
 from nanlab.views import _finding, _losses
 from nanlab.views._html import TINTS, badge, escape, fold, plural, sentence
 from nanlab.views._static import gain_picture, steps_picture
@@ -78,11 +79,13 @@ class Report:
 
 
 def covered(trace: Trace) -> str:
-    """What was watched: operations, steps, phases, seconds."""
+    """What was watched: operations, also those of steps that were folded since, steps, phases, seconds."""
     ops, steps_ = trace.ops, trace.steps
-    phases = [str(name) for name in ops["phase"].astype(str).unique()]
+    results = int(steps_["ops"].sum()) if "ops" in steps_ else len(ops)
+    present = set(ops["phase"].astype(str))
+    phases = [name for name in PHASES if name in present]
     seconds = float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
-    parts = [plural(len(ops), "operation result"), plural(len(steps_), "training step"), ", ".join(phases)]
+    parts = [plural(results, "operation result"), plural(len(steps_), "training step"), ", ".join(phases)]
     return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else ""] if part)
 
 
