@@ -631,6 +631,24 @@ print(thread.daemon, *(f"nanlab.stats.{name}" in sys.modules for name in ("_cpu3
 """
 
 
+FORKED = """
+import os
+from nanlab.stats import load_early
+load_early()
+child = os.fork()
+if child == 0:
+    import numba
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_worker_that_is_forked_while_kernels_are_loaded_can_import_what_they_import() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["7"]
+
+
 def test_kernels_are_loaded_in_a_thread_before_anybody_needs_them() -> None:
     done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "True", "True"]

@@ -43,7 +43,8 @@ def _forked() -> None:
         recorder.off = True  # a DataLoader worker inherits the watch; it is not the program that is watched
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _keep_dynamo_out() -> None:

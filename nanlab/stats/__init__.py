@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import torch
@@ -18,8 +19,16 @@ def load_early() -> threading.Thread:
     Whoever needs them before waits for it: Python lets one thread at a time import a module.
     """
     thread = threading.Thread(target=_use_each_kernel, name="nanlab kernels")
+    if hasattr(os, "register_at_fork"):
+        # A DataLoader worker that was forked meanwhile could never import what this thread is just importing, numba for one.
+        os.register_at_fork(before=lambda: _wait_for(thread))
     thread.start()
     return thread
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    if thread.is_alive() and thread is not threading.current_thread():
+        thread.join()
 
 
 def _use_each_kernel() -> None:
