@@ -32,6 +32,8 @@ def _tensors(value: Any) -> list[Tensor]:
 def _copies_of_written(func: Any, plan: Plan, args: Any, kwargs: Any) -> dict[int, Tensor]:
     """A copy, by identity, of each wider tensor that the operation writes: the twin is computed first and must not write it too."""
     copies: dict[int, Tensor] = {}
+    if plan.plain:
+        return copies
     names = [argument.name for argument in func._schema.arguments]
     for where in (*plan.writes, *plan.hidden):
         at = names.index(where) if isinstance(where, str) else where

@@ -32,9 +32,8 @@ class TrainingRecorder:
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
         self.looking = Looking(ops.recording, history)
-        self.judge: Callable[[Sequence[int | None]], None] = lambda taken: (
-            None
-        )  # called where a harmful fault may stop the program, with the gradients that are about to be used
+        # Called where a harmful fault may stop the program, with the rows of the gradients that are about to be used.
+        self.judge: Callable[[Sequence[int | None]], None] = lambda taken: None
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
