@@ -145,7 +145,7 @@ def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: 
     if len(before) != 1 or before[0] is None or before[0] != stats:
         return None
     limit = format_of(recording.dtypes.items[row[DTYPE]]).rounds_to_zero
-    vanished = [abs(x) for x in recording.bounds.get(position, ()) if 0.0 < abs(x) <= limit]
+    vanished = [abs(x) for x in recording.scalars.get(position, ()) if 0.0 < abs(x) <= limit]
     spelled = {float(number) for number in _NUMBER.findall(_text(trace, row))}
     matters = stats.zero > 0 and row[PHASE] != OPTIMIZER
     told = [x for x in vanished if matters or x in spelled]

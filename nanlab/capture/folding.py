@@ -144,7 +144,7 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
 def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) -> None:
     old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
     recording.bad.difference_update(old)
-    for table in (recording.status, recording.shadows, recording.bounds):
+    for table in (recording.status, recording.shadows, recording.scalars):
         for position in [p for p in table if p < limit and p not in wanted]:
             del table[position]
     for number, source in list(recording.sources.items()):

@@ -40,8 +40,10 @@ RISKY_IN_PLACE = frozenset(
 )
 
 
-# What adds an epsilon, or keeps values inside bounds: the Python numbers of such a call are noted.
-_BOUNDS = frozenset("add add_ sub sub_ rsub clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_".split())
+# The Python numbers of such a call are noted: epsilons, bounds, factors, exponents.
+_WITH_SCALARS = frozenset(
+    "add add_ sub sub_ rsub mul mul_ div div_ pow pow_ clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_".split()
+)
 RISKY_IN_OPTIMIZER = frozenset("sqrt_ rsqrt_ reciprocal_ div_ pow_ log_".split())
 
 
@@ -69,7 +71,7 @@ class Plan:
     reads_out: bool = False  # it turns a tensor into a Python number
     scales: bool = False  # it multiplies or divides, perhaps by a Python number
     pads: bool = False  # the result holds the elements of the first operand, and zeros
-    bounds: bool = False  # it adds a Python number, or takes some as bounds
+    scalars: bool = False  # the Python numbers among its operands are noted
     number: int = -1  # of the name, in the recording
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
@@ -116,7 +118,7 @@ def plan_for(func: Any, names: Names) -> Plan:
         reads_out=name == "_local_scalar_dense",
         scales=name in ("mul", "mul_", "div", "div_"),
         pads=name in ("select_backward", "slice_backward"),
-        bounds=name in _BOUNDS,
+        scalars=name in _WITH_SCALARS,
         number=names(name),
         indexes=name in INDEXING,
     )

@@ -106,8 +106,8 @@ class Writing:
             self._flags |= UNINIT
         elif plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
             self._flags |= FACTOR
-        elif plan.bounds:
-            self._note_bounds(call, args)
+        if plan.scalars:
+            self._note_scalars(call, args)
         bad, output = False, 0
         for target in targets:
             bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
@@ -125,11 +125,11 @@ class Writing:
             self.special(plan.special, call, args)
         return call
 
-    def _note_bounds(self, call: int, args: Any) -> None:
-        """Keep the Python numbers that are added, or that values are kept between."""
-        numbers = tuple(v for v in args[1:] if v.__class__ is float)
+    def _note_scalars(self, call: int, args: Any) -> None:
+        """Keep the Python numbers among the operands."""
+        numbers = tuple([v for v in args[1:] if v.__class__ is float or v.__class__ is int])
         if numbers:
-            self.recording.bounds[call] = numbers
+            self.recording.scalars[call] = numbers
 
     def record_node(self, node: Any, name: str, taken: list[Tensor], given: list[Tensor]) -> None:
         """One row for each gradient that a node gave, where its operations were not observed."""

@@ -93,7 +93,7 @@ def _carriers(around: Neighbourhood, position: int) -> list[int]:
 def _adds_no_less(around: Neighbourhood, position: int) -> bool:
     """Whether what an addition adds is a number that is not negative."""
     others = around.parents(position)[1:]
-    numbers = [around.recording.value(p) for p in others] + [*around.recording.bounds.get(position, ())]
+    numbers = [around.recording.value(p) for p in others] + [*around.recording.scalars.get(position, ())]
     return all(around.numel_at(p) == 1 for p in others) and all(x is not None and x >= 0 for x in numbers)
 
 

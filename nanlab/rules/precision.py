@@ -90,7 +90,7 @@ def vanished_epsilon(fault: Fault) -> int | None:
 
 def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.dtype) -> bool:
     """Whether what an operation adds, or clamps to, is not zero before it is rounded to the dtype."""
-    numbers = fault.recording.bounds.get(position)
+    numbers = fault.recording.scalars.get(position)
     if op in ("add", "sub", "rsub"):
         return any(numbers or (1.0,)) and _low(dtype) and _same_numbers(fault, position)
     if op not in _CLAMPS:
@@ -107,7 +107,7 @@ def _vanished(numbers: Iterable[float], dtype: torch.dtype) -> list[float]:
 
 def _meant_to_keep_off_one(fault: Fault, position: int) -> bool:
     """Whether the bound of a clamp to 1 is below 1 before it is rounded to the dtype."""
-    numbers = fault.recording.bounds.get(position, ())
+    numbers = fault.recording.scalars.get(position, ())
     return any(0.5 < x < 1.0 for x in numbers) or bool(_ONE_MINUS.search(fault.text_at(position)))
 
 
@@ -146,7 +146,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
     if stats is not None and stats.max == 1.0 and not stats.zero:
         why = f"1 minus an epsilon is 1 in {dtype}, whose spacing below 1 is {number(limits.ulp / 2)}"
     else:
-        known = _vanished(fault.recording.bounds.get(position, ()), getattr(torch, dtype))
+        known = _vanished(fault.recording.scalars.get(position, ()), getattr(torch, dtype))
         which = f"the epsilon {number(known[0])}" if known else "the epsilon"
         why = f"{which} is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
     title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"

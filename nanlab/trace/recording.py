@@ -193,7 +193,7 @@ class Recording:
     kept: dict[int, Kept] = field(default_factory=dict)
     standing: dict[int, Kept] = field(default_factory=dict)  # by parameter: an update that changed nothing
     shadows: dict[int, Shadow] = field(default_factory=dict)
-    bounds: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by call: what it adds, or clamps to
+    scalars: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by call: what it adds, clamps to, scales by
     node_runs: NodeRuns = field(default_factory=NodeRuns)
     passes: list[BackwardPass] = field(default_factory=list)
     nodes: Nodes = field(default_factory=Nodes)

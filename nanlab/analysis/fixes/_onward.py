@@ -52,11 +52,11 @@ def paths_after(recording: Recording, position: int) -> tuple[Path, ...]:
     found: list[Path] = []
     for at, path in islice(waiting, MOST_PATHS):
         for call, slots in _readers(recording, at).items():
-            step = _step(recording, at, call, slots)
+            step = _step(recording, call, slots)
             if step is None:
                 continue
             longer = path if step.name in MOVES else (*path, step)
-            if len(longer) < MOST_STEPS and step.name != "pow":
+            if len(longer) < MOST_STEPS:
                 waiting.append((call, longer))
             if longer:
                 found.append(longer)
@@ -74,13 +74,13 @@ def _readers(recording: Recording, position: int) -> dict[int, list[int]]:
     return found
 
 
-def _step(recording: Recording, at: int, call: int, slots: list[int]) -> Onward | None:
+def _step(recording: Recording, call: int, slots: list[int]) -> Onward | None:
     """A call as a function of the result that it reads; None where it cannot be run again."""
     row = recording.row(call)
     assert row is not None
     name = recording.ops.items[row[OP]].rstrip("_")
     alone = len(recording.operands(call)) == len(slots) == 1
-    made = function_of(recording, name, at, call, row, slots, alone)
+    made = function_of(recording, name, call, row, slots, alone)
     if made is None:
         return None
     run, known = made
