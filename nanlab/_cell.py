@@ -1,14 +1,20 @@
-"""IPython's side of a watched cell: its first line is rewritten, its end is an event, and what is not shown."""
+"""IPython's side of a watched cell: its first line is rewritten, its end is an event, what is not shown, and what is told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from nanlab._progress import Progress
+from nanlab.trace import Trace
+
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 CELL_MAGIC = "%%nanwatch"
@@ -35,7 +41,7 @@ def cell_as_line(lines: list[str]) -> list[str]:
 class UntilCellEnds:
     """Calls ``done(result)`` once when the running cell ends, in whatever way; cells run inside it do not count."""
 
-    def __init__(self, shell: InteractiveShell, done: Callable[[ExecutionResult | None], None]) -> None:
+    def __init__(self, shell: InteractiveShell, done: Callable[[ExecutionResult | None], object]) -> None:
         self.shell = shell
         self.done = done
         self.depth = 0
@@ -92,6 +98,36 @@ class Silenced:
     def __exit__(self, *exc: object) -> None:
         self.shell.custom_exceptions = self.exceptions
         self.shell.CustomTB = self.handler
+
+
+@dataclass
+class Run:
+    """One watched cell, from its first line to its end."""
+
+    watching: Any  # the context manager of watch(), entered
+    trace: Trace
+    options: Namespace
+    silenced: Silenced
+    end: UntilCellEnds
+    progress: Progress
+    armed: bool  # whether it was started for the cell, not by it
+    doubled: bool  # whether it took the place of a watch of the same cell
+    before: Trace | None  # nanlab.last when it began
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether there is something to report: of an armed watch only where the model was at work, or a fault ended the cell.
+
+        A cell that looks at a trace calls operators too; its watch must not take the place of what is looked at.
+        """
+        trace = self.trace
+        if not self.armed or trace.recording.ended == "fault":
+            return True
+        if not trace.recording.end:
+            return False
+        if (trace.ops["module"] != "").any() or len(trace.parameters):
+            return True
+        return self.options.model is None and bool(len(trace.backward) or trace.findings)
 
 
 @contextmanager

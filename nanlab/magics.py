@@ -6,7 +6,6 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -15,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 from torch import nn
 
-from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Silenced, UntilCellEnds, cell_as_line, failing_formatters
+from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Run, Silenced, UntilCellEnds, cell_as_line, failing_formatters
 from nanlab._completion import nanwatch_matcher
 from nanlab._models import find_model
 from nanlab._options import described, positive, variable
@@ -33,21 +32,9 @@ if TYPE_CHECKING:
 COMMENT = re.compile(r"(^|\s)#.*")
 
 
-@dataclass
-class Run:
-    """One watched cell, from its first line to its end."""
-
-    watching: Any  # the context manager of watch(), entered
-    trace: Trace
-    options: Namespace
-    silenced: Silenced
-    end: UntilCellEnds
-    progress: Progress
-
-
 @magics_class
 class NanMagics(Magics):
-    """The magics of nanlab, and what they know: the options armed, the cell being watched, the last trace."""
+    """The magics of nanlab, and what they know: the options armed, the cell being watched."""
 
     shell: InteractiveShell
 
@@ -55,7 +42,6 @@ class NanMagics(Magics):
         super().__init__(shell)
         self.armed: Namespace | None = None
         self.running: Run | None = None
-        self.last: Trace | None = None
         shell.events.register("pre_run_cell", self.before_cell)
 
     @no_var_expand
@@ -133,11 +119,13 @@ class NanMagics(Magics):
         except NanlabError as error:
             raise UsageError(str(error)) from None
 
-    def start(self, options: Namespace) -> None:
+    def start(self, options: Namespace, armed: bool = False) -> None:
         """Watch the running cell until it ends; a watch that already covers it is replaced."""
-        model = self.model(options)
+        model, doubled, before = self.model(options), self.running is not None, last()
         if self.running is not None:
-            note("this cell was watched already; the options given last hold")
+            if not self.running.doubled:
+                note("this cell was watched already; the options given last hold")
+            before = self.running.before
             self.abandon()
         try:
             watching = watch(
@@ -151,7 +139,8 @@ class NanMagics(Magics):
             raise UsageError(str(error)) from None
         silenced = Silenced(self.shell, StepsDone)
         silenced.__enter__()
-        self.running = Run(watching, trace, options, silenced, UntilCellEnds(self.shell, self.finish), progress)
+        end = UntilCellEnds(self.shell, self.finish)
+        self.running = Run(watching, trace, options, silenced, end, progress, armed, doubled, before)
 
     def abandon(self) -> None:
         """End the watch of the running cell without a report."""
@@ -162,26 +151,36 @@ class NanMagics(Magics):
             run.progress.end()
             run.end.cancel()
 
-    def finish(self, result: ExecutionResult | None) -> None:
-        """End the watch with its cell, and show what it found."""
+    def conclude(self) -> bool:
+        """End the watch of the running cell here, as its end would; whether anything was reported."""
+        if self.running is None:
+            return False
+        self.running.end.cancel()
+        return self.finish(None)
+
+    def finish(self, result: ExecutionResult | None) -> bool:
+        """End the watch with its cell, and show what it found; whether anything was reported."""
         run, self.running = self.running, None
         if run is None:
-            return
+            return False
         run.silenced.__exit__()
         run.progress.end()
         error = result.error_in_exec if result is not None else None
         run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
-        if not run.trace.recording.end and self.armed is not None:
-            return  # an armed watch says nothing of a cell without torch
-        self.last = run.trace
+        if not run.is_telling:
+            set_last(run.before)
+            return False
         if run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
-        if not run.options.quiet:
-            self.shown(lambda: report_of(run.trace))
-            if isinstance(error, Exception) and not isinstance(error, UsageError):
-                self.shown(lambda: explain(error))
+        if run.options.quiet:
+            _ = run.armed and run.trace.findings  # now: in a following cell the fixes it tries would be watched too
+            return False
+        self.shown(lambda: report_of(run.trace))
+        if isinstance(error, Exception) and not isinstance(error, UsageError):
+            self.shown(lambda: explain(error))
+        return True
 
     def shown(self, make: Callable[[], Any]) -> None:
         """Display what ``make()`` returns, if anything; where that fails, a note, and the user's cell stands."""
@@ -210,19 +209,21 @@ class NanMagics(Magics):
         if was is None and self.running is not None:
             note(f"{CELL_MAGIC} ends with its cell; nothing to switch off")
             return
-        self.abandon()
-        hint = (
-            "; your model of that name: %nanwatch (off)" if isinstance(self.shell.user_ns.get("off"), nn.Module) else ""
-        )
+        self.conclude()
+        named_off = isinstance(self.shell.user_ns.get("off"), nn.Module)
+        hint = "; your model of that name: %nanwatch (off)" if named_off else ""
         print(("no longer watching" if was else "nothing was being watched") + hint)
 
     def status(self) -> None:
-        """Say what is watched, and show the last report again; making it is not to be recorded."""
+        """Say what is watched, and show the last report again; in an armed cell that of what ran before this line."""
         if self.armed is not None:
-            self.abandon()
             print(f"watching every following cell{described(self.armed)}; %nanwatch off ends it")
-        if self.last is not None:
-            self.shown(self.last.report)
+            if self.conclude():
+                return
+        if self.running is not None:
+            print("watching this cell; the report comes at its end")
+        elif (trace := last()) is not None:
+            self.shown(trace.report)
         elif self.armed is None:
             print(f"nothing watched yet; try: {CELL_MAGIC} -o trace")
 
@@ -231,13 +232,15 @@ class NanMagics(Magics):
         if self.armed is None or self.running is not None:
             return
         try:
-            self.start(self.armed)
+            self.start(self.armed, armed=True)
         except UsageError as error:
             self.armed = None
             note(f"{error} (no longer watching)")
 
     def forget(self) -> None:
         """Take back everything registered with the shell."""
+        if self.armed is not None:
+            note("no longer watching, nanlab is unloaded; watch again with: %nanwatch model")
         self.armed = None
         self.abandon()
         self.shell.events.unregister("pre_run_cell", self.before_cell)
@@ -250,6 +253,20 @@ def report_of(trace: Trace) -> Any:
         return report
     display({"text/plain": repr(report)}, raw=True)
     return None
+
+
+def last() -> Trace | None:
+    """The most recent trace, whether a magic or a ``with`` block made it."""
+    import nanlab
+
+    return nanlab.last
+
+
+def set_last(trace: Trace | None) -> None:
+    """Put back the most recent trace: the run that ended just now does not count."""
+    import nanlab
+
+    nanlab.last = trace
 
 
 def note(text: str) -> None:

@@ -25,7 +25,7 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"formats"},
     {"errors"},
 ]
-SETS_LAST = "capture/"  # binds `nanlab.last`, the package's one mutable global, inside a function
+SETS_LAST = ("capture/", "magics.py")  # bind `nanlab.last`, the package's one mutable global, inside a function
 DOORS = (
     "trace/",
     "trace.py",

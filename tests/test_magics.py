@@ -240,6 +240,51 @@ def test_armed_watch_says_nothing_of_a_cell_without_torch(cell: Cell) -> None:
     assert ran.err == ""
 
 
+@pytest.mark.parametrize("options", ["model -o trace", "on -o trace"])
+def test_cells_that_only_look_leave_the_trace_of_an_armed_watch_alone(cell: Cell, options: str) -> None:
+    cell(f"import nanlab\n%nanwatch {options} -q --on-fault record")
+    cell("train(2, faulty)")
+    cell("first = trace")
+    for look in (
+        "trace.culprit; trace.stepper(); trace.underflow();",
+        "torch.zeros(3) + 1",
+        "model.weight.detach().isnan().any()",
+    ):
+        assert cell(look).success
+    assert cell("trace is first and nanlab.last is first").value is True
+    assert "sqrt" in cell("%nanwatch").text, "the last report is that of the training"
+
+
+def test_nanwatch_at_the_end_of_an_armed_cell_reports_what_ran_before_it(cell: Cell) -> None:
+    cell("%nanwatch model -o trace")
+    (shown,) = cell("train(4, healthy);\n%nanwatch").shown
+    assert "4 training steps" in shown
+    assert cell("len(trace.steps)").value == 4
+
+
+def test_off_at_the_end_of_an_armed_cell_reports_what_ran_before_it(cell: Cell) -> None:
+    cell("%nanwatch model -o trace")
+    ran = cell("train(4, healthy);\n%nanwatch off\ntrain(1, healthy);")
+    (shown,) = ran.shown
+    assert "4 training steps" in shown
+    assert ran.out == "no longer watching\n"
+    assert cell("len(trace.steps)").value == 4
+
+
+def test_nanwatch_inside_a_watched_cell_leaves_its_watch_running(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o trace\ntrain(1, healthy);\n%nanwatch\ntrain(1, healthy);")
+    assert ran.out == "watching this cell; the report comes at its end\n"
+    assert len(ran.shown) == 1
+
+
+def test_unloading_says_that_an_armed_watch_ends(
+    cell: Cell, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell("%nanwatch model")
+    magics.unload_ipython_extension(shell)
+    assert "no longer watching" in capsys.readouterr().err
+
+
 def test_armed_watch_stops_a_following_cell_at_its_fault(cell: Cell) -> None:
     cell("%nanwatch model")
     ran = cell("train(1, faulty)")
@@ -262,7 +307,15 @@ def test_nanwatch_alone_shows_the_last_report_again(cell: Cell) -> None:
     assert cell("%nanwatch").shown == report
 
 
-def test_nanwatch_alone_before_anything_says_what_to_type(cell: Cell) -> None:
+def test_nanwatch_alone_shows_the_last_run_of_a_with_block_too(cell: Cell) -> None:
+    cell("%%nanwatch model\ntrain(1, healthy)")
+    cell("import nanlab\nwith nanlab.watch(model):\n    train(7, healthy)")
+    (shown,) = cell("%nanwatch").shown
+    assert "7 training steps" in shown
+
+
+def test_nanwatch_alone_before_anything_says_what_to_type(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nanlab, "last", None)
     ran = cell("%nanwatch")
     assert ran.success
     assert ran.out == "nothing watched yet; try: %%nanwatch -o trace\n"
@@ -328,6 +381,9 @@ def test_doubled_watch_is_one_line_and_the_last_options_hold(cell: Cell) -> None
     ran = cell("%%nanwatch model -o first\n%%nanwatch model -o second\ntrain(1, healthy)")
     assert ran.value == 1
     assert ran.err == "nanwatch: this cell was watched already; the options given last hold\n"
+    assert cell("%nanwatch model").err == ""
+    assert cell("%%nanwatch model\n%%nanwatch model\ntrain(1, healthy);").err.count("watched already") == 1
+    cell("%nanwatch off")
     assert cell("'first' in globals(), len(second.steps)").value == (False, 1)
 
 
