@@ -9,6 +9,7 @@ import torch
 
 from nanlab.stats._record import TensorStats
 from nanlab.stats._table import StatsTable
+from nanlab.stats._team import load_team
 
 __all__ = ["StatsTable", "TensorStats", "load_early", "summarize"]
 
@@ -35,6 +36,8 @@ def _use_each_kernel() -> None:
     table = StatsTable()
     for dtype in (torch.float32, torch.int64, torch.float64):
         table.add(torch.zeros(1, dtype=dtype, device="cpu"))
+    if torch.get_num_threads() > 1:
+        load_team()
 
 
 def summarize(t: torch.Tensor) -> TensorStats:

@@ -12,6 +12,7 @@ import numpy as np
 from nanlab.stats import _layout as L
 from nanlab.stats._block32 import load_block
 from nanlab.stats._emit import (
+    SUBNORMAL_BINS,
     append_bin,
     append_subnormals,
     begin_row,
@@ -193,19 +194,60 @@ def write_row(state, kind, size):
     return end_row(state, row)
 
 
-@kernel
-def summarise32(address, size, kind, state_address):
-    """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with nothing written."""
-    state = pointer_int64(state_address)
-    if is_full(state):
-        return L.FULL
-    scratch_address = state[L.SCRATCH_ADDRESS]
+@helper
+def clear_tally(scratch_address):
+    """Begin to count."""
     tally = pointer_int64(scratch_address + 8 * L.TALLY)
     values = pointer_float64(scratch_address + 8 * L.TALLY)
     for word in range(L.TALLY_WORDS):
         tally[word] = 0
     values[LOWEST], values[HIGHEST], tally[SMALLEST] = math.inf, -math.inf, np.int64(NO_SMALLEST)
-    for start in range(0, size, L.BLOCK):
-        count = L.BLOCK if size - start > L.BLOCK else size - start
-        take_block(load_block(address, start, count, kind, state), count, scratch_address)
+
+
+@helper
+def join_parts(state):
+    """Add up what was counted in the scratches of the parts, which are cleared, in their order."""
+    scratch_address = state[L.SCRATCH_ADDRESS]
+    clear_tally(scratch_address)
+    scratch, words = pointer_int64(scratch_address), pointer_int64(scratch_address + 8 * L.TALLY)
+    values = pointer_float64(scratch_address + 8 * L.TALLY)
+    for part in range(state[L.PARTS]):
+        address = pointer_int64(state[L.PART_STATES] + part * (8 * L.STATE_WIDTH))[L.SCRATCH_ADDRESS]
+        others, tally = pointer_int64(address), pointer_int64(address + 8 * L.TALLY)
+        extent = pointer_float64(address + 8 * L.TALLY)
+        for place in range(LANE // 2):  # two bins at a time
+            scratch[place] += others[place]
+            others[place] = 0
+        if tally[BELOW]:
+            for place in range(SUBNORMAL_BINS, SUBNORMAL_BINS + 128):
+                scratch[place] += others[place]
+                others[place] = 0
+        values[LOWEST] = least(extent[LOWEST], values[LOWEST])
+        values[HIGHEST] = greatest(extent[HIGHEST], values[HIGHEST])
+        values[TOTAL], values[SQUARES] = values[TOTAL] + extent[TOTAL], values[SQUARES] + extent[SQUARES]
+        words[SMALLEST] = least(tally[SMALLEST], words[SMALLEST])
+        for word in range(NANS, L.TALLY_WORDS):
+            words[word] += tally[word]
+
+
+@kernel
+def summarise32(address, size, kind, state_address):
+    """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with nothing written.
+
+    Where the state says so, it only counts the elements, which are one part of a tensor, or only writes the row of the tensor.
+    """
+    state = pointer_int64(state_address)
+    parts, scratch_address = state[L.PARTS], state[L.SCRATCH_ADDRESS]
+    if parts >= 0 and is_full(state):
+        return L.FULL
+    if parts > 0:
+        join_parts(state)
+    else:
+        clear_tally(scratch_address)
+        for start in range(0, size, L.BLOCK):
+            count = L.BLOCK if size - start > L.BLOCK else size - start
+            take_block(load_block(address, start, count, kind, state), count, scratch_address)
+    if parts == L.ONE_PART:
+        take_lanes(pointer_uint32(scratch_address), 0, LANE - 1)
+        return 0
     return write_row(state, kind, size)

@@ -31,8 +31,11 @@ EXPONENT_OFFSET = 2048
     FLOAT8_ADDRESS,
     TIMES,
     OLD_ADDRESS,
-) = range(11)
-STATE_WIDTH = 11
+    PARTS,  # 0: count, and write the row; ONE_PART: count only; else write the row of what was counted in so many parts
+    PART_STATES,  # where the states of the parts are
+) = range(13)
+STATE_WIDTH = 13
+ONE_PART = -1
 
 BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs

@@ -16,6 +16,7 @@ from nanlab.stats._device import DeviceRow, bins_of, fetch, head_of
 from nanlab.stats._kernels import Kernels, load_kernels
 from nanlab.stats._memory import unobserved
 from nanlab.stats._record import TensorStats
+from nanlab.stats._team import worth_sharing
 
 FIRST_ROWS = 1024
 FIRST_BINS = 1 << 14
@@ -36,6 +37,7 @@ class Rows:
         self._state_address = self._state.ctypes.data
         self._scratch = np.zeros(L.SCRATCH_WORDS + L.BLOCK, np.int64)
         self._state[L.TIMES] = 1
+        self._alone = worth_sharing()
         self._point_at_memory()
 
     @property

@@ -10,6 +10,7 @@ from nanlab.stats._device import include_zeros
 from nanlab.stats._kernels import Kernel
 from nanlab.stats._memory import PLAIN, is_dense, is_wrapper, local_part, readable, unobserved
 from nanlab.stats._rows import Rows
+from nanlab.stats._team import load_team, parts_of
 
 NOTHING = np.full(len(L.VALUES), np.nan).view(np.int64)  # the values of a row without elements
 
@@ -28,9 +29,9 @@ class StatsTable(Rows):
             try:
                 if t.is_cpu and t.is_contiguous() and not t.is_neg():
                     kernel, kind = self._kernel_of[t.dtype]
-                    address = t.data_ptr()
-                    if address:
-                        bad = kernel(address, t.numel(), kind, self._state_address)
+                    address, numel = t.data_ptr(), t.numel()
+                    if address and numel < self._alone:
+                        bad = kernel(address, numel, kind, self._state_address)
                         if bad >= 0:
                             row = self.n
                             self.n = row + 1
@@ -112,7 +113,21 @@ class StatsTable(Rows):
         return row
 
     def _run(self, known: tuple[Kernel, int], address: int, numel: int, times: int) -> int:
-        """Run a kernel on memory, with more room if it asks for it."""
+        """Run a kernel on memory, with several threads where that is worth it."""
+        kernel, kind = known
+        shared = numel >= self._alone and self._kernels is not None and kernel is self._kernels.change[0]
+        team = load_team() if shared else None
+        if team is None or not team.lock.acquire(blocking=False):
+            return self._write(known, address, numel, times)
+        try:
+            team.count(address, numel, kind, self._state, parts_of(numel))
+            return self._write(known, address, numel, times)
+        finally:
+            self._state[L.PARTS] = 0
+            team.lock.release()
+
+    def _write(self, known: tuple[Kernel, int], address: int, numel: int, times: int) -> int:
+        """Write a row by a kernel, with more room if it asks for it."""
         kernel, kind = known
         self._state[L.TIMES] = times
         try:
