@@ -28,6 +28,14 @@ _HIDDEN_WRITES: dict[str, tuple[int, ...]] = {
     "cudnn_batch_norm": (3, 4),
     "miopen_batch_norm": (3, 4),
 }
+# Outputs that are no numbers but bytes which the backward of the operator reads in its own way (megabytes, for a recurrent layer).
+# After torch 2.13's native_functions.yaml and kernels.
+_OPAQUE: dict[str, tuple[int, ...]] = {
+    "mkldnn_rnn_layer": (3,),
+    "_cudnn_rnn": (4,),
+    "miopen_rnn": (4,),
+    "cudnn_batch_norm": (3,),
+}
 # Operators that tell nothing about numbers.
 _SKIPPED_NAMESPACES = frozenset({"profiler", "prim", "prims"})
 _SKIPPED = frozenset(
@@ -73,6 +81,7 @@ class Plan:
     pads: bool = False  # the result holds the elements of the first operand, and zeros
     scalars: bool = False  # the Python numbers among its operands are noted
     number: int = -1  # of the name, in the recording
+    opaque: tuple[int, ...] = ()  # outputs that are no numbers
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
 
@@ -120,5 +129,6 @@ def plan_for(func: Any, names: Names) -> Plan:
         pads=name in ("select_backward", "slice_backward"),
         scalars=name in _WITH_SCALARS,
         number=names(name),
+        opaque=_OPAQUE.get(name, ()),
         indexes=name in INDEXING,
     )

@@ -167,7 +167,7 @@ class Writing:
             storage, sizes = storage_of(target), shape_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         view = entry is not None and not written  # an alias of something known
-        if plan.uninitialised:
+        if plan.uninitialised or output in plan.opaque:
             stat, bad = -1, 0
         else:
             stat = self._known_stat(plan, entry if view else None, numel, sources)
