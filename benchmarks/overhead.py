@@ -1,9 +1,9 @@
 """What watching costs: bare, nanlab, set_detect_anomaly and DebugMode side by side, as ratios to bare.
 
-    python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--device cuda] [--output benchmarks/results/overhead-cpu.md]
+    python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--threads 2] [--device cuda] [--output benchmarks/results/overhead-cpu.md]
 
 Every round runs each tool once on each model, in turn; a ratio is the median over the rounds of (tool / bare) of the same round.
-One thread; on the CPU the clock is the thread's own processor time, which other programs on the machine disturb least.
+With one thread on the CPU the clock is the thread's own processor time, which other programs on the machine disturb least; else the wall's.
 Peak memory is the peak of Python-visible growth of the process during a step (resident set; on CUDA the allocator's peak).
 """
 
@@ -99,7 +99,8 @@ def time_steps(tool: Callable[[Any], Any], model: Any, step: Callable[[], None],
         with tool(model):
             step()
             _wait()
-            clock = time.perf_counter if torch.cuda.is_available() else time.thread_time
+            shared = torch.cuda.is_available() or torch.get_num_threads() > 1
+            clock = time.perf_counter if shared else time.thread_time
             start = clock()
             for _ in range(count):
                 step()
@@ -148,10 +149,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=list(MODELS))
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     tools = [t for t in TOOLS if t != "bare"]
     lines = [
         "| model | bare step | "
@@ -171,7 +173,8 @@ def main() -> None:
         print(lines[-1], flush=True)
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        version = f"torch {torch.__version__.split('+')[0]}, one thread, {args.device}, medians of {args.rounds} interleaved rounds"
+        threads = "one thread" if args.threads == 1 else f"{args.threads} threads"
+        version = f"torch {torch.__version__.split('+')[0]}, {threads}, {args.device}, medians of {args.rounds} interleaved rounds"
         args.output.write_text(f"{version}\n\n" + "\n".join(lines) + "\n")
 
 
