@@ -6,6 +6,7 @@ import numpy as np
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
+from nanlab.capture.thinning import shrink
 from nanlab.trace.recording import (
     BACKWARD,
     BORN,
@@ -45,16 +46,21 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     for step in range(len(recording.folded), recording.step_of(limit - 1) + 1):
         recording.folded.append(step_numbers(recording, step))
     parameter_numbers(recording, limit)
+    shrink(recording)
     led = _ancestry(recording, ledger)
     near = led | _surroundings(recording, led)
     wanted, nodes = _with_operands(recording, near | _whole_steps(recording, led))
     live = {entry.last for entry in ledger.entries.values()}
     evidence.drop([p for p in recording.kept if p < limit and p not in near])
     _forget(recording, limit, wanted, live)
+    _forget_sinks(recording, limit)
     _forget_nodes(recording, limit, wanted, nodes)
-    references = _references(recording, [c for c in recording.chunks if c not in chunks], live)
+    folded = [c for c in recording.chunks if c.positions is not None and len(c.stats)]
+    left = {id(c) for c in chunks}
+    references = _references(recording, [c for c in recording.chunks if len(c.meta) and id(c) not in left], live)
     for chunk in chunks:
         _fold_chunk(chunk, wanted, limit, references.get(chunk.number, set()))
+    _release(folded, chunks, references)
 
 
 def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
@@ -153,6 +159,17 @@ def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) 
             recording.bad.discard(number)
 
 
+def _forget_sinks(recording: Recording, limit: int) -> None:
+    """Of the symptoms that are not looked into, keep the first of each kind in each step: a poisoned run has dozens in each."""
+    sinks, seen, kept = recording.sinks, set[tuple[str, int]](), []
+    for sink in sinks[MOST_SINKS:]:
+        key = sink.kind, recording.step_of(sink.step_position)
+        if sink.step_position >= limit or key not in seen:
+            kept.append(sink)
+            seen.add(key)
+    sinks[MOST_SINKS:] = kept
+
+
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
     """Forget the autograd nodes of which no row is wanted, and the graphs of all passes before ``limit``."""
     recording.nodes.keep(lambda number, position: position >= limit or position in wanted or number in nodes)
@@ -179,6 +196,17 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
         if stat >= 0:
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     return found
+
+
+def _release(folded: list[Chunk], chunks: list[Chunk], references: dict[int, set[int]]) -> None:
+    """Let go of what earlier folding left in its chunks for the sake of rows that are folded now."""
+    for chunk in chunks:
+        for stat in np.unique(chunk.table()[:, STAT]).tolist():
+            references.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
+    for chunk in folded:
+        own = chunk.table()[:, STAT]
+        own = own[own >> 32 == chunk.number] & 0xFFFFFFFF
+        chunk.release(np.array(sorted(references.get(chunk.number, set()) | set(own.tolist())), dtype=np.int64))
 
 
 def _fold_chunk(chunk: Chunk, wanted: set[int], limit: int, references: set[int]) -> None:

@@ -14,7 +14,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from nanlab.trace.recording import Names
+from nanlab.trace.names import Names
 
 
 class ModuleRecorder:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nanlab.capture.indices import INDEXING
-from nanlab.trace.recording import Names
+from nanlab.trace.names import Names
 
 # Writes all of its target without reading it, so what was there before is no operand.
 _OVERWRITES = frozenset(

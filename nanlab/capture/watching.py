@@ -8,13 +8,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from nanlab.capture.apart import apart
 from nanlab.capture.backward import BackwardRecorder
 from nanlab.capture.failing import failure_of, mark, note_interrupted_gradient
 from nanlab.capture.folding import fold
@@ -26,9 +26,8 @@ from nanlab.capture.steps import StepClock
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.trace.recording import Recording, Sink
+from nanlab.trace.recording import MOST_SINKS, Recording, Sink
 
-_T = TypeVar("_T")
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
 
@@ -144,6 +143,7 @@ class watch:
             self._failed(ours)
         finally:
             self._ops.pending.clear()
+            self.recording.catch_up = _done
         if self.recording.end or nanlab.last is None:
             nanlab.last = self.trace
         return isinstance(error, _Stop)
@@ -166,7 +166,7 @@ class watch:
             note_interrupted_gradient(recording, error)
         self._training.step_ended()
         self._ops.pending.settle()
-        self.recording.catch_up()
+        recording.catch_up()
         if not recording.passes:
             recording.began = min(recording.began, self._ops.first_call)
             recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
@@ -188,6 +188,8 @@ class watch:
         self._ops.module, self._ops.depth = path, depth
 
     def _module_returned(self, module: nn.Module, output: Any) -> None:
+        if self.recording.passes or len(self._outputs) >= MOST_SINKS:
+            return
         values = (
             output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
         )
@@ -216,6 +218,7 @@ class watch:
             self._ops.new_chunk(position)
             self._ops.ledger.sweep()
             fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
+            self._judged = min(self._judged, len(recording.sinks))  # some were forgotten, all were judged
         if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
             recording.starts.pop()
@@ -238,7 +241,7 @@ class watch:
         recording.undecided = not used
         try:
             with self._ops.quiet():
-                culprit = _apart(lambda: self.trace.culprit)
+                culprit = apart(lambda: self.trace.culprit)
         finally:
             recording.undecided = False
         if culprit is not None:
@@ -261,20 +264,8 @@ class watch:
         warnings.warn(note, RuntimeWarning, stacklevel=2)
 
 
-def _apart(function: Callable[[], _T]) -> _T:
-    """Call a function in a thread of its own: inside an operation torch's autograd is switched off for the thread, and fixes are tried with it."""
-    result: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(function())
-        except BaseException as error:
-            result.set_exception(error)
-
-    thread = threading.Thread(target=run, name="nanlab diagnosis")
-    thread.start()
-    thread.join()
-    return result.result()
+def _done() -> None:
+    """Nothing is left to catch up with; a method of the recorders would keep them alive with the trace, and the model with them."""
 
 
 def running() -> Recording | None:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import struct
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from nanlab.history import History
-from nanlab.stats import StatsTable
+from nanlab.trace.chunk import (
+    CALL,
+    DEVICE,
+    DTYPE,
+    FLAGS,
+    LINE,
+    MODULE,
+    NODE,
+    OP,
+    OUTPUT,
+    PASS,
+    PHASE,
+    SHAPE,
+    SITE,
+    STAT,
+    WIDTH,
+    Chunk,
+    pack_edge,
+    pack_row,
+)
 from nanlab.trace.failure import Escapes
+from nanlab.trace.names import Names
 from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
@@ -22,11 +38,6 @@ FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)
 STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
 OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)
 
-# Columns of Chunk.meta, one int64 each.
-OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(14)
-WIDTH = 14
-pack_row = struct.Struct(f"{WIDTH}q").pack  # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
-pack_edge = struct.Struct("3q").pack
 # Bits of FLAGS.
 UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
 FACTOR = 32  # multiplied or divided by a Python number other than zero
@@ -83,85 +94,7 @@ class Shadow:
     relative_error: float  # largest, over the elements that are finite in both
 
 
-class Names:
-    """Texts (or other hashables) by small numbers."""
-
-    def __init__(self, *first: Any) -> None:
-        self.items: list[Any] = list(first)
-        self.ids: dict[Any, int] = {item: i for i, item in enumerate(first)}
-
-    def __call__(self, item: Any) -> int:
-        number = self.ids.get(item)
-        if number is None:
-            number = self.ids[item] = len(self.items)
-            self.items.append(item)
-        return number
-
-
-class Chunk:
-    """The rows of one training step."""
-
-    def __init__(self, number: int, start: int) -> None:
-        self.number = number
-        self.start = start
-        self.meta = array("q")
-        self.edges = array("q")  # call, source, slot
-        self.stats = StatsTable()
-        self.positions: npt.NDArray[np.int64] | None = None  # after folding: which rows were kept
-        self.stat_rows: npt.NDArray[np.int64] | None = None  # after folding: which statistics were kept
-        self._rows = 0  # rows recorded when it was folded
-
-    @property
-    def end(self) -> int:
-        """Position after its last row, folded ones included."""
-        return self.start + (len(self.meta) // WIDTH if self.positions is None else self._rows)
-
-    def table(self) -> npt.NDArray[np.int64]:
-        """(rows, WIDTH), a copy."""
-        return np.array(self.meta, dtype=np.int64).reshape(-1, WIDTH)
-
-    def where(self) -> npt.NDArray[np.int64]:
-        """Position of each row of :meth:`table`."""
-        if self.positions is not None:
-            return self.positions
-        return np.arange(self.start, self.start + len(self.meta) // WIDTH, dtype=np.int64)
-
-    def edge_table(self) -> npt.NDArray[np.int64]:
-        """(edges, 3): call position, source, slot."""
-        return np.array(self.edges, dtype=np.int64).reshape(-1, 3)
-
-    def edges_from(self, call: int) -> int:
-        """Where the edges of a call begin: they are in the order of their calls."""
-        edges = self.edges
-        low, high = 0, len(edges) // 3
-        while low < high:
-            middle = (low + high) // 2
-            if edges[middle * 3] < call:
-                low = middle + 1
-            else:
-                high = middle
-        return low * 3
-
-    def stat_row(self, stat: int) -> int:
-        row = stat & 0xFFFFFFFF
-        return row if self.stat_rows is None else int(np.searchsorted(self.stat_rows, row))
-
-    def index(self, position: int) -> int:
-        """Row of a position, -1 if it was folded away."""
-        if self.positions is None:
-            return position - self.start
-        at = int(np.searchsorted(self.positions, position))
-        return at if at < len(self.positions) and self.positions[at] == position else -1
-
-    def fold(self, keep: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> None:
-        """Keep only the rows at these positions and these statistics (both sorted)."""
-        where, table, edges, self._rows = self.where(), self.table(), self.edge_table(), self.end - self.start
-        mask = np.isin(where, keep)
-        self.positions = where[mask]
-        self.meta = array("q", table[mask].tobytes())
-        self.edges = array("q", np.ascontiguousarray(edges[np.isin(edges[:, 0], table[mask][:, CALL])]).tobytes())
-        self.stat_rows = stats
-        self.stats.compact(stats)
+_start = attrgetter("start")
 
 
 @dataclass(slots=True)
@@ -233,10 +166,10 @@ class Recording:
 
     def chunk_of(self, position: int) -> Chunk:
         """The chunk that holds (or held) a position."""
-        for chunk in reversed(self.chunks):
-            if position >= chunk.start:
-                return chunk
-        return self.chunks[0]
+        chunks = self.chunks
+        if position >= chunks[-1].start:
+            return chunks[-1]
+        return chunks[max(bisect_right(chunks, position, key=_start) - 1, 0)]
 
     def row(self, position: int) -> tuple[int, ...] | None:
         """The numbers of one row; None if it was folded away."""
@@ -287,12 +220,28 @@ class Recording:
             low += 3
         return found
 
+    def own_operands(self, position: int) -> list[tuple[int, int]]:
+        """(source, slot) of what this very output was made from.
+
+        Of an operation on lists (``_foreach_``), which has an output for each element, that is the element at the same
+        place in each list, and the single tensors that follow the lists. Of any other it is all that the call read.
+        """
+        row = self.row(position)
+        if row is None or not self.ops.items[row[OP]].startswith("_foreach_"):
+            return self.operands(position)
+        chunk, call = self.chunk_of(position), row[CALL]
+        outputs = chunk.outputs_of(call)
+        low, high = chunk.edges_from(call), chunk.edges_from(call + outputs)
+        whole = (high - low) // 3 // outputs * outputs
+        slots = [*range(row[OUTPUT], whole, outputs), *range(whole, (high - low) // 3)]
+        return [(chunk.edges[low + 3 * slot + 1], slot) for slot in slots]
+
     def parents(self, position: int) -> list[int]:
         """What a row or source came from."""
         if position < 0:
             source = self.sources.get(position)
             return list(source.parents) if source else []
-        return [source for source, _ in self.operands(position)]
+        return [source for source, _ in self.own_operands(position)]
 
     def rows(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """(position, numbers) of every row at hand."""
@@ -300,3 +249,51 @@ class Recording:
             meta = chunk.meta
             for at, position in enumerate(chunk.where().tolist()):
                 yield position, tuple(meta[at * WIDTH : (at + 1) * WIDTH])
+
+
+__all__ = [
+    "BACKWARD",
+    "BORN",
+    "CALL",
+    "CARRIED",
+    "DEVICE",
+    "DTYPE",
+    "FACTOR",
+    "FLAGS",
+    "FORWARD",
+    "HEALED",
+    "INPLACE",
+    "INTENDED",
+    "LINE",
+    "LITERAL",
+    "MODULE",
+    "MOST_SINKS",
+    "NODE",
+    "NOGRAD",
+    "OK",
+    "OP",
+    "OPTIMIZER",
+    "OTHER",
+    "OUTPUT",
+    "PASS",
+    "PHASE",
+    "PHASES",
+    "RECOMPUTE",
+    "SHAPE",
+    "SITE",
+    "STAT",
+    "STATUSES",
+    "TURNED",
+    "UNINIT",
+    "VIEW",
+    "WIDTH",
+    "Chunk",
+    "Kept",
+    "Recording",
+    "Shadow",
+    "Sink",
+    "SinkKind",
+    "Source",
+    "pack_edge",
+    "pack_row",
+]

@@ -1,0 +1,115 @@
+"""The rows of a training step as numbers, and what remains of them when they are folded."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from nanlab.stats import StatsTable
+
+# Columns of Chunk.meta, one int64 each.
+OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(14)
+WIDTH = 14
+pack_row = struct.Struct(f"{WIDTH}q").pack  # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
+pack_edge = struct.Struct("3q").pack
+
+
+class Chunk:
+    """The rows of one training step."""
+
+    def __init__(self, number: int, start: int) -> None:
+        self.number = number
+        self.start = start
+        self.meta = array("q")
+        self.edges = array("q")  # call, source, slot
+        self.stats = StatsTable()
+        self.positions: npt.NDArray[np.int64] | None = None  # after folding: which rows were kept
+        self.stat_rows: npt.NDArray[np.int64] | None = None  # after folding: which statistics were kept
+        self._rows = 0  # rows recorded when it was folded
+
+    @property
+    def end(self) -> int:
+        """Position after its last row, folded ones included."""
+        return self.start + (len(self.meta) // WIDTH if self.positions is None else self._rows)
+
+    def table(self) -> npt.NDArray[np.int64]:
+        """(rows, WIDTH), a copy."""
+        return np.array(self.meta, dtype=np.int64).reshape(-1, WIDTH)
+
+    def where(self) -> npt.NDArray[np.int64]:
+        """Position of each row of :meth:`table`."""
+        if self.positions is not None:
+            return self.positions
+        return np.arange(self.start, self.start + len(self.meta) // WIDTH, dtype=np.int64)
+
+    def edge_table(self) -> npt.NDArray[np.int64]:
+        """(edges, 3): call position, source, slot."""
+        return np.array(self.edges, dtype=np.int64).reshape(-1, 3)
+
+    def edges_from(self, call: int) -> int:
+        """Where the edges of a call begin: they are in the order of their calls."""
+        edges = self.edges
+        low, high = 0, len(edges) // 3
+        while low < high:
+            middle = (low + high) // 2
+            if edges[middle * 3] < call:
+                low = middle + 1
+            else:
+                high = middle
+        return low * 3
+
+    def outputs_of(self, call: int) -> int:
+        """How many outputs a call has; its rows stand together, and are folded together."""
+        meta, first = self.meta, self.index(call)
+        low, high = first, len(meta) // WIDTH
+        while low < high:
+            middle = (low + high) // 2
+            if meta[middle * WIDTH + CALL] <= call:
+                low = middle + 1
+            else:
+                high = middle
+        return low - first
+
+    def stat_row(self, stat: int) -> int:
+        row = stat & 0xFFFFFFFF
+        return row if self.stat_rows is None else int(np.searchsorted(self.stat_rows, row))
+
+    def index(self, position: int) -> int:
+        """Row of a position, -1 if it was folded away."""
+        if self.positions is None:
+            return position - self.start
+        at = int(np.searchsorted(self.positions, position))
+        return at if at < len(self.positions) and self.positions[at] == position else -1
+
+    def fold(self, keep: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> None:
+        """Keep only the rows at these positions and these statistics (both sorted)."""
+        where, table, edges, self._rows = self.where(), self.table(), self.edge_table(), self.end - self.start
+        mask = np.isin(where, keep)
+        self.positions = where[mask]
+        self.meta = array("q", table[mask].tobytes())
+        self.edges = array("q", np.ascontiguousarray(edges[np.isin(edges[:, 0], table[mask][:, CALL])]).tobytes())
+        self._keep(stats, stats)
+
+    def release(self, stats: npt.NDArray[np.int64]) -> None:
+        """Of the statistics that folding left, keep only these (sorted)."""
+        kept = self.stat_rows
+        if kept is not None and len(stats) < len(kept):
+            self._keep(stats, np.searchsorted(kept, stats))
+
+    def _keep(self, stats: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
+        """Keep the statistics of these numbers, which are these rows of the table."""
+        self.stat_rows = stats
+        if len(stats):
+            self.stats.compact(rows)
+        else:
+            self.stats = _no_stats()
+
+
+@cache
+def _no_stats() -> StatsTable:
+    """Shared by the folded steps of which nothing is left: an empty table of each one's own would take 250 KB."""
+    return StatsTable()

@@ -1,0 +1,123 @@
+"""Long runs, wide models and deep graphs: what a watch costs stays bounded, and the program is what it would have been."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.capture import thinning, watching
+from nanlab.trace.recording import MOST_SINKS
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of a few steps each, so that a run of a second has many of them."""
+    monkeypatch.setattr(watching, "CHUNK_ROWS", 128)
+
+
+def _training(model: nn.Module, steps: int, poisoned: int = -1, **options: object) -> nanlab.Trace:
+    """``steps`` steps of Adam under watch; a log of zero joins the loss of step ``poisoned``."""
+    optimizer = torch.optim.Adam(model.parameters())
+    with nanlab.watch(model, on_fault="record", **options) as trace:  # type: ignore[arg-type]
+        for i in range(steps):
+            out = model(torch.randn(4, 8))
+            loss = out.pow(2).mean()
+            if i == poisoned:
+                loss = loss + (out.flatten()[0] * 0).log()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return trace
+
+
+def test_a_folded_step_leaves_no_table_of_its_own_behind(short: None) -> None:
+    recording = _training(nn.Linear(8, 2), 100).recording
+    folded = [chunk for chunk in recording.chunks if chunk.positions is not None]
+    assert len(folded) >= 10
+    assert len({id(chunk.stats) for chunk in folded if not len(chunk.stats)}) == 1
+    assert sum(len(chunk.stats) > 0 for chunk in folded) <= 2
+
+
+def test_the_symptoms_of_a_poisoned_run_do_not_pile_up(short: None) -> None:
+    steps = 60
+    trace = _training(nn.Sequential(*[nn.Linear(8, 8) for _ in range(10)]), steps, poisoned=20)
+    assert (
+        len(trace.recording.sinks) < MOST_SINKS + 10 * steps
+    )  # 20 gradients, 20 parameters and 40 moments are bad in each step
+    assert len(trace.recording.sinks) > MOST_SINKS
+    assert (trace.culprit.cause, trace.culprit.step) == ("log-of-zero", 20)
+
+
+def test_rows_of_parameters_that_were_folded_are_what_they_were_before(short: None) -> None:
+    torch.manual_seed(0)
+    whole = _training(nn.Linear(8, 2), 100, keep=100).parameters
+    torch.manual_seed(0)
+    trace = _training(nn.Linear(8, 2), 100)
+    assert trace.recording.folded_parameters
+    np.testing.assert_array_equal(trace.parameters.to_numpy(object), whole.to_numpy(object))
+
+
+def test_packing_keeps_every_number_and_shares_what_is_equal() -> None:
+    block = {
+        "position": np.arange(100),
+        "gradient_nan": np.zeros(100, np.int64),
+        "gradient_rms": np.where(np.arange(100) % 7, np.arange(100.0), np.nan),
+        "gradient_stat": np.arange(100),
+        "used_rms": np.where(np.arange(100) % 7, np.arange(100.0), np.nan),
+        "update_rms": np.full(100, np.nan),
+    }
+    packed = thinning.packed(block)
+    assert set(packed) == set(block) - {"gradient_stat"}
+    for name, column in packed.items():
+        np.testing.assert_array_equal(column, block[name])
+        assert column.dtype == block[name].dtype
+    assert packed["used_rms"] is packed["gradient_rms"]
+    assert packed["gradient_nan"].strides == packed["update_rms"].strides == (0,)
+
+
+def test_rows_of_parameters_are_thinned_out_where_there_are_too_many(
+    short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinning, "MOST_ROWS", 200)
+    monkeypatch.setattr(thinning, "NEAR", 3)
+    trace = _training(nn.Linear(8, 2), 300, poisoned=150)
+    table = trace.parameters
+    seen = set(table.step)
+    assert len(table) < 300 and thinning.THINNED in trace.notes
+    assert {0, 1, 2, *range(147, 154), *range(260, 300)} <= seen
+    assert (table.groupby("step").size() == 2).all()  # a step is there with all its parameters, or not at all
+    assert table.step.is_monotonic_increasing
+    assert len(trace.steps) == 300
+
+
+def test_an_output_of_an_operation_on_lists_comes_from_its_own_elements() -> None:
+    a, b = [torch.randn(3) for _ in range(3)], [torch.randn(3) for _ in range(3)]
+    with nanlab.watch() as trace:
+        torch._foreach_addcmul_(a, b, b, 0.5)
+        torch._foreach_mul_(a, torch.tensor(2.0))
+        torch._foreach_norm(a)
+    recording, ops = trace.recording, trace.ops
+    for name, slots in (("_foreach_addcmul_", [0, 3, 6]), ("_foreach_mul_", [0, 3]), ("_foreach_norm", [0])):
+        rows = ops[ops.op == name]
+        for output, position in zip(rows.output, rows.position, strict=True):
+            own = recording.own_operands(position)
+            everything = {slot: source for source, slot in recording.operands(position)}
+            shared = [3] if name == "_foreach_mul_" else []
+            assert [slot for _, slot in own] == [s if s in shared else s + output for s in slots]
+            assert all(everything[slot] == source for source, slot in own)
+
+
+def test_a_trace_lets_the_model_go() -> None:
+    model = nn.Linear(8, 2)
+    trace = _training(model, 3)
+    alive = weakref.ref(model)
+    del model
+    gc.collect()
+    assert alive() is None
+    assert len(trace.parameters) == 6
