@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from nanlab.rules import Finding, Fix
 from nanlab.rules.errors import Explanation
 from nanlab.views import register_formatters
 from nanlab.views._html import CODE, sentence
+from nanlab.views.loss_scale import advice
 
 
 @pytest.fixture
@@ -37,6 +39,28 @@ def test_a_trace_shows_its_verdict_and_its_doors(shell: InteractiveShell) -> Non
     data, _ = shell.display_formatter.format(trace)
     assert "No harmful NaN" in data["text/html"]
     assert "stepper()" in data["text/html"]
+
+
+@pytest.mark.parametrize(("scale", "words"), [(1.0, ["in use: 2^0 = 1"]), (2.0**30, ["2^30", "gradients overflow"])])
+def test_a_loss_scale_shows_its_advice_in_one_line_and_as_a_chart(
+    shell: InteractiveShell, scale: float, words: list[str]
+) -> None:
+    result = SimpleNamespace(advised=(2.0, 1024.0), headroom=3 if scale == 1 else -7, used=scale, dtype="float16")
+    told = advice(result)
+    assert "2^1 = 2 to 2^10 = 1,024" in told
+    assert all(word in told for word in words)
+    model = torch.nn.Linear(2, 1)
+    with nanlab.watch(model) as trace:
+        model(torch.ones(3, 2)).mean().backward()
+    data, _ = shell.display_formatter.format(trace.loss_scale())
+    assert data["text/plain"].startswith("<nanlab.LossScale: loss scale for float16: ")
+    assert "\n" not in data["text/plain"]
+    assert "<img" in data["text/html"] and "2^40" in data["text/html"]
+
+
+def test_no_loss_scale_to_advise_is_said() -> None:
+    result = SimpleNamespace(advised=None, headroom=None, used=1000.0, dtype="float16")
+    assert advice(result) == "no loss scale keeps every gradient below the largest float16; in use: 1,000"
 
 
 def test_a_finding_shows_as_a_card_and_as_text(shell: InteractiveShell) -> None:

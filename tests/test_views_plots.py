@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 import torch
 from fake_trace import fake_trace
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from nanlab.views.plots import plot_epsilon, plot_exponents, plot_gain, plot_steps
 
@@ -47,6 +49,35 @@ def test_steps_marks_what_is_not_finite_and_what_was_skipped() -> None:
     assert names == ["loss", "gradient norm", "gradient norm: not finite", "skipped", "loss scale (right)"]
     line = next(line for line in ax.lines if line.get_label() == "loss")
     assert line.get_ydata().tolist() == pytest.approx([1, 1 / 2, 1 / 3])
+
+
+def test_every_entry_of_the_legend_lies_inside_the_figure() -> None:
+    steps = fake_trace().steps
+    steps["skipped"], steps.loc[2, "loss"] = [False, True, False], np.inf
+    figure = Figure(figsize=(7.2, 2.3), layout="constrained")
+    ax = plot_steps(steps, figure.add_subplot())
+    FigureCanvasAgg(figure).draw()
+    boxes = [text.get_window_extent() for text in ax.get_legend().get_texts()]
+    assert len(boxes) == 6
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_crosses_of_loss_and_gradient_norm_lie_apart_in_the_colours_of_their_lines() -> None:
+    steps = pd.DataFrame({"step": [0, 1], "loss": [1.0, np.inf], "gradient_norm": [2.0, np.inf]})
+    lines = {line.get_label(): line for line in plot_steps(steps).lines}
+    for name in ("loss", "gradient norm"):
+        assert lines[name].get_color() == lines[f"{name}: not finite"].get_color()
+    assert lines["loss: not finite"].get_ydata()[0] > lines["gradient norm: not finite"].get_ydata()[0]
+
+
+@pytest.mark.parametrize("losses", [[2.31, 2.29, 2.3], [0.2, 2.0, 9.0], [1e-6, 3.0, 4e5]])
+def test_the_axis_of_the_loss_has_some_plain_numbers(losses: list[float]) -> None:
+    ax = plot_steps(pd.DataFrame({"step": [0, 1, 2], "loss": losses}))
+    ax.figure.canvas.draw()
+    low, high = ax.get_ylim()
+    ticks = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
+    assert 2 <= len([tick for tick in ticks if tick]) <= 12
+    assert all(low <= float(tick) <= high for tick in ticks if tick)
 
 
 def test_a_single_training_step_is_drawn_as_points() -> None:

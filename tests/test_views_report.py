@@ -50,6 +50,7 @@ def test_fixes_say_what_became_of_them() -> None:
     assert ">tried and failed<" in html
     assert ">cannot be tried on one operation<" in html
     assert "3 of 4 re-run" in html
+    assert "distortion: the largest relative change of an element that was healthy" in html
 
 
 def test_code_and_title_of_a_fix_wrap_so_that_no_column_is_cut_off() -> None:
@@ -77,6 +78,24 @@ def test_a_healthy_run_says_so_in_one_line_with_what_was_covered() -> None:
     assert len(text.splitlines()) == 1
     assert "No harmful NaN" in text
     assert "102 operation results; 3 training steps; forward, backward; 0.03 s" in text
+
+
+def test_what_never_trained_is_not_called_a_training_step() -> None:
+    model = torch.nn.Linear(3, 2)
+    with nanlab.watch(model) as once:
+        model(torch.ones(3))
+    with nanlab.watch(model) as turns:
+        for _ in range(4):
+            model(torch.ones(3))
+    assert "; no training step; forward; " in repr(once.report())
+    assert "; 4 turns of a loop, no training step; forward; " in repr(turns.report())
+
+
+def test_the_path_begins_at_an_origin_whatever_its_status_is() -> None:
+    html = report(fake_trace())._repr_html_()
+    path = html.split("Path, from the origin")[1].split("Offending rows")[0]
+    assert ">origin<" in path and ">seen<" in path
+    assert ">born<" not in path
 
 
 def test_nothing_watched_is_not_called_healthy_training() -> None:
@@ -151,3 +170,5 @@ def test_what_was_watched_counts_the_steps_that_were_folded_too() -> None:
     text = repr(trace.report())
     assert len(trace.ops) < trace.recording.end
     assert f"{trace.recording.end} operation results; 6 training steps; forward, backward, optimizer" in text
+    kept = f"Operations: {len(trace.ops)} results kept of {trace.recording.end}<"
+    assert kept in trace.report()._repr_html_()

@@ -8,8 +8,10 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from fake_trace import big_trace, exponent_histogram, fake_trace
 
+import nanlab
 from nanlab.views._html import number
 from nanlab.views._sparkline import blocks, sparkline
 from nanlab.views.browse import BLOCK, browse
@@ -86,6 +88,29 @@ def test_the_other_tables_show_too(kind: str) -> None:
     trace = fake_trace()
     html = as_table(getattr(trace, kind), kind, trace)._repr_html_()
     assert html.count("<tr") == min(50, len(getattr(trace, kind))) + 1
+
+
+def test_a_loss_that_is_no_number_is_marked() -> None:
+    steps = pd.DataFrame({"step": [0, 1], "loss": pd.array([0.5, float("inf")], dtype="Float64")})
+    rows = as_table(steps, "steps")._repr_html_().split("<tbody>")[1].split("</tr>")
+    assert "background:rgba" not in rows[0].replace("transparent", "")
+    assert "background:rgba" in rows[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint", "troubled"),
+    [
+        ("ops", "status, phase, op, module, where, shape, dtype", True),
+        ("backward", "status, name, parameter, module, where", True),
+        ("parameters", "parameter", False),
+        ("steps", "", False),
+    ],
+)
+def test_a_long_table_offers_the_filter_and_the_order_that_it_has(kind: str, hint: str, troubled: bool) -> None:
+    with nanlab.watch() as trace:
+        torch.ones(3, requires_grad=True).exp().sum().backward()
+    made = browse(getattr(trace, kind))
+    assert (made.hint, made.troubled) == (hint, troubled)
 
 
 def test_a_sparkline_shows_every_value_somewhere() -> None:

@@ -89,6 +89,20 @@ def test_the_state_is_json_without_nan() -> None:
     json.dumps([made.tensors, made.gradients, made.formats], allow_nan=False)
 
 
+def test_gradients_tell_the_loss_scale_they_bore_and_forward_results_none() -> None:
+    model = nn.Linear(4, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with nanlab.watch(model) as trace:
+        scaler.scale(model(torch.ones(2, 4)).mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    made = underflow(trace)
+    phases = made.rows["phase"].tolist()
+    told = {(phase, t["run_scale"], t["scalable"]) for phase, t in zip(phases, made.tensors, strict=True)}
+    assert {("forward", 0, False), ("backward", 10, True)} <= told
+    assert not any(scale for phase, scale, _ in told if phase != "backward")
+
+
 def test_nothing_recorded_is_said() -> None:
     made = underflow(Builder().trace([], []))
     assert made.row is None

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from nanlab.analysis.loss_scale import LossScale
     from nanlab.rules import Finding
     from nanlab.rules.errors import Explanation
 
 
 def register_formatters(ip: InteractiveShell) -> None:
-    """Teach the notebook to show a Trace, a Finding and an Explanation; doing so twice changes nothing.
+    """Teach the notebook to show a Trace, a Finding, an Explanation and a LossScale; doing so twice changes nothing.
 
     The tables of a trace, its report and its widgets show themselves. Nothing is imported until something is shown.
     """
@@ -22,7 +23,9 @@ def register_formatters(ip: InteractiveShell) -> None:
     html = formatter.formatters["text/html"]
     html.for_type_by_name("nanlab.trace", "Trace", _trace_html)
     html.for_type_by_name("nanlab.rules._rule", "Finding", _finding_html)
+    html.for_type_by_name("nanlab.analysis.loss_scale", "LossScale", _loss_scale_html)
     plain = formatter.formatters["text/plain"]
+    plain.for_type_by_name("nanlab.analysis.loss_scale", "LossScale", _loss_scale_text)
     plain.for_type_by_name("nanlab.rules._rule", "Finding", _finding_text)
     plain.for_type_by_name("nanlab.rules.errors._explanation", "Explanation", _explanation_text)
 
@@ -47,6 +50,18 @@ def _finding_text(finding: Finding, printer: Any, cycle: bool) -> None:
     from nanlab.views._finding import as_text
 
     printer.text(as_text(finding))
+
+
+def _loss_scale_html(result: LossScale) -> str:
+    from nanlab.views.loss_scale import as_html
+
+    return as_html(result)
+
+
+def _loss_scale_text(result: LossScale, printer: Any, cycle: bool) -> None:
+    from nanlab.views.loss_scale import as_text
+
+    printer.text(as_text(result))
 
 
 def _explanation_text(explanation: Explanation, printer: Any, cycle: bool) -> None:

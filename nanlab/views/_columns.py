@@ -32,7 +32,12 @@ class Column:
 
 
 def _number(name: str, title: str = "") -> Column:
-    return Column(title or name.replace("_", " "), lambda row, trace: number(getattr(row, name)), name)
+    told = title or name.replace("_", " ").replace(" nan", " NaN")
+    return Column(told, lambda row, trace: _finite_or_marked(number(getattr(row, name))), name)
+
+
+def _finite_or_marked(text: str) -> str:
+    return badge(text, "error") if text in {"nan", "inf", "-inf"} else text
 
 
 def _text(name: str, title: str = "") -> Column:

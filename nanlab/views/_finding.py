@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EVIDENCE_ROWS = 12
 PATH_STATIONS = 10
 CODE = "font:12px monospace;white-space:pre-wrap;overflow-wrap:anywhere;min-width:16em"
-WORDS = "white-space:normal;min-width:12em"
+WORDS = "white-space:normal;min-width:12em;max-width:26em"
 DOT = f"display:inline-block;box-sizing:border-box;width:11px;height:11px;border-radius:8px;border:2px solid {LINE}"
 
 
@@ -104,7 +104,7 @@ def path(finding: Finding) -> str:
 
 def _station(station: Any, first: bool, last: bool) -> str:
     get = station.get if hasattr(station, "get") else lambda name: getattr(station, name, None)
-    role = "born" if first else ("seen" if last else "")
+    role = "origin" if first else ("seen" if last else "")
     module = f"in {escape(get('module'))}" if known(get("module")) else ""
     where = f"{escape(str(get('file')).rsplit('/', 1)[-1])}:{known(get('line'))}" if known(get("file")) else ""
     count = known(get("nonfinite"))
@@ -139,6 +139,8 @@ def fixes(finding: Finding) -> str:
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verified is not None for fix in finding.fixes)
     caption = f"{tried} of {len(rows)} re-run, forward and backward, on the operands that failed" if tried else ""
+    if any(known(fix.distortion) != "" for fix in finding.fixes):
+        caption += "; distortion: the largest relative change of an element that was healthy"
     return table(heads, rows, ["left", "left", "left", "right", "right"], caption)
 
 

@@ -24,6 +24,8 @@ class TableBrowser(View):
     _css = style("browse")
 
     heads: traitlets.List[Any] = traitlets.List().tag(sync=True)  # title and alignment of each column
+    hint = traitlets.Unicode().tag(sync=True)  # what the filter looks at; "" where there is no text
+    troubled = traitlets.Bool(True).tag(sync=True)  # whether rows have a status, and trouble can go first
     total = traitlets.Int(0).tag(sync=True)  # rows after the filter
     caption = traitlets.Unicode().tag(sync=True)
     want = traitlets.Int(0).tag(sync=True)  # the first row the page needs
@@ -37,7 +39,10 @@ class TableBrowser(View):
         self.frame = trouble_first(table)
         self._order = 0  # counts the filters and sorts, so that the page forgets the rows of the last one
         heads = [[column.title, column.align] for column in self._columns]
-        super().__init__(heads=heads, total=len(table), caption=self._caption(), block=self._block(0))
+        texts = [c.title for c in self._columns if c.align == "left" and c.title != "exponents"]
+        hint, troubled = ", ".join(texts), "status" in table.columns
+        block, caption = self._block(0), self._caption()
+        super().__init__(heads=heads, hint=hint, troubled=troubled, total=len(table), caption=caption, block=block)
         self.observe(lambda change: self._refill(), "want")
         self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
 

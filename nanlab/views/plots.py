@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views._graph import BAD
@@ -89,9 +89,9 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """
     ax = ax or _axes()
     drawn = [ax]
-    for name, colour in (("loss", BLUE), ("gradient_norm", GREEN)):
+    for name, colour, top in (("loss", BLUE, 1.0), ("gradient_norm", GREEN, 0.93)):
         if name in steps and steps[name].notna().any():
-            _line(ax, steps["step"], steps[name], name.replace("_", " "), colour)
+            _line(ax, steps["step"], steps[name], name.replace("_", " "), colour, top)
     if "loss_scale" in steps and steps["loss_scale"].notna().any():
         drawn.append(_loss_scale(ax, steps))
     if "skipped" in steps:
@@ -99,9 +99,22 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
         for i, step in enumerate(skipped):
             ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label="skipped" if i == 0 else None)
     ax.set(xlabel="training step", yscale="log")
+    _plain_numbers(ax)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(ax, drawn)
     return ax
+
+
+def _plain_numbers(ax: Axes) -> None:
+    """0.02 and 500 on the logarithmic axis at the left, as many as there is room for."""
+    low, high = ax.get_ylim()
+    decades = math.log10(high / low)
+    if decades < 0.7:
+        ax.yaxis.set_major_locator(MaxNLocator(5))
+    else:
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 3 else (1,)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _loss_scale(ax: Axes, steps: pd.DataFrame) -> Axes:
@@ -121,22 +134,29 @@ def _legend(ax: Axes, drawn: list[Axes]) -> None:
     if entries:
         lines, names = zip(*entries, strict=True)
         ax.legend(
-            lines, names, fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderaxespad=0
+            lines,
+            names,
+            fontsize=8,
+            frameon=False,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            borderaxespad=0,
+            ncols=len(lines) if len(lines) < 5 else 3,
         )
 
 
-def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str) -> None:
+def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str, top: float = 1.0) -> None:
     at, values = _numbers(steps), _numbers(column)
     usable = np.isfinite(values) & (values > 0)
     ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
     missing = at[~np.isfinite(values) & ~column.isna().to_numpy()]
     if len(missing) and usable.any():
-        top = [1.0] * len(missing)
         ax.plot(
             missing,
-            top,
+            [top] * len(missing),
             "x",
-            color=RED,
+            color=colour,
+            markeredgewidth=2,
             transform=ax.get_xaxis_transform(),
             clip_on=False,
             label=f"{label}: not finite",

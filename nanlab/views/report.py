@@ -85,8 +85,16 @@ def covered(trace: Trace) -> str:
     present = set(ops["phase"].astype(str))
     phases = [name for name in PHASES if name in present]
     seconds = float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
-    parts = [plural(results, "operation result"), plural(len(steps_), "training step"), ", ".join(phases)]
+    parts = [plural(results, "operation result"), _steps(trace), ", ".join(phases)]
     return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else ""] if part)
+
+
+def _steps(trace: Trace) -> str:
+    """How many training steps; turns of a loop without a backward pass and an optimizer are none."""
+    frame = trace.steps
+    if len(trace.backward) or frame["loss"].notna().any() or frame["optimizer_steps"].gt(0).any():
+        return plural(len(frame), "training step")
+    return "no training step" if len(frame) < 2 else f"{plural(len(frame), 'turn')} of a loop, no training step"
 
 
 def verdict_text(trace: Trace) -> str:
@@ -206,7 +214,9 @@ def operations(trace: Trace) -> str:
     """The operations, the trouble on top."""
     if not len(trace.ops):
         return ""
-    return fold(f"Operations: {plural(len(trace.ops), 'result')}", static_table(trace.ops, "ops", trace, most=ROWS))
+    kept, all_ = len(trace.ops), int(trace.steps["ops"].sum()) if "ops" in trace.steps else 0
+    title = f"{plural(kept, 'result')} kept of {all_:,}" if all_ > kept else plural(kept, "result")
+    return fold(f"Operations: {title}", static_table(trace.ops, "ops", trace, most=ROWS))
 
 
 def parameters(trace: Trace) -> str:

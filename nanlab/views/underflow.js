@@ -34,7 +34,8 @@ function render({ model, el }) {
     select.value = get("selected");
     slider.value = scale;
     slider.setAttribute("aria-valuetext", `2 to the ${scale}`);
-    scaleText.textContent = `2${superscript(scale)} = ${2 ** scale >= 1e7 || scale < -9 ? (2 ** scale).toExponential(2) : counted(2 ** scale)}`;
+    const run = tensor.run_scale ? ` × 2${superscript(tensor.run_scale)} of the run = 2${superscript(scale + tensor.run_scale)}` : "";
+    scaleText.textContent = run ? `2${superscript(scale)}${run}` : `2${superscript(scale)} = ${plain(2 ** scale)}`;
     boxes.forEach((box, i) => { box.checked = get("chosen").includes(formats[i].name); });
     loses.textContent = `Loses least in ${format.name}:`;
     bestHere.textContent = `2${superscript(tensor.best[format.name])} for this tensor`;
@@ -44,6 +45,7 @@ function render({ model, el }) {
     key.replaceChildren(...FATES.map(([name, text]) => keyed(name, text)), keyed("true-zero", "true zeros"), keyed("nonfinite", "NaN, ±inf"));
     readout.replaceChildren(...shares(tensor, scale));
   }
+  function plain(x) { return x >= 1e7 || x < 2 ** -9 ? x.toExponential(2) : counted(x); }
   function keyed(name, text) {
     const out = h("span", {}, text);
     out.style.setProperty("--nl-key", `var(--nl-${name})`);
@@ -93,6 +95,8 @@ function render({ model, el }) {
     return [h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows)),
       h("p", { class: "nl-dim nl-note" }, `Shares of the non-zero finite values${tensor.twin ? " of the float32 twin" : ""} times the loss scale; exact but for values in a limit’s own bin, `
         + "which count as kept: some of them may round across the limit."
+        + (tensor.run_scale ? ` The values bear the loss scale of the run already, 2${superscript(tensor.run_scale)}; the slider multiplies it.` : "")
+        + (tensor.scalable ? "" : " A loss scale reaches gradients only: of a forward result the slider shows what scaling its values would do.")
         + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""))];
   }
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback")), names = ["selected", "chosen", "log2_scale"];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class UnderflowExplorer(View):
     formats: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the limits of each format, as histogram bins
     tensors: traitlets.List[Any] = traitlets.List().tag(
         sync=True
-    )  # label, histogram, twin, best; by what float16 would lose
+    )  # label, histogram, twin, best, run_scale, scalable; by what float16 would lose
     gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
     first_loss = traitlets.Dict().tag(sync=True)  # text: where half of a result is lost first; selected: its number
     left_out = traitlets.Int(0).tag(sync=True)  # tensors that did not fit into the list
@@ -50,6 +51,7 @@ class UnderflowExplorer(View):
         ordered = by_loss(trace)
         self.rows = ordered.head(MOST)  # rows of trace.ops, in the order of the list
         self._trace = trace
+        self._scales = _run_scales(trace)
         first = self._first_loss()
         super().__init__(
             formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
@@ -110,6 +112,8 @@ class UnderflowExplorer(View):
             "data": browser_histogram(self._trace, row),
             "twin": twin_for_browser(self._trace, row),
             "best": _best(before_rounding(self._trace, row)),
+            "run_scale": self._scales.get(int(row["step"]), 0) if row["phase"] == "backward" else 0,
+            "scalable": row["phase"] == "backward",
         }
 
     def static_text(self) -> str:
@@ -193,6 +197,15 @@ def _gradients(trace: Trace) -> dict[str, Any]:
     positions = rows["position"].astype(int).tolist()
     together = add_histograms(twins[at] if at in twins else trace.histogram(at) for at in positions)
     return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
+
+
+def _run_scales(trace: Trace) -> dict[int, int]:
+    """log2 of the loss scale that the gradients of each training step bore as they ran."""
+    steps = trace.steps
+    if "loss_scale" not in steps:
+        return {}
+    known_ = steps[steps["loss_scale"].gt(0).fillna(False).to_numpy(dtype=bool)]
+    return {int(n): round(math.log2(float(s))) for n, s in zip(known_["step"], known_["loss_scale"], strict=True)}
 
 
 def _best(exponents: pd.Series[int]) -> dict[str, int]:

@@ -1,0 +1,53 @@
+"""The advice on a loss scale, as HTML and as text."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from nanlab.views._html import escape, fold, plural, table
+from nanlab.views._static import picture
+
+if TYPE_CHECKING:
+    from nanlab.analysis.loss_scale import LossScale
+
+SHARES = ("flushed", "subnormal", "overflow")
+
+
+def advice(result: LossScale) -> str:
+    """The scales to take, the one in use and what is left above it, in one sentence."""
+    if result.advised is None:
+        return f"no loss scale keeps every gradient below the largest {result.dtype}; in use: {power(result.used)}"
+    low, high = result.advised
+    between = power(low) if low == high else f"{power(low)} to {power(high)}"
+    room = result.headroom or 0
+    left = f"{plural(room, 'doubling')} below the first overflow" if room >= 0 else "so large that gradients overflow"
+    return f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use: {power(result.used)}, {left}"
+
+
+def power(scale: float) -> str:
+    """``2^10 = 1,024``; a scale that is no power of two as it is."""
+    exponent = math.log2(scale)
+    if exponent != round(exponent):
+        return f"{scale:,g}"
+    return f"2^{round(exponent)}" + (f" = {scale:,g}" if 0 <= exponent <= 20 else "")
+
+
+def as_text(result: LossScale) -> str:
+    """One line, and where to look further."""
+    return f"<nanlab.LossScale: {advice(result)}; try .table, .parameters, .skips, .plot()>"
+
+
+def as_html(result: LossScale) -> str:
+    """The advice, the shares against the scale as a figure, and as a table in a fold."""
+    told = advice(result)
+    title = f'<div style="font-size:15px;font-weight:600">{escape(told[0].upper() + told[1:])}</div>'
+    chart = picture(result.plot, "shares of the gradients flushed, subnormal and overflowing against the loss scale")
+    rows = [[f"2^{k}", *(_percent(row[name]) for name in SHARES)] for k, row in result.table.iterrows()]
+    shares = table(["loss scale", *(f"{name} (%)" for name in SHARES)], rows, ["right"] * 4)
+    body = fold(f"Table of {plural(len(rows), 'loss scale')}", shares)
+    return f'<div style="font-size:13px;line-height:1.45">{title}{chart}{body}</div>'
+
+
+def _percent(share: Any) -> str:
+    return f"{100 * float(share):.3g}"
