@@ -53,6 +53,32 @@ def test_fixes_say_what_became_of_them() -> None:
     assert "distortion: the largest relative change of an element that was healthy" in html
 
 
+def test_that_a_fix_failed_is_said_once() -> None:
+    x = torch.zeros(4, requires_grad=True)
+    with nanlab.watch() as trace:
+        x.sqrt().sum().backward()
+    shown = trace.report()
+    assert "(tried and failed): an epsilon after the root instead of inside: the gradient stays infinite" in repr(shown)
+    assert "tried, and failed" not in repr(shown) + shown._repr_html_()
+
+
+def test_a_run_without_one_finite_loss_still_has_its_steps() -> None:
+    model = torch.nn.Linear(2, 1)
+    model.weight.data.fill_(float("nan"))
+    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD(model.parameters(), 0.1)
+    with nanlab.watch(model, on_fault="record", keep=20) as trace:
+        for _ in range(20):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(3, 2)).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    html = trace.report()._repr_html_()
+    assert "of the report failed" not in html
+    assert "Table of 20 training steps" in html
+    assert "20 rows; the last 15 are shown" in html
+    assert "40 rows; the last 15 are shown" in html
+
+
 def test_code_and_title_of_a_fix_wrap_so_that_no_column_is_cut_off() -> None:
     table = next(t for t in report(fake_trace())._repr_html_().split("<table") if ">largest gradient<" in t)
     rows = table.split("<tr")[2:]

@@ -36,6 +36,11 @@ def verdict(fix: Fix) -> tuple[str, str]:
     return ("verified", "good") if fix.verified else ("tried and failed", "error")
 
 
+def fix_title(fix: Fix) -> str:
+    """What a fix does and, where it failed, why; that it failed its verdict says."""
+    return fix.title.replace(": tried, and failed: ", ": ")
+
+
 def card(finding: Finding, trace: Trace | None = None, titled: bool = True) -> str:
     """The finding on a card, with the source around its line where the trace has it.
 
@@ -134,7 +139,7 @@ def fixes(finding: Finding) -> str:
     for fix in finding.fixes:
         word, tint = verdict(fix)
         written = f'<div style="{CODE}">{escape(fix.code)}</div>'
-        title = f'<div style="{WORDS}">{sentence(fix.title)}</div>'
+        title = f'<div style="{WORDS}">{sentence(fix_title(fix))}</div>'
         rows.append([badge(word, tint), title, written, number(fix.distortion), number(fix.gradient_max)])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verified is not None for fix in finding.fixes)
@@ -151,5 +156,5 @@ def as_text(finding: Finding) -> str:
     lines += [f"  {finding.explanation}"]
     way = [str(s.get("op") or "leaf") if hasattr(s, "get") else str(getattr(s, "op", "")) for s in finding.path]
     lines += [f"  path: {' → '.join(way)}"] if way else []
-    lines += [f"  fix ({verdict(fix)[0]}): {fix.title}:  {fix.code}" for fix in finding.fixes]
+    lines += [f"  fix ({verdict(fix)[0]}): {fix_title(fix)}:  {fix.code}" for fix in finding.fixes]
     return "\n".join(lines)

@@ -108,6 +108,8 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def _plain_numbers(ax: Axes) -> None:
     """0.02 and 500 on the logarithmic axis at the left, as many as there is room for."""
     low, high = ax.get_ylim()
+    if not 0 < low < high:  # nothing was drawn
+        return
     decades = math.log10(high / low)
     if decades < 0.7:
         ax.yaxis.set_major_locator(MaxNLocator(5))

@@ -187,7 +187,7 @@ def steps(trace: Trace) -> str:
         return ""
     chart = steps_picture(frame) if len(frame) > 1 and _drawable(frame) else ""
     return (_titled("Training steps", chart) if chart else "") + fold(
-        f"Table of {plural(len(frame), 'training step')}", static_table(frame.tail(ROWS), "steps", trace, in_order=True)
+        f"Table of {plural(len(frame), 'training step')}", static_table(frame, "steps", trace, most=ROWS, last=True)
     )
 
 
@@ -225,7 +225,7 @@ def parameters(trace: Trace) -> str:
     if not len(frame):
         return ""
     return fold(
-        f"Parameters: {plural(len(frame), 'row')}", static_table(frame.tail(ROWS), "parameters", trace, in_order=True)
+        f"Parameters: {plural(len(frame), 'row')}", static_table(frame, "parameters", trace, most=ROWS, last=True)
     )
 
 
