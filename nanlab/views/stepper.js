@@ -164,6 +164,7 @@ function render({ model, el }) {
     const first = Math.max(0, Math.floor(tree.scrollTop / ROW) - 4);
     const last = Math.min(rows.length, Math.ceil((tree.scrollTop + (tree.clientHeight || 460)) / ROW) + 4);
     const chosen = rowOf[get("position")];
+    root.classList.toggle("nl-by-status", colour.select.value === "status");
     list.replaceChildren(lanesAt, ...rows.slice(first, last).map((item, i) => line(item, first + i, first + i === chosen)));
     drawLanes(first, last, chosen);
     if (count()) tree.setAttribute("aria-activedescendant", `${uid}-${chosen}`);
@@ -177,14 +178,18 @@ function render({ model, el }) {
       "aria-level": item.level, "aria-selected": String(chosen), "aria-setsize": -1, "aria-posinset": r + 1,
       "aria-expanded": item.children ? String(item.open) : null, onclick: (e) => clicked(e, item) },
       h("span", { class: "nl-twist" }, item.children ? (item.open ? "▾" : "▸") : ""), h("span", { class: "nl-name" }, name),
-      h("span", { class: "nl-note nl-dim" }, note), h("span", { class: "nl-value" }, value(item, node, status)));
+      h("span", { class: "nl-note nl-dim" }, note), h("span", { class: "nl-value", title: valueTitle(item) }, value(item, node, status)));
     out.style.cssText = `top:${r * ROW}px;padding-left:${layout.width * laneStep + 8 + 14 * (item.level - 1)}px`;
     return out;
   }
   function value(item, node, status) {
-    if (colour.select.value === "gain") return gainText(steepest(item));
-    if (colour.select.value === "underflow") return `${percent(...flushed(item))} flushed`;
-    return status === "ok" ? "" : status;
+    const word = status === "ok" ? "" : status, by = colour.select.value;
+    if (by === "status") return word;
+    return [word, by === "gain" ? gainText(steepest(item)) : `${percent(...flushed(item))} flushed`].filter(Boolean).join(" · ");
+  }
+  function valueTitle(item) {
+    if (colour.select.value === "gain") return item.children ? "the gain farthest from 1 of a node in it" : "rms of the outgoing gradient / rms of the incoming one";
+    return colour.select.value === "underflow" ? "of the outgoing gradient float16 would flush to zero" : null;
   }
   const place = (node) => { const text = graph.places[graph.place[node]]; return text.startsWith(":") ? "" : text.split("/").pop(); };
   const parameter = (node) => graph.parameters?.[graph.parameter[node]] ?? "";

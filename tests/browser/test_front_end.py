@@ -193,7 +193,12 @@ def test_colours_change_and_the_words_with_them(bare: Page, colour: str) -> None
     mount(bare, stepper(fake_trace()))
     bare.get_by_label("Colour by").select_option(colour)
     row = bare.get_by_role("treeitem", selected=True)
-    expect(row).to_contain_text({"status": "born", "gain": "× 2.01", "underflow": "% flushed"}[colour])
+    expect(row).to_contain_text({"status": "born", "gain": "born · × 2.01", "underflow": "% flushed"}[colour])
+    assert bare.evaluate("document.querySelector('.nl-stepper').classList.contains('nl-by-status')") == (
+        colour == "status"
+    )
+    tint = row.locator(".nl-value").evaluate("node => getComputedStyle(node).backgroundColor")
+    assert (tint == "rgba(0, 0, 0, 0)") == (colour != "status"), "a number bears no colour of a status"
 
 
 def test_no_two_edges_share_a_lane_at_one_row(bare: Page) -> None:
