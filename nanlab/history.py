@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

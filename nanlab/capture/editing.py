@@ -26,6 +26,7 @@ CLAMPS = frozenset(
 )
 FACTORS = frozenset("mul mul_ div div_ _foreach_mul _foreach_mul_ _foreach_div _foreach_div_".split())
 MOST_HOPS = 12
+MOST_VISITS = 4000  # rows that are walked back over from the gradients of one optimizer step
 NEAR = 0.01  # relative distance up to which a factor is taken for the loss scale
 
 
@@ -74,6 +75,27 @@ def adds_to_last(recording: Recording, used: Sequence[int | None], last: Sequenc
         if row is not None and recording.ops.items[row[OP]] in ("add", "add_"):
             return before in recording.parents(now)  # type: ignore[arg-type]
     return False
+
+
+def earliest_of(recording: Recording, used: Sequence[int | None], start: int, written: set[int]) -> int:
+    """The first row from ``start`` on that gradients were computed from, not by way of parameters and buffers (``written``); -1 without any."""
+    waiting = [row for row in used if row is not None and row >= start]
+    seen = set(waiting)
+    for at in waiting:
+        if len(seen) > MOST_VISITS:
+            break
+        new = {p for p in recording.parents(at) if p >= start} - seen - written
+        seen |= new
+        waiting.extend(new)
+    return min(seen, default=-1)
+
+
+def number_of(value: Any) -> float | None:
+    """A setting of an optimizer as a number; None if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | None:

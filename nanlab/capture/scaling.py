@@ -9,7 +9,7 @@ from itertools import takewhile
 import numpy as np
 
 from nanlab.capture.following import StepRows, place_of
-from nanlab.history import History, Misuse, ParameterStep
+from nanlab.history import SCALED, History, Misuse, ParameterStep
 from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
@@ -17,7 +17,6 @@ _HARMLESS = frozenset(
     ("zero_", "_foreach_zero_", "copy_", "_foreach_copy_", "add_", "_foreach_add_", UNSCALES)
 )  # accumulation too
 MOST_HOPS = 16
-SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
 def _written_in_place(recording: Recording, position: int) -> tuple[int, ...] | None:

@@ -39,6 +39,11 @@ class StepClock:
     def step(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def certain(self) -> int:
+        """The last boundary that is not tentative."""
+        return self.starts[self._tentative[0][0] - 1 if self._tentative else -1]
+
     def stepping(self, arrived: int) -> None:
         """An optimizer is about to step; ``arrived``: position at which the last of its gradients came, -1 if unknown."""
         while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:

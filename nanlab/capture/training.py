@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nanlab.capture.editing import adds_to_last, bad_moments, bad_rates
+from nanlab.capture.editing import adds_to_last, bad_moments, bad_rates, earliest_of, number_of
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.looking import Looking, Written
 from nanlab.capture.ops import OpRecorder
@@ -47,7 +47,7 @@ class TrainingRecorder:
         ] = {}  # (owner, offset in its storage) -> copy of the parameter, and the row it is of
         self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
-        self._scaled: tuple[int, int] | None = None  # (row of a loss, row of the scaled loss)
+        self._scaled: tuple[int, int] | None = None  # rows of a loss and of the scaled loss
         self._scale_method: Any = None
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class TrainingRecorder:
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
         self.judge(used)
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
-        self.clock.stepping(max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1))
+        self.clock.stepping(self._came(parameters, used))
         if small:
             with ops.quiet():
                 self._remember(
@@ -206,6 +206,13 @@ class TrainingRecorder:
         ops.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
         ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
+
+    def _came(self, parameters: list[torch.Tensor], used: list[int | None]) -> int:
+        """Position to which a step that takes these gradients reaches back, at the least; -1 if that is unknown."""
+        arrived = max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1)
+        if arrived < 0 and self.clock.certain < self.clock.starts[-1]:  # the program made them itself
+            return earliest_of(self.ops.recording, used, self.clock.certain, {row for _, row in self._written})
+        return arrived
 
     def _remember(self, parameters: list[torch.Tensor]) -> None:
         """Copies of the parameters as they are now; those that the last step left behind are still good, but for what was written since."""
@@ -228,7 +235,7 @@ class TrainingRecorder:
         if not self._running:
             return
         position, parameters, copied, used = self._running.pop()
-        rates = tuple(_number(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+        rates = tuple(number_of(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
         line, site = ops.lines.here(sys._getframe(1))
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
@@ -240,7 +247,7 @@ class TrainingRecorder:
                 position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer, left
             )
         )
-        rate = [_number(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
+        rate = [number_of(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
             for parameter, gradient, lr in zip(parameters, used, rate, strict=True):
                 if gradient is not None:
@@ -293,10 +300,3 @@ class TrainingRecorder:
 def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:
     """Tells parameters apart that share a storage: its owner, and where in it the parameter begins."""
     return owner, int(parameter.storage_offset()) if parameter.layout is torch.strided else -1
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None

@@ -8,8 +8,7 @@ from dataclasses import replace
 from nanlab.analysis.provenance import depends_on_scale, harmful_origins
 from nanlab.analysis.skipping import scale_of
 from nanlab.analysis.training import place_text, where
-from nanlab.capture.scaling import SCALED
-from nanlab.history import Misuse, OptimizerStep
+from nanlab.history import SCALED, Misuse, OptimizerStep
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule

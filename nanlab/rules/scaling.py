@@ -11,7 +11,8 @@ from typing import Any
 from nanlab.analysis.provenance import Origin, depends_on_scale
 from nanlab.analysis.skipping import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
-from nanlab.capture.scaling import SCALED, UNSCALES
+from nanlab.capture.scaling import UNSCALES
+from nanlab.history import SCALED
 from nanlab.rules import _misuse
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault

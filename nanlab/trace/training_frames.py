@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from nanlab.history import Loss, ParameterStep
+from nanlab.history import SCALED, Loss, OptimizerStep, ParameterStep
 from nanlab.trace.columns import Array, counts_array, lookup, stat_columns, values_array
+from nanlab.trace.nodes import BackwardPass
 from nanlab.trace.recording import Recording
 
 _PARAMETER_STATS = ("numel", "nan", "inf", "zero", "rms", "absmax")
@@ -107,7 +109,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     words = [recording.status.get(p, 0) for p in range(low, high)] if recording.status and high - low < 10**6 else []
     return {
         "step": step,
-        "loss": _loss(recording, losses),
+        "loss": _loss(recording, losses, steps) if losses else _root_of_gradients(recording, within(recording.passes)),
         "gradient_norm": norm,
         "loss_scale": scale,
         "skipped": skipped,
@@ -120,17 +122,37 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     }
 
 
-def _loss(recording: Recording, losses: list[Loss]) -> float | None:
-    """The last loss, and those before it on the same line to whose gradients its own were added; None without any."""
-    if not losses:
-        return None
-    total, first = recording.value(losses[-1].source), losses[-1]
+def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) -> float | None:
+    """The last loss, and those before it on the same line to whose gradients its own were added.
+
+    Of those that a closure gave to one optimizer step it is the first, which ``Optimizer.step`` returns: the one before the update.
+    """
+    inside = [loss for loss in losses if any(s.position <= loss.position < s.end for s in steps[-1:])]
+    if inside:
+        return _unscaled(recording, inside[0])
+    total, first = _unscaled(recording, losses[-1]), losses[-1]
     for loss in reversed(losses[:-1]):
         if not first.adds or loss.line != first.line:
             break
-        value, first = recording.value(loss.source), loss
+        value, first = _unscaled(recording, loss), loss
         total = total + value if total is not None and value is not None else None
     return total
+
+
+def _unscaled(recording: Recording, loss: Loss) -> float | None:
+    """The value of a loss, a loss scale of the program's own divided out."""
+    value = recording.value(loss.source)
+    by_hand = not loss.scaled and SCALED <= loss.factor < math.inf and math.frexp(loss.factor)[0] == 0.5
+    return value / loss.factor if value is not None and by_hand else value
+
+
+def _root_of_gradients(recording: Recording, passes: list[BackwardPass]) -> float | None:
+    """The last single number whose gradients were asked of ``torch.autograd.grad``, in a step without ``backward``."""
+    for run in reversed(passes):
+        stats = recording.stats(run.roots[0]) if len(run.roots) == 1 else None
+        if stats is not None and stats.numel == 1:
+            return recording.value(run.roots[0])
+    return None
 
 
 def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> float | None:
