@@ -25,6 +25,7 @@ ELEMENTWISE = frozenset("mul mul_ div div_ pow _to_copy copy_ _foreach_mul_ _for
 SUMS = frozenset("mm bmm addmm baddbmm convolution linear mean".split())
 ADDS = frozenset("add add_ sub sub_ rsub".split())
 FLOORS = frozenset("clamp clamp_ clamp_min clamp_min_".split())
+MOST_TERM = 16.0  # times the smallest normal number: the size of products up to which zeros in their sum are lost ones
 LEAST = 0.01  # share of a result's values from which its loss is listed
 _NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
 COLUMNS = "position step phase op module file line source dtype numel lost share largest told_by".split()
@@ -112,7 +113,7 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
     """More zeros than those of the operands account for.
 
     A product of two values that are not zero is never zero but by underflow. A sum of products may cancel; it counts
-    only where half of its values lie at the lower end of the dtype.
+    only where half of its values lie at the lower end of the dtype, and where its terms are small.
     """
     sources = list(dict.fromkeys(source for source, _ in recording.operands(position)))
     sources = sources[-1:] if op == "copy_" else sources
@@ -120,7 +121,7 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
     if not operands or not all(s.is_finite for s in operands):
         return None
     if op in SUMS:
-        if 2 * (stats.zero + stats.subnormal) < stats.numel:
+        if 2 * (stats.zero + stats.subnormal) < stats.numel or not _of_small_terms(recording, position, operands):
             return None
     elif op not in ELEMENTWISE or any(s.numel > stats.numel for s in operands):  # a view of a larger tensor
         return None
@@ -130,6 +131,15 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
             return None  # times a number that may be zero
     accounted = min(stats.numel, sum(-(-s.zero * stats.numel // s.numel) for s in operands))
     return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
+
+
+def _of_small_terms(recording: Recording, position: int, operands: list[TensorStats]) -> bool:
+    """Whether the products that were summed up lie at the lower end of the dtype, so that zeros do not come from cancelling."""
+    row = recording.row(position)
+    if row is None or len(operands) < 2:
+        return True
+    size = (operands[-1].rms or 0.0) * (operands[-2].rms or 0.0)
+    return bool(size <= MOST_TERM * format_of(recording.dtypes.items[row[DTYPE]]).smallest_normal)
 
 
 def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import takewhile
+
 import numpy as np
 import torch
 
 from nanlab.capture.following import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History
-from nanlab.trace.recording import BORN, CALL, DTYPE, FACTOR, FLAGS, OP, OUTPUT, Recording
+from nanlab.stats import TensorStats
+from nanlab.trace.recording import (
+    BACKWARD,
+    BORN,
+    CALL,
+    DTYPE,
+    FACTOR,
+    FLAGS,
+    NODE,
+    OP,
+    OPTIMIZER,
+    OUTPUT,
+    PHASE,
+    SHAPE,
+    Recording,
+)
 
 CASTS = frozenset(("_to_copy", "copy_", "to"))
 PRODUCTS = frozenset(
     "mul mul_ div div_ mm bmm addmm baddbmm convolution convolution_backward _foreach_mul_ _foreach_div_".split()
 )
+# Products of two values, or sums of such, that a zero of one operand does not make zero throughout.
+PAIRS = frozenset("mul mul_ _foreach_mul_ sigmoid_backward tanh_backward mm bmm".split())
+SUMS = frozenset(("mm", "bmm"))
+NEAR = 4.0  # times what rounds to zero: the typical size up to which a sum of products may have been lost whole
 QUOTIENTS = frozenset(("div", "div_", "_foreach_div_"))
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
@@ -24,7 +46,7 @@ def lost_values(rows: StepRows) -> list[int]:
     """Rows that are zero throughout though none of their operands is, because the dtype cannot hold the results."""
     recording = rows.recording
     names = recording.ops.items
-    interesting = np.array([n in CASTS or n in PRODUCTS or n in SQUARES for n in names])
+    interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS for n in names])
     found = []
     for i in np.flatnonzero(rows.all_zero() & interesting[rows.meta[:, OP]])[:MOST_CANDIDATES].tolist():
         position = rows.start + i
@@ -61,11 +83,31 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
         row = recording.row(position)
         return row is not None and bool(row[FLAGS] & FACTOR)
     limit = format_of(dtype).rounds_to_zero
+    if op in PAIRS and _pair_lost(op, operands[-2:], recording.stats(position).numel, limit):
+        return True
+    if op not in PRODUCTS:
+        return False
     sizes = [max(abs(s.min), abs(s.max)) for s in operands]
     if op in QUOTIENTS:
         return bool(operands[1].zero == 0 and sizes[0] / operands[1].absmin <= limit)
     terms = max(1.0, (operands[-1].numel * operands[-2].numel / max(1, recording.stats(position).numel)) ** 0.5)
     return bool(sizes[-1] * sizes[-2] * terms <= limit)
+
+
+def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -> bool:
+    """Whether a product can only be zero throughout because it was too small, told from the zeros of its operands.
+
+    Where one of two has no zero, their product is zero only where the other is. A sum of products may also cancel, so it
+    must be small as well: sqrt(terms) times the root mean squares. A saturated sigmoid or tanh has derivative zero.
+    """
+    sizes = [s.rms or 0.0 for s in operands]
+    if all(s.zero for s in operands) or not all(sizes):
+        return False
+    if op.endswith("_backward"):
+        derivative = operands[1]
+        return max(abs(derivative.min or 0.0), abs(derivative.max or 0.0)) < 1.0
+    terms = (operands[0].numel * operands[1].numel / max(1, numel)) ** 0.5
+    return op not in SUMS or sizes[0] * sizes[1] * terms**0.5 <= NEAR * limit
 
 
 def overflow_below(recording: Recording, position: int) -> int:
@@ -112,10 +154,14 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
     recording = rows.recording
     zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
     blamed: set[int] = set()
-    for owner, source in gradients.items():
+    came = [
+        (recording.parameter_names[owner], at)
+        for owner, at in dict.fromkeys([*gradients.items(), *_taken(rows, history)])
+    ]
+    for name, source in came or _asked(rows, zero):
         if source in zero and (culprit := _reaches(recording, source, lost, zero)) is not None:
             blamed.add(culprit)
-            _note(rows, history, culprit, "gradient", recording.parameter_names[owner])
+            _note(rows, history, culprit, "gradient", name)
     for owner, position in written:
         for operand, slot in recording.operands(position):
             if slot and operand in zero and (culprit := _reaches(recording, operand, lost, zero)) is not None:
@@ -125,6 +171,25 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
         _note(rows, history, position, "tensor", "")
 
 
+def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
+    """(parameter, row) of the gradients that optimizers took: what backward left, or what the program made of it."""
+    end = rows.start + len(rows)
+    recent = takewhile(lambda step: step.position >= rows.start, reversed(history.parameters))
+    return [(s.owner, s.used) for s in recent if s.position < end and s.used is not None]
+
+
+def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
+    """(name, row) of the gradients that a program asked for itself, with ``torch.autograd.grad`` or ``torch.func``, and read."""
+    recording, backward = rows.recording, rows.meta[:, PHASE] == BACKWARD
+    found: dict[int, str] = {}
+    for i in np.flatnonzero(~backward & (np.cumsum(backward) > 0)).tolist():
+        for source, _ in recording.operands(rows.start + i):
+            if source in zero and source >= rows.start and backward[source - rows.start]:
+                shape = "x".join(map(str, recording.shapes.items[rows.meta[source - rows.start, SHAPE]])) or "scalar"
+                found[source] = f"a parameter ({shape})"
+    return [(name, source) for source, name in found.items()]
+
+
 def _note(rows: StepRows, history: History, position: int, cost: str, name: str) -> None:
     recording, end = rows.recording, rows.start + len(rows)
     row = recording.row(position)
@@ -132,6 +197,8 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
     origin = overflow_below(recording, position) if quotient else -1
     place = place_of(recording, position if origin < 0 else origin)
     assert place is not None
+    if cost == "gradient" and _of_gradients(rows, place.position):
+        place = replace(place, phase=OPTIMIZER)
     key = (place.op, place.line, place.module, cost, name)
     known = history.flushes.get(key)
     if known is not None:
@@ -143,6 +210,21 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
     numel = recording.stats(position).numel
     flush = Flush(place, cost, name, numel, max(sizes, default=0.0), position, end, overflow=origin >= 0)  # type: ignore[arg-type]
     history.flushes[key] = flush
+
+
+def _of_gradients(rows: StepRows, position: int) -> bool:
+    """Whether a program computed a row from gradients, between the backward pass and the update."""
+    recording, seen, waiting = rows.recording, {position}, [position]
+    for at in waiting:
+        row = recording.row(at)
+        if row is not None and row[PHASE] == BACKWARD:
+            return at != position
+        if row is None or row[NODE] >= 0 or len(seen) > MOST_VISITS:
+            continue
+        new = {p for p in recording.parents(at) if p >= rows.start} - seen
+        seen |= new
+        waiting.extend(new)
+    return False
 
 
 def outputs(recording: Recording, call: int) -> int:

@@ -17,6 +17,10 @@ ADDS = frozenset(
     "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
 )
 BLENDS = frozenset(("add", "sub", "lerp"))
+SUMS = frozenset("add sub addcdiv addcmul lerp".split())  # in place or not, of one tensor or of a list
+KEEPS = frozenset("mul detach alias clone view".split())  # what may be done to a parameter besides
+NARROW = (torch.float16, torch.bfloat16)
+MOST_HOPS = 12  # operations between what was read of a parameter and what is written back
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 
@@ -56,7 +60,7 @@ def _note_by_hand(
         factor = abs(history.factors.get(position, 1.0))
         if position < rows.start or factor == 0.0 or gradients.get(owner, np.inf) <= noise:
             continue
-        still, coefficient = _unchanged(recording, position), ""
+        still, coefficient = _unchanged(recording, position, rows.start), ""
         if still is None and (coefficient := _vanished_factor(recording, position)):
             still = True
         if still is not None:
@@ -67,7 +71,7 @@ def _note_by_hand(
             _count(rows, known, position, still, gradient, rate)
 
 
-def _unchanged(recording: Recording, position: int) -> bool | None:
+def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     """Whether an addition in place changed nothing although what it added is not zero; None where that cannot be told.
 
     Two tensors count as the same if all their numbers agree to the bit, mean and mean square among them.
@@ -76,8 +80,10 @@ def _unchanged(recording: Recording, position: int) -> bool | None:
     if row is None or not row[FLAGS] & INPLACE:
         return None
     dtype, op = recording.dtypes.items[row[DTYPE]], recording.ops.items[row[OP]]
-    if dtype not in (torch.float16, torch.bfloat16) or op not in ADDS:
-        return _blended(recording, position) if op == "copy_" else None
+    if dtype not in NARROW or op not in ADDS:
+        found = _blended(recording, position) if op == "copy_" else None
+        back = op == "copy_" and found is None and dtype in NARROW
+        return _written_back(recording, position, start) if back else found
     operands, targets = recording.operands(position), outputs(recording, row[CALL])
     before = [recording.stats(s) for s, slot in operands if slot % targets == row[OUTPUT]]
     after = recording.stats(position)
@@ -97,7 +103,7 @@ def _blended(recording: Recording, position: int) -> bool | None:
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
     row = recording.row(made[0][0]) if made and made[0][0] >= 0 else None
-    low = row is not None and recording.dtypes.items[row[DTYPE]] in (torch.float16, torch.bfloat16)
+    low = row is not None and recording.dtypes.items[row[DTYPE]] in NARROW
     if row is None or not low or after is None or recording.ops.items[row[OP]] not in BLENDS:
         return None
     whole = [(_unscaled(recording, part), recording.stats(part)) for part, _ in recording.operands(made[0][0])]
@@ -105,6 +111,31 @@ def _blended(recording: Recording, position: int) -> bool | None:
         return None
     same = [of == after for of, _ in whole]
     return None if all(same) else any(same)
+
+
+def _written_back(recording: Recording, position: int, start: int) -> bool | None:
+    """The same for a narrow value that was read, added to in a wider dtype, and copied back: ``p.copy_(p.float() - lr * g)``.
+
+    False where what is copied is a wide value that was there before the step: it keeps what the narrow one rounds away.
+    """
+    at, added, widened = recording.operands(position)[-1][0], False, False
+    for _ in range(MOST_HOPS):
+        row = recording.row(at) if at >= start else None
+        if row is None or recording.dtypes.items[row[DTYPE]] in NARROW:
+            break
+        op, targets = recording.ops.items[row[OP]].removeprefix("_foreach_").rstrip("_"), outputs(recording, row[CALL])
+        own = [source for source, slot in recording.operands(at) if slot % targets == row[OUTPUT]]
+        widened = op in ("_to_copy", "copy")
+        if op in SUMS and len(own) > 1:
+            change = recording.stats(own[1])
+            added = added or (change is not None and change.zero < change.numel)
+        elif not own or not (widened or op in KEEPS):
+            return None
+        at = own[0]
+    before, after = recording.stats(at), recording.stats(position)
+    if not added or before is None or after is None or not before.is_finite:
+        return None
+    return after == before if widened else False
 
 
 def _unscaled(recording: Recording, part: int) -> TensorStats | None:
@@ -137,7 +168,7 @@ def _vanished_factor(recording: Recording, position: int) -> str:
         if made is None or factor is None or factor.numel != 1 or not factor.zero:
             continue
         dtype = recording.dtypes.items[made[DTYPE]]
-        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in (torch.float16, torch.bfloat16):
+        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in NARROW:
             return str(dtype).removeprefix("torch.")
     return ""
 

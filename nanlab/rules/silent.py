@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -42,17 +44,18 @@ from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
 )
 def dtype_underflow(trace: Trace) -> Iterator[Finding]:
     """Values too small for the dtype became exact zeros: nothing is learned there, and nothing says so."""
-    groups: dict[tuple[str, int, str], list[Flush]] = {}
-    for flush in (f for f in trace.recording.training.flushes.values() if not f.overflow):
-        groups.setdefault((flush.at.op, flush.at.line, flush.cost), []).append(flush)
-    told = {(op, line) for op, line, cost in groups if cost != "tensor"}
+    flushes = [flush for flush in trace.recording.training.flushes.values() if not flush.overflow]
+    told = {(flush.at.op, flush.at.line) for flush in flushes if flush.cost != "tensor"}
     measured = {key: positions for key, positions in _flushed_whole(trace).items() if key not in told}
-    for (op, line, cost), flushes in groups.items():
-        if cost != "tensor" or (op, line) not in told | measured.keys():
-            yield _flush_finding(trace, cost, sorted(flushes, key=lambda f: f.first))
-    for positions in measured.values():
-        yield _twin_finding(trace, positions)
-    known = {(op, trace.recording.places[line][1]) for op, line, _ in groups} | measured.keys()
+    groups: dict[tuple[str, Any, str], list[Flush]] = {}
+    for flush in flushes:
+        if flush.cost != "tensor":  # the operations of a deep net's layers take turns
+            groups.setdefault(("", trace.recording.places[flush.at.line][:2], flush.cost), []).append(flush)
+        elif (flush.at.op, flush.at.line) not in told | measured.keys():
+            groups.setdefault((flush.at.op, flush.at.line, flush.cost), []).append(flush)
+    yield from (_flush_finding(trace, key[2], sorted(alike, key=lambda f: f.first)) for key, alike in groups.items())
+    yield from (_twin_finding(trace, positions) for positions in measured.values())
+    known = {(flush.at.op, trace.recording.places[flush.at.line][1]) for flush in flushes} | measured.keys()
     for loss in first_losses(trace).to_dict("records"):
         if loss["told_by"] != "epsilon" and loss["share"] >= NEARLY_ALL and (loss["op"], loss["line"]) not in known:
             yield in_part(trace, loss, dtype_underflow.explanation)
@@ -102,8 +105,8 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
 def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     recording = trace.recording
     flush = flushes[0]
-    harmful = cost != "tensor" and lasts(trace, flushes)
-    names = [f.name for f in flushes if f.name]
+    harmful = cost != "tensor" and lasts(trace, _by_victim(flushes))
+    names = list(dict.fromkeys(f.name for f in flushes if f.name))
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     loses = {
         "gradient": f"the whole gradient of {shown} is lost",
@@ -126,6 +129,14 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         harmful=harmful,
         **place,
     )
+
+
+def _by_victim(flushes: list[Flush]) -> list[Flush]:
+    """One flush for each parameter that lost something, with the steps of all: in each step one operation is to blame."""
+    counts: dict[str, int] = {}
+    for flush in flushes:
+        counts[flush.name] = counts.get(flush.name, 0) + flush.count
+    return [replace(flushes[0], name=name, count=count) for name, count in counts.items()]
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -179,7 +190,7 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
         yield from (_stopped_finding(trace, m) for m in members if stopped(m))
         numel = sum(m.numel for m in members)
         grades: dict[Severity, list[Standstill]] = {}
-        stuck = [m for m in members if m.still and not m.moved and not stopped(m) and (m.still > 1 or m.numel >= FEW)]
+        stuck = [m for m in members if m.still and not m.moved and not stopped(m) and _proves(m)]
         for m in stuck:
             share = sum(s.numel for s in stuck) / numel
             if (severity := severity_from_start(trace.recording, m, len(stuck), share)) is not None:
@@ -190,6 +201,11 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
                 grades.setdefault(severity, []).append(m)
         for severity, alike in grades.items():
             yield _absorbed_finding(trace, sorted(alike, key=lambda m: (-m.numel, m.first)), severity)
+
+
+def _proves(member: Standstill) -> bool:
+    """Whether the updates so far prove something. What is copied back may come from a wide copy that is kept from now on."""
+    return member.still > 1 or (member.numel >= FEW and member.at.op != "copy_")
 
 
 def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
