@@ -57,7 +57,9 @@ def optimizer_step_of(recording: Recording, owner: int, position: int) -> tuple[
     None where no optimizer updated it. Which one it was is told by the rows of parameters that each step leaves at its end.
     """
     blocks = parameter_columns(recording)
-    rows = np.flatnonzero((blocks["owner"] == owner) & (blocks["position"] < position) & blocks["used_known"])
+    # A gradient that came before the step, as of LBFGS, may be gone by now; the value that the step left is not.
+    taken = blocks["used_known"] | blocks["value_known"]
+    rows = np.flatnonzero((blocks["owner"] == owner) & (blocks["position"] < position) & taken)
     ends = {step.end - 1: step for step in reversed(recording.training.optimizer_steps)}  # an empty one ends there, too
     for row in rows[::-1].tolist():
         step, rate = ends.get(int(blocks["position"][row])), float(blocks["lr"][row])

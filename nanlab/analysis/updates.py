@@ -77,6 +77,12 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
 
 
+def closure_adds_up(recording: Recording, step: OptimizerStep) -> bool:
+    """Whether an optimizer evaluated its closure more than once, each time adding to the gradients of the time before."""
+    inside = [loss for loss in recording.training.losses if step.position <= loss.position < step.end]
+    return len(inside) > 1 and all(loss.adds for loss in inside[1:])
+
+
 def inner_updates(recording: Recording, position: int) -> InnerUpdates | None:
     """The updates by gradients, inside of the training step, that drove away what a result was computed from.
 

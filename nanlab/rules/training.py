@@ -18,13 +18,14 @@ from nanlab.analysis.training import (
     stable_rate,
     where,
 )
-from nanlab.analysis.updates import depends_on_gradient, enlarged_gradients
+from nanlab.analysis.updates import closure_adds_up, depends_on_gradient, enlarged_gradients
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep, Place
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
+from nanlab.trace.training_frames import parameter_columns
 
 _PRODUCTS = frozenset(
     "mm addmm bmm baddbmm mul mul_ convolution convolution_backward sum add add_ matmul linear dot mv".split()
@@ -71,7 +72,7 @@ def learning_rate(fault: Fault) -> Finding | None:
     if bad and in_update(fault):
         return _bad_rate(fault, step)
     away = _drove_away(fault)
-    if away is None or _explodes(away) or _enlarged(fault, away):
+    if away is None or _explodes(fault, away) or _enlarged(fault, away):
         return None
     return _blame_update(fault, away, "learning-rate", learning_rate.explanation)
 
@@ -103,7 +104,7 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     away = _drove_away(fault)
     if away is not None and (enlarged := _enlarged(fault, away)):
         return _blame_enlarging(fault, away, *enlarged)
-    if away is not None and _explodes(away):
+    if away is not None and _explodes(fault, away):
         return _blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
     if not fault.backward or fault.kind != "operation" or fault.low:
         return None
@@ -134,8 +135,8 @@ def _drove_away(fault: Fault) -> Runaway | None:
     return runaway(fault.recording, fault.position) if overflowed(fault.recording, fault.position) else None
 
 
-def _explodes(away: Runaway) -> bool:
-    return away.deep and not _decays(away)
+def _explodes(fault: Fault, away: Runaway) -> bool:
+    return away.deep and not _decays(away) and not _uncleared(fault, away)
 
 
 def _decays(away: Runaway) -> bool:
@@ -186,7 +187,7 @@ def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> 
     file, line, source = place_text(recording, away.place)
     grown = _grown(away)
     rate = f"a learning rate of {away.rate:.3g} drives" if away.rate is not None else "these updates drive"
-    title = f"{'exploding gradients drove' if _explodes(away) else rate} the weights away: {grown}"
+    title = f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away: {grown}"
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
         title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"
@@ -231,9 +232,9 @@ def _grown(away: Runaway) -> str:
 
 
 def _uncleared(fault: Fault, away: Runaway) -> bool:
-    """Whether the update to blame took the sum of its own gradients and those of the step before."""
+    """Whether the update to blame took the sum of its own gradients and those of the step, or evaluation, before."""
     step = optimizer_step_that_began(fault.recording, away.position)
-    return step is not None and step.uncleared
+    return step is not None and (step.uncleared or closure_adds_up(fault.recording, step))
 
 
 def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
@@ -251,7 +252,9 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
 
 
 def _clip_fix(fault: Fault) -> Fix:
-    """Clipping, with a usual bound near the run's ordinary norms."""
+    """Clipping, with a usual bound near the run's ordinary norms, where the trace has them."""
+    if not parameter_columns(fault.recording)["gradient_known"].any():
+        return Fix("clip the gradient's norm before the update", "g = g * (max_norm / (norm + 1e-6)).clamp(max=1.0)")
     found = clipping(fault.trace)
     bound = min(max(found.advised_max_norm or USUAL[0], USUAL[0]), USUAL[-1])
     title = f"clip the gradient's norm before the step: a bound of {bound:g} clips {found.would_clip(bound):.0%} of the recorded steps"
