@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture import thinning, watching
+from nanlab.capture import backward, deep, thinning, watching
 from nanlab.trace.recording import MOST_SINKS
 
 
@@ -121,3 +123,56 @@ def test_a_trace_lets_the_model_go() -> None:
     gc.collect()
     assert alive() is None
     assert len(trace.parameters) == 6
+
+
+DEEP = """
+import torch, nanlab
+w = torch.nn.Parameter(torch.ones(2))
+with nanlab.watch(on_fault="record") as trace:
+    x = w
+    for _ in range(45_000):
+        x = x * 1.0
+    x.sum().backward()
+    del x
+print(w.grad.tolist(), trace.culprit, len(trace.ops[trace.ops.phase == "backward"]))
+"""
+
+
+def test_a_graph_deeper_than_the_stack_is_freed_without_a_crash() -> None:
+    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("]")[0] == "[1.0, 1.0"
+    assert " None " in done.stdout
+
+
+def test_the_nodes_of_a_deep_graph_are_held_until_the_program_frees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backward, "MOST_NODES", 30)
+    w, late = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    with nanlab.watch(on_fault="record") as trace:
+        x = late * 1.0
+        for _ in range(100):
+            x = x * w
+        x.sum().backward()
+        assert len(deep._held) > 100
+        gc.collect()
+        assert len(deep._held) > 100  # x is alive
+    del x
+    gc.collect()
+    assert not deep._held
+    assert set(trace.parameters.gradient_rms) == {100.0, 1.0}  # the gradient of the leaf at the far end is seen too
+
+
+def test_nodes_of_a_graph_that_is_kept_and_grows_are_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backward, "MOST_NODES", 30)
+    w = nn.Parameter(torch.ones(2))
+    with nanlab.watch(on_fault="record"):
+        x = w * 1.0
+        for _ in range(4):
+            for _ in range(25):
+                x = x * 1.0
+            x.sum().backward(retain_graph=True)
+        assert len(set(deep._held)) == len(deep._held) <= 102
+        x.sum().backward()
+        del x
+        torch.ones(2, requires_grad=True).sum().backward()
+        assert not deep._held  # let go when the next backward begins

@@ -12,13 +12,13 @@ import torch
 import torch.autograd.graph
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode  # as in torch 2.6 to 2.13
 
+from nanlab.capture.deep import LEAF, hold, let_go
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
 from nanlab.trace.nodes import ACCUMULATES, NO_OWNER, BackwardPass, leaf_number
 from nanlab.trace.recording import Sink
 
-MOST_NODES = 20_000  # touching more from Python overflows the stack when a deep graph is freed (seen from 39,700 on)
-_LEAF = 1 << 63
+MOST_NODES = 20_000  # of a graph that are followed one by one; see deep.py for what else there is to do with more
 # Nodes whose formula takes another path, with other rounding, while any dispatch mode is on (torch asks isTensorSubclassLike; found
 # by holding torch 2.13's operator database to equal bits). They run unobserved, and become one row of their own.
 _UNOBSERVED = frozenset({"ProdBackward0", "ProdBackward1", "LinalgLstsqBackward0"})
@@ -89,6 +89,7 @@ class BackwardRecorder:
     def _begin(self, outputs: Any, frame: FrameType, accumulates: bool, handles: list[Any]) -> tuple[int, bool]:
         ops, recording = self.ops, self.ops.recording
         number, position = len(recording.passes), recording.end
+        let_go()
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
         sources = tuple(ops.source(t) for t in roots)
         line, site = ops.lines.here(frame)
@@ -113,15 +114,14 @@ class BackwardRecorder:
         seen: set[Any] = set(roots)
         waiting = list(roots)
         numbers: set[int] = set()
-        oldest, adding = _LEAF, False
+        oldest, adding = LEAF, False
+        beyond: set[Any] = set()  # nodes that are not followed, for there are too many
         while waiting:
             node = waiting.pop()
             here = node._sequence_nr()
-            if here >= _LEAF:
-                leaf = getattr(node, "variable", None)
-                adding = adding or (leaf is not None and leaf.grad is not None)
+            if here >= LEAF:
                 here = -1 - len(numbers)
-                handles.append(node.register_hook(partial(self._gradient_ran, node, number)))
+                adding |= self._follow_leaf(node, number, handles)
             else:
                 oldest = min(oldest, here)
                 name = node.name()
@@ -134,16 +134,31 @@ class BackwardRecorder:
                 if following is None:
                     continue
                 there = following._sequence_nr()
-                if there < _LEAF:
+                if there < LEAF:
                     edges.append((here, there))
-                if following not in seen and len(seen) < MOST_NODES:
+                if following in seen:
+                    continue
+                if len(seen) < MOST_NODES:
                     seen.add(following)
                     waiting.append(following)
-        if len(seen) >= MOST_NODES:
+                else:
+                    beyond.add(following)
+        if beyond:
+            for node in hold(seen, beyond):
+                if node._sequence_nr() >= LEAF:
+                    adding |= self._follow_leaf(node, number, handles)
+                else:
+                    oldest = min(oldest, node._sequence_nr())
             note = f"only {MOST_NODES:,} nodes of a backward graph were followed one by one; its operations are all in trace.ops"
             if note not in self.ops.recording.notes:
                 self.ops.recording.notes.append(note)
         return edges, numbers, oldest, adding
+
+    def _follow_leaf(self, node: Any, number: int, handles: list[Any]) -> bool:
+        """Register a hook with the node that adds to a leaf's gradient; whether the leaf has one already."""
+        leaf = getattr(node, "variable", None)
+        handles.append(node.register_hook(partial(self._gradient_ran, node, number)))
+        return leaf is not None and leaf.grad is not None
 
     def _ran(self, node: int, name: str, number: int, given: Any, taken: Any) -> None:
         ops = self.ops
