@@ -103,6 +103,14 @@ def test_gradients_tell_the_loss_scale_they_bore_and_forward_results_none() -> N
     assert not any(scale for phase, scale, _ in told if phase != "backward")
 
 
+def test_the_static_line_counts_the_tensors_that_are_not_listed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = len(underflow(fake_trace()).tensors)
+    monkeypatch.setattr("nanlab.views.underflow.MOST", 5)
+    made = underflow(fake_trace())
+    assert (len(made.tensors), made.left_out) == (5, whole - 5)
+    assert made.static_text().startswith(f"Underflow explorer: {whole} tensors; ")
+
+
 def test_nothing_recorded_is_said() -> None:
     made = underflow(Builder().trace([], []))
     assert made.row is None

@@ -122,7 +122,7 @@ class UnderflowExplorer(View):
         if row is None:
             return "Underflow explorer: nothing was recorded"
         first = self.rows.iloc[0]
-        count = plural(len(self.tensors), "tensor")
+        count = plural(len(self.tensors) + self.left_out, "tensor")
         return f"Underflow explorer: {count}; {first['op']} loses most: {self._share(first)}"
 
     def _share(self, row: pd.Series[Any]) -> str:
