@@ -216,8 +216,7 @@ class Fault(Neighbourhood):
             return None
         tensors = [v for v in _flat(self.kept.args) if isinstance(v, Tensor)]
         for source, slot in self.recording.operands(self.row[CALL]):
-            row = self.recording.row(source) if source >= 0 else None
-            if slot < len(tensors) and row is not None and row[PHASE] == BACKWARD:
+            if slot < len(tensors) and self.comes_from_gradient(source, self.row[NODE]):
                 return tensors[slot]
         return None
 

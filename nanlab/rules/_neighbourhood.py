@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, HEALED, LINE, OP, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, FLAGS, HEALED, INPLACE, LINE, NODE, OP, PHASE, Recording
 
 # Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
 THROUGH = frozenset(
@@ -80,26 +82,74 @@ class Neighbourhood(ABC):
             level = following
 
     def consumers(self, position: int) -> list[int]:
-        """The forward rows that read a row."""
-        chunk = self.recording.chunk_of(position)
+        """The forward rows that read a row or source."""
+        source = self.recording.sources.get(position)
+        chunk = self.recording.chunk_of(position if source is None else source.first)
         edges = chunk.edge_table()
         calls = edges[edges[:, 1] == position, 0].tolist()
         rows = [(c, self.recording.row(c)) for c in dict.fromkeys(calls)]
         return [c for c, row in rows if row is not None and row[PHASE] != BACKWARD]
 
     def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
-        """(position, op) of what was made from the result of the forward operation, the nearest first."""
+        """(position, op) of what was made from the result of the forward operation, the nearest first.
+
+        A tensor that was written piece by piece is a source, with the op "".
+        """
         level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
         for _ in range(depth):
             following = []
             for at in level:
-                for reader in self.consumers(at):
+                tables = list(self._tables(at))
+                yield from ((table, "") for table in tables if table not in seen)
+                seen.update(tables)
+                for reader in (r for holder in (at, *tables) for r in self.consumers(holder)):
                     if reader in seen:
                         continue
                     seen.add(reader)
                     yield reader, self.op_at(reader)
                     following.append(reader)
             level = following[:16]
+
+    @cached_property
+    def _snapshots(self) -> dict[int, list[int]]:
+        """What was written into tensors piece by piece, and the sources that such tensors then were."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, source in self.recording.sources.items():
+            for part in source.parents:
+                found[part].append(number)
+        return found
+
+    def _tables(self, position: int) -> Iterator[int]:
+        """The tensors of which a row became a part, while it was one that could be bad."""
+        for number in self._snapshots.get(position, ()):
+            yield number
+            if number in self.recording.bad:
+                yield from self._tables(number)
+
+    def wrote_over(self, position: int) -> int:
+        """The row after whose write a tensor of parts held nothing bad any more; -1: it held nothing bad, or still does."""
+        source, bad = self.recording.sources.get(position), self.recording.bad
+        if source is None or position in bad or not any(part in bad for part in source.parents):
+            return -1
+        for at in range(source.first - 1, max(source.parents), -1):
+            row = self.recording.row(at)
+            if row is not None and row[FLAGS] & INPLACE:
+                return at
+        return -1
+
+    def comes_from_gradient(self, position: int, node: int) -> bool:
+        """Whether what the derivative of a node reads was made from the gradient that came in, not from what it had saved."""
+        waiting, seen = [position], {position}
+        while waiting:
+            at = waiting.pop()
+            row = self.recording.row(at) if at >= 0 else None
+            if row is None or row[PHASE] != BACKWARD:
+                continue
+            if row[NODE] != node:
+                return True
+            waiting += [p for p in self.parents(at) if p not in seen]
+            seen.update(waiting)
+        return False
 
     def negative_determinant(self, position: int) -> int:
         """The row of the determinant that was negative, where a NaN is the one that torch.logdet writes for it; else -1."""

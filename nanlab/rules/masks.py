@@ -17,6 +17,7 @@ _CHOICES = frozenset("where masked_fill clamp clamp_min clamp_max maximum minimu
 _PICKS = frozenset("index masked_select index_select gather select slice".split())
 _REPAIRS = frozenset({"nan_to_num"})
 _IN_PLACE = frozenset("masked_fill index_put copy fill clamp where masked_scatter".split())
+_ASSIGNMENTS = frozenset("index_put copy fill zero".split())  # what ``x[i] = value`` runs
 
 
 def hidden_by(fault: Fault) -> tuple[int, str] | None:
@@ -30,6 +31,8 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
     if not fault.value_was_bad():
         return next(((p, op) for p, op in _handed_on(fault) if op == "where"), None) if fault.incoming_is_zero else None
     for position, op in fault.downstream():
+        if (write := fault.wrote_over(position)) >= 0:
+            return write, fault.op_at(write)
         if op in _CHOICES | _REPAIRS | _IN_PLACE or (op in _PICKS and fault.incoming_is_zero):
             if fault.healed(position):
                 return position, op
@@ -43,6 +46,8 @@ def _handed_on(fault: Fault) -> Iterator[tuple[int, str]]:
     """
     cut = {fault.forward_position: False}
     for position, op in fault.downstream():
+        if position < 0:
+            continue
         readers = [p for p in fault.parents(position) if p in cut]
         cut[position] = all(cut[p] for p in readers) or (op == "mul" and _by_zeros(fault, position, readers))
         if not cut[position] and (op != "where" or "where" in (fault.text_at(position) or op)):
@@ -70,11 +75,12 @@ def _derivative(fault: Fault) -> str:
 
 def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     count = f"{plural(fault.count, 'element')} of {fault.numel:,}"
+    by = "an assignment after it" if op in _ASSIGNMENTS else f"`{op}`"
     if not fault.backward:
-        title = f"{fault.forward} is not finite for {count}; `{op}` hid them from the loss, not from the gradient"
+        title = f"{fault.forward} is not finite for {count}; {by} hid them from the loss, not from the gradient"
         return match(fault, title, columns=fault.named_operands)
     value = "the value" if not fault.value_was_bad() else "the bad value"
-    title = f"the gradient of {fault.forward} is {what} for {count}, though `{op}` hid {value} from the loss"
+    title = f"the gradient of {fault.forward} is {what} for {count}, though {by} hid {value} from the loss"
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
