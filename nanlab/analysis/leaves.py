@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-from nanlab.trace.recording import BORN, FLAGS, INTENDED, LITERAL, OP, TURNED, UNINIT, Recording, Source
+from nanlab.trace.recording import (
+    BACKWARD,
+    BORN,
+    FLAGS,
+    INTENDED,
+    LINE,
+    LITERAL,
+    NODE,
+    OP,
+    PASS,
+    PHASE,
+    TURNED,
+    UNINIT,
+    Recording,
+    Source,
+)
 
 Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
 # Operators that move values without computing with them.
@@ -120,3 +135,22 @@ def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, K
         return False
     rows = [recording.row(p) for p, _ in guilty if p >= 0]
     return any(row is not None and recording.ops.items[row[OP]] in _SOFTMAXES for row in rows)
+
+
+def derivative_unseen(recording: Recording, number: int) -> int:
+    """The row of the derivative that made what the next one read from outside: under vmap some run where no watch sees them.
+
+    -1 where something else may have brought it: a Function of the program, a hook, the start of the pass.
+    """
+    source = recording.sources.get(number)
+    reader = recording.row(source.first) if source is not None else None
+    info = recording.nodes.get(reader[NODE]) if reader is not None and reader[PHASE] == BACKWARD else None
+    if source is None or reader is None or info is None or info.op < 0 or info.custom or info.line != reader[LINE]:
+        return -1
+    for position in range(source.first - 1, -1, -1):
+        row = recording.row(position)
+        if row is None or row[PHASE] != BACKWARD or row[PASS] != reader[PASS]:
+            return -1
+        if row[NODE] != reader[NODE]:
+            return position if recording.nodes.get(row[NODE]) is not None else -1
+    return -1

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.leaves import CHOICES, MOVES, Kind, hides_nothing, leaf_kind
+from nanlab.analysis.leaves import CHOICES, MOVES, Kind, derivative_unseen, hides_nothing, leaf_kind
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
@@ -65,6 +65,8 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     path = [position]
     while path[-1] != sink.position:
         path.append(came_from[path[-1]])
+    if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
+        position, kind, path = unseen, "operation", [unseen, *path]
     if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
         kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
     return Origin(kind, position, sink, tuple(path))
@@ -170,6 +172,13 @@ def _born_in_graph(recording: Recording, position: int) -> bool:
         seen.update(parents)
         waiting += parents
     return False
+
+
+def leads_to_harm(recording: Recording, position: int) -> bool:
+    """Whether what is bad in a row came into a symptom of its own step."""
+    step = recording.step_of(position)
+    sinks = [s for s in recording.sinks[:MOST_SINKS] if recording.step_of(s.step_position) == step]
+    return any(position in _ancestors(recording, sink) for sink in sinks)
 
 
 def harmful_origins(recording: Recording) -> Iterator[Origin]:

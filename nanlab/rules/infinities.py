@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from nanlab.formats import format_of
 from nanlab.rules._evidence import match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
@@ -148,6 +151,8 @@ def zero_times_inf(fault: Fault) -> Match | None:
 
     A mask of zeros does not remove an infinity; choose with `where` or index instead of multiplying.
     """
+    if fault.backward and fault.forward in _RUNS:
+        return _other_factors(fault)
     if fault.name not in _PRODUCTS or not _infinite_operands(fault):
         return None
     values = [v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None]
@@ -157,6 +162,31 @@ def zero_times_inf(fault: Fault) -> Match | None:
     what = "inf / inf" if fault.name == "div" else "0 × inf"
     title = f"{what} in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
     return match(fault, title, columns=fault.named_operands)
+
+
+_RUNS = frozenset("prod cumprod".split())
+_OTHERS = (
+    "The derivative of a product in one of its factors is the product of the others, which torch takes from those before "
+    "and those after it. Bound the factors, add up their logarithms, or leave out the rows with a zero, whose product "
+    "is 0."
+)
+
+
+def _other_factors(fault: Fault) -> Match | None:
+    """A product with zeros among its factors, while others are so large that a part of it overflows."""
+    row = fault.operand_row(0)
+    stats = fault.recording.stats(row)
+    if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
+        return None
+    largest = max(abs(stats.max), abs(stats.min))
+    limit = format_of(getattr(torch, fault.dtype)).max
+    if largest <= 1 or math.log(limit) / math.log(largest) > stats.numel:
+        return None
+    title = (
+        f"the derivative of {fault.forward} at {plural(stats.zero, 'zero')} among {stats.numel:,} factors: the others, up to "
+        f"{number(largest)}, have products that overflow {fault.dtype}, and 0 × inf is NaN"
+    )
+    return match(fault, title, _OTHERS, columns=fault.named_operands)
 
 
 @rule(

@@ -87,10 +87,10 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
     """,
 )
 def pow_negative_base(fault: Fault) -> Match | None:
-    """A negative number has no real fractional power: the result is NaN.
+    """A negative number has no real fractional power, and no real logarithm, which the derivative in the exponent takes.
 
-    Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or take the power of its
-    magnitude.
+    The result is NaN. Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or
+    take the power of its magnitude.
     """
     base, values, powers = _real(fault)
     if base is None or values is None or powers is None:
@@ -99,11 +99,12 @@ def pow_negative_base(fault: Fault) -> Match | None:
     at = (values < 0) & ((powers != powers.round()) | by_exponent)
     if not bool(at.any()) or 2 * int(at.sum()) < len(at):
         return None
-    title = (
-        f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among {base.numel():,} raised to "
-        f"{number(powers[at][0])} gives NaN"
-    )
-    return match(fault, title, base=base)
+    bases = f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among {base.numel():,}"
+    whole = at & (powers == powers.round())  # the powers themselves are fine
+    if bool(whole.any()):
+        p = number(powers[whole][0])
+        return match(fault, f"the derivative of x**{p} in its exponent is NaN for {bases}: x**{p} log x", base=base)
+    return match(fault, f"{bases} raised to {number(powers[at][0])} gives NaN", base=base)
 
 
 def power_overflow(fault: Fault) -> Match | None:
