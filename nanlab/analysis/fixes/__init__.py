@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate
+from nanlab.analysis.fixes._candidate import EPS_IN_FLOAT32, IN_FLOAT32, Candidate
 from nanlab.analysis.fixes._composites import composites
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
 from nanlab.analysis.fixes._following import takes_float32
@@ -88,7 +88,7 @@ def try_out(
         composite = composite or candidate.only_spelled
         if spelled is None and composite and candidate.forms:
             continue
-        if candidate.title == IN_FLOAT32 and half:
+        if candidate.title in (IN_FLOAT32, EPS_IN_FLOAT32) and half:
             candidate = replace(candidate, run=None, why="what follows is in half precision, and must take float32 too")
         if spelled is not None and spelled.nested and "epsilon" in candidate.title:
             candidate = replace(candidate, run=None, why="the line has the operation twice, one inside the other")
@@ -163,7 +163,9 @@ def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
     rerun = any(path[-1].line == op.logged and all(step.known for step in path) for path in op.onward)
     if op.logged and trial.zeros and op.name in QUOTIENTS and not rerun:
         return f"the logarithm at line {op.logged} may be taken of a 0 that comes of it"
-    for product in op.ahead if candidate.title != IN_FLOAT32 else ():  # what follows takes float32
+    for product in (
+        op.ahead if candidate.title not in (IN_FLOAT32, EPS_IN_FLOAT32) else ()
+    ):  # what follows takes float32
         if product.overflows(trial.value_max):
             return f"the product at line {product.line} may overflow with it"
     for product in op.behind:

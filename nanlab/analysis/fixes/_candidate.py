@@ -17,6 +17,7 @@ from nanlab.errors import NanlabError
 from nanlab.formats import format_of
 
 IN_FLOAT32 = "compute this operation in float32"
+EPS_IN_FLOAT32 = "compute this operation in float32, from the epsilon on: float32 holds it"
 MASK = 1e4  # a logit this far below the others is masked, in every dtype
 _ADVISED_ON = 2048  # elements
 _STRIDE, _LEAST = 3, 2.0**-160  # of the sweep over powers of two: the result is told as a power of ten

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, inside, number
+from nanlab.analysis.fixes._epsilons import epsilon_in_float32
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
 
@@ -86,7 +87,8 @@ def floored(op: Operation) -> list[Candidate]:
         found.append(
             Candidate("an epsilon after the root instead of inside", forms(spelled, outside), lambda t: fn(t) + eps)
         )
-    return found + in_float32(op, spelled, f"torch.{name}({{X}}.float())")
+    own = epsilon_in_float32(op, 0, spelled, f"torch.{name}({{KEPT}})", fn) if not low else []
+    return found + own + in_float32(op, spelled, f"torch.{name}({{X}}.float())")
 
 
 def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[Candidate]:

@@ -8,7 +8,8 @@ from itertools import islice
 import torch
 
 from nanlab.analysis.fixes._neighbours import MOVES
-from nanlab.trace.recording import BACKWARD, BORN, DTYPE, LINE, NODE, OP, PHASE, Recording
+from nanlab.analysis.provenance import leads_to_harm
+from nanlab.trace.recording import BACKWARD, BORN, DTYPE, LINE, NODE, OP, PASS, PHASE, Recording
 
 _PRODUCTS = frozenset("mul mm bmm addmm baddbmm".split())
 _SUMS = frozenset("sum mean".split())
@@ -148,6 +149,18 @@ def fails_too(
             continue  # the same words, run a second time
         named = f"{name_of(recording, row)} on this line" if here and row is not None else ""
         return f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own account"
+    return ""
+
+
+def derivative_fails_too(recording: Recording, position: int) -> str:
+    """Which other line has a derivative that fails of finite numbers in the same pass, and harms; "": none was recorded."""
+    own = recording.row(position)
+    for at in sorted(p for p, status in recording.status.items() if status == BORN and p >= 0):
+        row = recording.row(at)
+        if own is None or row is None or row[PHASE] != BACKWARD or row[PASS] != own[PASS]:
+            continue
+        if recording.places[row[LINE]][:2] != recording.places[own[LINE]][:2] and leads_to_harm(recording, at):
+            return f"the derivative at line {_line(recording, at)} fails on its own account, too"
     return ""
 
 

@@ -22,6 +22,7 @@ _MATRIX = {
     "linalg_cholesky_ex": ("cholesky", "cholesky_ex"),
     "_linalg_svd": ("svd",),
     "_linalg_eigh": ("eigh",),
+    "linalg_eig": ("eig",),
     "linalg_qr": ("qr",),
 }
 
@@ -34,7 +35,7 @@ def degenerate(op: Operation) -> list[Candidate]:
     n, spelled = min(a.shape[-2:]), called(*_MATRIX[op.name])
     size = float(a.abs().max()) or 1.0
     jitter = 10.0 ** round(torch.tensor(size * default_eps(op.dtype) * 100).log10().item())
-    uneven = op.name in ("_linalg_svd", "_linalg_eigh")
+    uneven = op.name in ("_linalg_svd", "_linalg_eigh", "linalg_eig")
     if uneven:
         ramp = torch.linspace(1, 2, n, dtype=a.dtype, device=a.device)
         diagonal = "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"

@@ -79,13 +79,20 @@ def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
             x = (kept.args[1] / 2) ** 2  # d sqrt(x) = grad / (2 sqrt(x))
         return (kind.lower(), (x,), forward, {}) if isinstance(x, Tensor) else None
     if kind in _BINARY:
-        return _binary(kind, kept)
+        return _binary(kind, kept, _by_number(recording, node))
     if kind == "BinaryCrossEntropy":
         return _cross_entropy(saved)
     return _reduction(kind, saved) or _decomposition(kind, saved)
 
 
-def _binary(kind: str, kept: Kept) -> Rebuilt | None:
+def _by_number(recording: Recording, node: int) -> bool:
+    """Whether the second operand of the operation was a Python number: its node saved it as a tensor."""
+    info = recording.nodes.get(node)
+    read = recording.operands(info.position) if info is not None and info.position >= 0 else []
+    return [slot for _, slot in read] == [0]
+
+
+def _binary(kind: str, kept: Kept, by_number: bool) -> Rebuilt | None:
     forward, first, second = _BINARY[kind]
     x, y = kept.saved.get(first), kept.saved.get(second)
     if y is None and kind == "Div" and len(kept.args) > 1:
@@ -94,6 +101,8 @@ def _binary(kind: str, kept: Kept) -> Rebuilt | None:
         x = torch.ones_like(kept.args[0] if kept.args and _same_kind(kept.args[0], y) else y)
     if y is None and isinstance(x, Tensor):
         y = torch.ones_like(x)
+    if kind == "Div" and by_number and isinstance(y, Tensor) and y.dim() == 0 and not y.is_complex():
+        y = y.item()
     return (kind.lower(), (x, y), forward, {}) if isinstance(x, Tensor) or isinstance(y, Tensor) else None
 
 
@@ -133,6 +142,9 @@ def _reduction(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
         options["correction"] = saved.get("correction", 1)
         spread = torch.std if kind == "Std" else torch.var
         return kind.lower(), (x,), lambda t: spread(t, **options), options
+    if kind == "Prod":
+        along = {} if dim is None else {"dim": dim, "keepdim": keepdim}
+        return "prod", (x,), lambda t: torch.prod(t, **along), along
     if kind == "Logsumexp":
         return "logsumexp", (x,), lambda t: torch.logsumexp(t, dim, keepdim), options
     return None
@@ -149,6 +161,11 @@ def _decomposition(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
         values, vectors = saved["eigenvalues"], saved["eigenvectors"]
         matrix = (vectors * values.unsqueeze(-2)) @ vectors.mH
         return "_linalg_eigh", (matrix,), lambda a: _product(torch.linalg.eigh(a)), {}
+    if kind == "LinalgEig" and isinstance(saved.get("eigenvectors"), Tensor):
+        roots, modes = saved["eigenvalues"], saved["eigenvectors"]
+        matrix = (modes * roots.unsqueeze(-2)) @ torch.linalg.pinv(modes)
+        real = bool((matrix.imag.abs() <= 1e-3 * matrix.abs().max()).all())
+        return "linalg_eig", (matrix.real if real else matrix,), lambda a: _composed(*torch.linalg.eig(a)), {}
     if kind == "LinalgQr" and isinstance(saved.get("Q"), Tensor):
         return "linalg_qr", (saved["Q"] @ saved["R"],), lambda a: _product(torch.linalg.qr(a)), {}
     return None
@@ -158,6 +175,12 @@ def _product(parts: Any) -> Tensor:
     """All factors in one tensor, weighted unevenly so that no derivative cancels."""
     flat = torch.cat([p.flatten() for p in parts])
     return flat * torch.linspace(0.5, 1.5, flat.numel(), dtype=flat.dtype, device=flat.device)
+
+
+def _composed(roots: Tensor, modes: Tensor) -> Tensor:
+    """A matrix of the same eigenvectors: what is taken of them must not depend on their phase and length."""
+    weights = torch.linspace(0.5, 1.5, roots.shape[-1], dtype=modes.dtype, device=modes.device)
+    return torch.view_as_real((modes * (roots * weights).unsqueeze(-2)) @ torch.linalg.inv(modes))
 
 
 def _cross_entropy(saved: dict[str, Any]) -> Rebuilt | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nanlab.analysis.fixes._following import (
     Product,
+    derivative_fails_too,
     fails_too,
     made_of,
     products_after,
@@ -157,6 +158,7 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
         found,
         line=line,
         onward=onward,
+        beside=derivative_fails_too(recording, row[CALL]),
         carrying=_carrying(recording, forward, operands),
         unreached=int(stats.zero + stats.nan) if stats is not None and stats.known else None,  # NaN: 0 / NaN
     )

@@ -52,6 +52,8 @@ def powers(op: Operation) -> list[Candidate]:
         Candidate(f"clamp the base at {number(eps)}", forms(spelled, text), lambda t, q: t.clamp_min(eps) ** q),
         _with_epsilon(spelled, eps),
     ]
+    if bool((base < 0).any()):
+        found.append(_of_magnitude(spelled, eps))
     if _root_like(p):
         found.insert(
             0,
@@ -63,6 +65,16 @@ def powers(op: Operation) -> list[Candidate]:
             ),
         )
     return found + in_float32(op, (spelled,), "{X}.float() ** {Y}")
+
+
+def _of_magnitude(spelled: Spelling, eps: float) -> Candidate:
+    """The same for an even exponent, which loses the sign as well."""
+    shown = number(eps)
+    return Candidate(
+        f"the power of the magnitude, at least {shown}: an even power, or a fractional one",
+        forms(spelled, f"{{X}}.abs().clamp_min({shown}) ** {{Y}}"),
+        lambda t, q: t.abs().clamp_min(eps) ** q,
+    )
 
 
 def _with_epsilon(spelled: Spelling, eps: float) -> Candidate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from nanlab import safe
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, number
 from nanlab.analysis.fixes._elementwise import as_float32, forms, together
+from nanlab.analysis.fixes._epsilons import epsilon_in_float32
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Spelling, binary, called, keyword
 from nanlab.analysis.fixes._trial import ceiling
@@ -102,7 +104,10 @@ def _wider_quotient(op: Operation, both: Written) -> list[Candidate]:
         return []
     above = "{X}" if op.name == "reciprocal" else "{X}.float()"  # a Python number
     text = both(f"{above} / {{Y}}.float()", "{X}.float().reciprocal()")
-    return [Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
+    own = epsilon_in_float32(op, 1, QUOTIENT, "{X} / {KEPT}", torch.div)
+    if op.name == "reciprocal":
+        own = epsilon_in_float32(replace(op, makers=((), *op.makers[:1])), 1, QUOTIENT, "{X} / {KEPT}", torch.div)
+    return [*own, Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
 
 
 def _by_conjugate(op: Operation) -> list[Candidate]:
@@ -134,7 +139,12 @@ def _number_at_least(op: Operation, y: Any) -> list[Candidate]:
     least = 1 if isinstance(y, int) else LEAST_TEMPERATURE
     named = tuple(Form((keyword(name),), f"{name}=max({{x}}, {least})") for name in _TEMPERATURES)
     made = (*named, *forms(QUOTIENT, f"{{X}} / max({{y}}, {least})"))
-    return [Candidate(f"divide by at least {least}", made, lambda x, n: x / max(n, least))]
+    return [
+        Candidate(f"divide by at least {least}", made, lambda x, n: x / max(n, least)),
+        Candidate(
+            "nanlab.safe.div: 0 where nothing is divided by", forms(QUOTIENT, "nanlab.safe.div({x}, {y})"), safe.div
+        ),
+    ]
 
 
 def _least_divisor(factor: float, y: Tensor) -> float:

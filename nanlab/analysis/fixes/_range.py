@@ -60,6 +60,7 @@ def only_product(text: str, line: int, made: tuple[Form, ...]) -> Rewritten | No
     return next((line for line in found if line is not None), None)
 
 
+_LAYERS = frozenset("mm addmm bmm baddbmm convolution".split())  # what the modules of torch run on their weights
 _COSINES = "torch.nn.functional.normalize({x}, dim=-1) @ torch.nn.functional.normalize({y}, dim=-2)"
 
 
@@ -86,6 +87,20 @@ def _of_tensor(kind: type[ast.operator]) -> Spelling:
     return match
 
 
+def _call_of(module: str) -> Spelling:
+    """A call of the module at this path, or of one that holds it: ``self.blocks[1](x)`` for ``blocks.1.wo``."""
+    names = [name for name in module.split(".") if not name.isdigit()]
+
+    def match(node: ast.AST) -> Found | None:
+        if not isinstance(node, ast.Call) or not node.args or isinstance(node.args[0], ast.Starred):
+            return None
+        called_by = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        name = getattr(called_by, "attr", getattr(called_by, "id", ""))
+        return Found((node.func, node.args[0]), (*node.args[1:], *node.keywords)) if name in names else None
+
+    return match
+
+
 def wide(op: Operation) -> list[Candidate]:
     """The same in float32, and its factors scaled down: for what overflows half precision."""
     if not op.low:
@@ -96,6 +111,8 @@ def wide(op: Operation) -> list[Candidate]:
         pairs = ((_of_tensor(kind), f"{{X}}.float() {sign} {{Y}}"), (binary(kind), f"{{X}} {sign} {{Y}}.float()"))
     if op.name == "pow":
         pairs = ((_power_call, "{X}.float() ** {Y}"),)
+    if op.module and op.name in _LAYERS:
+        pairs = ((_call_of(op.module), "{x}({Y}.float(){rest})"), *pairs)
     made = tuple(Form((spelling,), text) for spelling, text in pairs)
     rewriter = partial(only_product, made=made) if op.name in ("mm", "bmm") else None
     single = Candidate(IN_FLOAT32, made, _in_float32(op), rewriter=rewriter)
@@ -138,7 +155,7 @@ def bounded_factors(op: Operation) -> list[Candidate]:
 
 def bounded_run(op: Operation) -> list[Candidate]:
     """A product over a dimension that is too large: factors of bounded size."""
-    if op.low or op.backward or not bool(torch.isfinite(op.x).all()):
+    if op.low or not bool(torch.isfinite(op.x).all()):
         return []
     count = op.x.shape[op.options["dim"]] if "dim" in op.options else op.x.numel()
     bound = float(f"{ceiling(op.dtype) ** (1 / max(count, 1)) * 0.5:.2g}")

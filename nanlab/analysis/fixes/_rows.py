@@ -248,13 +248,14 @@ def support(op: Operation) -> list[Candidate]:
     """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
     if op.name not in ("log", "xlogy", "log1p") or op.backward or op.here:
         return []
-    if op.makers and op.makers[0] and op.makers[0][0].name in _MAKE_PARAMETERS:
+    slot = 1 if op.name == "xlogy" else 0  # xlogy(concentration - 1, value)
+    made = op.makers[slot] if slot < len(op.makers) else ()
+    if made and made[0].name in _MAKE_PARAMETERS:
         return []
     eps = default_eps(op.dtype)
-    bounds = f"{number(eps)}, 1 - {number(eps)}" if op.name != "log" else number(eps)
-    text = (
-        f"{{X}}.log_prob({{Y}}.clamp({bounds}))" if op.name != "log" else f"{{X}}.log_prob({{Y}}.clamp_min({bounds}))"
-    )
+    two_sided = op.name == "log1p" or any(m.name == "stack" for m in made)  # of a share and what is left of it
+    kept = f"clamp({number(eps)}, 1 - {number(eps)})" if two_sided else f"clamp_min({number(eps)})"
+    text = f"{{X}}.log_prob({{Y}}.{kept})"
 
     def clamped(*ts: Any) -> Tensor:
         last = ts[-1].clamp_min(-1 + eps if op.name == "log1p" else eps)

@@ -27,6 +27,7 @@ class Maker:
     high: float  # and the largest
     position: int
     born: bool = False  # it made something infinite or NaN of finite operands
+    numbers: tuple[float, ...] = ()  # the Python numbers that it was called with
 
 
 def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
@@ -44,9 +45,8 @@ def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
         stats = recording.stats(read[0][0])
         line = recording.places[row[LINE]][1]
         low, high = (stats.min, stats.max) if stats is not None else (None, None)
-        found.append(
-            Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at, recording.status.get(at) == BORN)
-        )
+        born, numbers = recording.status.get(at) == BORN, tuple(recording.scalars.get(at, ()))
+        found.append(Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at, born, numbers))
         at = read[0][0]
     return tuple(found)
 

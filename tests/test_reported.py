@@ -1,0 +1,231 @@
+"""Faults in the way people reported them, each held to the answer that would have helped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+def culprit(step: Callable[[int], Any], steps: int = 1) -> nanlab.Finding:
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(steps):
+            step(i)
+    assert not trace.notes
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+def verified(found: nanlab.Finding) -> dict[str, str]:
+    """Code of each verified fix by its title."""
+    return {fix.title: fix.code for fix in found.fixes if fix.verified}
+
+
+def test_an_assignment_to_one_element_hides_a_value_and_not_its_gradient() -> None:
+    beta = nn.Parameter(torch.tensor(0.4))
+
+    def step(i: int) -> None:
+        frequency = torch.fft.rfftfreq(16)
+        amplitude = (frequency ** (-beta)).clone()
+        amplitude[0] = 0.0
+        amplitude.sum().backward()
+
+    found = culprit(step)
+    assert (found.cause, found.op, found.phase) == ("repair-forward-only", "pow", "backward")
+    assert "an assignment after it hid the bad value" in found.title
+
+
+def test_a_bad_row_of_a_table_that_indexing_leaves_out_is_a_trap() -> None:
+    slope = nn.Parameter(torch.tensor(1.0))
+
+    def step(i: int) -> None:
+        times = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
+        table = torch.full((2,), float("nan"))
+        for k, t in enumerate(times):
+            spread = t - t.mean()
+            table[k] = (slope * spread).sum() / spread.square().sum()
+        table[~table.isnan()].mean().backward()
+
+    found = culprit(step)
+    assert (found.cause, found.op, found.phase) == ("where-grad-trap", "div", "backward")
+    assert "`index` hid the bad value" in found.title
+
+
+def test_the_derivative_in_a_learned_exponent_is_told_as_such() -> None:
+    p = nn.Parameter(torch.tensor(2.0))
+
+    def step(i: int) -> None:
+        x = torch.tensor([-1.5, 0.5])
+        loss = (x**p).sum()
+        loss.backward()
+
+    found = culprit(step)
+    assert (found.cause, found.phase) == ("pow-negative-base", "backward")
+    assert "the derivative of x**2 in its exponent is NaN for 1 negative base" in found.title
+    assert "loss = (x.abs().clamp_min(1e-6)**p).sum()".replace("**", " ** ") in verified(found).values()
+
+
+def test_a_divisor_that_is_a_python_number_gets_no_methods_of_a_tensor() -> None:
+    w = nn.Parameter(torch.ones(3))
+
+    def step(i: int, beta: float = 0.0) -> None:
+        n = (w * torch.tensor([0.0, 1.0, 2.0])).abs()
+        small = 0.5 * n.square() / beta
+        torch.where(n < beta, small, n - 0.5 * beta).sum().backward()
+
+    codes = verified(culprit(step))
+    assert "small = (0.5 * n.square()) / max(beta, 0.01)" in codes.values()
+    assert not any("clamp" in code for code in codes.values())
+
+
+def over_sum(x: torch.Tensor, y: torch.Tensor, eps: float) -> torch.Tensor:
+    return x / (y + eps)
+
+
+def over_clamp(x: torch.Tensor, y: torch.Tensor, eps: float) -> torch.Tensor:
+    return x / y.clamp(min=eps)
+
+
+def by_inverse_root(x: torch.Tensor, y: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(y + eps)
+
+
+@pytest.mark.parametrize(
+    ("divide", "code"),
+    [
+        (over_sum, "return x / (y.float() + eps)"),
+        (over_clamp, "return x / y.float().clamp_min(eps)"),
+        (by_inverse_root, "return x * torch.rsqrt(y.float() + eps)"),
+    ],
+)
+def test_an_epsilon_that_half_precision_rounds_to_zero_is_added_in_float32(
+    divide: Callable[..., torch.Tensor], code: str
+) -> None:
+    gain = nn.Parameter(torch.ones(3))
+
+    def step(i: int) -> None:
+        with torch.no_grad():
+            x = divide(torch.zeros(3).half(), torch.tensor([0.0, 1.0, 2.0]).half(), 1e-9)
+        (gain * x.float()).sum().backward()
+
+    found = culprit(step)
+    assert found.cause == "eps-underflow"
+    assert code in verified(found).values()
+
+
+def test_a_layer_that_overflows_under_autocast_is_called_outside_it() -> None:
+    net = nn.ModuleDict({"wo": nn.Linear(4, 2, bias=False)})
+    with torch.no_grad():
+        net["wo"].weight.fill_(200.0)
+    block = net["wo"]
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wo = block
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            return self.wo(h)
+
+    model = Block()
+
+    def step(i: int) -> None:
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = model(torch.full((3, 4), 100.0))
+        torch.log_softmax(out.float(), 1)[:, 0].sum().backward()
+
+    with nanlab.watch(model, on_fault="record") as trace:
+        step(0)
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "dtype-overflow"
+    assert [fix.code for fix in trace.culprit.fixes] == [
+        'with torch.autocast("cpu", enabled=False):\n    return self.wo(h.float())'
+    ]
+
+
+def gates(w: torch.Tensor) -> torch.Tensor:
+    return torch.log1p((w * torch.tensor([[0.0, 0.0, 1e13, 1e13, 1e13, 1e13]])).prod(-1)).sum()
+
+
+def test_the_other_factors_of_a_zero_overflow_in_the_derivative_of_a_product() -> None:
+    w = nn.Parameter(torch.ones(6))
+    found = culprit(lambda i: gates(w).backward())
+    assert (found.cause, found.op, found.phase) == ("zero-times-inf", "prod", "backward")
+    assert "2 zeros among 6 factors" in found.title
+    assert any("clamp the factors" in title for title in verified(found))
+
+
+def test_a_derivative_that_vmap_runs_out_of_sight_is_blamed_by_its_forward_line() -> None:
+    w = nn.Parameter(torch.ones(2, 6))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+
+    def step(i: int) -> None:
+        w.grad = torch.func.vmap(torch.func.grad(gates))(w.detach())
+        optimizer.step()
+
+    found = culprit(step)
+    assert (found.cause, found.op, found.phase) == ("zero-times-inf", "prod", "backward")
+    assert "prod(-1)" in found.source
+
+
+def test_equal_eigenvalues_of_a_matrix_that_is_not_symmetric_are_split() -> None:
+    operator = nn.Parameter(torch.eye(3))
+
+    def step(i: int) -> None:
+        values, modes = torch.linalg.eig(operator)
+        (modes @ torch.diag(values**2) @ torch.linalg.inv(modes)).real.square().sum().backward()
+
+    found = culprit(step)
+    assert (found.cause, found.op) == ("degenerate-matrix", "linalg_eig")
+    assert any("split equal eigenvalues" in title for title in verified(found))
+
+
+def test_a_fix_of_one_line_says_that_another_fails_as_well() -> None:
+    w = nn.Parameter(torch.ones(2))
+
+    def step(i: int) -> None:
+        gap = torch.tensor([0.0, 1.0])
+        left = torch.nan_to_num(w / gap, posinf=0.0)
+        right = torch.nan_to_num((2 - w) / gap, posinf=0.0)
+        (left + right).sum().backward()
+
+    found = culprit(step)
+    assert found.cause == "repair-forward-only"
+    assert not verified(found)
+    assert any("fails on its own account, too" in fix.title for fix in found.fixes)
+
+
+def test_a_value_below_the_support_of_a_gamma_is_kept_inside_it_from_below_alone() -> None:
+    noise = nn.Parameter(torch.tensor(-0.01))
+    prior = torch.distributions.Gamma(torch.tensor(1.1), torch.tensor(0.05), validate_args=False)
+
+    def step(i: int) -> None:
+        loss = -prior.log_prob(noise)
+        loss.backward()
+
+    found = culprit(step)
+    assert found.cause == "log-of-negative"
+    assert "loss = -prior.log_prob(noise.clamp_min(1e-6))" in verified(found).values()
+
+
+def test_what_a_derivative_made_of_its_saved_operand_is_not_taken_for_the_gradient_that_came_in() -> None:
+    x = nn.Parameter(torch.tensor([1.0, 0.5]))
+
+    def step(i: int) -> None:
+        torch.acos(x * 1.0).square().sum().backward()
+
+    found = culprit(step)
+    assert found.cause == "inverse-function-at-edge"
+    assert "incoming" not in found.explanation
+    assert "incoming gradient" not in found.evidence.columns
