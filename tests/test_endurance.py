@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -176,3 +177,26 @@ def test_nodes_of_a_graph_that_is_kept_and_grows_are_held_once(monkeypatch: pyte
         del x
         torch.ones(2, requires_grad=True).sum().backward()
         assert not deep._held  # let go when the next backward begins
+
+
+class _Busy(nn.Module):
+    """Another thread uses another model whenever this one is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(8, 4), [nn.Sequential(nn.Linear(3, 3), nn.ReLU())]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        thread = threading.Thread(target=lambda: self.other[0](torch.randn(2, 3)).sum().backward())
+        thread.start()
+        thread.join()
+        return self.own(x)  # type: ignore[no-any-return]
+
+
+def test_what_other_threads_do_is_not_taken_for_the_watched_program() -> None:
+    trace = _training(_Busy(), 4)
+    assert not trace.notes
+    assert len(trace.steps) == 4
+    assert set(trace.ops[trace.ops.phase == "forward"].module) == {"own", ""}
+    assert set(trace.backward.module) == {"own", ""}
+    assert set(trace.parameters.parameter) == {"own.weight", "own.bias"}

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 from nanlab.capture.deep import LEAF, hold, let_go
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
+from nanlab.capture.threads import is_watched
 from nanlab.trace.nodes import ACCUMULATES, NO_OWNER, BackwardPass, leaf_number
 from nanlab.trace.recording import Sink
 
@@ -58,7 +59,7 @@ class BackwardRecorder:
 
     def _run(self, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         ops = self.ops
-        if ops.off:
+        if ops.off or not is_watched(ops):
             return self._original(outputs, *args, **kwargs)
         frame = sys._getframe(1)
         handles: list[Any] = []

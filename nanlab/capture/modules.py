@@ -41,6 +41,7 @@ class ModuleRecorder:
         self._filter: Any = None  # of a warning that torch means for the program
         self.model = model
         self.failed: Callable[[Exception], None] = lambda error: None
+        self.watched: Callable[[], bool] = lambda: True  # whether this thread is
         self.moved: Callable[[int, int], None] = lambda path, depth: None  # number of the running module's path, depth
         self.current = 0  # number of the running module's path; 0 outside of every module
 
@@ -63,6 +64,8 @@ class ModuleRecorder:
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
+            if not self.watched():
+                return
             try:
                 function(*args)
                 self.moved(self.current, len(self._stack))

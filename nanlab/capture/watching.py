@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from nanlab.capture.ops import OpRecorder
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
+from nanlab.capture.threads import is_watched
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
@@ -102,6 +104,7 @@ class watch:
         training.judge = self._judge
         self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
+        self._modules.watched = partial(is_watched, ops)
 
     def __enter__(self) -> Trace:
         if _current:
