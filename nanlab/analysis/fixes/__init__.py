@@ -160,7 +160,8 @@ def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = Tr
 
 def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
     """Why the program may stay bad although the operation is finite: "" where nothing recorded says so."""
-    rerun = any(path[-1].line == op.logged and all(step.known for step in path) for path in op.onward)
+    ends = (path for path in op.onward if path[-1].line == op.logged and path[-1].name.startswith("log"))
+    rerun = any(all(step.known for step in path) for path in ends)
     if op.logged and trial.zeros and op.name in QUOTIENTS and not rerun:
         return f"the logarithm at line {op.logged} may be taken of a 0 that comes of it"
     for product in (
