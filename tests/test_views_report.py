@@ -60,6 +60,8 @@ def test_that_a_fix_failed_is_said_once() -> None:
     shown = trace.report()
     assert "(tried and failed): an epsilon after the root instead of inside: the gradient stays infinite" in repr(shown)
     assert "tried, and failed" not in repr(shown) + shown._repr_html_()
+    failed = next(row for row in shown._repr_html_().split("<tr") if ">tried and failed<" in row)
+    assert re.findall(r">([^<>]+)</td>", failed) == ["–", "–"], "an infinite gradient has no largest one"
 
 
 def test_a_run_without_one_finite_loss_still_has_its_steps() -> None:

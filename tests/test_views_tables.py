@@ -98,19 +98,19 @@ def test_a_loss_that_is_no_number_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "hint", "troubled"),
+    ("kind", "texts", "troubled"),
     [
-        ("ops", "status, phase, op, module, where, shape, dtype", True),
-        ("backward", "status, name, parameter, module, where", True),
-        ("parameters", "parameter", False),
-        ("steps", "", False),
+        ("ops", ["op", "module", "where", "status", "phase", "shape", "dtype"], True),
+        ("backward", ["name", "parameter", "module", "where", "status"], True),
+        ("parameters", ["parameter"], False),
+        ("steps", [], False),
     ],
 )
-def test_a_long_table_offers_the_filter_and_the_order_that_it_has(kind: str, hint: str, troubled: bool) -> None:
+def test_a_long_table_offers_the_filter_and_the_order_that_it_has(kind: str, texts: list[str], troubled: bool) -> None:
     with nanlab.watch() as trace:
         torch.ones(3, requires_grad=True).exp().sum().backward()
     made = browse(getattr(trace, kind))
-    assert (made.hint, made.troubled) == (hint, troubled)
+    assert (made.texts, made.troubled) == (texts, troubled)
 
 
 def test_a_sparkline_shows_every_value_somewhere() -> None:

@@ -140,7 +140,8 @@ def fixes(finding: Finding) -> str:
         word, tint = verdict(fix)
         written = f'<div style="{CODE}">{escape(fix.code)}</div>'
         title = f'<div style="{WORDS}">{sentence(fix_title(fix))}</div>'
-        rows.append([badge(word, tint), title, written, number(fix.distortion), number(fix.gradient_max)])
+        numbers = ["–", "–"] if fix.verified is False else [number(fix.distortion), number(fix.gradient_max)]
+        rows.append([badge(word, tint), title, written, *numbers])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verified is not None for fix in finding.fixes)
     caption = f"{tried} of {len(rows)} re-run, forward and backward, on the operands that failed" if tried else ""

@@ -1,9 +1,9 @@
 const ROW = 23;
 
 function render({ model, el }) {
-  const get = (name) => model.get(name), blocks = new Map();
+  const get = (name) => model.get(name), blocks = new Map(), texts = get("texts");
   let timer = null, asked = -1, widths = null, order = 0;
-  const search = h("input", { type: "search", "aria-label": "Filter", placeholder: `Filter: ${get("hint")}`, title: `Filter: ${get("hint")}`, oninput: () => {
+  const search = h("input", { type: "search", "aria-label": "Filter", placeholder: `Filter: ${texts.slice(0, 3).join(", ")}${texts.length > 3 ? " …" : ""}`, title: texts.join(", "), oninput: () => {
     clearTimeout(timer);
     timer = setTimeout(() => set("needle", search.value), 150);
   } });
@@ -13,7 +13,7 @@ function render({ model, el }) {
   const table = h("table", {}, h("thead", {}, head), body);
   const scroller = h("div", { class: "nl-scroller", tabindex: 0, role: "region", "aria-label": "Table", onscroll: () => draw() }, table);
   const root = h("div", { class: "nanlab nl-browse" }, h("div", { class: "nl-bar-of-controls" }, search, trouble, caption), scroller);
-  search.hidden = !get("hint");
+  search.hidden = !texts.length;
   trouble.hidden = !get("troubled");
   el.append(root);
   const set = (name, value) => { model.set(name, value); model.save_changes(); };

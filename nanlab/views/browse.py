@@ -15,6 +15,7 @@ from nanlab.views._widget import View, script, style
 from nanlab.views.tables import TraceTable, static_table
 
 BLOCK = 80  # rows sent at a time
+SOUGHT = ("op", "name", "parameter", "module", "where", "status")  # what one filters by, as a rule
 
 
 class TableBrowser(View):
@@ -24,7 +25,9 @@ class TableBrowser(View):
     _css = style("browse")
 
     heads: traitlets.List[Any] = traitlets.List().tag(sync=True)  # title and alignment of each column
-    hint = traitlets.Unicode().tag(sync=True)  # what the filter looks at; "" where there is no text
+    texts: traitlets.List[Any] = traitlets.List().tag(
+        sync=True
+    )  # columns that the filter looks at, the likeliest first
     troubled = traitlets.Bool(True).tag(sync=True)  # whether rows have a status, and trouble can go first
     total = traitlets.Int(0).tag(sync=True)  # rows after the filter
     caption = traitlets.Unicode().tag(sync=True)
@@ -40,9 +43,14 @@ class TableBrowser(View):
         self._order = 0  # counts the filters and sorts, so that the page forgets the rows of the last one
         heads = [[column.title, column.align] for column in self._columns]
         texts = [c.title for c in self._columns if c.align == "left" and c.title != "exponents"]
-        hint, troubled = ", ".join(texts), "status" in table.columns
-        block, caption = self._block(0), self._caption()
-        super().__init__(heads=heads, hint=hint, troubled=troubled, total=len(table), caption=caption, block=block)
+        super().__init__(
+            heads=heads,
+            texts=sorted(texts, key=lambda title: SOUGHT.index(title) if title in SOUGHT else len(SOUGHT)),
+            troubled="status" in table.columns,
+            total=len(table),
+            caption=self._caption(),
+            block=self._block(0),
+        )
         self.observe(lambda change: self._refill(), "want")
         self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
 
