@@ -89,6 +89,51 @@ def test_turns_from_which_no_gradient_was_taken_stay_out_of_the_next_step() -> N
     assert len(trace.steps) > len(taken)
 
 
+def turns(
+    body: Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor], None], nets: int, rounds: int
+) -> nanlab.Trace:
+    """One helper called from two lines in each turn of a loop, with as many networks as are asked for."""
+    torch.manual_seed(0)
+    net = nn.ModuleList(nn.Linear(4, 2) for _ in range(nets))
+    opts = [torch.optim.SGD(part.parameters(), lr=0.01) for part in net]
+    with nanlab.watch(net) as trace:
+        for _ in range(rounds):
+            body(net[0], opts[0], torch.randn(8, 4))
+            body(net[-1], opts[-1], torch.randn(8, 4))
+    return trace
+
+
+def whole(net: nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    opt.zero_grad()
+    net(x).square().mean().backward()
+    opt.step()
+
+
+def test_networks_that_a_helper_updates_in_turn_share_a_step() -> None:
+    assert turns(whole, nets=2, rounds=3).steps.optimizer_steps.tolist() == [2, 2, 2]
+
+
+def test_a_loop_written_out_by_hand_has_a_step_for_each_call() -> None:
+    assert turns(whole, nets=1, rounds=3).steps.optimizer_steps.tolist() == [1] * 6
+
+
+def test_backward_in_a_helper_belongs_to_the_step_of_its_forward() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 2)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def update(loss: torch.Tensor) -> None:
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    with nanlab.watch(net) as trace:
+        for _ in range(3):
+            update(net(torch.randn(8, 4)).square().mean())
+            update(net(torch.randn(8, 4)).abs().mean())
+    assert trace.steps.optimizer_steps.tolist() == [2, 2, 2]
+
+
 # -- gradients that were flushed ---------------------------------------------------------------------------------------
 
 

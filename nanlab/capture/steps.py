@@ -13,11 +13,12 @@ class StepClock:
     """Boundaries between training steps.
 
     A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next one begins with the first operation
-    for which the surrounding loop has come round. So two optimizers in one iteration share a step, and so do
-    the micro-batches of an accumulated gradient. A loop that comes round without an optimizer step (a skipped batch, a program
-    that never steps) makes a *tentative* boundary, taken back when a later backward reaches over it
-    (time steps of a recurrent loop) or adds to gradients that came before it (accumulation), and when an optimizer
-    takes gradients that all came before it (replicas that go backward in turn, and are stepped together).
+    for which the surrounding loop has come round. So two optimizers in one iteration share a step, and so do the
+    micro-batches of an accumulated gradient. A loop that comes round without an optimizer step (a skipped batch, a program
+    that never steps), or a function called again from a later line, makes a *tentative* boundary. It is taken back when a
+    later backward reaches over it (time steps of a recurrent loop, a helper that updates one network after the other) or
+    adds to gradients that came before it (accumulation), and when an optimizer takes gradients that all came before it
+    (replicas that go backward in turn, and are stepped together) or has not had its turn before.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,9 @@ class StepClock:
         self._took_back = False  # whether a boundary was ever taken back
         self._updated = -1  # position at which a parameter was last written by hand
         self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
+        self._stepped: set[int] = set()  # optimizers that have stepped in this step
+        # Where a function called again from a later line made the last boundary, and the optimizers that had stepped before it.
+        self._again: tuple[int, set[int]] = (0, set())
         self.optimizer_seen = False
         self.backward_seen = False
 
@@ -44,10 +48,18 @@ class StepClock:
         """The last boundary that is not tentative."""
         return self.starts[self._tentative[0][0] - 1 if self._tentative else -1]
 
-    def stepping(self, arrived: int) -> None:
+    def stepping(self, arrived: int, optimizer: int) -> None:
         """An optimizer is about to step; ``arrived``: position at which the last of its gradients came, -1 if unknown."""
         while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:
             del self.starts[self._tentative.pop()[0]]
+        index, before = self._again
+        if index == len(self.starts) - 1 and before and optimizer not in before:  # each network has its turn
+            self._tentative = [kept for kept in self._tentative if kept[0] != index]
+            del self.starts[index]
+        if index >= len(self.starts):
+            self._stepped |= before
+        self._again = 0, set()
+        self._stepped.add(optimizer)
 
     def updated(self, position: int) -> None:
         """A parameter was written by hand: where no optimizer steps, all since the loop first came round after the last such write is one step."""
@@ -110,7 +122,9 @@ class StepClock:
                 return False
             if self.optimizer_seen:
                 self._tentative.clear()
-            else:
+            again = self.optimizer_seen and not goes_round(self._complete, now)
+            self._again, self._stepped = (len(self.starts), self._stepped) if again else (0, set()), set()
+            if again or not self.optimizer_seen:
                 self._tentative.append((len(self.starts), sequence, no_grad))
         elif self._called is not None:
             no_grad = no_grad or self._without_grad  # a rollout: the loop around it need not be under no_grad

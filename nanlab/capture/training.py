@@ -195,7 +195,7 @@ class TrainingRecorder:
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
         self.judge(used)
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
-        self.clock.stepping(self._came(parameters, used))
+        self.clock.stepping(self._came(parameters, used), id(optimizer))
         if small:
             with ops.quiet():
                 self._remember(
