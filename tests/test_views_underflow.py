@@ -111,6 +111,12 @@ def test_the_static_line_counts_the_tensors_that_are_not_listed_too(monkeypatch:
     assert made.static_text().startswith(f"Underflow explorer: {whole} tensors; ")
 
 
+def test_that_nothing_would_be_lost_is_said() -> None:
+    with nanlab.watch() as trace:
+        torch.ones(3, requires_grad=True).exp().sum().backward()
+    assert underflow(trace).static_text().endswith("; float16 would flush and overflow nothing")
+
+
 def test_nothing_recorded_is_said() -> None:
     made = underflow(Builder().trace([], []))
     assert made.row is None

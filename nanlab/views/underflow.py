@@ -123,7 +123,9 @@ class UnderflowExplorer(View):
             return "Underflow explorer: nothing was recorded"
         first = self.rows.iloc[0]
         count = plural(len(self.tensors) + self.left_out, "tensor")
-        return f"Underflow explorer: {count}; {first['op']} loses most: {self._share(first)}"
+        lost = self.first_loss or any(int(known(first[name]) or 0) for name in ("fp16_zero", "fp16_inf"))
+        told = f"{first['op']} loses most: {self._share(first)}" if lost else "float16 would flush and overflow nothing"
+        return f"Underflow explorer: {count}; {told}"
 
     def _share(self, row: pd.Series[Any]) -> str:
         zero, inf = int(known(row["fp16_zero"]) or 0), int(known(row["fp16_inf"]) or 0)
