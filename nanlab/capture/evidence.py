@@ -52,10 +52,12 @@ class Evidence:
         self.calls = 0
         self.uses = 0
         self.early: dict[int, int] = {}  # statistics number of a bad row that is on its device still -> NaNs in it
+        self._nans: dict[int, bool] = {}  # whether a bad row or source of this step holds a NaN
         self._told: set[str] = set()  # why operands were lost, as far as a note says it
 
     def new_step(self) -> None:
         self.calls = self.uses = 0
+        self._nans.clear()
 
     def judge(self, call: Call) -> None:
         """Give each output row of a call its status."""
@@ -100,8 +102,11 @@ class Evidence:
         early = self.early.get(self.recording.stat_of(number))
         if early is not None:
             return early > 0
-        stats = self.recording.stats(number)
-        return stats is not None and stats.nan > 0
+        known = self._nans.get(number)
+        if known is None:
+            stats = self.recording.stats(number)
+            known = self._nans[number] = stats is not None and stats.nan > 0
+        return known
 
     def _only_intended(self, reads: list[int]) -> bool:
         return all(self.recording.status.get(r) == INTENDED or self._literal(r) for r in reads)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-MOST_DEAD = 256  # storages entered between two sweeps
+MOST_DEAD = 256  # storages entered between two sweeps, where few are alive
 
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -45,7 +45,9 @@ class Ledger:
         """A new entry for a storage not seen before."""
         if len(self.entries) >= self._full:
             self.sweep()
-            self._full = len(self.entries) + MOST_DEAD
+            self._full = len(self.entries) + max(
+                MOST_DEAD, len(self.entries) // 8
+            )  # of a wide model thousands are alive
         weak: int = storage._weak_ref()  # type: ignore[assignment]
         entry = self.entries[weak] = Entry(numel, weak)
         return entry
