@@ -74,6 +74,7 @@ def test_packing_keeps_every_number_and_shares_what_is_equal() -> None:
         "gradient_stat": np.arange(100),
         "used_rms": np.where(np.arange(100) % 7, np.arange(100.0), np.nan),
         "update_rms": np.full(100, np.nan),
+        "value_rms": np.arange(1600.0).reshape(16, 100)[3],
     }
     packed = thinning.packed(block)
     assert set(packed) == set(block) - {"gradient_stat"}
@@ -81,6 +82,7 @@ def test_packing_keeps_every_number_and_shares_what_is_equal() -> None:
         np.testing.assert_array_equal(column, block[name])
         assert column.dtype == block[name].dtype
     assert packed["used_rms"] is packed["gradient_rms"]
+    assert packed["value_rms"].base is None
     assert packed["gradient_nan"].strides == packed["update_rms"].strides == (0,)
 
 

@@ -45,7 +45,7 @@ def packed(block: dict[str, Array]) -> dict[str, Array]:
         elif like is not None and np.array_equal(_bits(column), _bits(like)):
             kept[name] = like
         else:
-            kept[name] = column
+            kept[name] = column.copy()  # it may be a view of all the numbers of these rows
     return kept
 
 
