@@ -229,3 +229,32 @@ def test_what_a_derivative_made_of_its_saved_operand_is_not_taken_for_the_gradie
     assert found.cause == "inverse-function-at-edge"
     assert "incoming" not in found.explanation
     assert "incoming gradient" not in found.evidence.columns
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wi, self.wo = nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            self.wi.weight.copy_(torch.eye(4))
+            self.wo.weight.fill_(70.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.wi(x) * 1400.0
+        return self.wo(h * self.wi(x).detach())
+
+
+@pytest.mark.parametrize(("weight", "held"), [(1e-3, True), (10.0, False)])
+def test_gradients_of_the_steps_before_say_whether_a_layer_in_float32_is_enough(weight: float, held: bool) -> None:
+    model = Gated()
+    with nanlab.watch(model, on_fault="record") as trace:
+        for size in (0.1, 0.1, 1.0):
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = model(torch.full((3, 4), size))
+            loss = weight * torch.log_softmax(out.float(), 1)[:, 0].sum()
+            loss.backward()
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.op) == ("dtype-overflow", "mm")
+    (fix,) = [fix for fix in trace.culprit.fixes if "float32" in fix.title]
+    assert fix.verified is (True if held else None)
+    assert held or "the gradient may overflow float16" in fix.title

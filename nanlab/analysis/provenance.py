@@ -255,12 +255,11 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     row = recording.row(origin.position)
     if row is None:
         return False
-    if any(
+    if origin.position == origin.sink.position and any(
         loss.scaled and origin.sink.kind == "loss" and loss.source not in recording.bad
         for loss in recording.training.losses
     ):
-        if origin.position == origin.sink.position:
-            return True
+        return True
     if row[PHASE] != BACKWARD:
         return False
     kept = recording.kept.get(row[CALL])

@@ -170,7 +170,7 @@ def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
         if product.overflows(trial.value_max):
             return f"the product at line {product.line} may overflow with it"
     for product in op.behind:
-        if trial.gradient_max is not None and product.overflows(trial.gradient_max):
+        if trial.gradient_max is not None and product.overflows(trial.gradient_max * op.usual):
             return f"the gradient may overflow float16 at line {product.line}"
     return op.unrelated if candidate.at_source else op.beside
 

@@ -9,12 +9,13 @@ import torch
 
 from nanlab.analysis.fixes._neighbours import MOVES
 from nanlab.analysis.provenance import leads_to_harm
-from nanlab.trace.recording import BACKWARD, BORN, DTYPE, LINE, NODE, OP, PASS, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, BORN, CALL, DTYPE, LINE, NODE, OP, PASS, PHASE, Recording
 
 _PRODUCTS = frozenset("mul mm bmm addmm baddbmm".split())
 _SUMS = frozenset("sum mean".split())
 _HALF = "torch.float16"  # of bfloat16 the range is float32's
 MOST_ROWS = 64
+ROOM = 4.0  # by which a gradient may be larger than those of other steps
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,29 @@ def products_before(recording: Recording, position: int) -> tuple[Product, ...]:
         if name_of(recording, row) in _PRODUCTS:
             found += [_product(recording, row, other, -1) for other in recording.parents(at)[-2:]]
     return tuple(found)
+
+
+def reached(recording: Recording, row: tuple[int, ...]) -> bool:
+    """Whether a backward pass came, or may still have come, to the node of a forward row: not to what was detached."""
+    step = recording.step_of(row[CALL])
+    runs = [run for run in recording.node_runs if recording.step_of(run.position) == step]
+    return not runs or row[NODE] < 0 or any(run.node == row[NODE] for run in runs)
+
+
+def usual_gradient(recording: Recording, position: int) -> float:
+    """Largest magnitude of the gradients that came into this operation of the program, with room; at most 1.
+
+    In this step or another that is at hand, where they were finite; 1 where none was recorded.
+    """
+    own = recording.row(position)
+    sizes = [0.0]
+    for run in recording.node_runs:
+        info = recording.nodes.get(run.node)
+        if own is None or info is None or (info.line, info.op) != (own[LINE], own[OP]):
+            continue
+        known = [stats for source in run.taken if (stats := recording.stats(source)) is not None and stats.known]
+        sizes += [max(abs(stats.min or 0.0), abs(stats.max or 0.0)) for stats in known]
+    return min(1.0, ROOM * max(sizes)) or 1.0
 
 
 # Operations that take one operand in float32 beside another in half precision, and then give float32.

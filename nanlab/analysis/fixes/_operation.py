@@ -16,7 +16,9 @@ from nanlab.analysis.fixes._following import (
     made_of,
     products_after,
     products_before,
+    reached,
     same_elsewhere,
+    usual_gradient,
 )
 from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
@@ -62,6 +64,7 @@ class Operation:
     unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
     here: str = ""  # which other operation of the same line does
     unreached: int | None = None  # elements to which 0 or NaN came in as gradient, where that was recorded
+    usual: float = 1.0  # magnitude of the gradients that come in, where no gradient was kept
     carrying: tuple[int, ...] | None = None  # which operands carry a gradient; None: all that may
     onward: tuple[Path, ...] = ()  # what reads its value, as far as it can be run again
     makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
@@ -109,7 +112,7 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
     step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
     if step is not None:
         op.options["optimizer"] = step.optimizer
-    after, reached = made_of(recording, call), differentiates and _reached(recording, row)
+    after, arrives = made_of(recording, call), differentiates and reached(recording, row)
     positive = positive_maker(op.name, line, before)
     return replace(
         op,
@@ -117,12 +120,13 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         unrelated=fails_too(recording, call, after, None, positive.position) if positive is not None else "",
         divides=divides(recording, call),
         logged=logarithm_after(recording, call),
-        trapped=trap(recording, call) if reached else "",
+        trapped=trap(recording, call) if arrives else "",
         ahead=products_after(recording, call),
         behind=products_before(recording, call) if differentiates else (),
         beside=fails_too(recording, call, after) or same_elsewhere(recording, call),
         here=fails_too(recording, call, after, here=True),
-        carrying=_carrying(recording, row, op.operands) if reached else (),
+        usual=usual_gradient(recording, call),
+        carrying=_carrying(recording, row, op.operands) if arrives else (),
         onward=paths_after(recording, call),
         makers=before,
         module=recording.modules.items[row[MODULE]],
@@ -162,13 +166,6 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
         carrying=_carrying(recording, forward, operands),
         unreached=int(stats.zero + stats.nan) if stats is not None and stats.known else None,  # NaN: 0 / NaN
     )
-
-
-def _reached(recording: Recording, row: tuple[int, ...]) -> bool:
-    """Whether a backward pass came, or may still have come, to the node of a forward row: not to what was detached."""
-    step = recording.step_of(row[CALL])
-    runs = [run for run in recording.node_runs if recording.step_of(run.position) == step]
-    return not runs or row[NODE] < 0 or any(run.node == row[NODE] for run in runs)
 
 
 def _carrying(recording: Recording, row: tuple[int, ...], operands: tuple[Any, ...]) -> tuple[int, ...]:
