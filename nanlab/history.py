@@ -273,6 +273,9 @@ class History:
     factors: dict[int, float] = field(
         default_factory=dict
     )  # by row: the number that what was added in place was multiplied by
+    scaled_lines: set[int] = field(
+        default_factory=set
+    )  # calls of backward on a loss that bears a scale of the program's own
     misuses: list[Misuse] = field(default_factory=list)
     edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)

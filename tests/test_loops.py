@@ -33,18 +33,18 @@ def test_loss_of_a_closure_is_the_one_that_step_returns() -> None:
     assert trace.steps.loss.tolist() == pytest.approx(returned)
 
 
-def test_loss_scale_of_the_program_itself_is_divided_out() -> None:
+def test_loss_scale_of_the_program_itself_is_divided_out_also_once_it_is_small() -> None:
     torch.manual_seed(0)
     net = nn.Linear(3, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-6)
     losses = []
     with nanlab.watch(net) as trace:
-        for _ in range(3):
+        for scale in (1024.0, 32.0, 0.5):
             opt.zero_grad()
             loss = net(torch.randn(8, 3)).square().mean()
-            (loss * 1024.0).backward()
+            (loss * scale).backward()
             for p in net.parameters():
-                p.grad /= 1024.0
+                p.grad /= scale
             opt.step()
             losses.append(float(loss.detach()))
     assert trace.steps.loss.tolist() == pytest.approx(losses)
@@ -298,6 +298,26 @@ def test_closure_that_never_clears_its_gradients_is_told_so(mode: str) -> None:
     assert trace.culprit is not None and trace.culprit.cause == "learning-rate"
     assert "never cleared" in trace.culprit.explanation
     assert [fix.code for fix in trace.culprit.fixes] == ["optimizer.zero_grad()"]
+
+
+def test_slow_weights_that_overshoot_are_blamed_rather_than_the_optimizer_between() -> None:
+    torch.manual_seed(0)
+    net = nn.Linear(4, 4)
+    opt = torch.optim.SGD(net.parameters(), lr=0.05)
+    slow = [p.detach().clone() for p in net.parameters()]
+    with nanlab.watch(net) as trace:
+        for i in range(120):
+            x = torch.randn(16, 4)
+            opt.zero_grad()
+            (net(x) - x).square().mean().backward()
+            opt.step()
+            if i % 3 == 2:
+                with torch.no_grad():
+                    for s, p in zip(slow, net.parameters(), strict=True):
+                        s.add_(p - s, alpha=60.0)
+                        p.copy_(s)  # here
+    assert trace.culprit is not None and trace.culprit.cause in ("learning-rate", "exploding-gradient")
+    assert trace.culprit.source.endswith("# here")
 
 
 def test_momentum_that_outgrows_half_precision_is_told_from_a_parameter_that_does() -> None:

@@ -76,6 +76,8 @@ def note_factors(rows: StepRows, history: History) -> None:
         if value and scaled is not None and math.isfinite(value):
             factor = abs(scaled / value)
             history.losses[i] = replace(loss, factor=factor if math.isfinite(factor) else math.inf)
+            if SCALED <= factor < math.inf and not loss.scaled and math.frexp(factor)[0] == 0.5:
+                history.scaled_lines.add(loss.line)
 
 
 def _multiplied(recording: Recording, root: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nanlab.history import SCALED, Loss, OptimizerStep, ParameterStep
+from nanlab.history import Loss, OptimizerStep, ParameterStep
 from nanlab.trace.columns import Array, counts_array, lookup, stat_columns, values_array
 from nanlab.trace.nodes import BackwardPass
 from nanlab.trace.recording import Recording
@@ -142,7 +142,7 @@ def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) 
 def _unscaled(recording: Recording, loss: Loss) -> float | None:
     """The value of a loss, a loss scale of the program's own divided out."""
     value = recording.value(loss.source)
-    by_hand = not loss.scaled and SCALED <= loss.factor < math.inf and math.frexp(loss.factor)[0] == 0.5
+    by_hand = not loss.scaled and loss.line in recording.training.scaled_lines and math.frexp(loss.factor)[0] == 0.5
     return value / loss.factor if value is not None and by_hand else value
 
 
