@@ -113,6 +113,9 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
     if found is None:
         return None
     step, rate = found
+    by_hand = _by_hand(recording, position, owner)
+    if by_hand is not None and optimizer_step_at(recording, by_hand.position) is None:
+        return by_hand
     settings = dict(step.settings)
     decay = float(settings.get("weight_decay") or 0.0)
     decoupled = step.optimizer in ("AdamW", "NAdamW", "RAdamW")
@@ -162,15 +165,15 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
     return 2.0 * (1.0 + momentum) * away.rate * growth / ((growth + 1.0) * (growth + momentum)), growth
 
 
-def _by_hand(recording: Recording, position: int) -> Runaway | None:
-    """The same for updates that the program made itself, from the series of magnitudes."""
+def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | None:
+    """The same for updates that the program made itself, from the series of magnitudes; owner: of this parameter alone."""
     series = recording.training.series
     steps = [i for i, end in enumerate(series.steps) if end <= position]
     if len(steps) < 2 or not series.owners:
         return None
     best: tuple[float, float, int] | None = None
     for column in series.owners:
-        if column < 0 or series.places[column].phase != OPTIMIZER:
+        if column < 0 or series.places[column].phase != OPTIMIZER or owner not in (-1, series.owners[column]):
             continue
         values = series.table[steps, column]
         values = values[np.isfinite(values)]
@@ -205,11 +208,12 @@ def _most_enlarging(series: Series, owner: int, steps: list[int]) -> int:
     """The column of the operation to which a parameter owes most of its growth, of those that write it in each step."""
     columns = [c for c, o in series.owners.items() if o == owner and c >= 0 and series.places[c].phase == OPTIMIZER]
     columns.sort(key=lambda c: series.places[c].position)
-    values = series.table[np.ix_(steps, columns)]
-    before = np.concatenate([np.full(1, np.nan, values.dtype), values.reshape(-1)[:-1]]).reshape(values.shape)
-    known = np.isfinite(values) & np.isfinite(before)
-    grown = np.where(known, np.where(known, values, 0.0) - np.where(known, before, 0.0), 0.0)
-    return columns[int(np.argmax(grown.sum(0)))]
+    values = series.table[np.ix_(steps, columns)].reshape(-1)
+    last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))
+    before = np.concatenate([[-1], last[:-1]])  # the write before, of those that are known
+    known = np.isfinite(values) & (before >= 0)
+    grown = np.where(known, np.where(known, values, 0.0) - np.where(known, values[before], 0.0), 0.0)
+    return columns[int(np.argmax(grown.reshape(-1, len(columns)).sum(0)))]
 
 
 def backward_magnitudes(recording: Recording, position: int) -> npt.NDArray[np.float64]:
