@@ -169,18 +169,18 @@ class NanMagics(Magics):
         run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
-        if not run.is_telling:
-            set_last(run.before)
-            return False
-        if run.options.name:
+        telling = run.is_telling
+        if telling and run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
-        if run.options.quiet:
-            _ = run.armed and run.trace.findings  # now: in a following cell the fixes it tries would be watched too
-            return False
-        self.shown(lambda: report_of(run.trace))
-        if isinstance(error, Exception) and not isinstance(error, UsageError):
+        if telling and not run.options.quiet:
+            self.shown(lambda: report_of(run.trace))
+        if not run.options.quiet and isinstance(error, Exception) and not isinstance(error, UsageError):
             self.shown(lambda: explain(error))
-        return True
+        if not telling:
+            set_last(run.before)
+        elif run.armed:
+            _ = run.trace.findings  # now: in a following cell the fixes that are tried would be watched too
+        return telling and not run.options.quiet
 
     def shown(self, make: Callable[[], Any]) -> None:
         """Display what ``make()`` returns, if anything; where that fails, a note, and the user's cell stands."""

@@ -255,6 +255,16 @@ def test_cells_that_only_look_leave_the_trace_of_an_armed_watch_alone(cell: Cell
     assert "sqrt" in cell("%nanwatch").text, "the last report is that of the training"
 
 
+def test_an_error_in_an_armed_cell_without_the_model_is_explained_too(cell: Cell) -> None:
+    cell("import nanlab\n%nanwatch model -o trace")
+    cell("train(1, healthy)")
+    ran = cell("torch.cat([torch.ones(2, 3), torch.ones(3, 2)])")
+    assert isinstance(ran.error, RuntimeError)
+    (shown,) = ran.shown
+    assert shown.startswith("tensor 1 has size 2 where the others have 3")
+    assert cell("len(trace.steps), nanlab.last is trace").value == (1, True)
+
+
 def test_nanwatch_at_the_end_of_an_armed_cell_reports_what_ran_before_it(cell: Cell) -> None:
     cell("%nanwatch model -o trace")
     (shown,) = cell("train(4, healthy);\n%nanwatch").shown
