@@ -125,9 +125,12 @@ class Run:
             return True
         if not trace.recording.end:
             return False
-        if (trace.ops["module"] != "").any() or len(trace.parameters):
-            return True
-        return self.options.model is None and bool(len(trace.backward) or trace.findings)
+        try:
+            if (trace.ops["module"] != "").any() or len(trace.parameters):
+                return True
+            return self.options.model is None and bool(len(trace.backward) or trace.findings)
+        except Exception:
+            return True  # a table that fails is told of by the report
 
 
 @contextmanager

@@ -265,6 +265,17 @@ def test_an_error_in_an_armed_cell_without_the_model_is_explained_too(cell: Cell
     assert cell("len(trace.steps), nanlab.last is trace").value == (1, True)
 
 
+def test_a_table_that_fails_leaves_a_cell_of_an_armed_watch_as_it_ran(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell("%nanwatch model")
+    monkeypatch.setattr("nanlab.trace.frames.ops_frame", lambda recording: 1 / 0)
+    ran = cell("train(2, healthy)")
+    assert ran.value == 2
+    assert "ZeroDivisionError" in ran.text
+    assert "Traceback" not in ran.text
+
+
 def test_nanwatch_at_the_end_of_an_armed_cell_reports_what_ran_before_it(cell: Cell) -> None:
     cell("%nanwatch model -o trace")
     (shown,) = cell("train(4, healthy);\n%nanwatch").shown
