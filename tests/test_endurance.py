@@ -202,3 +202,34 @@ def test_what_other_threads_do_is_not_taken_for_the_watched_program() -> None:
     assert set(trace.ops[trace.ops.phase == "forward"].module) == {"own", ""}
     assert set(trace.backward.module) == {"own", ""}
     assert set(trace.parameters.parameter) == {"own.weight", "own.bias"}
+
+
+def test_a_cut_far_from_the_loss_is_found() -> None:
+    w = nn.Parameter(torch.ones(2))
+
+    def cut() -> None:
+        x = w.detach()
+        for _ in range(21_000):
+            x = x + 1.0
+        x.sum().backward()
+
+    with nanlab.watch(), pytest.raises(RuntimeError) as caught:
+        cut()
+    assert "detach" in str(nanlab.explain(caught.value))
+
+
+def test_the_errors_of_a_comparison_are_not_measured_against_every_gradient_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*[nn.Linear(4, 4) for _ in range(30)]), torch.randn(2, 4)
+    roots, square = [], torch.Tensor.square
+    monkeypatch.setattr(torch.Tensor, "square", lambda t: roots.append(1) or square(t))
+
+    def step() -> torch.Tensor:
+        loss = model(x).pow(2).sum()
+        loss.backward()
+        return loss
+
+    nanlab.compare(step, dtype=torch.bfloat16, search=False)
+    assert len(roots) == 61  # each of 60 gradients and the loss, once

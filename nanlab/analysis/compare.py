@@ -89,6 +89,7 @@ class _Comparer:
         self.trials = 0
         self.autocast = False
         self.reference: dict[str, torch.Tensor] = {}
+        self.largest = 0.0, 0.0  # root mean square of the largest gradient; and of that or the loss
 
     def compare(self, search: bool) -> Comparison:
         start = time.perf_counter()
@@ -99,6 +100,8 @@ class _Comparer:
         wide, self.reference = self._run(None)
         if not self.reference.keys() - {"loss"}:
             raise UsageError("no parameter got a gradient in this step; expected a function that calls backward")
+        rms = {name: float(g.double().square().mean().sqrt()) for name, g in self.reference.items()}
+        self.largest = max(value for name, value in rms.items() if name != "loss"), max(rms.values())
         table = _matched(low.results, wide.results, self.dtype)
         agrees = self._error(found) <= self.tolerance
         minimal: list[Site] = []
@@ -155,10 +158,7 @@ class _Comparer:
         wanted = self.reference[name]
         if got is None or got.shape != wanted.shape or not bool(torch.isfinite(got).all()):
             return float("inf")
-        rms = max(
-            float(g.double().square().mean().sqrt()) for n, g in self.reference.items() if n != "loss" or name == "loss"
-        )
-        size = max(float(wanted.double().norm()), FLOOR * rms * wanted.numel() ** 0.5)
+        size = max(float(wanted.double().norm()), FLOOR * self.largest[name == "loss"] * wanted.numel() ** 0.5)
         error = float((got.double() - wanted.double()).norm())
         return error / size if size else error
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from nanlab.trace.recording import FLAGS, FORWARD, INPLACE, LINE, NODE, NOGRAD, OP, OPTIMIZER, PHASE, Recording
 
-MOST_ROWS = 20_000  # rows that are walked over
+MOST_ROWS = 100_000  # rows that are walked over
 
 
 def place_of(recording: Recording, position: int) -> tuple[str, int, str]:
