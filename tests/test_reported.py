@@ -258,3 +258,20 @@ def test_gradients_of_the_steps_before_say_whether_a_layer_in_float32_is_enough(
     (fix,) = [fix for fix in trace.culprit.fixes if "float32" in fix.title]
     assert fix.verified is (True if held else None)
     assert held or "the gradient may overflow float16" in fix.title
+
+
+def test_a_divisor_of_either_sign_is_pushed_away_from_zero_on_its_own_side() -> None:
+    radius = nn.Parameter(torch.tensor(0.5))
+
+    def step(i: int) -> None:
+        margin = torch.tensor([0.0, 1.0, -1.0])
+        guarded = margin + torch.sign(margin) * 1e-6
+        loss = (torch.sigmoid(-radius / guarded) * guarded.abs()).sum()
+        loss.backward()
+
+    found = culprit(step)
+    assert found.cause == "div-by-zero"
+    assert "the sign of 0 is 0" in found.explanation
+    sides = [code for title, code in verified(found).items() if "on the side of zero where it is" in title]
+    assert len(sides) == 1
+    assert "(-radius) / (guarded + torch.where(guarded >= 0, 1e-5, -1e-5))" in sides[0]

@@ -125,7 +125,21 @@ def div_by_zero(fault: Fault) -> Match | None:
     both = int((values == 0).sum()) if values is not None else 0
     quotient = "0/0 = NaN" if both == fault.count else "inf or NaN" if both else "inf"
     title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
-    return match(fault, title, numerator=above, divisor=below)
+    return match(fault, title, _SIGN_OF_ZERO if _pushed_by_sign(fault) else "", numerator=above, divisor=below)
+
+
+_SIGN_OF_ZERO = (
+    "The divisor is pushed away from zero along its own sign, and the sign of 0 is 0: take "
+    "torch.where(x >= 0, eps, -eps) in the place of eps * sign(x)."
+)
+
+
+def _pushed_by_sign(fault: Fault) -> bool:
+    """Whether an epsilon times the sign of a number that is 0 was added to the divisor."""
+    start = fault.operand_row(0 if fault.forward == "reciprocal" else 1)
+    signs = (at for at, op in (fault.upstream(start, 4) if start != -1 else ()) if op in ("sign", "sgn"))
+    stats = [fault.recording.stats(parent) for at in signs for parent in fault.parents(at)]
+    return any(s is not None and bool(s.zero) for s in stats)
 
 
 @rule(

@@ -79,6 +79,8 @@ def _with_epsilon(op: Operation, x: Any, y: Tensor, both: Written) -> list[Candi
     if positive:
         text = both(f"{{X}} / {{Y}}.clamp_min({shown})", f"{{X}}.clamp_min({shown}).reciprocal()")
         found.append(Candidate(f"clamp the divisor at {shown}", text, lambda a, b: a / b.clamp_min(eps)))
+    elif y.dtype == torch.get_default_dtype():  # of Python numbers torch.where makes the default dtype
+        found.append(_on_its_side(eps, both))
     text = both(f"{{X}} / ({{Y}} + {shown})", f"1 / ({{X}} + {shown})")
     found.append(Candidate(f"an epsilon of {shown} on the divisor", text, lambda a, b: a / (b + eps)))
     if op.divides and positive and not numerator.is_complex() and bool((numerator >= 0).all()):
@@ -86,6 +88,17 @@ def _with_epsilon(op: Operation, x: Any, y: Tensor, both: Written) -> list[Candi
         text = both(f"({{X}} + {shown}) / ({{Y}} + {shown})", f"(1 + {shown}) / ({{X}} + {shown})")
         found.append(Candidate(title, text, lambda a, b: (a + eps) / (b + eps)))
     return found
+
+
+def _on_its_side(eps: float, both: Written) -> Candidate:
+    """A divisor of either sign: an epsilon of one sign would make a zero of its opposite."""
+    away = f"torch.where({{Y}} >= 0, {number(eps)}, -{number(eps)})"
+    text = both(f"{{X}} / ({{Y}} + {away})", f"1 / ({{X}} + {away.replace('{Y}', '{X}')})")
+    return Candidate(
+        f"an epsilon of {number(eps)} on the divisor, on the side of zero where it is",
+        text,
+        lambda a, b: a / (b + torch.where(b >= 0, eps, -eps)),
+    )
 
 
 def _below_zero(eps: float, both: Written) -> list[Candidate]:
