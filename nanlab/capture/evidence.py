@@ -52,12 +52,12 @@ class Evidence:
         self.calls = 0
         self.uses = 0
         self.early: dict[int, int] = {}  # statistics number of a bad row that is on its device still -> NaNs in it
-        self._nans: dict[int, bool] = {}  # whether a bad row or source of this step holds a NaN
+        self._counts: dict[int, tuple[int, int]] = {}  # NaNs and elements of the bad rows and sources of this step
         self._told: set[str] = set()  # why operands were lost, as far as a note says it
 
     def new_step(self) -> None:
         self.calls = self.uses = 0
-        self._nans.clear()
+        self._counts.clear()
 
     def judge(self, call: Call) -> None:
         """Give each output row of a call its status."""
@@ -92,7 +92,12 @@ class Evidence:
             return INTENDED
         if not reads:
             return BORN
-        fresh = call.plan.pointwise and not call.lost and self._fresh(call, call.targets[position - call.position])
+        fresh = (
+            call.plan.pointwise
+            and not call.lost
+            and not any(self._all_nan(s) for s in reads)  # an operand without a single number spoils every element
+            and self._fresh(call, call.targets[position - call.position])
+        )
         if nan and not any(self._has_nan(s) for s in reads):
             return BORN if fresh and not self._meets_infinity(call, call.targets[position - call.position]) else TURNED
         return BORN if fresh else CARRIED
@@ -100,13 +105,22 @@ class Evidence:
     def _has_nan(self, number: int) -> bool:
         """Whether a bad row or source holds a NaN."""
         early = self.early.get(self.recording.stat_of(number))
-        if early is not None:
-            return early > 0
-        known = self._nans.get(number)
+        return early > 0 if early is not None else self._nans(number)[0] > 0
+
+    def _nans(self, number: int) -> tuple[int, int]:
+        """(NaNs, elements) of a bad row or source, looked up once in a step."""
+        known = self._counts.get(number)
         if known is None:
             stats = self.recording.stats(number)
-            known = self._nans[number] = stats is not None and stats.nan > 0
+            known = self._counts[number] = (0, 0) if stats is None else (stats.nan, stats.numel)
         return known
+
+    def _all_nan(self, number: int) -> bool:
+        """Whether a bad row or source is known to hold nothing else."""
+        if self.recording.stat_of(number) in self.early:
+            return False
+        nans, numel = self._nans(number)
+        return 0 < numel == nans
 
     def _only_intended(self, reads: list[int]) -> bool:
         return all(self.recording.status.get(r) == INTENDED or self._literal(r) for r in reads)

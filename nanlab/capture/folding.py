@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import attrgetter
+
 import numpy as np
 
 from nanlab.capture.evidence import Evidence
@@ -53,7 +56,7 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     live = {entry.last for entry in ledger.entries.values()}
     evidence.drop([p for p in recording.kept if p < limit and p not in near])
     _forget(recording, limit, wanted, live)
-    _forget_sinks(recording, limit)
+    _forget_sinks(recording, chunks[0].start, limit)
     _forget_nodes(recording, limit, wanted, nodes)
     folded = [c for c in recording.chunks if c.positions is not None and len(c.stats)]
     left = {id(c) for c in chunks}
@@ -159,15 +162,19 @@ def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) 
             recording.bad.discard(number)
 
 
-def _forget_sinks(recording: Recording, limit: int) -> None:
-    """Of the symptoms that are not looked into, keep the first of each kind in each step: a poisoned run has dozens in each."""
+def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
+    """Of the symptoms between two positions that are not looked into, keep the first of each kind in each step.
+
+    A poisoned run has dozens in each.
+    """
     sinks, seen, kept = recording.sinks, set[tuple[str, int]](), []
-    for sink in sinks[MOST_SINKS:]:
+    low = max(bisect_left(sinks, first, key=attrgetter("step_position")), MOST_SINKS)
+    for sink in sinks[low:]:
         key = sink.kind, recording.step_of(sink.step_position)
         if sink.step_position >= limit or key not in seen:
             kept.append(sink)
             seen.add(key)
-    sinks[MOST_SINKS:] = kept
+    sinks[low:] = kept
 
 
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
