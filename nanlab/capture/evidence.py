@@ -163,9 +163,8 @@ class Evidence:
         operands = tensors_of((*args, *call.kwargs.values()))
         if call.plan.overwrites or len(operands) != len(call.sources):
             return []
-        written = {
-            id(t) for w in call.plan.writes if isinstance(w, int) and w < len(args) for t in tensors_of((args[w],))
-        }
+        places = (*(w for w in call.plan.writes if isinstance(w, int)), *call.plan.hidden)
+        written = {id(t) for w in places if w < len(args) for t in tensors_of((args[w],))}
         chunk = recording.chunks[-1]
         for slot, (operand, source) in enumerate(zip(operands, call.sources, strict=True)):
             if id(operand) in written or not has_nonfinite(operand):

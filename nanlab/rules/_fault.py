@@ -130,7 +130,7 @@ class Fault(Neighbourhood):
         """The tensors that the guilty call read, in the order of its arguments."""
         if self.kept is None:
             return []
-        return [v for v in _flat((*self.kept.args, *self.kept.kwargs.values())) if isinstance(v, Tensor)]
+        return [_dense(v) for v in _flat((*self.kept.args, *self.kept.kwargs.values())) if isinstance(v, Tensor)]
 
     @property
     def named_operands(self) -> dict[str, Tensor]:
@@ -141,9 +141,7 @@ class Fault(Neighbourhood):
         """An argument of the guilty call, a tensor or not."""
         if self.kept is None:
             return None
-        if index < len(self.kept.args):
-            return self.kept.args[index]
-        return self.kept.kwargs.get(name)
+        return _dense(self.kept.args[index] if index < len(self.kept.args) else self.kept.kwargs.get(name))
 
     def subject(self, index: int = 0, name: str = "self") -> Any:
         """An argument of the forward operation: as it was called, or as its autograd node had saved it."""
@@ -152,11 +150,11 @@ class Fault(Neighbourhood):
     @cached_property
     def result(self) -> Tensor | None:
         """The output in which the bad elements are."""
-        outputs = [] if self.kept is None else [o for o in self.kept.outputs if floating(o)]
+        outputs = [] if self.kept is None else [_dense(o) for o in self.kept.outputs if floating(o)]
         if self.row is not None and self.kept is not None:
             at = self.position - self.row[CALL]
             if at < len(self.kept.outputs) and floating(self.kept.outputs[at]):
-                return self.kept.outputs[at]  # type: ignore[no-any-return]
+                return _dense(self.kept.outputs[at])  # type: ignore[no-any-return]
         return next((o for o in outputs if bool(nonfinite(o).any())), outputs[0] if outputs else None)
 
     @cached_property
@@ -238,7 +236,7 @@ class Fault(Neighbourhood):
                 found = self.kept.op(*_wide(self.kept.args), **_wide(self.kept.kwargs))
         except Exception:
             return None
-        outputs = list(found) if isinstance(found, (list, tuple)) else [found]
+        outputs = [_dense(o) for o in (found if isinstance(found, (list, tuple)) else [found])]
         fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
         return fitting[0] if fitting else None
 
@@ -283,6 +281,11 @@ class Fault(Neighbourhood):
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
 
 
+def _dense(value: Any) -> Any:
+    """A sparse tensor with its zeros, as most operations of torch want it; anything else as it is."""
+    return value.to_dense() if isinstance(value, Tensor) and value.layout is not torch.strided else value
+
+
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.to(torch.complex128 if value.is_complex() else torch.float64) if floating(value) else value
@@ -290,6 +293,6 @@ def _wide(value: Any) -> Any:
         return type(value)(_wide(v) for v in value)
     if isinstance(value, dict):
         return {k: _wide(v) for k, v in value.items()}
-    if isinstance(value, torch.dtype) and value.is_floating_point:
-        return torch.float64
+    if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
+        return torch.complex128 if value.is_complex else torch.float64
     return value

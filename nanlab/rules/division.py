@@ -8,6 +8,7 @@ from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._norms import NORMS, measured, normalises, squared
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
+from nanlab.rules.powers import power_of_tiny
 
 Tensor = torch.Tensor
 _QUOTIENTS = frozenset("div true_divide divide floor_divide reciprocal remainder fmod addcdiv rsqrt".split())
@@ -161,6 +162,8 @@ def div_by_tiny(fault: Fault) -> Match | None:
     """
     if fault.backward and fault.forward in ("reciprocal", "rsqrt") and fault.name in ("mul", "pow"):
         return _large_reciprocal(fault)
+    if fault.forward in ("pow", "float_power"):
+        return power_of_tiny(fault)
     below = fault.at(divisor(fault))
     if below is None and not fault.backward and fault.name == "mul":
         below = _inverted(fault)

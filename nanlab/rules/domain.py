@@ -28,14 +28,21 @@ _LOGS = frozenset(
 )
 
 
+def _logarithm(fault: Fault) -> str:
+    """The logarithm that failed; that of a derivative is one by itself, as in the derivative of a loss in its target."""
+    own = fault.backward and fault.name in _LOGS and fault.forward not in _LOGS
+    return fault.name if own else fault.forward
+
+
 def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
     """(argument of a logarithm, distance of its offending elements above the pole); None where it was not kept."""
-    name = fault.forward
+    name = _logarithm(fault)
+    operand = fault.subject if name == fault.forward else fault.argument
     if name in ("xlogy", "special_xlog1py"):
-        argument = fault.subject(1, "other")
+        argument = operand(1, "other")
         pole = -1.0 if name.endswith("1py") else 0.0
     else:
-        argument, pole = fault.subject(1 if name == "polygamma" else 0), _POLES.get(name, 0.0)
+        argument, pole = operand(1 if name == "polygamma" else 0), _POLES.get(name, 0.0)
     if (
         argument is None and fault.backward and fault.name == "div"
     ):  # saved by recomputation: its derivative 1 / x is at hand
@@ -56,7 +63,8 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _log_at(fault: Fault, sign: int) -> Match | None:
-    if fault.forward not in _LOGS:
+    name = _logarithm(fault)
+    if name not in _LOGS:
         return None
     argument, distance = _log_argument(fault)
     if distance is None or argument is None:
@@ -64,7 +72,6 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
     zero, below = int((distance == 0).sum()), int((distance < 0).sum())
     if (zero < below or not zero) if sign == 0 else (below <= zero or not below):
         return None
-    name = fault.forward
     points = {"log1p": "-1", "logit": "0 or 1", "special_xlog1py": "-1"}.get(name, "0")
     if sign:
         lowest = number(fault.at(argument).double().min())  # type: ignore[union-attr]
@@ -74,7 +81,7 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
             x=argument,
         )
     what = plural(zero, "zero") if points == "0" else f"{plural(zero, 'value')} equal to {points}"
-    if fault.backward:
+    if fault.backward and name == fault.forward:
         return match(
             fault,
             f"the derivative of {name} at {what} among {argument.numel():,} is infinite",
@@ -83,6 +90,7 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
         )
     sample = fault.at(fault.result)
     gives = number(sample[0]) if sample is not None and len(sample) else "-inf"
+    gives += "" if name == fault.forward else f", in the derivative of {fault.forward}"
     return match(fault, f"{name} of {what} among {plural(argument.numel(), 'value')} gives {gives}", x=argument)
 
 

@@ -124,4 +124,23 @@ def power_overflow(fault: Fault) -> Match | None:
     return match(fault, title, base=base)
 
 
+def power_of_tiny(fault: Fault) -> Match | None:
+    """A negative power (or, of a derivative, one that is negative then) of a base near zero: a quotient."""
+    if fault.forward not in ("pow", "float_power"):
+        return None
+    base, values, powers = _real(fault)
+    if base is None or values is None or powers is None or not len(values):
+        return None
+    powers = powers - 1 if fault.backward else powers
+    if not bool(((values != 0) & (values.abs() < 0.1) & (powers < 0)).all()):
+        return None
+    where = "the derivative of x" if fault.backward else "x"
+    p = number(powers[0] + 1 if fault.backward else powers[0])
+    title = (
+        f"{where}**{p} overflows {fault.dtype} for {plural(len(values), 'element')} of {fault.numel:,}: it divides by "
+        f"a power of {number(values.abs().min())}"
+    )
+    return match(fault, title, base=base)
+
+
 RULES = (pow_fraction_at_zero, pow_negative_base)

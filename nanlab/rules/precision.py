@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from nanlab.formats import format_of
+from nanlab.errors import TypeMismatchError
+from nanlab.formats import FloatFormat, format_of
 from nanlab.rules._evidence import match, number, plural
-from nanlab.rules._fault import LOW, Fault
+from nanlab.rules._fault import LOW, Fault, floating
 from nanlab.rules._origin import matched
 from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Finding, Match, rule
 from nanlab.trace.recording import DTYPE
@@ -20,6 +21,7 @@ _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_simil
 _ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|0\.0+\d)|0\.9{6,}")  # so near 1 that float64 has rounded it too
 _MIRRORED = frozenset("logit log1p acos asin acosh atanh erfinv".split())  # they fail at 1, not at 0
 _OF_SQUARES = frozenset("linalg_vector_norm norm frobenius_norm std".split())  # their squares overflow first
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
 
 
@@ -35,7 +37,7 @@ _CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
     """,
     precedence=FALLBACK,
 )
-def dtype_overflow(fault: Fault) -> Match | None:
+def dtype_overflow(fault: Fault) -> Match | Finding | None:
     """The exact result is finite, but larger than the largest number of the dtype it is held in.
 
     Compute this operation in float32 (or scale its operands down first): sums, squares, matrix products and casts of
@@ -43,22 +45,58 @@ def dtype_overflow(fault: Fault) -> Match | None:
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None
-    if fault.exact.is_complex():
+    limits = _limits(fault.dtype)
+    if limits is None:
         return None
-    limit = format_of(getattr(torch, fault.dtype)).max
-    values = fault.exact[fault.bad]
+    values = _parts(fault.exact[fault.bad])
     size = values.abs() ** 2 if fault.name in _OF_SQUARES else values.abs()
-    over = torch.isfinite(values) & (size > 0.5 * limit)
-    if not bool(over.any()):
-        return None
-    largest = size[over].max()
+    over = torch.isfinite(values) & (size > 0.5 * limits.max)
     where = "the derivative of " if fault.backward else ""
     name = "cast" if fault.name == "_to_copy" else fault.name
+    if not bool(over.any()):
+        return _on_the_way(fault, name, values, limits)
+    largest = size[over].max()
     title = (
         f"{where}{name} overflows {fault.dtype} for {plural(int(over.sum()), 'element')} of {fault.numel:,}: "
-        f"{number(largest)} is beyond its largest number {number(limit)}"
+        f"{number(largest)} is beyond its largest number {number(limits.max)}"
     )
     return match(fault, title, exact=fault.exact)
+
+
+def _limits(dtype: str) -> FloatFormat | None:
+    """What a dtype can hold; of a complex one, each part of it. None for formats that are not known."""
+    try:
+        return format_of(getattr(torch, _PARTS.get(dtype, dtype)))
+    except TypeMismatchError:
+        return None
+
+
+def _parts(values: Tensor) -> Tensor:
+    """The numbers themselves, of complex ones their real and imaginary parts."""
+    return torch.view_as_real(values).flatten() if values.is_complex() else values
+
+
+def _on_the_way(fault: Fault, name: str, exact: Tensor, limits: FloatFormat) -> Match | Finding | None:
+    """The result would be an ordinary number, as float64 shows, but what is computed on the way there is none."""
+    read = [source for source, _ in fault.recording.operands(fault.position)]
+    if not fault.recording.bad.isdisjoint(read) or not bool(torch.isfinite(exact).all()):
+        return None
+    parts = [_parts(o).abs().double().flatten() for o in fault.operands if floating(o)]
+    numbers = torch.cat([p[torch.isfinite(p)] for p in parts]) if parts else exact[:0]
+    if not len(numbers):
+        return None
+    largest, least = numbers.max(), numbers[numbers > 0].amin() if bool(numbers.any()) else numbers.max()
+    name = f"the derivative of {fault.forward}" if fault.backward else name
+    shown = f"{plural(len(exact), 'element')} of {fault.numel:,}"
+    would = f"though the result would be {number(exact[0])}"
+    if largest > limits.max**0.5:
+        title = f"{name} overflows {fault.dtype} on its way for {shown}, {would}: its operands reach {number(largest)}"
+        return match(fault, title, exact=fault.exact)
+    if 0 < least < limits.smallest_normal**0.5:
+        title = f"{name} meets what is 0 in {fault.dtype} on its way for {shown}, {would}: its operands go down to {number(least)}"
+        found = match(fault, title, exact=fault.exact)
+        return replace(matched(fault.trace, fault.finding, dtype_overflow, found), cause="dtype-underflow")
+    return None
 
 
 def _same_numbers(fault: Fault, position: int) -> bool:

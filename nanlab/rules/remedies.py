@@ -13,6 +13,7 @@ from nanlab.analysis.fixes import (
     Tried,
     allocation,
     candidates_for,
+    gradients_among,
     loss_factor,
     lower_scale,
     operation_of,
@@ -98,10 +99,11 @@ def _forward_row(recording: Recording, position: int) -> int:
 
 def _at_lower_scale(trace: Trace, finding: Finding, text: str, factor: float | None) -> list[Tried]:
     op = scaled_operation(trace.recording, finding.position)
-    if op is None or not op.operands:
+    gradients = gradients_among(trace.recording, finding.position, op) if op is not None else []
+    if op is None or not gradients:
         return []
     op = replace(op, differentiates=False)
-    return _undistorted(try_out(op, lower_scale(op, factor), text, finding.line))
+    return _undistorted(try_out(op, lower_scale(op, gradients, factor), text, finding.line))
 
 
 def _undistorted(found: list[Tried]) -> list[Tried]:

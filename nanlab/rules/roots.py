@@ -101,7 +101,9 @@ def std_of_constant(fault: Fault) -> Match | None:
             f"the derivative of {fault.forward} of a constant is infinite for {plural(fault.count, 'element')}",
             algebra(fault, "inf") + ".",
         )
-    if fault.forward in ("native_layer_norm", "native_batch_norm", "native_group_norm") and fault.kept is not None:
+    if fault.forward in ("native_layer_norm", "native_batch_norm", "native_group_norm"):
+        if fault.exact is None or fault.bad is None or bool(torch.isfinite(fault.exact[fault.bad]).any()):
+            return None  # an overflow, which float64 does not have
         return match(
             fault,
             f"{fault.forward} of constant values: variance 0 and an epsilon of 0 for {plural(fault.count, 'element')}",

@@ -28,10 +28,18 @@ from nanlab.analysis.fixes._range import RANGE, allocation
 from nanlab.analysis.fixes._reductions import REDUCTIONS
 from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
 from nanlab.analysis.fixes._rows import ROWS, normalised, support
-from nanlab.analysis.fixes._scales import loss_factor, lower_scale, raised_before_cast, scaled_operation
+from nanlab.analysis.fixes._scales import (
+    gradients_among,
+    loss_factor,
+    lower_scale,
+    raised_before_cast,
+    scaled_operation,
+)
 from nanlab.analysis.fixes._trial import Trial, attempt, sampled
 from nanlab.analysis.fixes._updates import updates
 
+# What stands for the operands in code that could not be written into the user's line.
+_NAMES = {"x": "x", "y": "y", "z": "z", "X": "x", "Y": "y", "Z": "z", "rest": "", "args": "dtype"}
 SECONDS = 1.5  # of processor time; what is not tried by then is said to be untried
 
 
@@ -51,7 +59,7 @@ class Tried:
         candidate = self.candidate
         if candidate.snippet or not candidate.forms:
             return candidate.snippet
-        return candidate.forms[0].text.format(x="x", y="y", X="x", Y="y", rest="", args="dtype")
+        return candidate.forms[0].text.format(**_NAMES)
 
 
 def candidates_for(op: Operation) -> list[Candidate]:
@@ -229,6 +237,7 @@ __all__ = [
     "allocation",
     "attempt",
     "candidates_for",
+    "gradients_among",
     "loss_factor",
     "lower_scale",
     "operation_of",

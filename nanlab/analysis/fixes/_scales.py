@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from nanlab.analysis.fixes._candidate import Candidate
 from nanlab.analysis.fixes._operation import Operation, as_called
 from nanlab.analysis.fixes._trial import Trial, ceiling
 from nanlab.analysis.precision import best_scale, cast_shares
+from nanlab.analysis.provenance import is_gradient
 from nanlab.trace.recording import BACKWARD, CALL, DTYPE, LINE, OP, PHASE, Recording
 
 MOST_HALVINGS = 60
@@ -32,12 +34,13 @@ def loss_factor(recording: Recording, position: int) -> float:
     return chosen.factor if chosen is not None else 1.0
 
 
-def lower_scale(op: Operation, factor: float | None) -> list[Candidate]:
+def lower_scale(op: Operation, gradients: Sequence[int], factor: float | None) -> list[Candidate]:
     """The first power of two by which the loss must come down for this operation to hold its result with room to spare.
 
+    gradients: which operands shrink with the loss.
     factor: the loss scale, inf or NaN where there is one that is not known; None: there is none.
     """
-    at = max(range(len(op.operands)), key=lambda i: _size(op.operands[i]))
+    at = max(gradients, key=lambda i: _size(op.operands[i]))
     for k in range(1, MOST_HALVINGS):
         result = op.plain(*_scaled(op.operands, at, 2.0**-k))
         if not bool(torch.isfinite(result).all()):
@@ -48,6 +51,16 @@ def lower_scale(op: Operation, factor: float | None) -> list[Candidate]:
             )  # what overflows then is not the scale's doing
             return [] if too_low else [_candidate(op, at, 2.0**-k, factor)]
     return []
+
+
+def gradients_among(recording: Recording, position: int, op: Operation) -> list[int]:
+    """Which operands of a call are gradients, or else were made by multiplying the loss with its scale: any of them."""
+    tensors = [i for i, operand in enumerate(op.operands) if isinstance(operand, Tensor)]
+    found = [tensors[slot] for source, slot in recording.operands(position) if is_gradient(recording, source)]
+    row = recording.row(position)
+    if found or row is None:
+        return found
+    return tensors[:1] if row[PHASE] == BACKWARD else list(range(len(op.operands)))
 
 
 def _rows(result: Tensor) -> int:
