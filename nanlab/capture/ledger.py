@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from nanlab.stats._memory import is_dense
+
 MOST_DEAD = 256  # storages entered between two sweeps, where few are alive
 
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -25,8 +27,10 @@ class Entry:
     owner = -1  # number of the parameter or buffer that lives in it
     uninit = False  # allocated and not yet written
 
-    def __init__(self, numel: int, weak: int) -> None:
-        self.numel = numel  # elements of the dtype it was first seen with
+    def __init__(self, nbytes: int, weak: int) -> None:
+        self.nbytes = (
+            nbytes  # what shows as many bytes shows all of it; elements would not tell, for dtypes have several sizes
+        )
         self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
 
 
@@ -41,7 +45,7 @@ class Ledger:
         self.entries: dict[int, Entry] = {}
         self._full = MOST_DEAD  # entries at which it is swept next
 
-    def enter(self, storage: torch.UntypedStorage, numel: int) -> Entry:
+    def enter(self, storage: torch.UntypedStorage) -> Entry:
         """A new entry for a storage not seen before."""
         if len(self.entries) >= self._full:
             self.sweep()
@@ -49,7 +53,7 @@ class Ledger:
                 MOST_DEAD, len(self.entries) // 8
             )  # of a wide model thousands are alive
         weak: int = storage._weak_ref()  # type: ignore[assignment]
-        entry = self.entries[weak] = Entry(numel, weak)
+        entry = self.entries[weak] = Entry(storage.nbytes(), weak)
         return entry
 
     def sweep(self) -> None:
@@ -92,3 +96,10 @@ def view_key(tensor: torch.Tensor) -> ViewKey:
     if tensor.layout is not torch.strided:
         return (0, tuple(tensor.shape), ())
     return (int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def shows_all(tensor: torch.Tensor, nbytes: int) -> bool:
+    """Whether a tensor shows each byte of a storage of this size, and each once: not ``x[:1].expand(4)`` of four elements."""
+    if tensor.numel() * tensor.itemsize != nbytes:
+        return False
+    return tensor.layout is not torch.strided or tensor.is_contiguous() or is_dense(tensor.shape, tensor.stride())

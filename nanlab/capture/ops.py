@@ -98,6 +98,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.failed: Callable[[Exception], None] = lambda error: None
         self._flags = 0
         self._grad = False  # whether the running call reads a gradient
+        self._vague = False
         self.opening: dict[int, int] = {}
         self.first_call = 1 << 62  # position at which an outermost module was first called
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])

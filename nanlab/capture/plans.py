@@ -18,7 +18,7 @@ _OVERWRITES = frozenset(
 # The same elements in another shape or order: the statistics are those of the base.
 _SAME_ELEMENTS = frozenset(
     "t transpose permute view _unsafe_view unsqueeze squeeze detach alias _reshape_alias lift_fresh lift "
-    "view_as movedim swapaxes adjoint mT flatten_dense_tensors _conj real_if_close".split()
+    "view_as movedim swapaxes adjoint mT flatten_dense_tensors real_if_close".split()
 )
 _UNINITIALISED = frozenset("empty empty_like empty_strided new_empty new_empty_strided _empty_affine_quantized".split())
 # Hidden writes, by operator: indices of arguments that change although the schema does not say so.

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.ledger import Entry, Ledger, shape_of, storage_of, view_key
+from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
 from nanlab.capture.plans import Plan
 from nanlab.trace.recording import LITERAL, Chunk, Recording, Source
 
@@ -21,11 +21,12 @@ class Reading:
     chunk: Chunk
     _flags: int  # of the running call
     _grad: bool  # whether the running call reads a gradient
+    _vague: bool  # whether the row found for an operand tells of more than its elements, or of others
     _lifting: bool  # whether it brings in a literal: torch.tensor([...])
 
     def read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
         """The sources of a call's tensor operands, in the order of its arguments."""
-        self._flags, self._grad = 0, False
+        self._flags, self._grad, self._vague = 0, False, False
         sources: list[int] = []
         if plan.uninitialised:
             return sources
@@ -41,6 +42,8 @@ class Reading:
                         sources.append(self.source(item))
             elif value.__class__ is float and value - value != 0.0:
                 self._flags |= LITERAL
+        if plan.copies and (args[0].is_conj() or args[0].is_neg()):  # the copy holds other numbers than the memory
+            self._vague = True
         return sources
 
     def source(self, tensor: Tensor) -> int:
@@ -59,16 +62,18 @@ class Reading:
             self._grad = True
         if entry.uninit:
             return self._read_uninitialised(entry, tensor)
-        if entry.numel == tensor.numel():
+        if shows_all(tensor, entry.nbytes):
             if not entry.parts:
                 return entry.last
             if not entry.bad:
+                self._vague = True
                 return entry.parts[-1]
             return self._snapshot(entry, tensor, whole=True)
         if entry.views is not None and (row := entry.views.get(view_key(tensor))) is not None:
             return row
         if entry.bad:
             return self._snapshot(entry, tensor, whole=False)
+        self._vague = True
         return entry.parts[-1] if entry.parts else entry.last
 
     def new_source(self, tensor: Tensor, kind: Any, name: str = "", parents: tuple[int, ...] = ()) -> int:
@@ -92,7 +97,6 @@ class Reading:
         return number
 
     def _first_sight(self, tensor: Tensor, storage: torch.UntypedStorage, owner: int = -1) -> int:
-        numel = storage.nbytes() // max(tensor.itemsize, 1)
         kind, name = "data", ""
         if owner >= 0:
             kind, name = self.recording.parameter_kinds[owner], self.recording.parameter_names[owner]
@@ -101,10 +105,10 @@ class Reading:
         elif self._lifting:
             kind = "literal"
         number = self.new_source(tensor, kind, name)
-        entry = self.ledger.enter(storage, numel)
+        entry = self.ledger.enter(storage)
         entry.last, entry.owner = number, owner
         entry.bad = self.chunk.stats.bad
-        if numel != tensor.numel() and not entry.bad:
+        if not entry.bad and not shows_all(tensor, entry.nbytes):
             entry.bad = -1  # the rest of the storage was not looked at
         return number
 

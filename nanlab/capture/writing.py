@@ -10,10 +10,11 @@ import torch
 
 from nanlab.capture.calls import Call
 from nanlab.capture.evidence import Evidence
-from nanlab.capture.ledger import Entry, Ledger, shape_of, storage_of, view_key
+from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
 from nanlab.capture.pending import Pending
 from nanlab.capture.placing import Place
 from nanlab.capture.plans import Plan
+from nanlab.capture.reusing import known_stat
 from nanlab.capture.standing import Standing
 from nanlab.trace.recording import (
     BACKWARD,
@@ -51,7 +52,6 @@ _NODE_PLAN = (
     False,
     "",
 )  # of an unobserved node: reads, makes something new
-WORTH_SAVING = 4096  # elements from which statistics are worked out from others rather than read from memory
 
 
 class Writing:
@@ -73,6 +73,7 @@ class Writing:
     quiet: Callable[[], Any]
     _flags: int  # of the running call
     _grad: bool  # whether the running call reads a gradient
+    _vague: bool
 
     def write(
         self,
@@ -136,7 +137,7 @@ class Writing:
         recording, chunk = self.recording, self.chunk
         backward = name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward"
         plan = Plan(backward, *_NODE_PLAN, number=recording.ops(backward))
-        self._flags, self._grad = 0, False
+        self._flags, self._grad, self._vague = 0, False, False
         saved = [
             v for v in (getattr(node, key) for key in dir(node) if key.startswith("_saved_")) if isinstance(v, Tensor)
         ]
@@ -159,7 +160,7 @@ class Writing:
     ) -> int:
         """Append the row of one output; the number of its bad elements (-1: not known yet)."""
         recording, chunk = self.recording, self.chunk
-        meta, position, numel = chunk.meta, call + output, target.numel()
+        meta, position = chunk.meta, call + output
         try:
             storage: torch.UntypedStorage | None = target.untyped_storage()
             sizes: tuple[int, ...] = target.shape
@@ -167,10 +168,11 @@ class Writing:
             storage, sizes = storage_of(target), shape_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         view = entry is not None and not written  # an alias of something known
+        whole = entry is not None and shows_all(target, entry.nbytes)
         if plan.uninitialised or output in plan.opaque:
             stat, bad = -1, 0
         else:
-            stat = self._known_stat(plan, entry if view else None, numel, sources)
+            stat = -1 if self._vague else known_stat(recording, plan, entry if view else None, target, whole, sources)
             if stat < 0:
                 stats = chunk.stats
                 stat, bad = (chunk.number << 32) | stats.add(target), stats.bad
@@ -200,9 +202,9 @@ class Writing:
             )
         )
         if entry is not None:
-            self._enter(plan, entry, target, numel, position, bad, view)
+            self._enter(plan, entry, target, whole, position, bad, view)
         elif storage is not None:
-            entry = self.ledger.enter(storage, storage.nbytes() // (target.itemsize or 1))
+            entry = self.ledger.enter(storage)
             entry.last = position
             if bad:
                 entry.bad = bad
@@ -212,31 +214,18 @@ class Writing:
                 entry.grad = True
         return bad
 
-    def _known_stat(self, plan: Plan, entry: Entry | None, numel: int, sources: list[int]) -> int:
-        """The statistics that hold for a result too, as it has the elements of its first operand; -1 if there are none.
-
-        entry: what the result is a view of, or None.
-        """
-        if not sources:
-            return -1
-        if plan.copies or (entry is not None and not entry.parts and (plan.same_elements or entry.numel == numel)):
-            return self.recording.stat_of(sources[0])
-        if plan.pads and numel > WORTH_SAVING:
-            known, chunk = self.recording.stat_of(sources[0]), self.chunk
-            if known >> 32 == chunk.number and (row := chunk.stats.add_padded(known & 0xFFFFFFFF, numel)) >= 0:
-                return (chunk.number << 32) | row
-        return -1
-
-    def _enter(self, plan: Plan, entry: Entry, target: Tensor, numel: int, position: int, bad: int, view: bool) -> None:
+    def _enter(
+        self, plan: Plan, entry: Entry, target: Tensor, whole: bool, position: int, bad: int, view: bool
+    ) -> None:
         """Note in the ledger which row tells what a known storage (or a view of it) holds now."""
         if view:
-            if entry.numel != numel:
+            if not whole:
                 if entry.views is None:
                     entry.views = {}
                 entry.views[view_key(target)] = position
             return
         entry.views = None
-        if entry.numel == numel:
+        if whole:
             entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
             if entry.parts:
                 entry.parts = ()

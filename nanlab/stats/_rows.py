@@ -55,6 +55,10 @@ class Rows:
             return -1
         return int(self._rows[self.n - 1, L.ZERO])
 
+    def numel(self, row: int) -> int:
+        """How many elements a row is of, a complex one counting as two; -1 while it is on its device."""
+        return int(self._rows[row, L.NUMEL]) if self._rows[row, L.BINS] != L.PENDING else -1
+
     def flush(self) -> None:
         """Fetch the rows that are still on a device, in one transfer per device."""
         if not self._pending:
