@@ -197,7 +197,8 @@ def test_a_watched_cell_inside_a_watch_is_one_line_and_the_outer_watch_goes_on(c
     ran = cell(f"import nanlab\nwith nanlab.watch(model) as outer:\n    {inner}\n    x.sqrt()")
     assert ran.success
     assert ran.err.strip().splitlines() == [
-        "UsageError: a watch is already running (they do not nest); end it first, in a notebook with: %nanwatch off"
+        "UsageError: a watch is already running (they do not nest); leave its `with` block first, or in a notebook take "
+        "%%nanwatch off the cell or type: %nanwatch off"
     ]
     assert cell("[op for op in ('exp', 'sqrt') if op in set(outer.ops.op)]").value == ["sqrt"]
 
@@ -511,3 +512,15 @@ def test_tab_offers_options_their_values_and_models(
 def test_cell_transformer_leaves_other_cells_alone() -> None:
     for lines in ([], ["\n"], ["x = 1\n"], ["%%time\n", "%%nanwatch\n"], ["%%nanwatcher\n"], ["%%nanwatch?\n"]):
         assert cell_as_line(lines) == lines
+
+
+def test_statements_of_a_cell_that_call_a_step_again_are_steps_of_their_own(cell: Cell) -> None:
+    """IPython makes each statement of a cell a code of its own."""
+    cell(
+        "import nanlab, torch\nfrom torch import nn\nmodel = nn.Linear(4, 1); opt = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "def step():\n    opt.zero_grad()\n    model(torch.randn(3, 4)).mean().backward()\n    opt.step()\n"
+    )
+    for calls, steps in (("step()\nstep()\nstep()", 3), ("for i in range(3): step()\nfor i in range(3): step()", 6)):
+        ran = cell(f"w = nanlab.watch(model); t = w.__enter__()\n{calls}\nw.__exit__(None, None, None)")
+        assert ran.success, ran.err
+        assert cell("t.steps['optimizer_steps'].tolist()").value == [1] * steps

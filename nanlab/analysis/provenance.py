@@ -234,9 +234,16 @@ def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
 
 
 def skipped_by_hand(recording: Recording, position: int) -> bool:
-    """Whether no optimizer stepped in this training step, but one did before or after: the program looks at its gradients itself."""
-    steps = [recording.step_of(s.position) for s in recording.training.optimizer_steps]
-    return bool(steps) and recording.step_of(position) not in steps and max(steps) > recording.step_of(position)
+    """Whether no optimizer stepped in this training step because the program looks at its gradients itself.
+
+    It does if it stepped again later, or passed over bad gradients earlier and went on.
+    """
+    stepped = {recording.step_of(s.position) for s in recording.training.optimizer_steps}
+    step = recording.step_of(position)
+    if not stepped or step in stepped:
+        return False
+    passed_over = {recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"} - stepped
+    return step < max(stepped) or any(other < max(stepped) for other in passed_over)
 
 
 def scaler_skipped(recording: Recording, position: int) -> bool:

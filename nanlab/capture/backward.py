@@ -92,7 +92,7 @@ class BackwardRecorder:
         number, position = len(recording.passes), recording.end
         let_go()
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
-        sources = tuple(ops.source(t) for t in roots)
+        sources = tuple(ops.source(_unwrapped(t)) for t in roots)
         line, site = ops.lines.here(frame)
         edges, nodes, oldest, adding = self._hook([t.grad_fn for t in roots if t.grad_fn is not None], number, handles)
         recording.passes.append(
@@ -205,3 +205,11 @@ class BackwardRecorder:
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a transform of torch.func works on: its wrapper has no memory. As in torch 2.13."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor

@@ -52,7 +52,8 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     shrink(recording)
     led = _ancestry(recording, ledger)
     near = led | _surroundings(recording, led)
-    wanted, nodes = _with_operands(recording, near | _whole_steps(recording, led))
+    recording.whole = _whole_steps(recording, led)
+    wanted, nodes = _with_operands(recording, near | _rows_of(recording, recording.whole))
     live = {entry.last for entry in ledger.entries.values()}
     evidence.drop([p for p in recording.kept if p < limit and p not in near])
     _forget(recording, limit, wanted, live)
@@ -95,7 +96,7 @@ def _births(recording: Recording, wanted: set[int]) -> list[int]:
 
 
 def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
-    """All rows of the steps in which the first of the bad values were born, or were first read, that led to a symptom."""
+    """The steps in which the first of the bad values were born, or were first read, that led to a symptom."""
     led = _ancestors(recording, [s.position for s in recording.sinks[:MOST_SINKS]])
     read = [recording.sources[p].first for p in led if p in recording.sources]
     bounds, found, rows = [*recording.starts, recording.end], set[int](), 0
@@ -103,8 +104,13 @@ def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
         rows += bounds[step + 1] - bounds[step]
         if rows > WHOLE_ROWS:
             break
-        found.update(range(bounds[step], bounds[step + 1]))
+        found.add(step)
     return found
+
+
+def _rows_of(recording: Recording, steps: set[int]) -> set[int]:
+    bounds = [*recording.starts, recording.end]
+    return {position for step in steps for position in range(bounds[step], bounds[step + 1])}
 
 
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
@@ -178,13 +184,14 @@ def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
 
 
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
-    """Forget the autograd nodes of which no row is wanted, and the graphs of all passes before ``limit``."""
+    """Forget the autograd nodes of which no row is wanted, and the graphs of passes before ``limit``, but of whole steps."""
+    whole = {i for i, run in enumerate(recording.passes) if recording.step_of(run.position) in recording.whole}
     recording.nodes.keep(lambda number, position: position >= limit or position in wanted or number in nodes)
     runs = recording.node_runs
-    runs.rows = [run for run in runs.rows if run[3] >= limit or run[0] in nodes]
+    runs.rows = [run for run in runs.rows if run[3] >= limit or run[0] in nodes or run[2] in whole]
     for i in range(len(recording.passes) - 1, -1, -1):
         run = recording.passes[i]
-        if run.position < limit:
+        if run.position < limit and i not in whole:
             if not run.edges:
                 break
             recording.passes[i] = run.folded()

@@ -111,14 +111,15 @@ class SourceLines:
         return linecache.getline(file, line).strip() if line else ""
 
 
-Path = list[tuple[int, int]]
+Path = list[tuple[int, int, str]]
 
 
 def call_path(frame: FrameType | None) -> Path:
-    """Where the program stands: (code, instruction) of every frame, outermost first."""
+    """Where the program stands: (code, instruction, file of a module's own code) of every frame, outermost first."""
     path = []
     while frame is not None:
-        path.append((id(frame.f_code), frame.f_lasti))
+        code = frame.f_code
+        path.append((id(code), frame.f_lasti, code.co_filename if code.co_name == "<module>" else ""))
         frame = frame.f_back
     path.reverse()
     return path
@@ -127,13 +128,14 @@ def call_path(frame: FrameType | None) -> Path:
 def goes_round(before: Path, now: Path, again: bool = False) -> bool:
     """Whether a loop came round between two moments: the program stands at or before where it stood.
 
-    again: calling a function a second time from a later line counts too (a loop written out by hand).
+    again: calling a function a second time from a later line counts too (a loop written out by hand). IPython makes
+    each statement of a cell a code of its own, and runs them in order: another one of the same cell is a later line.
     """
     shared = list(zip(before, now, strict=False))
-    for level, ((code, at), (code_now, at_now)) in enumerate(shared):
-        if code != code_now:
+    for level, ((code, at, module), (code_now, at_now, module_now)) in enumerate(shared):
+        if code != code_now and (not module or module != module_now):
             return False
-        if at_now > at:
+        if code != code_now or at_now > at:
             deeper = level + 1 < len(shared)
             return again and deeper and goes_round(before[level + 1 :], now[level + 1 :], again)
         if at_now < at:

@@ -107,17 +107,18 @@ class watch:
         self._modules.watched = partial(is_watched, ops)
 
     def __enter__(self) -> Trace:
-        if _current:
-            raise UsageError(
-                "a watch is already running (they do not nest); end it first, in a notebook with: %nanwatch off"
-            )
+        if torch.utils.data.get_worker_info() is not None:  # first: a forked worker inherits the watch of the loop
+            raise UsageError("watch() was called in a DataLoader worker process; watch the training loop instead")
         if threading.current_thread() is not threading.main_thread():
             name = threading.current_thread().name
             raise UsageError(
                 f"watch() works in the main thread only, this is thread {name!r}; start the watch where the loop is started"
             )
-        if torch.utils.data.get_worker_info() is not None:
-            raise UsageError("watch() was called in a DataLoader worker process; watch the training loop instead")
+        if _current:
+            raise UsageError(
+                "a watch is already running (they do not nest); leave its `with` block first, or in a notebook take "
+                "%%nanwatch off the cell or type: %nanwatch off"
+            )
         _current.append(self)
         self.recording.clock.append(time.perf_counter())
         try:
@@ -282,9 +283,11 @@ def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any) -> Non
             f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)"
         )
     for name, value in (("steps", steps), ("keep", keep)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        if name == "steps" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
             raise TypeMismatchError(f"expected a whole number for {name}, got {value!r}; try: {name}=3")
-        if value is not None and value < 1:
+        if value < 1:
             raise UsageError(f"{name} must be at least 1, got {value}; try: {name}=3")
     if on_fault not in ("stop", "record"):
         raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')

@@ -152,7 +152,8 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     """
     every, served = list(recording.node_runs), _leaf_parameters(recording)
     steps = _pass_steps(recording, every)
-    kept = np.flatnonzero(steps >= len(recording.folded)).tolist()  # the last node of a folded step may be left over
+    whole = np.isin(steps, sorted(recording.whole))
+    kept = np.flatnonzero(whole | (steps >= len(recording.folded))).tolist()  # else single nodes are left
     steps, runs, parameters = steps[kept], [every[i] for i in kept], [served[i] for i in kept]
     taken = _merged(recording, [r.taken for r in runs])
     given = _merged(recording, [r.given for r in runs])

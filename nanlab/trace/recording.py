@@ -135,6 +135,7 @@ class Recording:
     history: History = field(default_factory=History)
     catch_up: Callable[[], None] = lambda: None  # brings the history up to date: looks through steps that wait for it
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
+    whole: set[int] = field(default_factory=set)  # folded steps that keep every row: of the first faults
     folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
     escapes: Escapes = field(default_factory=Escapes)
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
