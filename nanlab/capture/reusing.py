@@ -36,7 +36,8 @@ def known_stat(
         return -1
     if plan.copies or (entry is not None and not entry.parts and (plan.same_elements or whole)):
         return _stat_of(recording, sources[0], target) if plan.name not in _FLIPS else -1
-    if plan.pads and (numel := target.numel()) > WORTH_SAVING:
+    if plan.pads and target.numel() > WORTH_SAVING:
+        numel = target.numel() * (2 if target.is_complex() else 1)
         known, chunk = recording.stat_of(sources[0]), recording.chunks[-1]
         if known >> 32 == chunk.number and (row := chunk.stats.add_padded(known & 0xFFFFFFFF, numel)) >= 0:
             return (chunk.number << 32) | row
