@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
-from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_shares
+from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_counts
 from nanlab.analysis.signal_loss import signal_loss
 from nanlab.analysis.skipping import scale_of, skips_frame
 from nanlab.errors import UsageError
@@ -41,7 +42,7 @@ class LossScale:
         if self.advised is not None:
             low, high = (math.log2(s) for s in self.advised)
             ax.axvspan(low - 0.5, high + 0.5, alpha=0.15, label="advised")
-        ax.axvline(math.log2(self.used), linewidth=1, color="grey")
+        ax.axvline(math.log2(self.used), linewidth=1, color="grey", label="in use")
         ax.set(xlabel="log2(loss scale)", ylabel=f"gradients in {self.dtype} (%)")
         ax.legend()
         return ax
@@ -64,12 +65,12 @@ def loss_scale(trace: Trace, dtype: torch.dtype = torch.float16, step: int | Non
         raise UsageError("no gradients at hand to simulate a loss scale with; watch a step that calls backward")
     together, inside = add_histograms(gradients.values()), _activations(trace.recording, number, scale, dtype)
     table, activations = _simulated(together, dtype), _simulated(inside, dtype) if len(inside) else pd.DataFrame()
-    per = [{"parameter": name, **_shares(h, dtype, k)} for k in LOSS_SCALES for name, h in gradients.items()]
+    per = pd.concat({name: _simulated(h, dtype) for name, h in gradients.items()}, names=["parameter"])
     limits = [t for t in (table, activations) if len(t)]
     fits = [k for k in LOSS_SCALES if all(t.overflow[k] + t.uncertain_overflow[k] == 0 for t in limits)]
     return LossScale(
         table.drop(columns="uncertain_overflow"),
-        pd.DataFrame(per).drop(columns="uncertain_overflow").set_index(["log2_scale", "parameter"]),
+        per.drop(columns="uncertain_overflow").swaplevel().sort_index(level=0, sort_remaining=False, kind="stable"),
         activations.drop(columns="uncertain_overflow", errors="ignore"),
         _advised(fits, limits, _needed(trace, number, dtype)),
         None if not fits else max(fits) - round(math.log2(scale)),
@@ -81,21 +82,21 @@ def loss_scale(trace: Trace, dtype: torch.dtype = torch.float16, step: int | Non
 
 
 def _simulated(histogram: pd.Series[int], dtype: torch.dtype) -> pd.DataFrame:
-    return pd.DataFrame([_shares(histogram, dtype, k) for k in LOSS_SCALES]).set_index("log2_scale")
-
-
-def _shares(histogram: pd.Series[int], dtype: torch.dtype, k: int) -> dict[str, float]:
-    cast = cast_shares(histogram, dtype, k)
-    count = max(cast.numel, 1)
-    return {
-        "log2_scale": k,
-        "scale": 2.0**k,
-        "flushed": cast.zero / count,
-        "subnormal": cast.subnormal / count,
-        "overflow": cast.overflow / count,
-        "uncertain": cast.limit / count,
-        "uncertain_overflow": cast.limit_overflow / count,
-    }
+    """What becomes of values at each loss scale, in shares of them."""
+    scales = np.array(LOSS_SCALES)
+    found = cast_counts(histogram, dtype, scales)
+    count = np.maximum(found["numel"], 1)
+    return pd.DataFrame(
+        {
+            "scale": 2.0**scales,
+            "flushed": found["zero"] / count,
+            "subnormal": found["subnormal"] / count,
+            "overflow": found["overflow"] / count,
+            "uncertain": (found["limit_zero"] + found["limit_normal"] + found["limit_overflow"]) / count,
+            "uncertain_overflow": found["limit_overflow"] / count,
+        },
+        index=pd.Index(scales, name="log2_scale"),
+    )
 
 
 def _advised(fits: list[int], tables: list[pd.DataFrame], needed: int) -> tuple[float, float] | None:

@@ -72,20 +72,26 @@ def cast_shares(exponents: pd.Series[int], dtype: torch.dtype, log2_scale: int =
 
     Round to nearest even sends |x| <= smallest_subnormal / 2 to zero (IEEE 754-2019, 4.3.1).
     """
+    found = cast_counts(exponents, dtype, np.array([log2_scale]))
+    return CastShares(**{name: int(counts[0]) for name, counts in found.items()})
+
+
+def cast_counts(exponents: pd.Series[int], dtype: torch.dtype, log2_scales: Counts) -> dict[str, Counts]:
+    """The numbers of ``cast_shares`` by their names, each for several scales."""
     bins, below = format_bins(dtype), _Below(exponents)
-    flushed, tied = below(bins.zero_limit - log2_scale), below(bins.zero_limit + 1 - log2_scale)
-    faint, small = below(bins.normal_limit - log2_scale), below(bins.normal_limit + 1 - log2_scale)
-    large, kept = below(bins.overflow_limit - log2_scale), below(bins.overflow_limit + 1 - log2_scale)
-    return CastShares(
-        numel=below.numel,
-        zero=int(flushed),
-        subnormal=int(small - flushed),
-        normal=int(kept - small),
-        overflow=int(below.numel - kept),
-        limit_zero=int(tied - flushed),
-        limit_normal=int(small - faint),
-        limit_overflow=int(kept - large),
-    )
+    flushed, tied = below(bins.zero_limit - log2_scales), below(bins.zero_limit + 1 - log2_scales)
+    faint, small = below(bins.normal_limit - log2_scales), below(bins.normal_limit + 1 - log2_scales)
+    large, kept = below(bins.overflow_limit - log2_scales), below(bins.overflow_limit + 1 - log2_scales)
+    return {
+        "numel": np.full_like(flushed, below.numel),
+        "zero": flushed,
+        "subnormal": small - flushed,
+        "normal": kept - small,
+        "overflow": below.numel - kept,
+        "limit_zero": tied - flushed,
+        "limit_normal": small - faint,
+        "limit_overflow": kept - large,
+    }
 
 
 class _Below:

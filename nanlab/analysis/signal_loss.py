@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -130,14 +131,22 @@ class _Pass:
 
     def losses_before(self, gradient: int) -> list[Flushed]:
         """The losses on the way from the loss to a gradient, in the order of the backward pass."""
-        seen, waiting = {gradient}, [gradient]
-        while waiting:
-            for parent in self.recording.parents(waiting.pop()):
-                row = self.recording.row(parent) if parent >= self.start else None
-                if parent not in seen and row is not None and row[PHASE] == BACKWARD:
-                    seen.add(parent)
-                    waiting.append(parent)
-        return [self.losses[p] for p in sorted(seen & self.losses.keys())]
+        return [self.losses[p] for p in sorted(self._leading.get(gradient, ()))]
+
+    @cached_property
+    def _leading(self) -> dict[int, frozenset[int]]:
+        """By row of the backward pass: the losses on the way to it. Rows follow what they were computed from."""
+        found: dict[int, frozenset[int]] = {}
+        for position in range(min(self.losses), self.end) if self.losses else ():
+            row = self.recording.row(position)
+            if row is None or row[PHASE] != BACKWARD:
+                continue
+            here = {found[p] for p in self.recording.parents(position) if p in found}
+            if position in self.losses:
+                here.add(frozenset([position]))
+            if here:
+                found[position] = frozenset().union(*here) if len(here) > 1 else here.pop()
+        return found
 
     def told(self, loss: Flushed) -> dict[str, Any]:
         """The columns that say where a loss is and what would have kept the values."""

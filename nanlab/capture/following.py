@@ -124,7 +124,7 @@ def _keys(identity: Array) -> npt.NDArray[np.uint64]:
 def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> tuple[int, ...]:
     """Columns of what a row was computed from, views looked through."""
     found = []
-    for source, _ in recording.operands(position):
+    for source, _ in recording.own_operands(position):
         for _ in range(8):
             row = recording.row(source) if source >= 0 else None
             if row is None or not row[FLAGS] & VIEW:

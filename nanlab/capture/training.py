@@ -17,6 +17,7 @@ from nanlab.capture.looking import Looking, Written
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.scaling import changed_before_unscale
 from nanlab.capture.steps import StepClock
+from nanlab.capture.threads import is_watched
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import OP, Sink
 
@@ -72,7 +73,7 @@ class TrainingRecorder:
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
         def run(*args: Any) -> None:
-            if self.ops.off:
+            if self.ops.off or not is_watched(self.ops):
                 return
             try:
                 function(*args)
