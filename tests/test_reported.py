@@ -275,3 +275,34 @@ def test_a_divisor_of_either_sign_is_pushed_away_from_zero_on_its_own_side() -> 
     sides = [code for title, code in verified(found).items() if "on the side of zero where it is" in title]
     assert len(sides) == 1
     assert "(-radius) / (guarded + torch.where(guarded >= 0, 1e-5, -1e-5))" in sides[0]
+
+
+@pytest.mark.parametrize("squeezed", ["torch.linalg.vector_norm(y, dim=(2, 3))", "y.flatten(2).norm(dim=2)"])
+def test_a_norm_over_pixels_that_overflows_half_precision_is_taken_in_float32(squeezed: str) -> None:
+    x = nn.Parameter(torch.full((1, 2, 40, 40), 3e3))
+
+    def step(i: int) -> None:
+        y = x.half()
+        if squeezed.startswith("torch"):
+            size = torch.linalg.vector_norm(y, dim=(2, 3))
+        else:
+            size = y.flatten(2).norm(dim=2)
+        size.float().log().mean().backward()
+
+    found = culprit(step)
+    assert found.cause == "dtype-overflow"
+    (code,) = verified(found).values()
+    assert squeezed.replace("(y", "(y.float()").replace("flatten(2)", "flatten(2).float()") in code
+
+
+def test_an_epsilon_of_a_norm_over_many_pixels_is_advised_by_its_vectors() -> None:
+    x = nn.Parameter(torch.randn(3, 2, 30, 30))
+
+    def step(i: int) -> None:
+        y = x * torch.tensor([1.0, 0.0, 1.0]).reshape(3, 1, 1, 1)
+        size = torch.linalg.vector_norm(y, dim=(2, 3), keepdim=True)
+        (y / size).square().sum().backward()
+
+    found = culprit(step)
+    assert found.cause == "norm-at-zero"
+    assert verified(found)

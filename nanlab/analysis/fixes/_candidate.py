@@ -19,7 +19,7 @@ from nanlab.formats import format_of
 IN_FLOAT32 = "compute this operation in float32"
 EPS_IN_FLOAT32 = "compute this operation in float32, from the epsilon on: float32 holds it"
 MASK = 1e4  # a logit this far below the others is masked, in every dtype
-_ADVISED_ON = 2048  # elements
+MOST_TRIED = 2048  # elements on which an epsilon is advised
 _STRIDE, _LEAST = 3, 2.0**-160  # of the sweep over powers of two: the result is told as a power of ten
 MOST_STEPS = 100.0  # above the default of the dtype: of data without healthy elements every epsilon is harmless
 
@@ -77,11 +77,11 @@ def inside(op: Operation, eps: float) -> float:
 def _thinned(t: Tensor) -> Tensor:
     """Its smallest elements and a sample of the others."""
     flat = t.detach().flatten()
-    if flat.numel() <= _ADVISED_ON:
+    if flat.numel() <= MOST_TRIED:
         return t.detach()
     order = flat.abs().argsort()
     rest = order[64:]
-    return flat[torch.cat([order[:64], rest[:: max(1, len(rest) // _ADVISED_ON)]])]
+    return flat[torch.cat([order[:64], rest[:: max(1, len(rest) // MOST_TRIED)]])]
 
 
 def number(value: float) -> str:

@@ -19,6 +19,19 @@ from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, Spelling, b
 from nanlab.analysis.fixes._trial import ceiling
 from nanlab.analysis.fixes._upstream import first_of
 
+
+def _function(*names: str) -> Spelling:
+    """A call of one of these functions by its name, not of the method: the function and what it is called on."""
+
+    def match(node: ast.AST) -> Found | None:
+        found = called(*names)(node)
+        if found is None or not isinstance(node, ast.Call) or found.operands[0] not in node.args:
+            return None
+        return Found((node.func, *found.operands), found.rest)
+
+    return match
+
+
 _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is written, and the same in float32
     "mm": (
         (binary(ast.MatMult), "{X}.float() @ {Y}.float()"),
@@ -36,6 +49,10 @@ _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is
     ),
     "add": ((binary(ast.Add), "{X}.float() + {Y}.float()"),),
     "sub": ((binary(ast.Sub), "{X}.float() - {Y}.float()"),),
+    "linalg_vector_norm": (
+        (_function("vector_norm", "norm"), "{x}({Y}.float(){rest})"),
+        (called("norm"), "{X}.float().norm({args})"),
+    ),
     **{
         name: ((called(name, arity=2), f"torch.nn.functional.{name}({{X}}.float(), {{Y}}.float(){{rest}})"),)
         for name in ("mse_loss", "smooth_l1_loss", "huber_loss")
@@ -122,16 +139,12 @@ def wide(op: Operation) -> list[Candidate]:
     return found
 
 
+_BOUNDED_MSE = "torch.nn.functional.mse_loss({X}.clamp(-BOUND, BOUND), {Y}.clamp(-BOUND, BOUND){rest})"
 _FACTORS: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how a product is written, and with bounded factors
     "mul": ((binary(ast.Mult), "{X}.clamp(-BOUND, BOUND) * {Y}.clamp(-BOUND, BOUND)"),),
     "mm": ((binary(ast.MatMult), "{X}.clamp(-BOUND, BOUND) @ {Y}.clamp(-BOUND, BOUND)"),),
     "bmm": ((binary(ast.MatMult), "{X}.clamp(-BOUND, BOUND) @ {Y}.clamp(-BOUND, BOUND)"),),
-    "mse_loss": (
-        (
-            called("mse_loss", arity=2),
-            "torch.nn.functional.mse_loss({X}.clamp(-BOUND, BOUND), {Y}.clamp(-BOUND, BOUND){rest})",
-        ),
-    ),
+    "mse_loss": ((called("mse_loss", arity=2), _BOUNDED_MSE),),
 }
 
 

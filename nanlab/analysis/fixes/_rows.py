@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nanlab import safe
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, Candidate, Form, default_eps, eps_for, number
+from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, MOST_TRIED, Candidate, Form, default_eps, eps_for, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._masking import finite_mask
 from nanlab.analysis.fixes._operation import Operation
@@ -150,11 +151,24 @@ def zero_direction(op: Operation) -> list[Candidate]:
     ]
 
 
+def _vectors(t: Tensor, dim: int | Sequence[int] | None) -> Tensor:
+    """What a norm is taken of, one vector a row: the shortest and some others, that make no more than is tried."""
+    dims = [dim] if isinstance(dim, int) else list(dim) if dim else list(range(t.dim()))
+    rows = t.detach().movedim(dims, list(range(-len(dims), 0))).reshape(-1, math.prod(t.shape[d] for d in dims))
+    most = max(1, MOST_TRIED // max(rows.shape[1], 1))
+    if len(rows) > most:
+        order = rows.float().norm(dim=1).argsort()
+        rows = rows[order[:: -(-len(rows) // most)]]
+    return rows[:, :MOST_TRIED]
+
+
 def norms(op: Operation) -> list[Candidate]:
-    """The derivative of a norm at zero."""
+    """The derivative of a norm at zero; where the norm itself overflows, nothing here helps."""
+    if bool(torch.isfinite(op.x).all()) and not bool(torch.isfinite(op.plain(op.x)).all()):
+        return []
     dim, keepdim, p = op.options.get("dim"), bool(op.options.get("keepdim", False)), op.options.get("ord", 2)
     spelled = (called("norm", "vector_norm"),)
-    eps = eps_for(op, lambda t, e: torch.sqrt(t.square().sum(dim, keepdim) + e), op.x)
+    eps = eps_for(op, lambda t, e: torch.sqrt(t.square().sum(-1) + e), _vectors(op.x, dim))
     where = "" if dim is None else f"{tuple(dim) if not isinstance(dim, int) else dim}"
     text = f"torch.sqrt({{X}}.square().sum({where}{', keepdim=True' if keepdim else ''}) + {number(eps)})"
     found = [
