@@ -306,3 +306,20 @@ def test_an_epsilon_of_a_norm_over_many_pixels_is_advised_by_its_vectors() -> No
     found = culprit(step)
     assert found.cause == "norm-at-zero"
     assert verified(found)
+
+
+def test_a_gradient_of_zero_that_is_brought_to_unit_length_by_a_call_on_lists_is_a_norm_at_zero() -> None:
+    used, silent = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+
+    def step(i: int) -> None:
+        loss = (used.square().sum() - 1) ** 2 + (silent * 0.0).sum()
+        grads = list(torch.autograd.grad(loss, [used, silent]))
+        torch._foreach_div_(grads, torch._foreach_norm(grads))
+        with torch.no_grad():
+            torch._foreach_add_([used, silent], grads, alpha=-0.1)
+        silent.sum().backward()
+
+    found = culprit(step)
+    assert (found.cause, found.op) == ("norm-at-zero", "_foreach_div_")
+    assert list(found.evidence["norm"]) == [0.0, 0.0]
+    assert "numerator" not in found.evidence.columns

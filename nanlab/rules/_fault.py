@@ -65,8 +65,10 @@ class Fault(Neighbourhood):
 
     @cached_property
     def kept(self) -> Kept | None:
-        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved."""
-        return on_host(self.recording.kept.get(self.row[CALL])) if self.row is not None else None
+        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved; of a call on lists the bad member."""
+        if self.row is None:
+            return None
+        return on_host(self.recording.kept.get(self.row[CALL]), self.position - self.row[CALL])
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -79,7 +81,7 @@ class Fault(Neighbourhood):
 
     @cached_property
     def name(self) -> str:
-        """The operator that ran, without the underscore of an in-place variant: ``div``."""
+        """The operator that ran: ``div``, also where it ran in place or on lists of tensors."""
         return self.op_at(self.position)
 
     @cached_property

@@ -19,6 +19,8 @@ THROUGH = frozenset(
     "masked_fill where sqrt sqrt_ rsqrt pow square unbind split narrow diagonal as_strided real view_as_real".split()
 )
 
+ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
+
 
 class Neighbourhood(ABC):
     """The data flow of a trace around one operation of the forward pass."""
@@ -35,7 +37,7 @@ class Neighbourhood(ABC):
         return self.trace.recording
 
     def op_at(self, position: int) -> str:
-        """The operator of a row without the underscore of an in-place variant."""
+        """The operator of a row: ``div``, also where it ran in place or on lists of tensors."""
         row = self.recording.row(position) if position >= 0 else None
         return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
 
@@ -58,10 +60,12 @@ class Neighbourhood(ABC):
 
     def operand_row(self, slot: int) -> int:
         """The row of one operand of the forward operation; -1 if it is gone or came from outside."""
-        for source, at in self.recording.operands(self.forward_position) if self.forward_position >= 0 else []:
-            if at == slot:
-                return source
-        return -1
+        if self.forward_position < 0:
+            return -1
+        row, own = self.recording.row(self.forward_position), self.recording.own_operands(self.forward_position)
+        if row is not None and str(self.recording.ops.items[row[OP]]).startswith(ON_LISTS):
+            own = [(source, at) for at, (source, _) in enumerate(own)]
+        return next((source for source, at in own if at == slot), -1)
 
     def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
         """(position, op) of a row and of what it was made from, through operations that hand a value on."""
@@ -169,4 +173,4 @@ class Neighbourhood(ABC):
 
 
 def _plain(name: str) -> str:
-    return name.rstrip("_") or name
+    return name.removeprefix(ON_LISTS).rstrip("_") or name

@@ -7,8 +7,7 @@ from nanlab.rules._neighbourhood import THROUGH, Neighbourhood
 from nanlab.trace.recording import DTYPE
 
 NORMS = frozenset(
-    "linalg_vector_norm norm linalg_norm frobenius_norm renorm _weight_norm_interface _weight_norm "
-    "_foreach_norm".split()
+    "linalg_vector_norm norm linalg_norm frobenius_norm renorm _weight_norm_interface _weight_norm".split()
 )
 # Operators after which a length of zero is a number of zero still.
 _KEEPS_ZERO = MOVES | frozenset("copy mul clamp clamp_min clamp_max maximum minimum amax amin".split())

@@ -12,7 +12,7 @@ from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import OPTIMIZER, PHASE
 
-_NORMS = frozenset("_foreach_norm linalg_vector_norm norm sum dot _foreach_mul mul".split())
+_NORMS = frozenset("linalg_vector_norm norm sum dot mul".split())
 _REFUSE = Fix(
     "refuse to clip by such a norm", "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)"
 )

@@ -122,8 +122,10 @@ def div_by_zero(fault: Fault) -> Match | None:
     name = "derivative of a division" if fault.backward and fault.forward in _QUOTIENTS else "division"
     if fault.backward and fault.forward not in _QUOTIENTS:
         name = f"derivative of {fault.forward}: a division"
-    values = fault.at(above) if above is not None else None
+    values, quotients = fault.at(above) if above is not None else None, fault.at(fault.result)
     both = int((values == 0).sum()) if values is not None else 0
+    if values is None and quotients is not None and fault.name == "div":  # it was overwritten: a NaN tells
+        both = int(torch.isnan(quotients).sum())
     quotient = "0/0 = NaN" if both == fault.count else "inf or NaN" if both else "inf"
     title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
     return match(fault, title, _SIGN_OF_ZERO if _pushed_by_sign(fault) else "", numerator=above, divisor=below)

@@ -42,7 +42,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
     Every number that went in was finite, and so is their sum in float32.
     """
     step = optimizer_step_at(fault.recording, fault.position)
-    if step is None or not fault.low or fault.name.removeprefix("_foreach_") not in _SUMS or _of_parameter(fault):
+    if step is None or not fault.low or fault.name not in _SUMS or _of_parameter(fault):
         return None
     went_in = _finite_operands(fault.recording, fault.position)
     if not went_in:

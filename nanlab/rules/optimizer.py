@@ -76,7 +76,7 @@ def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
     """The tensors that an update was made from, by what they are to it; of a call on lists, those of the one that failed."""
     if fault.kept is None or fault.row is None:
         return {}
-    names = _ROLES.get(fault.name.removeprefix("_foreach_"), ())
+    names = _ROLES.get(fault.name, ())
     place, found = fault.position - fault.row[CALL], {}
     for i, value in enumerate(fault.kept.args):
         if isinstance(value, (list, tuple)):
