@@ -323,3 +323,20 @@ def test_a_gradient_of_zero_that_is_brought_to_unit_length_by_a_call_on_lists_is
     assert (found.cause, found.op) == ("norm-at-zero", "_foreach_div_")
     assert list(found.evidence["norm"]) == [0.0, 0.0]
     assert "numerator" not in found.evidence.columns
+
+
+@pytest.mark.parametrize(("floor", "code"), [(0.0, "initial=0.0"), (-9.0, 'nan_to_num(nan=float("nan"), neginf=0.0)')])
+def test_the_maximum_of_a_segment_without_elements_is_0_and_no_other_is_changed(floor: float, code: str) -> None:
+    atoms, lengths, head = nn.Parameter(torch.randn(9, 3)), torch.tensor([3, 0, 4, 2]), nn.Linear(3, 1)
+
+    def step(i: int) -> None:
+        features = atoms.clamp_min(floor)
+        pooled = torch.segment_reduce(features, "max", lengths=lengths, axis=0)
+        head(pooled).square().mean().backward()
+
+    found = culprit(step)
+    assert (found.cause, found.op) == ("empty-reduction", "segment_reduce")
+    (line,) = verified(found).values()
+    assert 'torch.segment_reduce(features, "max", lengths=lengths, axis=0' in line and code in line
+    (fix,) = [fix for fix in found.fixes if fix.verified]
+    assert fix.distortion is not None and fix.distortion < 1e-6

@@ -147,20 +147,31 @@ def norm_layer(op: Operation) -> list[Candidate]:
 
 
 def empty_segment(op: Operation) -> list[Candidate]:
-    """The mean of a segment without elements."""
+    """The mean, the largest or the smallest of a segment without elements."""
     lengths, reduce = op.options.get("lengths"), op.options.get("reduce")
-    if op.backward or reduce != "mean" or not isinstance(lengths, Tensor):
+    if op.backward or reduce not in ("mean", "max", "min") or not isinstance(lengths, Tensor):
         return []
     own = without(called("segment_reduce"), "initial")
+    beyond = {"max": op.x < 0, "min": op.x > 0}.get(reduce)  # what an initial 0 would take the place of
+    if beyond is None or not bool(beyond.any()):
+        return [
+            Candidate(
+                f"initial=0.0: a segment without elements has a {_CALLED[reduce]} of 0",
+                forms(own, "torch.segment_reduce({x}{rest}, initial=0.0)"),
+                lambda t: torch.segment_reduce(t, reduce, lengths=lengths, initial=0.0),
+            )
+        ]
+    infinity = "neginf" if reduce == "max" else "posinf"
     return [
         Candidate(
-            "initial=0.0: a segment without elements has a mean of 0",
-            forms(own, "torch.segment_reduce({x}{rest}, initial=0.0)"),
-            lambda t: torch.segment_reduce(t, reduce, lengths=lengths, initial=0.0),
+            f"0 in the place of the {_CALLED[reduce]} of a segment without elements",
+            forms(own, f'torch.segment_reduce({{x}}{{rest}}).nan_to_num(nan=float("nan"), {infinity}=0.0)'),
+            lambda t: op.plain(t).nan_to_num(nan=torch.nan, **{infinity: 0.0}),
         )
     ]
 
 
+_CALLED = {"mean": "mean", "max": "maximum", "min": "minimum"}
 _LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 REDUCTIONS: dict[str, Callable[[Operation], list[Candidate]]] = {
     "mean": empty_mean,
