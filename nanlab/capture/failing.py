@@ -16,7 +16,7 @@ from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.source import display_name, is_torch, is_user
 from nanlab.trace.failure import BadIndices, Failure, Operand
-from nanlab.trace.recording import BACKWARD, PHASE, Recording, Sink
+from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
@@ -205,12 +205,3 @@ def _optimizer_facts(optimizer: torch.optim.Optimizer, guard: IndexGuard | None)
         "optimizer_gradients": sum(p.grad is not None for p in parameters),
         "optimizer_rows": frozenset(guard.row_of(p) for p in parameters) if guard is not None else frozenset(),
     }
-
-
-def note_interrupted_gradient(recording: Recording, error: Exception) -> None:
-    """Anomaly detection stops before the NaN reaches a parameter: the last bad row is the symptom then."""
-    if "nan values in its" not in str(error):
-        return
-    bad = [p for p in recording.bad if p >= 0 and (row := recording.row(p)) is not None and row[PHASE] == BACKWARD]
-    if bad:
-        recording.sinks.append(Sink("gradient", max(bad), recording.end - 1))

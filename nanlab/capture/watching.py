@@ -17,10 +17,11 @@ from torch import nn
 
 from nanlab.capture.apart import apart
 from nanlab.capture.backward import BackwardRecorder
-from nanlab.capture.failing import failure_of, mark, note_interrupted_gradient
+from nanlab.capture.failing import failure_of, mark
 from nanlab.capture.folding import fold
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.ops import OpRecorder
+from nanlab.capture.refusing import note_refused_value
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
@@ -167,9 +168,10 @@ class watch:
         if isinstance(error, Exception):
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
-            note_interrupted_gradient(recording, error)
         self._training.step_ended()
         self._ops.pending.settle()
+        if error is not None and not isinstance(error, _Stop):
+            note_refused_value(recording, error, recording.escapes.failure)
         recording.catch_up()
         if not recording.passes:
             recording.began = min(recording.began, self._ops.first_call)

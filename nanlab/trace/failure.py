@@ -79,3 +79,7 @@ class Escapes:
         self.read_outs.append(read_out)
         if len(self.read_outs) > MOST_READ_OUTS:
             del self.read_outs[: MOST_READ_OUTS // 2]
+
+    def reads_from(self, position: int) -> list[int]:
+        """Rows of the values that were read at this position of the trace and later, the last first."""
+        return [read.source for read in reversed(self.read_outs) if read.position >= position]

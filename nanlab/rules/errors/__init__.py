@@ -6,7 +6,7 @@ import sys
 
 from nanlab.capture.failing import ended, failure_of, recording_of
 from nanlab.capture.watching import running
-from nanlab.rules.errors import data, devices, dtypes, graph, indices, reuse, shapes
+from nanlab.rules.errors import data, devices, dtypes, graph, indices, reuse, shapes, values
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, means
 from nanlab.trace.failure import Failure
 from nanlab.trace.recording import Recording
@@ -19,6 +19,7 @@ MEANINGS: list[Meaning] = [
     *devices.MEANINGS,
     *dtypes.MEANINGS,
     *shapes.MEANINGS,
+    *values.MEANINGS,
 ]
 
 

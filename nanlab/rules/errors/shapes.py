@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pandas as pd
@@ -191,4 +192,71 @@ def not_a_probability(case: Case) -> Explanation | None:
     )
 
 
-MEANINGS = [product_mismatch, broadcast_mismatch, channels, state_dict_mismatch, not_a_probability]
+@means(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)")
+def impossible_shape(case: Case) -> Explanation | None:
+    """view or reshape to another number of elements."""
+    sizes, count = [int(n) for n in case.match[1].split(",")], int(case.match[2])
+    known = math.prod(n for n in sizes if n >= 0)
+    why = f"{count} is no multiple of {known}" if -1 in sizes else f"that shape has {known} elements"
+    return case.explain(
+        "shape-mismatch",
+        f"{count} elements do not fit into the shape {shape_text(sizes)}: {why}{case.inside}",
+        "As a rule the batch is smaller than usual (the last one), or a layer before it gives another size than was reckoned.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")),
+    )
+
+
+@means(r"view size is not compatible with input tensor's size and stride")
+def not_viewable(case: Case) -> Explanation | None:
+    """view of a tensor whose dimensions were exchanged."""
+    return case.explain(
+        "shape-mismatch",
+        f"view cannot join dimensions that do not lie next to each other in memory{case.inside}",
+        "transpose, permute and slices leave the memory as it is.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(("let it copy where it must", "x = x.reshape(...)")),
+    )
+
+
+@means(r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d, ]+)\]\)")
+def one_value_per_channel(case: Case) -> Explanation | None:
+    """Batch norm of a batch of one."""
+    return case.explain(
+        "empty-reduction",
+        f"batch norm has one value per channel, in an input of shape ({case.match[1]}): it has no variance{case.inside}",
+        "As a rule the last batch of an epoch holds one sample, or the feature map has shrunk to 1x1.",
+        fixes=advice(
+            ("drop the last incomplete batch", "DataLoader(..., drop_last=True)"),
+            ("normalise over the features instead", "nn.LayerNorm(features)  # or nn.GroupNorm"),
+        ),
+    )
+
+
+@means(
+    r"[Tt]arget size \(torch\.Size\(\[([\d, ]*)\]\)\) (?:that is different to|must be the same as)(?: the)? input size "
+    r"\(torch\.Size\(\[([\d, ]*)\]\)\)"
+)
+def target_of_another_size(case: Case) -> Explanation | None:
+    """binary_cross_entropy of predictions and targets of different shapes."""
+    target, scores = case.match.groups()
+    return case.explain(
+        "shape-mismatch",
+        f"the target has shape ({target}), the predictions have ({scores}){case.inside}",
+        "They are compared element by element and are not broadcast.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(("give both one shape, in the target's dtype", "loss_fn(scores.squeeze(1), target.float())")),
+    )
+
+
+MEANINGS = [
+    impossible_shape,
+    not_viewable,
+    one_value_per_channel,
+    target_of_another_size,
+    product_mismatch,
+    broadcast_mismatch,
+    channels,
+    state_dict_mismatch,
+    not_a_probability,
+]
