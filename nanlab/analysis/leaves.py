@@ -58,7 +58,9 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
     """
     if position < 0:
         source = recording.sources.get(position)
-        return None if source is None or source.parents else _source_kind(recording, source, came_from)
+        if source is None or any(parent in came_from for parent in source.parents):
+            return None
+        return _source_kind(recording, source, came_from)
     row = recording.row(position)
     if row is None:
         return None

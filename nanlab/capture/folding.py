@@ -55,7 +55,8 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     recording.whole = _whole_steps(recording, led)
     wanted, nodes = _with_operands(recording, near | _rows_of(recording, recording.whole))
     live = {entry.last for entry in ledger.entries.values()}
-    evidence.drop([p for p in recording.kept if p < limit and p not in near])
+    calls = {row[CALL] for p in near if (row := recording.row(p)) is not None}  # a call is kept by its first result
+    evidence.drop([p for p in recording.kept if p < limit and p not in calls])
     _forget(recording, limit, wanted, live)
     _forget_sinks(recording, chunks[0].start, limit)
     _forget_nodes(recording, limit, wanted, nodes)
