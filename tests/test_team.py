@@ -16,7 +16,7 @@ from nanlab.stats import _layout as L
 from nanlab.stats._team import WORTH_SHARING, load_team, parts_of, worth_sharing
 
 pytestmark = pytest.mark.skipif(load_team() is None, reason="torch's OpenMP has no entry here")
-SIZES = [WORTH_SHARING, WORTH_SHARING + 1, 200_003]
+SIZES = [WORTH_SHARING, WORTH_SHARING + 1, 300_007]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
@@ -78,7 +78,7 @@ def test_the_sums_do_not_depend_on_which_thread_was_faster() -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_a_change_is_counted_by_threads_and_remembered() -> None:
-    new, old = torch.randn(150_001), torch.randn(150_001)
+    new, old = torch.randn(200_001), torch.randn(200_001)
     tables = []
     for several in (1, 3):
         torch.set_num_threads(several)
@@ -94,9 +94,9 @@ def test_a_row_counted_by_threads_leaves_nothing_behind_for_the_next() -> None:
     torch.set_num_threads(2)
     table = StatsTable()
     for kind in ("bad", "tiny", "ordinary"):
-        table.add(tensor(kind, 100_000, torch.float32))
-    table.add(torch.ones(100_000))
-    assert table.histogram(3).to_dict() == {0: 100_000}
+        table.add(tensor(kind, 140_000, torch.float32))
+    table.add(torch.ones(140_000))
+    assert table.histogram(3).to_dict() == {0: 140_000}
     table.add(torch.ones(10))
     assert table.stats(4).numel == 10
 
@@ -104,7 +104,7 @@ def test_a_row_counted_by_threads_leaves_nothing_behind_for_the_next() -> None:
 @pytest.mark.usefixtures("threads")
 def test_room_for_the_row_is_made_with_the_counts_at_hand() -> None:
     torch.set_num_threads(2)
-    t, table = tensor("wide", 100_000, torch.float32), StatsTable()
+    t, table = tensor("wide", 140_000, torch.float32), StatsTable()
     for _ in range(300):  # rows of some 500 bins: the arena grows several times
         table.add(t)
     assert len({table.stats(row) for row in range(300)}) == 1
@@ -119,7 +119,7 @@ def table_of_first(table: StatsTable) -> StatsTable:
 @pytest.mark.usefixtures("threads")
 def test_tables_of_several_python_threads_do_not_meet() -> None:
     torch.set_num_threads(2)
-    tensors = [tensor(kind, 100_000, torch.float32) for kind in ("ordinary", "wide", "bad", "tiny")]
+    tensors = [tensor(kind, 140_000, torch.float32) for kind in ("ordinary", "wide", "bad", "tiny")]
     wrong: list[int] = []
 
     def count(place: int) -> None:
@@ -144,7 +144,7 @@ def test_tables_of_several_python_threads_do_not_meet() -> None:
 
 @pytest.mark.usefixtures("threads")
 def test_without_openmp_one_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    t = tensor("bad", 100_000, torch.float32)
+    t = tensor("bad", 140_000, torch.float32)
     one = counted(1, t)
     monkeypatch.setattr(_table, "load_team", lambda: None)
     assert_same(one, counted(4, t))
@@ -157,8 +157,8 @@ def test_small_tensors_and_other_dtypes_are_not_cut() -> None:
     assert parts_of(WORTH_SHARING) == 2
     assert parts_of(1 << 20) == 4
     for dtype in (torch.float64, torch.int64):
-        t = torch.arange(100_000).to(dtype)
-        assert counted(4, t).stats(0).max == 99_999
+        t = torch.arange(140_000).to(dtype)
+        assert counted(4, t).stats(0).max == 139_999
 
 
 def _summarise(numel: int) -> int:
@@ -170,9 +170,9 @@ def _summarise(numel: int) -> int:
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_worker_counts_by_itself() -> None:
-    counted(2, torch.ones(100_000))
+    counted(2, torch.ones(140_000))
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply_async(_summarise, (100_000,)).get(timeout=60) == 100_000
+        assert pool.apply_async(_summarise, (140_000,)).get(timeout=60) == 140_000
 
 
 @pytest.mark.usefixtures("threads")

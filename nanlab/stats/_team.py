@@ -17,8 +17,8 @@ import torch
 
 from nanlab.stats import _layout as L
 
-WORTH_SHARING = 1 << 16  # elements from which several threads take a tensor
-LEAST_PART = 1 << 15  # elements for one thread: of fewer, the way there costs more than it saves
+WORTH_SHARING = 1 << 17  # elements from which several threads take a tensor
+LEAST_PART = 1 << 16  # elements for one thread: of fewer, the way there costs more than it saves
 MOST_PARTS = 64
 _ITEM_SIZES = {L.FLOAT32: 4, L.BFLOAT16: 2, L.FLOAT16: 2, L.CHANGE: 4}  # float8: 1
 
