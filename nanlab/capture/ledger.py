@@ -26,6 +26,7 @@ class Entry:
     grad = False  # whether its content was computed from gradients
     owner = -1  # number of the parameter or buffer that lives in it
     uninit = False  # allocated and not yet written
+    odd = False  # whether some tensor has as many bytes as it, and yet does not show all of it: ``x[:1].expand(4)`` of four elements
 
     def __init__(self, nbytes: int, weak: int) -> None:
         self.nbytes = (
@@ -99,7 +100,7 @@ def view_key(tensor: torch.Tensor) -> ViewKey:
 
 
 def shows_all(tensor: torch.Tensor, nbytes: int) -> bool:
-    """Whether a tensor shows each byte of a storage of this size, and each once: not ``x[:1].expand(4)`` of four elements."""
+    """Whether a tensor shows each byte of a storage of this size, and each once."""
     if tensor.numel() * tensor.itemsize != nbytes:
         return False
     return tensor.layout is not torch.strided or tensor.is_contiguous() or is_dense(tensor.shape, tensor.stride())

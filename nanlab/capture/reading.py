@@ -62,7 +62,7 @@ class Reading:
             self._grad = True
         if entry.uninit:
             return self._read_uninitialised(entry, tensor)
-        if shows_all(tensor, entry.nbytes):
+        if entry.nbytes == tensor.numel() * tensor.itemsize and (not entry.odd or shows_all(tensor, entry.nbytes)):
             if not entry.parts:
                 return entry.last
             if not entry.bad:
@@ -108,8 +108,9 @@ class Reading:
         entry = self.ledger.enter(storage)
         entry.last, entry.owner = number, owner
         entry.bad = self.chunk.stats.bad
-        if not entry.bad and not shows_all(tensor, entry.nbytes):
-            entry.bad = -1  # the rest of the storage was not looked at
+        if not shows_all(tensor, entry.nbytes):
+            entry.odd = True
+            entry.bad = entry.bad or -1  # the rest of the storage was not looked at
         return number
 
     def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:

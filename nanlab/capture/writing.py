@@ -168,7 +168,10 @@ class Writing:
             storage, sizes = storage_of(target), shape_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         view = entry is not None and not written  # an alias of something known
-        whole = entry is not None and shows_all(target, entry.nbytes)
+        whole = entry is not None and entry.nbytes == target.numel() * target.itemsize
+        if entry is not None and whole and (entry.odd or (view and not plan.same_elements)):
+            whole = shows_all(target, entry.nbytes)
+            entry.odd = entry.odd or not whole
         if plan.uninitialised or output in plan.opaque:
             stat, bad = -1, 0
         else:
