@@ -19,6 +19,12 @@ Tensor = torch.Tensor
 D = torch.distributions
 
 
+@pytest.fixture(autouse=True)
+def distributions_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile switches their checks off for the whole process, whoever used it before."""
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)
+
+
 def asserted(out: Tensor) -> Tensor:
     loss = out.square().mean()
     assert torch.isfinite(loss)
