@@ -143,6 +143,20 @@ def test_tables_of_several_python_threads_do_not_meet() -> None:
 
 
 @pytest.mark.usefixtures("threads")
+def test_counts_that_an_interrupt_left_behind_are_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    torch.set_num_threads(2)
+    table, wide = StatsTable(), tensor("wide", 200_000, torch.float32)
+    monkeypatch.setattr(table, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.add(wide)
+    t = torch.ones(200_000)
+    assert counted(2, t).histogram(0).to_dict() == {0: 200_000}
+
+
+@pytest.mark.usefixtures("threads")
 def test_without_openmp_one_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     t = tensor("bad", 140_000, torch.float32)
     one = counted(1, t)

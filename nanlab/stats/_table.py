@@ -121,7 +121,9 @@ class StatsTable(Rows):
             return self._write(known, address, numel, times)
         try:
             team.count(address, numel, kind, self._state, parts_of(numel))
-            return self._write(known, address, numel, times)
+            row = self._write(known, address, numel, times)
+            team.taken = True
+            return row
         finally:
             self._state[L.PARTS] = 0
             team.lock.release()

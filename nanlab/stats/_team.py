@@ -41,12 +41,16 @@ class Team:
         self._states = np.zeros((0, L.STATE_WIDTH), np.int64)
         self._scratch = np.zeros(0, np.int64)
         self.lock = threading.Lock()  # held while a tensor is being counted, until its row is written
+        self.taken = True  # whether the counts of the last tensor became a row; an interrupt may have come between
 
     def count(self, address: int, numel: int, kind: int, state: np.ndarray, parts: int) -> None:
         """Count the elements, and say in ``state`` where, so that the kernel writes their row next."""
         words, job = self._words, self._job
         if parts > len(self._states):
             self._make_room(parts, int(state[L.FLOAT8_ADDRESS]))
+        if not self.taken:
+            self._scratch.fill(0)
+        self.taken = False
         length = -(-numel // (parts * L.BLOCK)) * L.BLOCK
         if kind == L.CHANGE:
             self._states[:, L.OLD_ADDRESS] = state[L.OLD_ADDRESS] + 4 * length * np.arange(len(self._states))
