@@ -45,6 +45,15 @@ def left(out: Tensor) -> Tensor:
     return loss
 
 
+def left_without_gradient(out: Tensor) -> Tensor:
+    loss = out.square().mean()
+    with torch.no_grad():
+        reduced = loss.detach() / 2
+    if not math.isfinite(reduced.item()):
+        sys.exit(1)
+    return loss
+
+
 def through_numpy(out: Tensor) -> Tensor:
     loss = out.square().mean()
     if not math.isfinite(float(loss.detach().numpy())):
@@ -62,6 +71,7 @@ REFUSALS: dict[str, Callable[[Tensor], Tensor]] = {
     "assert": asserted,
     "raise": raised,
     "exit": left,
+    "exit, of a detached loss": left_without_gradient,
     "numpy": through_numpy,
 }
 
@@ -113,6 +123,33 @@ def test_an_exception_about_something_else_accuses_nobody() -> None:
 
     trace, error = trained(unrelated, "stop")
     assert isinstance(error, KeyError)
+    assert trace.culprit is None
+
+
+def test_an_assertion_about_something_else_accuses_no_mask() -> None:
+    scores = torch.randn(4, 4, requires_grad=True)
+    watch = nanlab.watch()
+
+    def step() -> None:
+        with watch:
+            masked = scores.masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf)
+            best = masked.max(1).values * 2.0
+            assert best.shape == (3,)
+
+    with pytest.raises(AssertionError):
+        step()
+    assert watch.trace.culprit is None
+
+
+def test_an_error_about_inference_accuses_nobody() -> None:
+    def confused(out: Tensor) -> Tensor:
+        loss = out.square().mean()
+        if loss.isnan():
+            raise RuntimeError("Inference tensors cannot be saved for backward; see nanlab")
+        return loss
+
+    trace, error = trained(confused, "stop")
+    assert isinstance(error, RuntimeError)
     assert trace.culprit is None
 
 

@@ -186,7 +186,7 @@ def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
 
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
     """Forget the autograd nodes of which no row is wanted, and the graphs of passes before ``limit``, but of whole steps."""
-    whole = {i for i, run in enumerate(recording.passes) if recording.step_of(run.position) in recording.whole}
+    whole = _passes_of(recording, recording.whole)
     recording.nodes.keep(lambda number, position: position >= limit or position in wanted or number in nodes)
     runs = recording.node_runs
     runs.rows = [run for run in runs.rows if run[3] >= limit or run[0] in nodes or run[2] in whole]
@@ -196,6 +196,16 @@ def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set
             if not run.edges:
                 break
             recording.passes[i] = run.folded()
+
+
+def _passes_of(recording: Recording, steps: set[int]) -> set[int]:
+    """Numbers of the backward passes in these steps."""
+    bounds, place = [*recording.starts, recording.end], attrgetter("position")
+    found: set[int] = set()
+    for step in steps:
+        low, high = (bisect_left(recording.passes, bounds[step + i], key=place) for i in (0, 1))
+        found.update(range(low, high))
+    return found
 
 
 def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> dict[int, set[int]]:

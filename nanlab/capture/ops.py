@@ -154,10 +154,14 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         return out
 
     def _read_out(self, tensor: Tensor, frame: FrameType | None) -> None:
-        """A tensor is read as a Python number: what is computed from that carries no gradient."""
+        """A tensor is read as a Python number: somebody looks at it, and what is computed from that carries no gradient."""
         try:
-            if tensor.requires_grad and not self.in_backward:
-                self.recording.escapes.add(ReadOut(self.recording.end, self.source(tensor), self.lines.here(frame)[0]))
+            if self.in_backward or self.in_optimizer:
+                return
+            escapes, source = self.recording.escapes, self.source(tensor)
+            escapes.last_read = self.recording.end, source
+            if tensor.requires_grad:
+                escapes.add(ReadOut(self.recording.end, source, self.lines.here(frame)[0]))
         except Exception as error:
             self.failed(error)
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 
-from nanlab.trace.failure import Failure
-from nanlab.trace.recording import BACKWARD, OP, PHASE, Recording, Sink
+import torch
 
-NEAR = 8  # rows before the end in which a look counts that nothing in the message speaks of
-FAR = 64  # rows in which one does
+from nanlab.trace.failure import Failure
+from nanlab.trace.recording import BACKWARD, DTYPE, PHASE, Recording, Sink
+
+NEAR = 8  # rows before the end in which the value of a test counts of which the message says nothing
+FAR = 64  # rows in which a value does that the message speaks of
 # What is said of a value: by torch's operators, by torch.distributions, by programs.
-_BY_OPERATORS = re.compile(
-    r"(?i)\bnan\b|\binf|finite|between 0 and 1|singular|converge|positive-definite|could not be completed"
-)
-_BY_PROGRAMS = re.compile(r"(?i)\bnan|\binf\b|infinit|finite|diverg|satisfy the constraint|within the support")
-_LOOKS = frozenset(
-    "isnan isinf isfinite isposinf isneginf eq ne ge gt le lt all any logical_and logical_or detach alias abs sum max min "
-    "aminmax _to_copy logical_not bitwise_not bitwise_and mul".split()
-)  # isfinite is a comparison and a product to the dispatcher
+_VALUE = r"(?i)\bnans?\b|\binfs?\b|infinit|(?<!de)finite"
+_BY_OPERATORS = re.compile(f"{_VALUE}|between 0 and 1|singular|converge|positive-definite|could not be completed")
+_BY_PROGRAMS = re.compile(f"{_VALUE}|diverg|satisfy the constraint|within the support")
 
 
 def note_refused_value(recording: Recording, error: BaseException, failure: Failure | None) -> None:
@@ -29,7 +26,7 @@ def note_refused_value(recording: Recording, error: BaseException, failure: Fail
         return
     position = _operand(recording, error, failure)
     if position is None:
-        position = _looked_at(recording, FAR if _BY_PROGRAMS.search(str(error)) else NEAR, str(error))
+        position = _looked_at(recording, _said(error))
     if position is not None:
         recording.sinks.append(Sink("output", position, max(recording.end - 1, 0)))
 
@@ -50,8 +47,12 @@ def _is_refusal(error: BaseException) -> bool:
         return error.code not in (None, 0)
     if isinstance(error, (AssertionError, ArithmeticError)):
         return True
-    text = str(error)
-    return isinstance(error, Exception) and bool(_BY_PROGRAMS.search(text) or _BY_OPERATORS.search(text))
+    return isinstance(error, Exception) and _said(error)
+
+
+def _said(error: BaseException) -> bool:
+    """Whether the message of an exception speaks of a value."""
+    return bool(_BY_PROGRAMS.search(str(error)) or _BY_OPERATORS.search(str(error)))
 
 
 def _operand(recording: Recording, error: BaseException, failure: Failure | None) -> int | None:
@@ -62,17 +63,20 @@ def _operand(recording: Recording, error: BaseException, failure: Failure | None
     return next((s for s in sources if s in recording.bad), None)
 
 
-def _looked_at(recording: Recording, rows: int, text: str) -> int | None:
-    """What was bad of the values that the program looked at last, in the step that was running."""
-    said = bool(_BY_PROGRAMS.search(text))
-    first = max(recording.starts[-1], recording.end - rows)
-    for read in recording.escapes.reads_from(first):
-        if read in recording.bad:
-            return read
+def _looked_at(recording: Recording, said: bool) -> int | None:
+    """What was bad of the values that the program looked at last, in the step that was running.
+
+    said: the message speaks of it. Else the look must be the last thing that the program did: it read a number, or made a test.
+    """
+    first = max(recording.starts[-1], recording.end - (FAR if said else NEAR))
+    at, read = recording.escapes.last_read
+    if read in recording.bad and at >= (first if said else recording.end):
+        return read
+    last = recording.row(recording.end - 1) if recording.end > first else None
+    if not said and (last is None or recording.dtypes.items[last[DTYPE]] is not torch.bool):
+        return None
     for position in range(recording.end - 1, first - 1, -1):
-        row = recording.row(position)
         bad = [p for p in recording.parents(position) if p in recording.bad]
-        if row is None or not bad:
-            continue
-        return bad[0] if said or recording.ops.items[row[OP]] in _LOOKS else None
+        if bad:
+            return bad[0]
     return None

@@ -73,13 +73,13 @@ class Escapes:
     number: int = field(default_factory=lambda: next(_numbers))  # of the run
     failure: Failure | None = None
     read_outs: list[ReadOut] = field(default_factory=list)  # the latest
+    last_read: tuple[int, int] = (
+        -1,
+        0,
+    )  # position at which a tensor was last read as a number, outside of optimizers; its row
 
     def add(self, read_out: ReadOut) -> None:
         """Note a value that was read; the oldest are forgotten."""
         self.read_outs.append(read_out)
         if len(self.read_outs) > MOST_READ_OUTS:
             del self.read_outs[: MOST_READ_OUTS // 2]
-
-    def reads_from(self, position: int) -> list[int]:
-        """Rows of the values that were read at this position of the trace and later, the last first."""
-        return [read.source for read in reversed(self.read_outs) if read.position >= position]
