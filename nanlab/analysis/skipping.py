@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from nanlab.analysis.provenance import finite_after, is_gradient, origin_of
+from nanlab.analysis.excused import finite_after, is_gradient
+from nanlab.analysis.provenance import origin_of
 from nanlab.analysis.training import where
 from nanlab.capture.following import place_of
 from nanlab.formats import format_of

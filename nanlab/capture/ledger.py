@@ -29,9 +29,8 @@ class Entry:
     odd = False  # whether some tensor has as many bytes as it, and yet does not show all of it: ``x[:1].expand(4)`` of four elements
 
     def __init__(self, nbytes: int, weak: int) -> None:
-        self.nbytes = (
-            nbytes  # what shows as many bytes shows all of it; elements would not tell, for dtypes have several sizes
-        )
+        # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes have several sizes.
+        self.nbytes = nbytes
         self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
 
 
@@ -50,9 +49,8 @@ class Ledger:
         """A new entry for a storage not seen before."""
         if len(self.entries) >= self._full:
             self.sweep()
-            self._full = len(self.entries) + max(
-                MOST_DEAD, len(self.entries) // 8
-            )  # of a wide model thousands are alive
+            alive = len(self.entries)  # thousands, of a wide model
+            self._full = alive + max(MOST_DEAD, alive // 8)
         weak: int = storage._weak_ref()  # type: ignore[assignment]
         entry = self.entries[weak] = Entry(storage.nbytes(), weak)
         return entry

@@ -21,9 +21,8 @@ from nanlab.capture.threads import is_watched
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import OP, Sink
 
-COPY_LIMIT = (
-    1 << 30
-)  # bytes of parameters copied before an optimizer step to measure the update; above this there is none
+# Bytes of parameters copied before an optimizer step to measure the update; above this there is none.
+COPY_LIMIT = 1 << 30
 _SETTINGS = ("eps", "weight_decay", "momentum", "foreach", "fused", "capturable", "centered", "amsgrad", "alpha")
 
 
@@ -43,9 +42,8 @@ class TrainingRecorder:
         self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
         self._used: dict[int, list[int | None]] = {}  # number of an optimizer -> rows of the gradients of its last step
-        self._before: dict[
-            tuple[int, int], tuple[torch.Tensor, int]
-        ] = {}  # (owner, offset in its storage) -> copy of the parameter, and the row it is of
+        # (owner, offset in its storage) -> copy of the parameter, and the row it is of
+        self._before: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}
         self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
         self._scaled: tuple[int, int] | None = None  # rows of a loss and of the scaled loss

@@ -207,15 +207,19 @@ class Writing:
         if entry is not None:
             self._enter(plan, entry, target, whole, position, bad, view)
         elif storage is not None:
-            entry = self.ledger.enter(storage)
-            entry.last = position
-            if bad:
-                entry.bad = bad
-            if plan.uninitialised:
-                entry.uninit = True
-            if self._grad and place[0] == OPTIMIZER:
-                entry.grad = True
+            self._begin(plan, place, storage, position, bad)
         return bad
+
+    def _begin(self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int) -> None:
+        """Note in the ledger which row tells what a storage not seen before holds."""
+        entry = self.ledger.enter(storage)
+        entry.last = position
+        if bad:
+            entry.bad = bad
+        if plan.uninitialised:
+            entry.uninit = True
+        if self._grad and place[0] == OPTIMIZER:
+            entry.grad = True
 
     def _enter(
         self, plan: Plan, entry: Entry, target: Tensor, whole: bool, position: int, bad: int, view: bool

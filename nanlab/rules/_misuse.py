@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nanlab.analysis.provenance import depends_on_scale, harmful_origins
+from nanlab.analysis.excused import depends_on_scale
+from nanlab.analysis.provenance import harmful_origins
 from nanlab.analysis.skipping import scale_of
 from nanlab.analysis.training import place_text, where
 from nanlab.history import SCALED, Misuse, OptimizerStep

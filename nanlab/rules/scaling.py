@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from nanlab.analysis.provenance import Origin, depends_on_scale
+from nanlab.analysis.excused import depends_on_scale
+from nanlab.analysis.provenance import Origin
 from nanlab.analysis.skipping import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
 from nanlab.capture.scaling import UNSCALES

@@ -85,9 +85,8 @@ def load_team() -> Team | None:
     """The team; None where torch's OpenMP has no entry that can be called (macOS, Windows)."""
     try:
         library = ctypes.PyDLL(torch._C.__file__)  # symbols of what it is linked with are found too
-        parallel = (
-            library.GOMP_parallel
-        )  # the entry that GCC compiles to; LLVM's and Intel's libraries for Linux have it too
+        # The entry that GCC compiles to; LLVM's and Intel's libraries for Linux have it too.
+        parallel = library.GOMP_parallel
         number, threads = library.omp_get_thread_num, library.omp_get_num_threads
     except (OSError, AttributeError):
         return None
