@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -15,6 +18,7 @@ from fake_trace import fake_trace
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from nanlab.views._static import steps_picture
 from nanlab.views.plots import plot_epsilon, plot_exponents, plot_gain, plot_steps
 
 
@@ -78,6 +82,24 @@ def test_the_axis_of_the_loss_has_some_plain_numbers(losses: list[float]) -> Non
     ticks = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
     assert 2 <= len([tick for tick in ticks if tick]) <= 12
     assert all(low <= float(tick) <= high for tick in ticks if tick)
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [([-0.4, 0.1, -0.9], "linear"), ([0.0, 2.0, 3.0], "linear"), ([-500.0, 0.02, 3.0], "symlog"), ([1.0, 2.0], "log")],
+)
+def test_losses_of_zero_and_below_are_drawn_too(losses: list[float], scale: str) -> None:
+    ax = plot_steps(pd.DataFrame({"step": range(len(losses)), "loss": losses}))
+    assert ax.get_yscale() == scale
+    assert ax.lines[0].get_ydata().tolist() == losses
+
+
+def test_a_picture_has_nothing_behind_its_lines_so_that_it_suits_light_and_dark() -> None:
+    address = re.search(r"base64,([^\"]+)", steps_picture(fake_trace().steps))
+    assert address is not None
+    pixels = plt.imread(io.BytesIO(base64.b64decode(address[1])))
+    assert pixels[0, 0, 3] == 0
+    assert (pixels[..., 3] > 0.5).any()
 
 
 def test_a_single_training_step_is_drawn_as_points() -> None:

@@ -89,25 +89,41 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """
     ax = ax or _axes()
     drawn = [ax]
-    for name, colour, top in (("loss", BLUE, 1.0), ("gradient_norm", GREEN, 0.93)):
-        if name in steps and steps[name].notna().any():
-            _line(ax, steps["step"], steps[name], name.replace("_", " "), colour, top)
+    columns = [name for name in ("loss", "gradient_norm") if name in steps and steps[name].notna().any()]
+    for name in columns:
+        colour, top = (BLUE, 1.0) if name == "loss" else (GREEN, 0.93)
+        _line(ax, steps["step"], steps[name], name.replace("_", " "), colour, top)
     if "loss_scale" in steps and steps["loss_scale"].notna().any():
         drawn.append(_loss_scale(ax, steps))
     if "skipped" in steps:
         skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"].to_numpy(dtype="float64")
         for i, step in enumerate(skipped):
             ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label="skipped" if i == 0 else None)
-    ax.set(xlabel="training step", yscale="log")
+    ax.set_xlabel("training step")
+    _set_scale(ax, [steps[name] for name in columns])
     _plain_numbers(ax)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(ax, drawn)
     return ax
 
 
+def _set_scale(ax: Axes, columns: list[pd.Series[Any]]) -> None:
+    """Logarithmic where every number is positive; else linear, or, where they span decades, logarithmic on both sides of zero."""
+    values = np.concatenate([_numbers(column) for column in columns] or [np.empty(0)])
+    values = values[np.isfinite(values)]
+    sizes = np.abs(values[values != 0])
+    if (values > 0).all():
+        ax.set_yscale("log")
+    elif len(sizes) and sizes.max() > 1000 * sizes.min():
+        ax.set_yscale("symlog", linthresh=float(sizes.min()))
+
+
 def _plain_numbers(ax: Axes) -> None:
     """0.02 and 500 on the logarithmic axis at the left, as many as there is room for."""
     low, high = ax.get_ylim()
+    if ax.get_yscale() != "log":
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        return
     if not 0 < low < high:  # nothing was drawn
         return
     decades = math.log10(high / low)
@@ -149,7 +165,7 @@ def _legend(ax: Axes, drawn: list[Axes]) -> None:
 
 def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str, top: float = 1.0) -> None:
     at, values = _numbers(steps), _numbers(column)
-    usable = np.isfinite(values) & (values > 0)
+    usable = np.isfinite(values)
     ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
     missing = at[~np.isfinite(values) & ~column.isna().to_numpy()]
     if len(missing) and usable.any():
@@ -179,7 +195,8 @@ def plot_clipping(clipping: Any, ax: Axes | None = None) -> Axes:
         share = clipping.would_clip(clipping.advised_max_norm)
         label = f"max_norm={clipping.advised_max_norm:g} clips {share:.0%}"
         ax.axhline(clipping.advised_max_norm, color=GREY, linestyle="--", linewidth=1, label=label)
-    ax.set(xlabel="training step", ylabel="gradient norm", yscale="log")
+    ax.set(xlabel="training step", ylabel="gradient norm")
+    _set_scale(ax, [history["before"], *([history["after"]] if clipping.kind else [])])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(ax, [ax])
     return ax
