@@ -23,7 +23,7 @@ def variable(text: str) -> str:
 def described(options: Namespace) -> str:
     """The options that were chosen, as they are typed."""
     words = [
-        options.model and f"model {options.model}",
+        options.model,
         options.steps and f"--steps {options.steps}",
         f"--keep {options.keep}",
         f"--on-fault {options.on_fault}",

@@ -217,5 +217,5 @@ class Trace:
         return signal_loss(self)
 
     def __repr__(self) -> str:
-        recording = self.recording
-        return f"<nanlab.Trace: {recording.end:,} rows, {len(recording.starts)} steps; try .report(), .culprit, .ops>"
+        rows, steps = self.recording.end, len(self.recording.starts)
+        return f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try .report(), .culprit, .ops>"
