@@ -849,3 +849,11 @@ def test_a_compiled_model_is_watched_without_being_recompiled_for_us(caplog: pyt
             (compiled(torch.ones(8, 4)) * 0).log().mean().backward()
     assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
     assert "recompile" not in caplog.text
+
+
+def test_a_trace_tells_its_size_and_what_to_ask() -> None:
+    model = nn.Linear(2, 1)
+    with nanlab.watch(model) as trace:
+        model(torch.ones(1, 2)).sum().backward()
+    rows = len(trace.ops)
+    assert repr(trace) == f"<nanlab.Trace: {rows} rows, 1 step; try .report(), .culprit, .ops>"

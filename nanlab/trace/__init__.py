@@ -218,4 +218,6 @@ class Trace:
 
     def __repr__(self) -> str:
         rows, steps = self.recording.end, len(self.recording.starts)
-        return f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try .report(), .culprit, .ops>"
+        return (
+            f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try .report(), .culprit, .ops>"
+        )

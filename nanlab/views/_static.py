@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,7 +16,9 @@ from matplotlib.figure import Figure
 from nanlab.views.plots import GREY, plot_exponents, plot_gain, plot_steps
 
 # A picture cannot follow the theme: texts and axes in a grey that is read on white and on black, and nothing behind them.
-_BOTH_THEMES = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY)
+_BOTH_THEMES: dict[Any, Any] = dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
+)
 
 
 def picture(draw: Callable[[Axes], object], text: str, height: float = 2.3) -> str:
