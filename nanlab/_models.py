@@ -30,7 +30,7 @@ def find_model(text: str, namespace: dict[str, Any]) -> nn.Module:
         value = eval(compile(tree, "<nanwatch>", "eval"), namespace)
     except Exception as error:
         seen = f"{type(error).__name__}: {error}"
-        raise UsageError(f"found no model {text} ({seen}); {suggestion(text, namespace)}") from None
+        raise UsageError(f"no model was found under the name {text} ({seen}); {suggestion(text, namespace)}") from None
     if not isinstance(value, nn.Module):
         kind = type(value).__name__
         raise TypeMismatchError(f"expected a torch.nn.Module, got {text} of type {kind}; {suggestion(text, namespace)}")
