@@ -44,7 +44,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if comes_back(recording, origin):
         return "backward"
     if origin.sink.kind == "parameter" and row[PHASE] != BACKWARD and _by_hand(recording, origin.position, row):
-        return "optimizer"
+        return "optimizer" if not _in_forward(recording, row[LINE]) else "forward"  # a layer that initialises itself
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
 
 

@@ -59,14 +59,36 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     if not guilty:
         return None
     position, kind = min(guilty, key=lambda leaf: (_time(recording, leaf[0]), leaf[0]))
-    path = [position]
-    while path[-1] != sink.position:
-        path.append(came_from[path[-1]])
+    path = _path(came_from, [position], sink)
     if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
         position, kind, path = unseen, "operation", [unseen, *path]
     if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
         kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
+    if kind == "data":
+        path = _path(came_from, _way_to_first_use(recording, position, came_from), sink)
     return Origin(kind, position, sink, tuple(path))
+
+
+def _path(came_from: dict[int, int], begun: list[int], sink: Sink) -> list[int]:
+    """A way that has begun, continued to the sink."""
+    path = list(begun)
+    while path[-1] != sink.position:
+        path.append(came_from[path[-1]])
+    return path
+
+
+def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]) -> list[int]:
+    """From what came as it is to the earliest row that computes with it; the way to the symptom may be shorter elsewhere."""
+    moved: dict[int, list[int]] = {position: [position]}
+    for here in sorted(p for p in among if p >= 0 and p != position):
+        row = recording.row(here)
+        taken = next((moved[p] for p in recording.parents(here) if p in moved), None)
+        if row is None or taken is None:
+            continue
+        moved[here] = [*taken, here]
+        if here >= recording.began and recording.ops.items[row[OP]] not in MOVES:
+            return moved[here]
+    return moved[position]
 
 
 def _swallowed(recording: Recording, position: int) -> bool:
