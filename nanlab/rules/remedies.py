@@ -23,8 +23,9 @@ from nanlab.analysis.fixes import (
     try_out,
 )
 from nanlab.rules._rule import Finding, Fix
+from nanlab.rules._scaler import held_in_half
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, DEVICE, DTYPE, FLAGS, INPLACE, NODE, OP, OPTIMIZER, PHASE, SHAPE, Recording
+from nanlab.trace.recording import BACKWARD, DEVICE, DTYPE, NODE, OP, OPTIMIZER, PHASE, SHAPE, Recording
 
 SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
 
@@ -86,7 +87,7 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
     if op is None:
         return []
     forward = _forward_row(trace.recording, finding.position)
-    half = _half(trace) and not takes_float32(trace.recording, forward)
+    half = held_in_half(trace.recording) and not takes_float32(trace.recording, forward)
     return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), half)
 
 
@@ -136,17 +137,6 @@ def _is_weight(recording: Recording, position: int) -> bool:
         return source is not None and source.kind == "parameter"
     row = recording.row(position)
     return row is None or row[PHASE] == OPTIMIZER
-
-
-def _half(trace: Trace) -> bool:
-    """Whether a parameter is held in half precision: as it was first read, or as an update left it."""
-    recording = trace.recording
-    if any(s.kind == "parameter" and "float16" in s.dtype for s in recording.sources.values()):
-        return True
-    return any(
-        row[PHASE] == OPTIMIZER and row[FLAGS] & INPLACE and "float16" in str(recording.dtypes.items[row[DTYPE]])
-        for _, row in recording.rows()
-    )
 
 
 def text_of(trace: Trace, finding: Finding) -> str:

@@ -17,9 +17,10 @@ from nanlab.formats import format_of
 from nanlab.history import Flush, Standstill
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, Severity, rule
+from nanlab.rules._scaler import scaled_loss
 from nanlab.rules.losses import NEARLY_ALL, in_part, lasts
 from nanlab.trace import Trace
-from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES
+from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES, Recording
 
 
 @rule(
@@ -125,7 +126,7 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         f"{limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
         step=recording.step_of(flush.first),
         symptom="silent-underflow",
-        fixes=_flush_fixes(flush, limits.name, limits.rounds_to_zero),
+        fixes=_flush_fixes(recording, flush, limits.name),
         harmful=harmful,
         **place,
     )
@@ -143,15 +144,10 @@ def _dtype(name: str) -> torch.dtype:
     return getattr(torch, name)  # type: ignore[no-any-return]
 
 
-def _flush_fixes(flush: Flush, name: str, limit: float) -> list[Fix]:
+def _flush_fixes(recording: Recording, flush: Flush, name: str) -> list[Fix]:
     fixes = []
     if flush.cost == "gradient" and name == "float16":
-        fixes.append(
-            Fix(
-                "scale the loss",
-                'scaler = torch.amp.GradScaler("cuda")  # scaler.scale(loss).backward(), scaler.step(opt), scaler.update()',
-            )
-        )
+        fixes.append(scaled_loss(recording))
     if name == "float16":
         fixes.append(Fix("a dtype with float32's range", "torch.bfloat16"))
     fixes.append(Fix("compute this in float32", "x.float()"))

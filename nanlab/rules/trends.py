@@ -16,6 +16,7 @@ from nanlab.history import Series
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Finding, Fix, rule
+from nanlab.rules._scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, LINE, OP, Recording
 
@@ -108,7 +109,7 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
         explanation=f"{rule_text}{over} {story_text}".strip(),
         step=forecast.step,
         symptom=f"trend-{forecast.end}",
-        fixes=_fixes(recording, forecast.column) if overflow else _lifts(forecast),
+        fixes=_fixes(recording, forecast.column) if overflow else _lifts(recording, forecast),
         **place,
     )
 
@@ -141,10 +142,9 @@ def _shrinking(recording: Recording, column: int) -> str:
     return f"It begins at {series.places[far].op} ({file}:{line}), {2 ** -growth(series, far):.3g} times smaller than at first."
 
 
-def _lifts(forecast: Forecast) -> list[Fix]:
+def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
     """What keeps a shrinking result or gradient from zero."""
-    scaler = 'scaler = torch.amp.GradScaler("cuda")  # scaler.scale(loss).backward(), scaler.step(opt), scaler.update()'
-    fixes = [Fix("scale the loss", scaler)] if forecast.place.phase == BACKWARD else []
+    fixes = [scaled_loss(recording)] if forecast.place.phase == BACKWARD else []
     if not _is_narrow(forecast.place.dtype):
         return [fix for fix in fixes if forecast.place.dtype == "float16"]
     return [*fixes, Fix("a dtype with float32's range", "torch.bfloat16"), Fix("compute this in float32", "x.float()")]
