@@ -153,7 +153,7 @@ def zero_times_inf(fault: Fault) -> Match | None:
     """
     if fault.backward and fault.forward in _RUNS:
         return _other_factors(fault)
-    if fault.name not in _PRODUCTS or not _infinite_operands(fault):
+    if fault.name not in _PRODUCTS or not _infinite_operands(fault) or _cancels(fault):
         return None
     values = [v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None]
     zeros = any(bool((v == 0).any()) for v in values) if len(values) > 1 else True
@@ -164,6 +164,16 @@ def zero_times_inf(fault: Fault) -> Match | None:
     return match(fault, title, columns=fault.named_operands)
 
 
+def _cancels(fault: Fault) -> bool:
+    """Whether a product of matrices is NaN although no 0 of the one meets an infinity of the other: its terms cancel."""
+    if fault.name not in _MATRICES or len(fault.operands) < 2:
+        return False
+    x, y = fault.operands[-2:]
+    met = (x == 0).double() @ y.isinf().double() + x.isinf().double() @ (y == 0).double()
+    return not bool(met.any())
+
+
+_MATRICES = frozenset("mm bmm baddbmm mv dot".split())
 _RUNS = frozenset("prod cumprod".split())
 _OTHERS = (
     "The derivative of a product in one of its factors is the product of the others, which torch takes from those before "
@@ -216,7 +226,7 @@ def inf_minus_inf(fault: Fault) -> Match | None:
             f"{fault.name} of an infinity has no value: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
         )
         return match(fault, title, columns=fault.named_operands)
-    if fault.name not in _SUMS:
+    if fault.name not in _SUMS and not _cancels(fault):
         return None
     title = f"inf - inf in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
     return match(fault, title, columns=fault.named_operands)

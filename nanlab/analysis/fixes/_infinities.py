@@ -152,12 +152,17 @@ def infinite_factor(op: Operation) -> list[Candidate]:
     if op.backward or not any(isinstance(t, Tensor) and bool(torch.isinf(t).any()) for t in op.operands):
         return []
 
+    spoilt = [isinstance(t, Tensor) and bool(torch.isinf(t).any()) for t in op.operands[-2:]]
+
     def filled(name: str) -> str:
         return f"{{{name}}}.masked_fill({{{name}}}.isinf(), 0.0)"
 
+    # matmul may hand its factors to mm and mv in turned order, to bmm never
+    x, y = (filled(n) if s or op.name != "bmm" else f"{{{n}}}" for n, s in zip("XY", spoilt, strict=True))
+
     made = (
-        Form((binary(ast.MatMult),), f"{filled('X')} @ {filled('Y')}"),
-        Form((called("matmul", "mm", "bmm", "mv", "dot", arity=2),), f"torch.matmul({filled('X')}, {filled('Y')})"),
+        Form((binary(ast.MatMult),), f"{x} @ {y}"),
+        Form((called("matmul", "mm", "bmm", "mv", "dot", arity=2),), f"torch.matmul({x}, {y})"),
         Form((called("einsum", arity=3),), f"torch.einsum({{x}}, {filled('Y')}, {filled('Z')}{{rest}})"),
         Form((called("linear", arity=2),), f"torch.nn.functional.linear({filled('X')}, {{y}}{{rest}})"),
         Form((of_module(op.module),), f"{{x}}({filled('Y')}{{rest}})"),
