@@ -53,6 +53,12 @@ CASES = [
         "conj()",
     ),
     ("F.gumbel_softmax(w * a, tau=tau)", {"a": torch.ones(2, 3), "tau": 0.0}, "div-by-zero", "tau=max(tau, 0.01)"),
+    (
+        "a.numel() / (3 * (w * a).float())",
+        {"a": torch.tensor([0.0, 1.0])},
+        "div-by-zero",
+        "a.numel() / (3 * (w * a).float()).",
+    ),
     ("400.0 / (w * a)", {"a": torch.tensor([1e-37, 1.0])}, "div-by-tiny", "clamp_min("),
     ("torch.addcdiv(w * a, a, b)", {"a": torch.ones(2), "b": z(2)}, "div-by-zero", "addcdiv("),
     # infinities that the program wrote
@@ -69,6 +75,12 @@ CASES = [
         "clamp_min(-1e30)",
     ),
     ("w * p * torch.log(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "safe."),
+    (
+        "(w * a) @ b.masked_fill(b == 2, -float('inf'))",
+        {"a": torch.tensor([[[1.0, -1.0]]]), "b": torch.tensor([[[2.0], [2.0]]])},
+        "inf-minus-inf",
+        "(w * a) @ b.masked_fill(b == 2, -float('inf')).masked_fill(",
+    ),
     # reductions of nothing
     ("F.smooth_l1_loss(w * a, a)", {"a": z(0)}, "empty-reduction", "max("),
     (
@@ -90,6 +102,13 @@ CASES = [
     ("torch.linalg.qr(w * a).Q", {"a": torch.ones(3, 2)}, "degenerate-matrix", "torch.eye("),
     ("torch.linalg.matrix_exp(w * a)", {"a": torch.full((2, 2), 90.0)}, "exp-overflow", "clamp("),
     # exponents and products beyond every dtype at hand
+    ("torch.log(torch.expm1(w * a))", {"a": torch.tensor([1.0, 200.0])}, "exp-overflow", "+ torch.log(-torch.expm1(-"),
+    (
+        "torch.log(torch.exp(w * a) - 1)",
+        {"a": torch.tensor([1.0, 200.0])},
+        "exp-overflow",
+        "+ torch.log(-torch.expm1(-",
+    ),
     ("10.0 ** (w * a)", {"a": torch.tensor([50.0, 1.0])}, "exp-overflow", "clamp(max="),
     ("(w * a) * b", {"a": torch.tensor([1e25, 1.0]), "b": torch.tensor([1e20, 1.0])}, "dtype-overflow", "clamp(-"),
     # data
@@ -206,3 +225,47 @@ def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths
     with nanlab.watch(on_fault="record") as trace:
         (x.norm(dim=1) / torch.zeros(2, 3).norm(dim=1)).sum().backward()
     assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.log(torch.softmax(w * a, -1) + torch.softmax(w * b, -1))",
+        "torch.log(torch.sigmoid(w * a) - torch.sigmoid(w * b))",
+        "torch.log(torch.sigmoid(w * a) + torch.sigmoid(w * b))",
+    ],
+)
+def test_the_sum_or_difference_of_two_probabilities_is_not_taken_for_one(line: str, tmp_path: Path) -> None:
+    values = {"a": torch.tensor([-300.0, 1.0, 0.0]), "b": torch.tensor([-300.0, 0.5, -1.0])}
+    finding = diagnosed(line, values, tmp_path)
+    assert finding.cause == "log-of-zero" and any(fix.verified for fix in finding.fixes)
+    assert not any("log_softmax" in fix.code or "logsigmoid" in fix.code for fix in finding.fixes)
+
+
+def test_a_weight_is_not_taken_for_a_mask_where_nothing_says_what_it_let_through() -> None:
+    weight = torch.tensor(0.5, requires_grad=True)
+
+    def energy(x: torch.Tensor) -> torch.Tensor:
+        r = torch.sqrt((x * x).sum())
+        return weight * r
+
+    with nanlab.watch(on_fault="record") as trace:
+        forces = torch.func.vmap(torch.func.grad(energy))(torch.zeros(2, 3))
+        forces.sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "sqrt-at-zero"
+    assert not any(fix.verified and "weight != 0" in fix.code for fix in trace.culprit.fixes)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_gradients_in_half_are_not_to_be_scaled_by_a_scaler_that_refuses_them(half: bool) -> None:
+    net = nn.Linear(4, 1)
+    net = net.half() if half else net
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(3):
+            net.zero_grad()
+            out = net(torch.ones(8, 4, dtype=net.weight.dtype)).half()
+            (1e-9 * out.float()).sum().backward()
+    finding = next(f for f in trace.findings if f.cause == "dtype-underflow")
+    scaled = next(fix for fix in finding.fixes if "scale the loss" in fix.title)
+    assert 'GradScaler("cpu")' in scaled.code
+    assert ("model.float()" in scaled.code) == half

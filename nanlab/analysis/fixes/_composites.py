@@ -40,10 +40,10 @@ def composites(op: Operation) -> list[Candidate]:
 def _of_probabilities(op: Operation) -> list[Candidate]:
     """``log(softmax(z))``, ``log(sigmoid(z))``, ``log(1 - sigmoid(z))``."""
     chain = op.makers[0] if op.name == "log" and op.makers else ()
-    maker = first_of(chain, "_softmax", "sigmoid", beside=("rsub", "sub"))
+    maker = first_of(chain, "_softmax", "sigmoid", beside=("rsub",))
     if maker is None or not op.x.is_floating_point():
         return []
-    complement = any(m.name in ("rsub", "sub") for m in chain[: chain.index(maker)])
+    complement = any(m.name == "rsub" for m in chain[: chain.index(maker)])
     if complement and maker.name != "sigmoid":
         return []
     return _of_softmax(op, maker, chain) if maker.name == "_softmax" else _of_sigmoid(op, maker, complement)
@@ -292,5 +292,5 @@ def _kept(op: Operation, bad: Tensor) -> Tensor | None:
             return None
         (slope,) = torch.autograd.grad(value.sum(), leaf)
     kept = torch.isfinite(value.detach()) & torch.isfinite(slope)
-    masked = op.unreached is None or int((~kept).sum()) <= op.unreached  # else some gradient came to what is bad
+    masked = op.unreached is not None and int((~kept).sum()) <= op.unreached  # else some gradient came to what is bad
     return kept if masked else None

@@ -78,8 +78,9 @@ def _stripped(page: Page, node: ast.expr) -> tuple[ast.expr, tuple[str, ...], bo
     if isinstance(node, ast.Subscript):
         return node.value, (f"[{page.source(node.slice)}]",), False
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        small = _is_small(node.right)
-        return (node.left if small else node.right), (), False
+        if not (_is_small(node.right) or _is_small(node.left)):
+            return None  # the sum of two probabilities
+        return (node.left if _is_small(node.right) else node.right), (), False
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and is_one(node.left):
         return node.right, (), True
     found = called(*_PICKING, *_BOUNDING)(node)

@@ -135,6 +135,16 @@ def _log_one_plus_exp(node: ast.AST) -> Found | None:
     return called("exp")(other) if isinstance(one, ast.Constant) and one.value == 1 else None
 
 
+def _log_of_exp_less_one(node: ast.AST) -> Found | None:
+    """``log(expm1(x))``, ``log(exp(x) - 1)``."""
+    outer = called("log")(node)
+    inside = outer.operands[0] if outer is not None else None
+    if isinstance(inside, ast.BinOp) and isinstance(inside.op, ast.Sub):
+        one = inside.right
+        return called("exp")(inside.left) if isinstance(one, ast.Constant) and one.value == 1 else None
+    return called("expm1")(inside) if inside is not None else None
+
+
 def exponential(op: Operation) -> list[Candidate]:
     """exp, sinh, cosh, expm1 of a large argument."""
     spelled = (called(op.name),)
@@ -163,6 +173,13 @@ def exponential(op: Operation) -> list[Candidate]:
             ),
             lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
             lambda t: torch.log(torch.cosh(t)),
+            only_spelled=True,
+        ),
+        Candidate(
+            "x + log(-expm1(-x)), the inverse of softplus, which is log(expm1(x)) for every x above 0",
+            forms(_log_of_exp_less_one, "({X} + torch.log(-torch.expm1(-{X})))"),
+            lambda t: t + torch.log(-torch.expm1(-t)),
+            lambda t: torch.log(torch.expm1(t)),
             only_spelled=True,
         ),
         Candidate(

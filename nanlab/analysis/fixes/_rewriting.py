@@ -75,8 +75,9 @@ def binary(kind: type[ast.operator]) -> Spelling:
 def is_number(node: ast.expr) -> bool:
     """Whether an expression is a plain number: a literal, a length, part of a shape."""
     if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in ("len", "numel", "size", "float", "int")
+        if isinstance(node.func, ast.Attribute):  # a tensor's own float() is a tensor
+            return node.func.attr in ("numel", "size", "item")
+        return getattr(node.func, "id", "") in ("len", "float", "int")
     if isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, ast.BinOp):

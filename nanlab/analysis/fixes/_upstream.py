@@ -64,10 +64,12 @@ def positive_maker(name: str, line: int, makers: tuple[tuple[Maker, ...], ...]) 
 
 
 def first_of(found: tuple[Maker, ...], *names: str, beside: tuple[str, ...] = ()) -> Maker | None:
-    """The first of the makers, if it has one of these names; views, casts, picks, clamps and sums are looked through."""
+    """The first of the makers, if it has one of these names; views, casts, picks, clamps, sums with a number are passed."""
     for maker in found:
         if maker.name in names:
             return maker
+        if maker.name == "add" and not maker.numbers:
+            return None
         if maker.name not in _KEEPS and maker.name not in _PICKS and maker.name not in beside:
             return None
     return None
