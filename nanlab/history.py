@@ -270,6 +270,7 @@ class History:
     parameters: list[ParameterStep] = field(default_factory=list)
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     standstills: dict[tuple[Any, ...], Standstill] = field(default_factory=dict)
+    averages: dict[int, int] = field(default_factory=dict)  # by row of the latest value: number of an average
     factors: dict[int, float] = field(
         default_factory=dict
     )  # by row: the number that what was added in place was multiplied by

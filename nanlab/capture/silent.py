@@ -37,6 +37,7 @@ PAIRS = frozenset("mul mul_ _foreach_mul_ sigmoid_backward tanh_backward mm bmm"
 SUMS = frozenset(("mm", "bmm"))
 NEAR = 4.0  # times what rounds to zero: the typical size up to which a sum of products may have been lost whole
 QUOTIENTS = frozenset(("div", "div_", "_foreach_div_"))
+INVERSES = frozenset("rsqrt rsqrt_ reciprocal reciprocal_ pow pow_".split())  # quotients whose dividend is 1
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
 MOST_VISITS = 4000  # rows that are walked over for one victim
@@ -46,7 +47,7 @@ def lost_values(rows: StepRows) -> list[int]:
     """Rows that are zero throughout though none of their operands is, because the dtype cannot hold the results."""
     recording = rows.recording
     names = recording.ops.items
-    interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS for n in names])
+    interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS | INVERSES for n in names])
     found = []
     for i in np.flatnonzero(rows.all_zero() & interesting[rows.meta[:, OP]])[:MOST_CANDIDATES].tolist():
         position = rows.start + i
@@ -68,6 +69,8 @@ def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> boo
 def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
     if op in SQUARES:
         return _square_lost(recording, position, dtype)
+    if op in INVERSES:
+        return overflow_below(recording, position) >= 0
     if op in QUOTIENTS and overflow_below(recording, position) >= 0:
         return True
     operands = [
@@ -112,13 +115,16 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
 
 def overflow_below(recording: Recording, position: int) -> int:
     """The row whose overflow in half precision made every divisor of a quotient infinite; -1 where that is not so."""
-    read = [(source, recording.stats(source)) for source, _ in recording.operands(position)]
-    if len(read) != 2 or read[0][1] is None or read[1][1] is None:
+    row, read = recording.row(position), recording.operands(position)
+    if row is None or not read or len(read) != (1 if recording.ops.items[row[OP]] in INVERSES else 2):
         return -1
-    above, below = read[0][1], read[1][1]
-    if not above.is_finite or above.zero == above.numel or not 0 < below.numel == below.posinf + below.neginf:
+    above = recording.stats(read[0][0]) if len(read) == 2 else None
+    if len(read) == 2 and (above is None or not above.is_finite or above.zero == above.numel):
         return -1
-    at = read[1][0]
+    below = recording.stats(read[-1][0])
+    if below is None or not 0 < below.numel == below.posinf + below.neginf:
+        return -1
+    at = read[-1][0]
     for _ in range(MOST_VISITS):
         row = recording.row(at) if at >= 0 else None
         if row is None or recording.status.get(at) == BORN:
@@ -193,21 +199,21 @@ def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
 def _note(rows: StepRows, history: History, position: int, cost: str, name: str) -> None:
     recording, end = rows.recording, rows.start + len(rows)
     row = recording.row(position)
-    quotient = row is not None and recording.ops.items[row[OP]] in QUOTIENTS
+    quotient = row is not None and recording.ops.items[row[OP]] in QUOTIENTS | INVERSES
     origin = overflow_below(recording, position) if quotient else -1
     place = place_of(recording, position if origin < 0 else origin)
     assert place is not None
     if cost == "gradient" and _of_gradients(rows, place.position):
         place = replace(place, phase=OPTIMIZER)
     key = (place.op, place.line, place.module, cost, name)
-    known = history.flushes.get(key)
+    known, numel = history.flushes.get(key), recording.stats(position).numel
     if known is not None:
+        known.numel += numel if cost == "tensor" and known.last == end and known.count == 1 else 0
         known.count += known.last != end
         known.last = end
         return
     stats = [recording.stats(s) for s, _ in recording.operands(position)]
     sizes = [max(abs(s.min), abs(s.max)) for s in stats if s is not None and s.min is not None]
-    numel = recording.stats(position).numel
     flush = Flush(place, cost, name, numel, max(sizes, default=0.0), position, end, overflow=origin >= 0)  # type: ignore[arg-type]
     history.flushes[key] = flush
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from nanlab.capture.averages import averages, stands_still
 from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.silent import CASTS, outputs
+from nanlab.formats import format_of
 from nanlab.history import History, ParameterStep, Standstill
 from nanlab.stats import TensorStats
 from nanlab.trace.columns import stat_columns
@@ -41,7 +43,7 @@ def note_standstills(
         if step.value is not None and step.lr and step.value >= rows.start:
             known = _known(rows, history, step.owner, step.value, by_hand=False)
             _count(rows, known, step.value, bool(still_now[i]), float(gradients["rms"][i]), abs(step.lr))
-    _note_by_hand(rows, history, _gradients(recording, steps), written)
+    _note_by_hand(rows, history, _gradients(recording, steps), [*written, *averages(rows, history, written)])
     history.factors = {at: factor for at, factor in history.factors.items() if at >= rows.end}
 
 
@@ -77,9 +79,13 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     Two tensors count as the same if all their numbers agree to the bit, mean and mean square among them.
     """
     row = recording.row(position)
-    if row is None or not row[FLAGS] & INPLACE:
+    if row is None:
         return None
+    if not row[FLAGS] & INPLACE:  # an average that is made anew
+        return stands_still(recording, position)
     dtype, op = recording.dtypes.items[row[DTYPE]], recording.ops.items[row[OP]]
+    if dtype == torch.float32 and _is_counter(recording, position):
+        return _full_count(recording, position)
     if dtype not in NARROW or op not in ADDS:
         found = _blended(recording, position) if op == "copy_" else None
         back = op == "copy_" and found is None and dtype in NARROW
@@ -93,9 +99,11 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
         return bool(after == before[0])
     if len(before) < 2:
         return None
-    if "lerp" in recording.ops.items[row[OP]]:
-        return None if before[1] == before[0] else after == before[0]
-    return None if before[1].zero == before[1].numel else after == before[0]
+    if before[1] == before[0] or (
+        "lerp" not in op and before[1].zero == before[1].numel
+    ):  # it has arrived; nothing came
+        return None
+    return bool(after == before[0])
 
 
 def _blended(recording: Recording, position: int) -> bool | None:
@@ -151,6 +159,14 @@ def _is_counter(recording: Recording, position: int) -> bool:
     row, stats = recording.row(position), recording.stats(position)
     adds = row is not None and recording.ops.items[row[OP]] in ("add_", "sub_")
     return adds and stats is not None and stats.numel == 1 and len(recording.operands(position)) == 1
+
+
+def _full_count(recording: Recording, position: int) -> bool | None:
+    """Whether a float32 count stands still where neighbouring values are 2 apart; None where it has not come that far."""
+    before, after = recording.stats(recording.operands(position)[0][0]), recording.stats(position)
+    if before is None or after is None or (after.rms or 0.0) < 2 / format_of(torch.float32).ulp:
+        return None
+    return bool(after == before)
 
 
 def _vanished_factor(recording: Recording, position: int) -> str:

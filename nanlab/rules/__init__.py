@@ -22,6 +22,7 @@ from nanlab.rules import (
     roots,
     scaling,
     silent,
+    standing,
     training,
     trends,
 )
@@ -51,6 +52,7 @@ BUILTIN: tuple[Rule, ...] = (
     *scaling.RULES,
     *clipping.RULES,
     *silent.RULES,
+    *standing.RULES,
     *losses.RULES,
     *trends.RULES,
 )
@@ -72,7 +74,10 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
         if len(findings) >= MOST_FINDINGS:
             break
     for survey in (r for r in ranked if r.over == "trace"):
-        findings += [surveyed(trace, survey, found) for found in _tried(trace, survey, trace)]
+        for found in _tried(trace, survey, trace):
+            finding = surveyed(trace, survey, found)
+            if not any(_repeats(finding, other) for other in findings):
+                findings.append(finding)
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
     return with_fixes(trace, ranking[:MOST_FINDINGS])
 
@@ -100,6 +105,15 @@ def _same(finding: Finding, other: Finding) -> bool:
     if (finding.file, finding.line) != (other.file, other.line) or not finding.line:
         return False
     return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
+
+
+def _repeats(finding: Finding, other: Finding) -> bool:
+    """Whether a finding over the run says what another said: in the same words, or as a silent loss that came to more than that."""
+    if (finding.file, finding.line, finding.cause) != (other.file, other.line, other.cause) or not finding.line:
+        return False
+    silent = [f.symptom == "silent-underflow" for f in (finding, other)]
+    same = (finding.title, finding.severity) == (other.title, other.severity)
+    return same or (silent == [True, False] and other.severity == "error")
 
 
 def culprit_of(findings: list[Finding]) -> Finding | None:

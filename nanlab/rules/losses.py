@@ -126,7 +126,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
             explanation=dtype_overflow_.explanation,
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
-            fixes=[Fix("count in float32", "mask.sum(dtype=torch.float32)")],
+            fixes=[Fix("count in float32", "mask.sum(dtype=torch.float32)")] if first.at.op == "sum" else [],
             harmful=harmful,
             **where(trace.recording, first.at),
         )
