@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from nanlab.analysis.excused import depends_on_scale
+from nanlab.analysis.fixes import loss_factor
 from nanlab.analysis.provenance import Origin
 from nanlab.analysis.skipping import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
@@ -19,7 +20,7 @@ from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, OP, PHASE, Recording
+from nanlab.trace.recording import OP, Recording
 
 
 @rule(
@@ -86,15 +87,10 @@ def _scale_is_zero(finding: Finding) -> Finding:
 
 def _factor(recording: Recording, position: int) -> float:
     """By how much the loss was multiplied whose backward pass a row belongs to (or leads to)."""
+    factor = loss_factor(recording, position)
+    if math.isfinite(factor):
+        return factor
     losses = recording.training.losses
-    before = next((loss for loss in reversed(losses) if loss.position <= position), None)
-    after = next((loss for loss in losses if loss.position > position), None)
-    row = recording.row(position)
-    loss = before if row is not None and row[PHASE] == BACKWARD else after
-    if loss is None:
-        return 1.0
-    if math.isfinite(loss.factor):
-        return loss.factor
     return max((other.factor for other in losses if math.isfinite(other.factor)), default=1.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,10 +85,11 @@ def dtype_underflow_(trace: Trace) -> Iterator[Finding]:
 
 def _told(recording: Recording, end: End) -> Iterator[Finding]:
     """A warning for each of the first few lines from which a result is on its way to an end of its dtype."""
-    lines: set[int] = set()
+    lines: set[Any] = set()
     for forecast in forecasts(recording):
-        if forecast.end == end and forecast.place.line not in lines and len(lines) < MOST_TOLD:
-            lines.add(forecast.place.line)
+        line = recording.places[forecast.place.line][:2]
+        if forecast.end == end and line not in lines and len(lines) < MOST_TOLD:
+            lines.add(line)
             yield _warning(recording, forecast)
 
 
@@ -268,7 +270,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         return None
     values = series.table[: int(np.searchsorted(series.steps, fault.position, side="right")), column]
     finite = values[np.isfinite(values)]
-    if not len(finite):
+    if not len(finite) or finite[-1] - finite[0] < GROWN / 2:  # it came all at once
         return None
     title = f"{fault.name} overflows {fault.dtype}: its largest value grew from {2 ** finite[0]:.3g} to {2 ** finite[-1]:.3g} in {plural(len(finite), 'step')}, then to inf"
     return replace(

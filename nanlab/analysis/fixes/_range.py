@@ -261,7 +261,7 @@ def averaged(op: Operation) -> list[Candidate]:
         only_spelled=True,
         rewriter=partial(mean_of, divided=True),
     )
-    return [*wide(op), quotient, mean]
+    return [*wide(op), quotient] if keepdim else [*wide(op), quotient, mean]  # with keepdim it is a norm, not a loss
 
 
 RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {

@@ -28,10 +28,21 @@ def scaled_operation(recording: Recording, position: int) -> Operation | None:
 
 def loss_factor(recording: Recording, position: int) -> float:
     """By how much the loss was multiplied whose backward pass a row belongs to, or leads to; 1 if it was not."""
-    losses = recording.training.losses
+    row, losses = recording.row(position), recording.training.losses
     before = [loss for loss in losses if loss.position <= position]
-    chosen = before[-1] if before else (losses[0] if losses else None)
-    return chosen.factor if chosen is not None else 1.0
+    after = losses[len(before) : len(before) + 1]
+    backward = row is not None and row[PHASE] == BACKWARD
+    chosen = (before[-1:] or after) if backward else (after or before[-1:])
+    if not chosen:
+        return 1.0
+    return chosen[0].factor if math.isfinite(chosen[0].factor) else _written_factor(recording, chosen[0].root)
+
+
+def _written_factor(recording: Recording, root: int) -> float:
+    """The number that a product was made with which overflowed; inf where that cannot be told."""
+    row = recording.row(root) if root >= 0 else None
+    kept = recording.kept.get(row[CALL]) if row is not None and recording.ops.items[row[OP]] == "mul" else None
+    return next((abs(float(a)) for a in kept.args if isinstance(a, int | float)), math.inf) if kept else math.inf
 
 
 def lower_scale(op: Operation, gradients: Sequence[int], factor: float | None) -> list[Candidate]:

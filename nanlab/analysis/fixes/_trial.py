@@ -145,7 +145,7 @@ def _pulled(
 ) -> tuple[Tensor, ...]:
     """The vector-Jacobian product. Real ones go by way of a sum: ``grad_outputs`` would import sympy, for half a second."""
     options: dict[str, Any] = {"create_graph": again, "allow_unused": True, "materialize_grads": True}
-    if any(r.is_complex() for r in roots):
+    if any(r.is_complex() or r.element_size() == 1 for r in roots):  # float8 is not multiplied
         return torch.autograd.grad(roots, wanted, starts, **options)
     total = sum(((r * s).sum() for r, s in zip(roots, starts, strict=True)), torch.zeros(()))
     return torch.autograd.grad(total, wanted, **options)
