@@ -1,0 +1,127 @@
+"""What is said of programs in half precision: told once, with numbers that are right and cures that fit."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent / "corpus"))
+
+import harness
+
+import nanlab
+from nanlab.rules import Finding
+
+
+@cache
+def findings(number: str, fixed: bool = False) -> list[Finding]:
+    """What is found in a program of the corpus, the culprit first."""
+    module = harness.load(harness.case_files([number])[0])
+    model, step = module.build(fixed)
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i in range(module.META["n_steps"]):
+            step(i)
+    return list(trace.findings)
+
+
+@pytest.mark.parametrize("number", ["f331", "f332", "t340", "t341", "t348"])
+def test_a_silent_loss_of_everything_is_an_error_and_its_repaired_twin_has_none(number: str) -> None:
+    meta = harness.load(harness.case_files([number])[0]).META
+    assert [f.severity for f in findings(number)][:1] == ["error"]
+    assert findings(number)[0].cause == meta["cause"]
+    assert "error" not in {f.severity for f in findings(number, fixed=True)}
+
+
+def test_the_overflow_below_an_inverse_root_names_no_count() -> None:
+    culprit = findings("f332")[0]
+    assert culprit.title.startswith("pow overflows float16 and is divided by")
+    assert not any("mask" in fix.code for fix in culprit.fixes)
+
+
+def test_a_count_in_float32_is_said_to_stop_at_two_to_the_24() -> None:
+    assert "norm.seen stands at 16777216 for good" in findings("t340")[0].title
+
+
+def test_a_scale_that_grew_is_told_as_that_of_the_step_that_overflowed() -> None:
+    culprit = findings("t342")[0]
+    assert "the loss scale 65536 is too large" in culprit.title
+    assert "4096 instead of 65536" in culprit.fixes[0].title
+
+
+def test_a_jump_is_not_told_as_growth_and_one_overflow_not_twice() -> None:
+    told = [f for f in findings("t344") if f.cause == "dtype-overflow"]
+    assert len(told) == 1 and "is beyond its largest number 65504" in told[0].title
+
+
+def test_an_epsilon_that_is_the_culprit_is_not_told_again_as_a_warning_on_its_line() -> None:
+    assert [f.severity for f in findings("f336") if f.cause == "eps-underflow"] == ["error"]
+
+
+def test_a_line_is_said_once_to_be_on_its_way_out_of_its_dtype() -> None:
+    lines = [f.line for f in findings("t342") if f.symptom == "trend-overflow"]
+    assert lines and len(lines) == len(set(lines))
+
+
+def test_a_cast_to_float8_is_tried_with_a_clamp() -> None:
+    tried = {fix.title.split(" at ")[0]: fix.verified for fix in findings("f345")[0].fixes}
+    assert tried["clamp"] is True
+
+
+def test_a_larger_scale_is_no_cure_for_what_is_lost_when_it_is_divided_out() -> None:
+    assert not any("scale" in fix.title for fix in findings("t343")[0].fixes)
+    assert any('GradScaler("cpu")' in fix.code for fix in findings("f338")[0].fixes)
+
+
+def test_the_mean_is_no_cure_for_a_squared_norm() -> None:
+    assert not any("mean" in fix.title for fix in findings("f330")[0].fixes)
+
+
+Update = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+def in_place(average: torch.Tensor, weight: torch.Tensor) -> None:
+    average.mul_(0.9999).add_(weight.to(average.dtype), alpha=1e-4)
+
+
+def interpolated(average: torch.Tensor, weight: torch.Tensor) -> None:
+    average.lerp_(weight.to(average.dtype), 1e-4)
+
+
+def following(update: Update, dtype: torch.dtype, rate: float = 0.01) -> nanlab.Trace:
+    torch.manual_seed(0)
+    net = nn.Linear(8, 8)
+    nn.init.uniform_(net.weight, 0.5, 1.0)
+    slow = copy.deepcopy(net).to(dtype)
+    opt = torch.optim.SGD(net.parameters(), lr=rate)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(4):
+            opt.zero_grad()
+            net(torch.ones(2, 8)).square().mean().backward()
+            opt.step()
+            with torch.no_grad():
+                for average, weight in zip(slow.parameters(), net.parameters(), strict=True):
+                    update(average, weight)
+    return trace
+
+
+@pytest.mark.parametrize("update", [in_place, interpolated])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_average_beside_the_model_that_never_moves_is_found_by_the_weight_it_follows(
+    update: Update, dtype: torch.dtype
+) -> None:
+    culprit = following(update, dtype).culprit
+    assert culprit is not None and (culprit.cause, culprit.phase, culprit.step) == ("absorbed-update", "optimizer", 0)
+    assert "the average of weight (8x8)" in culprit.title
+
+
+@pytest.mark.parametrize("update", [in_place, interpolated])
+def test_an_average_in_float32_and_that_of_weights_at_rest_are_no_fault(update: Update) -> None:
+    assert following(update, torch.float32).findings == []
+    assert "error" not in {f.severity for f in following(update, torch.bfloat16, rate=0.0).findings}
