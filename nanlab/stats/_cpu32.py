@@ -11,6 +11,7 @@ import numpy as np
 
 from nanlab.stats import _layout as L
 from nanlab.stats._block32 import load_block
+from nanlab.stats._edges import FLUSHED, NORMAL, OVERFLOWN, count_beyond
 from nanlab.stats._emit import (
     SUBNORMAL_BINS,
     append_bin,
@@ -33,16 +34,13 @@ from nanlab.stats._jit import (
     pointer_uint32,
 )
 from nanlab.stats._passes32 import (
-    BELOW_NORMAL,
     HALF_SMALLEST_NORMAL,
     NO_SMALLEST,
     ONE,
     SMALLEST_NORMAL,
     ZERO,
     count_subnormals,
-    large_edge,
     look_at_each,
-    small_edges,
 )
 from nanlab.stats._scan import LANE
 
@@ -51,12 +49,13 @@ if available():
 else:
     from nanlab.stats._scan import LANES, VECTOR, scan
 
+SMALL_EDGES, OVERFLOWN_EDGE = 1 << FLUSHED | 1 << NORMAL, 1 << OVERFLOWN  # sets of edges, a bit for each
 # Exponents, as they stand in the bits, at which float16 begins to hold values otherwise.
 FLUSHED_UP_TO, NORMAL_FROM, ABOVE_FROM = 127 - 25, 127 - 14, 127 + 16
 
 # Words of the tally: float64 bits, then magnitude bits less one, then counts.
 LOWEST, HIGHEST, TOTAL, SQUARES, SMALLEST, NANS, POSINFS, NEGINFS = range(8)
-BELOW, EDGE_FLUSHED, EDGE_NORMAL, EDGE_ABOVE = range(8, 12)  # subnormals; what lies just beyond an edge of float16
+BELOW, EDGES = 8, 9  # subnormals; then what lies just beyond each edge of float16
 
 
 @helper
@@ -130,7 +129,9 @@ def take_block(block, count, scratch_address):
     tally = pointer_int64(scratch_address + 8 * L.TALLY)
     values = pointer_float64(scratch_address + 8 * L.TALLY)
     first = count // VECTOR * VECTOR
-    low, high, small, beyond, total, squares = scan(block, first, scratch_address)
+    low, high, small, edges, total, squares = scan(block, first, scratch_address)
+    if first < count:
+        edges = SMALL_EDGES
     for i in range(first, count):
         bins[bits[i] >> np.uint32(23)] += ONE
     if not squares < math.inf:  # an element is NaN or inf: the squares of the others do not overflow
@@ -149,13 +150,15 @@ def take_block(block, count, scratch_address):
     values[HIGHEST] = greatest(np.float64(high), values[HIGHEST])
     values[TOTAL], values[SQUARES] = values[TOTAL] + total, values[SQUARES] + squares
     tally[SMALLEST] = least(np.int64(small), tally[SMALLEST])
-    if small < HALF_SMALLEST_NORMAL and (beyond < BELOW_NORMAL or first < count):
-        flushed, normal = small_edges(bits, count)
-        tally[EDGE_FLUSHED], tally[EDGE_NORMAL] = tally[EDGE_FLUSHED] + flushed, tally[EDGE_NORMAL] + normal
     if small < SMALLEST_NORMAL - ONE:
         tally[BELOW] += count_subnormals(bits, count, pointer_int64(scratch_address))
+    if small >= HALF_SMALLEST_NORMAL:
+        edges = 0
     if greatest(np.float32(-low), high) >= 65520.0:
-        tally[EDGE_ABOVE] += large_edge(bits, count)
+        edges |= OVERFLOWN_EDGE
+    for edge in range(3):
+        if edges >> edge & 1:
+            tally[EDGES + edge] += count_beyond(block, count, edge)
 
 
 @helper
@@ -179,9 +182,9 @@ def write_row(state, kind, size):
     zero = take_bin(bins, 0) + take_bin(bins, 256) - subnormal
     bins[255] = bins[511] = ZERO
     own_subnormal = below_own + (subnormal if own_normal >= SMALLEST_NORMAL else 0)
-    flushed += subnormal + tally[EDGE_FLUSHED]
-    below -= tally[EDGE_FLUSHED] + tally[EDGE_NORMAL]
-    write_counts(state, row, zero, nan, posinf, neginf, own_subnormal, flushed, below, above + tally[EDGE_ABOVE])
+    flushed += subnormal + tally[EDGES + FLUSHED]
+    below -= tally[EDGES + FLUSHED] + tally[EDGES + NORMAL]
+    write_counts(state, row, zero, nan, posinf, neginf, own_subnormal, flushed, below, above + tally[EDGES + OVERFLOWN])
     write_values(
         pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH)),
         size - nan - posinf - neginf,

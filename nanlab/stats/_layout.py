@@ -37,7 +37,9 @@ EXPONENT_OFFSET = 2048
 STATE_WIDTH = 13
 ONE_PART = -1
 
-BLOCK = 4096  # elements that stay in the first-level cache between the loops over them
+BLOCK = (
+    4096  # elements that stay in the first-level cache between the loops over them; ``_histogram512`` can count 7936
+)
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs
 # The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, and the tally of one tensor.
 TALLY, TALLY_WORDS = 2 * 4096 + 2 * 64, 12

@@ -1,4 +1,4 @@
-"""Passes over a block of float32 that only some blocks need: what is not finite, subnormal, or beyond an edge of float16."""
+"""Passes over a block of float32 that only some blocks need: what is not finite, or subnormal."""
 
 # mypy: ignore-errors
 # The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
@@ -17,13 +17,7 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 INF = np.uint32(0x7F800000)
 NEGINF = np.uint32(0xFF800000)
 SMALLEST_NORMAL = np.uint32(0x00800000)
-HALF_ZERO = np.uint32(0x33000000)  # 2^-25: float16 flushes to zero up to here
-HALF_NORMAL = np.uint32(0x387FE000)  # 2^-14 - 2^-25: float16 rounds to a normal value from here
-HALF_INF = np.uint32(0x477FF000)  # 65520: float16 overflows from here
 HALF_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2^-14
-HALF_POWER = np.uint32(0x47800000)  # 2^16
-BELOW_NORMAL = np.uint32(HALF_SMALLEST_NORMAL - HALF_NORMAL)
-BELOW_POWER = np.uint32(HALF_POWER - HALF_INF)
 NO_LOWEST, NO_HIGHEST, NO_SMALLEST = np.int32(0x7FFFFFFF), np.int32(-0x80000000), np.uint32(0xFFFFFFFF)
 ZERO, ONE = np.uint32(0), np.uint32(1)
 
@@ -78,27 +72,6 @@ def look_at_each(bits, first, size):
     if lowest != NO_LOWEST:
         low, high = float32_from(np.uint32(order_key(lowest))), float32_from(np.uint32(order_key(highest)))
     return low, high, smallest, total, squares, nan, posinf, neginf
-
-
-@helper
-def small_edges(bits, size):
-    """How many elements are 2^-25, which float16 flushes, and how many it rounds up to its smallest normal."""
-    flushed, normal = ZERO, ZERO
-    for i in range(size):
-        magnitude = np.uint32(bits[i] & MAGNITUDE)
-        flushed = np.uint32(flushed + np.uint32(magnitude == HALF_ZERO))
-        normal = np.uint32(normal + np.uint32(np.uint32(magnitude - HALF_NORMAL) < BELOW_NORMAL))
-    return np.int64(flushed), np.int64(normal)
-
-
-@helper
-def large_edge(bits, size):
-    """How many elements below 2^16 overflow in float16."""
-    above = ZERO
-    for i in range(size):
-        magnitude = np.uint32(bits[i] & MAGNITUDE)
-        above = np.uint32(above + np.uint32(np.uint32(magnitude - HALF_INF) < BELOW_POWER))
-    return np.int64(above)
 
 
 @helper

@@ -26,6 +26,8 @@ VECTOR = 16  # elements at a time
 LANES = 16  # histograms that take turns, so that no addition waits for the one before
 LANE = 512  # bins of one histogram, uint32: sign and exponent
 EDGES = (0x33000000, 0x387FE000)  # magnitudes at which float16 begins to round otherwise: 2^-25, 2^-14 - 2^-25
+BEYOND = 0x2000  # so many magnitudes from the second edge on become 2^-14; of the first, only one becomes zero
+BOTH_EDGES = 0b11  # a bit for each edge beyond which there may be elements
 AHEAD = 1 << 11  # bytes; far enough for memory to answer
 
 WORD, LONG = ir.IntType(32), ir.IntType(64)
@@ -105,7 +107,7 @@ def scan(
     typing_context: Any, address: types.Type, size: types.Type, bins: types.Type
 ) -> tuple[Signature, Callable[..., ir.Value]]:
     """Count ``size`` float32 (a multiple of VECTOR) at ``address`` in the histograms at ``bins``; their least, greatest, least magnitude
-    bits less one (a zero counts as the greatest), the least by which one of them exceeds an edge, float64 sum and sum of squares.
+    bits less one (a zero counts as the greatest), beyond which edges of float16 some may be, float64 sum and sum of squares.
 
     Least and greatest pass over NaN; a NaN or an infinity makes the sum of squares one.
     """
@@ -122,6 +124,8 @@ def scan(
             for result, (join, _), value in zip(results, REDUCTIONS, contributions(builder, values), strict=True):
                 builder.store(join(builder, value, builder.load(result)), result)
         numbers = [reduced(builder, builder.load(r), join) for r, (join, _) in zip(results, REDUCTIONS, strict=True)]
+        beyond = builder.icmp_unsigned("<", numbers[3], WORD(BEYOND))
+        numbers[3] = builder.select(beyond, WORD(BOTH_EDGES), WORD(0))
         return context.make_tuple(builder, signature.return_type, numbers)
 
     found = types.Tuple((types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64))
