@@ -139,14 +139,86 @@ def spread_values(numel: int, least: int, greatest: int, negative: float) -> tor
 @pytest.mark.parametrize("negative", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize(
     ("least", "greatest"),
-    [(0, 0), (-126, 127), (-126, -100), (105, 127), (-22, -1), (-22, 0), (-46, -1), (-46, 0), (-60, 7)],
+    [
+        *(
+            (0, 0),
+            (-126, 127),
+            (-126, -100),
+            (105, 127),
+            (-126, -112),
+            (113, 127),
+            (-140, -120),
+            (-149, -130),
+            (-60, 7),
+        ),
+        # the most exponents that a window holds, and one more: 15, 23, 30, 31, 47, 62
+        *((-14, 0), (-15, 0), (-22, 0), (-23, 0), (-29, 0), (-30, 0), (-31, 0), (-46, 0), (-47, 0), (-61, 0), (-62, 0)),
+    ],
 )
 def test_every_spread_of_exponents_is_counted_exactly(
     table: StatsTable, least: int, greatest: int, negative: float
 ) -> None:
-    for numel in (64, 5000):
+    for numel in (64, 4500):
         t = spread_values(numel, least, greatest, negative)
         assert_row_is(table, table.add(t), t)
+
+
+@pytest.mark.parametrize(
+    "value", [1.0, 1 / 0.9, 2.0**-25, HALF_NORMAL, 65520.0, 3.4e38, 2.0**-126, 1e-40, -2.5, math.inf, math.nan, 0.0]
+)
+@pytest.mark.parametrize("others", ["none", "zeros", "zeros of both signs", "negative", "all"])
+def test_elements_of_one_magnitude_are_counted_exactly(table: StatsTable, value: float, others: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for numel in (64, 4200):
+        t = torch.full((numel,), value)
+        signs = torch.where(torch.rand(numel, generator=generator) < 0.4, -1.0, 1.0)
+        if others in ("zeros", "zeros of both signs", "all"):
+            t[torch.rand(numel, generator=generator) < 0.3] = 0.0
+        if others in ("negative", "all"):
+            t = t * signs
+        if others == "zeros of both signs":
+            t = torch.where(t == 0.0, t.copysign(signs), t)
+        assert_row_is(table, table.add(t), t)
+
+
+def test_blocks_of_every_kind_in_one_tensor_are_counted_exactly(table: StatsTable) -> None:
+    """Blocks are of 4096 elements, and each is counted in the way that its own values need."""
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.rand(4096, generator=generator) < 0.9).float()
+    values = torch.randn(4096, generator=generator)
+    hidden = values.masked_fill(mask == 0.0, -torch.inf)
+    kinds = [mask, values, torch.zeros(4096), values.relu(), values * 1e-6, hidden, values * 1e-40, mask * -3.0]
+    kinds += [spread_values(4096, -20, 0, 0.5), spread_values(4096, -30, 0, 0.5), spread_values(4096, -90, 40, 0.5)]
+    t = torch.cat([*kinds, torch.full((4096,), torch.nan), mask * 7.0, values[:1000]])
+    assert_row_is(table, table.add(t), t)
+    assert_row_is(table, table.add(t.flip(0)), t.flip(0))
+
+
+@pytest.mark.parametrize("edge", [2.0**-25, HALF_NORMAL, 2.0**-14, 65520.0, 65536.0])
+@pytest.mark.parametrize("scale", [1.0, 2.0**51, 2.0**-40, 2.0**100])
+def test_the_limits_of_float16_are_found_among_any_other_values(table: StatsTable, edge: float, scale: float) -> None:
+    for numel in (63, 1000, 4200):
+        t = torch.randn(numel, generator=torch.Generator().manual_seed(numel)) * scale * edge
+        near = np.float32([edge, np.nextafter(np.float32(edge), np.float32(0)), np.nextafter(np.float32(edge), np.inf)])
+        limits = torch.from_numpy(np.concatenate([near, -near]).astype(np.float32))
+        for first in (0, numel // 2, numel - 6):
+            t[first : first + 6] = limits
+        assert_row_is(table, table.add(t), t)
+
+
+def test_subnormals_are_counted_where_the_processor_ignores_them() -> None:
+    values = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    values[::3] *= 1e-39
+    tables = [StatsTable(), StatsTable()]
+    for table, ignored in zip(tables, (False, True), strict=True):
+        if torch.set_flush_denormal(ignored):
+            table.add(values)
+        torch.set_flush_denormal(False)
+    if tables[1].n == 0:
+        pytest.skip("this processor cannot ignore subnormals")
+    assert [t.stats(0).subnormal for t in tables] == [1667, 1667]
+    assert [t.stats(0).zero for t in tables] == [0, 0]
+    assert tables[0].histogram(0, signed=True).equals(tables[1].histogram(0, signed=True))
 
 
 def test_a_mask_of_huge_or_infinite_values_is_counted_exactly(table: StatsTable) -> None:
