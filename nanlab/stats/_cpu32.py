@@ -177,9 +177,11 @@ def write_row(state, kind, size):
         append_subnormals(state, scratch, -149)
     largest = float32_bits(greatest(np.float32(-lowest), highest))
     below_own, flushed, below, above = append_bins(state, bins, smallest, largest, own_normal)
-    for edge in (0, 255, 256, 511):
-        take_lanes(bins, edge, edge)
-    zero = take_bin(bins, 0) + take_bin(bins, 256) - subnormal
+    zero = -subnormal
+    for negative in range(2):
+        take_lanes(bins, negative * 256, negative * 256)
+        take_lanes(bins, negative * 256 + 255, negative * 256 + 255)
+        zero += take_bin(bins, negative * 256)
     bins[255] = bins[511] = ZERO
     own_subnormal = below_own + (subnormal if own_normal >= SMALLEST_NORMAL else 0)
     flushed += subnormal + tally[EDGES + FLUSHED]
@@ -251,6 +253,6 @@ def summarise32(address, size, kind, state_address):
             count = L.BLOCK if size - start > L.BLOCK else size - start
             take_block(load_block(address, start, count, kind, state), count, scratch_address)
     if parts == L.ONE_PART:
-        take_lanes(pointer_uint32(scratch_address), 0, LANE - 1)
+        take_lanes(pointer_uint32(scratch_address), np.int64(0), np.int64(LANE - 1))
         return 0
     return write_row(state, kind, size)

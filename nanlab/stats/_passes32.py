@@ -25,8 +25,7 @@ ZERO, ONE = np.uint32(0), np.uint32(1)
 @helper
 def order_key(bits):
     """An int32 that sorts like the float32 with these bits; its own inverse."""
-    signed = np.int32(bits)
-    return np.int32(signed ^ np.int32(np.int32(signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @helper
@@ -37,7 +36,7 @@ def finite_extent(bits, first, size):
     nan, posinf, neginf = ZERO, ZERO, ZERO
     for i in range(first, size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
-        key = order_key(bits[i])
+        key = order_key(np.int32(bits[i]))
         finite = magnitude < INF
         low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
         high = key if finite else NO_HIGHEST

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -20,8 +19,8 @@ from numba.extending import intrinsic
 from nanlab.stats._histogram512 import EIGHT, GROUP, VECTOR, Window, groups_of, window_counts
 from nanlab.stats._scan import LONG, WORD
 
-# Tables of a window; half of them for each sign, unless nothing is negative.
-UNSIGNED, FITTING, WIDE = 2, (4, 6), 8
+# Tables of a window; half of them for each sign, unless nothing is negative. A window of six would take another tenth of a second to compile.
+UNSIGNED, FITTING, WIDE = 2, 4, 8
 FALSE, TRUE = (ir.Constant(ir.IntType(1), truth) for truth in (0, 1))
 
 
@@ -83,12 +82,12 @@ def count_unsigned(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None:
     add_zeros(builder, bins, zeros)
 
 
-def count_fitting(builder: ir.IRBuilder, bins: ir.Value, block: Block, planes: int) -> None:
-    """Count a block whose exponents all fit into one window of so many tables."""
+def count_fitting(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None:
+    """Count a block whose exponents all fit into one window."""
     base, signed = builder.sub(block.least, LONG(1)), block.signed
-    offset = builder.select(signed, LONG(4 * planes), LONG(0))
-    counts = block.counts(builder, Window(planes, base, None, offset))
-    zeros = builder.add(take(builder, counts, 0, 0, TRUE), take(builder, counts, planes // 2, 0, signed))
+    offset = builder.select(signed, LONG(4 * FITTING), LONG(0))
+    counts = block.counts(builder, Window(FITTING, base, None, offset))
+    zeros = builder.add(take(builder, counts, 0, 0, TRUE), take(builder, counts, FITTING // 2, 0, signed))
     add_to_bins(builder, bins, base, signed, counts)
     add_zeros(builder, bins, zeros)
 
@@ -123,29 +122,17 @@ def count_wide(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None:
 
 def count_exponents(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None:
     """Count signs and exponents of a block in the bins, in the smallest window that takes them all."""
-    ways: list[tuple[ir.Value, Callable[[], None]]] = []
     span = builder.sub(block.greatest, block.least)
-    fits = builder.icmp_signed("<", span, LONG(8 * UNSIGNED - 1))
-    ways.append((builder.and_(fits, builder.not_(block.signed)), lambda: count_unsigned(builder, bins, block)))
-    for planes in FITTING:
-        fits = builder.icmp_signed("<", span, builder.sub(block.places(builder, planes), LONG(1)))
-        ways.append((fits, partial(count_fitting, builder, bins, block, planes)))
-    first_of(builder, ways, lambda: count_wide(builder, bins, block))
-
-
-def first_of(
-    builder: ir.IRBuilder, ways: list[tuple[ir.Value, Callable[[], None]]], else_way: Callable[[], None]
-) -> None:
-    """Generate the code that goes the first way whose condition holds."""
-    if not ways:
-        else_way()
-        return
-    condition, way = ways[0]
-    with builder.if_else(condition) as (then, otherwise):
+    narrow = builder.and_(builder.icmp_signed("<", span, LONG(8 * UNSIGNED - 1)), builder.not_(block.signed))
+    fits = builder.icmp_signed("<", span, builder.sub(block.places(builder, FITTING), LONG(1)))
+    with builder.if_else(narrow) as (then, otherwise):
         with then:
-            way()
-        with otherwise:
-            first_of(builder, ways[1:], else_way)
+            count_unsigned(builder, bins, block)
+        with otherwise, builder.if_else(fits) as (fitting, wide):
+            with fitting:
+                count_fitting(builder, bins, block)
+            with wide:
+                count_wide(builder, bins, block)
 
 
 @intrinsic
