@@ -271,6 +271,7 @@ class History:
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     standstills: dict[tuple[Any, ...], Standstill] = field(default_factory=dict)
     averages: dict[int, int] = field(default_factory=dict)  # by row of the latest value: number of an average
+    counts: dict[int, int] = field(default_factory=dict)  # the same of counts that are made anew
     factors: dict[int, float] = field(
         default_factory=dict
     )  # by row: the number that what was added in place was multiplied by

@@ -79,6 +79,17 @@ def test_a_larger_scale_is_no_cure_for_what_is_lost_when_it_is_divided_out() -> 
     assert any('GradScaler("cpu")' in fix.code for fix in findings("f338")[0].fixes)
 
 
+def test_a_larger_scale_of_the_loss_is_no_cure_for_data_that_the_cast_flushed() -> None:
+    net = nn.Linear(4, 2).half()
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(2):
+            net.zero_grad()
+            net((1e-9 * torch.ones(8, 4)).half()).float().square().mean().backward()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "dtype-underflow"
+    assert not any("GradScaler" in fix.code for fix in culprit.fixes)
+
+
 def test_the_mean_is_no_cure_for_a_squared_norm() -> None:
     assert not any("mean" in fix.title for fix in findings("f330")[0].fixes)
 
@@ -125,3 +136,53 @@ def test_an_average_beside_the_model_that_never_moves_is_found_by_the_weight_it_
 def test_an_average_in_float32_and_that_of_weights_at_rest_are_no_fault(update: Update) -> None:
     assert following(update, torch.float32).findings == []
     assert "error" not in {f.severity for f in following(update, torch.bfloat16, rate=0.0).findings}
+
+
+@pytest.mark.parametrize(("dtype", "stops"), [(torch.bfloat16, 256), (torch.float16, 2048)])
+def test_a_count_that_is_made_anew_is_found_when_it_stops(dtype: torch.dtype, stops: int) -> None:
+    net, seen = nn.Linear(2, 2), torch.tensor(stops - 4.0, dtype=dtype)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(8):
+            seen = seen + 1
+            opt.zero_grad()
+            net(torch.ones(1, 2)).square().sum().backward()
+            opt.step()
+    culprit = trace.culprit
+    assert culprit is not None and (culprit.cause, culprit.step) == ("absorbed-update", 4)
+    assert f"stands at {stops} for good" in culprit.title and culprit.source == "seen = seen + 1"
+
+
+@pytest.mark.parametrize("added", [0.0, 1.0])
+def test_a_count_that_goes_on_and_one_to_which_nothing_is_added_are_no_fault(added: float) -> None:
+    net, seen = nn.Linear(2, 2), torch.tensor(8.0, dtype=torch.bfloat16)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(8):
+            seen = seen + added
+            opt.zero_grad()
+            net(torch.ones(1, 2)).square().sum().backward()
+            opt.step()
+    assert trace.findings == []
+
+
+def test_weight_decay_of_float32_masters_is_not_said_to_be_lost_in_their_half_copies() -> None:
+    net = nn.Linear(8, 8).bfloat16()
+    masters = [p.detach().float().requires_grad_() for p in net.parameters()]
+    opt = torch.optim.AdamW(masters, lr=1e-5)
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(3):
+            net.zero_grad()
+            net(torch.ones(2, 8).bfloat16()).float().square().mean().backward()
+            for master, p in zip(masters, net.parameters(), strict=True):
+                master.grad = p.grad.float() if p.grad is not None else None
+            opt.step()
+            with torch.no_grad():
+                for master, p in zip(masters, net.parameters(), strict=True):
+                    p.copy_(master)
+    assert [f.title for f in trace.findings if "weight decay" in f.title] == []
+
+
+def test_what_holds_an_average_is_told_by_what_it_is() -> None:
+    assert "ema = " in findings("t341")[0].fixes[0].code
+    assert "decay**k" in findings("t341")[0].fixes[1].code

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from nanlab.capture.averages import averages, stands_still
+from nanlab.capture.counts import counts
 from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.silent import CASTS, outputs
 from nanlab.formats import format_of
@@ -19,6 +20,7 @@ ADDS = frozenset(
     "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
 )
 BLENDS = frozenset(("add", "sub", "lerp"))
+COUNTS = frozenset(("add", "add_", "sub", "sub_"))
 SUMS = frozenset("add sub addcdiv addcmul lerp".split())  # in place or not, of one tensor or of a list
 KEEPS = frozenset("mul detach alias clone view".split())  # what may be done to a parameter besides
 NARROW = (torch.float16, torch.bfloat16)
@@ -43,7 +45,8 @@ def note_standstills(
         if step.value is not None and step.lr and step.value >= rows.start:
             known = _known(rows, history, step.owner, step.value, by_hand=False)
             _count(rows, known, step.value, bool(still_now[i]), float(gradients["rms"][i]), abs(step.lr))
-    _note_by_hand(rows, history, _gradients(recording, steps), [*written, *averages(rows, history, written)])
+    others = [*averages(rows, history, written), *counts(rows, history)]
+    _note_by_hand(rows, history, _gradients(recording, steps), [*written, *others])
     history.factors = {at: factor for at, factor in history.factors.items() if at >= rows.end}
 
 
@@ -81,7 +84,9 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     row = recording.row(position)
     if row is None:
         return None
-    if not row[FLAGS] & INPLACE:  # an average that is made anew
+    if not row[FLAGS] & INPLACE:  # a count or an average that is made anew
+        if _is_counter(recording, position):
+            return bool(recording.stats(position) == recording.stats(recording.operands(position)[0][0]))
         return stands_still(recording, position)
     dtype, op = recording.dtypes.items[row[DTYPE]], recording.ops.items[row[OP]]
     if dtype == torch.float32 and _is_counter(recording, position):
@@ -155,9 +160,9 @@ def _unscaled(recording: Recording, part: int) -> TensorStats | None:
 
 
 def _is_counter(recording: Recording, position: int) -> bool:
-    """Whether a Python number was added to a single number in place."""
+    """Whether a Python number was added to a single number."""
     row, stats = recording.row(position), recording.stats(position)
-    adds = row is not None and recording.ops.items[row[OP]] in ("add_", "sub_")
+    adds = row is not None and recording.ops.items[row[OP]] in COUNTS
     return adds and stats is not None and stats.numel == 1 and len(recording.operands(position)) == 1
 
 

@@ -201,7 +201,7 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
             continue
         told.add(step.number)
         decay, rate = float(dict(step.settings).get("weight_decay") or 0.0), _highest_rate(recording, step.number)
-        narrow = [d for d in _weight_dtypes(recording) if 0.0 < rate * decay < format_of(d).ulp / 4]
+        narrow = [d for d in _decayed_dtypes(recording, step) if 0.0 < rate * decay < format_of(d).ulp / 4]
         if narrow:
             yield _idle_decay(recording, step, decay, rate, format_of(narrow[0]).name)
 
@@ -264,10 +264,11 @@ def _highest_rate(recording: Recording, number: int) -> float:
     return max((math.inf if r is None or r != r else r for s in steps for r in s.rates), default=0.0)
 
 
-def _weight_dtypes(recording: Recording) -> list[torch.dtype]:
-    """The half-precision dtypes in which optimizers wrote parameters."""
-    series = recording.training.series
-    names = {series.places[c].dtype for c in series.owners if c >= 0 and series.places[c].phase == OPTIMIZER}
+def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dtype]:
+    """The half-precision dtypes in which an optimizer multiplied parameters, as weight decay does."""
+    series, line = recording.training.series, recording.places[step.line][:2]
+    decays = (p for c in series.owners if c >= 0 and (p := series.places[c]).op in ("mul_", "_foreach_mul_"))
+    names = {p.dtype for p in decays if p.phase == OPTIMIZER and recording.places[p.line][:2] == line}
     return [dtype for dtype in (torch.bfloat16, torch.float16) if str(dtype).removeprefix("torch.") in names]
 
 

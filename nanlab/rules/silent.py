@@ -11,7 +11,7 @@ import torch
 from nanlab.analysis.first_losses import first_losses
 from nanlab.analysis.standstills import FEW
 from nanlab.analysis.training import where
-from nanlab.capture.silent import SQUARES
+from nanlab.capture.silent import QUOTIENTS, SQUARES
 from nanlab.formats import format_of
 from nanlab.history import Flush
 from nanlab.rules._origin import place_of
@@ -146,9 +146,10 @@ def _dtype(name: str) -> torch.dtype:
 
 def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
     fixes, half = [], flush.at.dtype == "float16"
-    if flush.cost == "gradient" and PHASES[flush.at.phase] == "optimizer":  # a larger scale would be divided out here
+    phase = PHASES[flush.at.phase] if flush.cost == "gradient" else ""
+    if phase == "optimizer" and flush.at.op in QUOTIENTS:  # the scale, say: a larger one would be divided out as well
         return [Fix("widen the gradient first, and give the wide one to the optimizer", "grad = p.grad.float()")]
-    if flush.cost == "gradient" and half:
+    if phase == "backward" and half:
         fixes.append(scaled_loss(recording))
     if half:
         fixes.append(Fix("a dtype with float32's range", "torch.bfloat16"))

@@ -98,13 +98,7 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], severity: Severity)
         f"{round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.{_history(largest)}",
         step=recording.step_of(first.first),
         symptom="silent-underflow",
-        fixes=[
-            _in_float32(trace, stuck),
-            Fix(
-                "stochastic rounding, or a larger step",
-                f"lr=...  # so that updates exceed value / {round(4 / limits.ulp):,}",
-            ),
-        ],
+        fixes=[_in_float32(trace, stuck), _larger(trace, largest, round(4 / limits.ulp))],
         harmful=severity == "error",
         **(where(recording, first.at)),
     )
@@ -124,24 +118,41 @@ def _history(member: Standstill) -> str:
     return f" It moved in {member.moved} steps, and has stood still since{since}."
 
 
+def _larger(trace: Trace, member: Standstill, part: int) -> Fix:
+    """Larger updates; ``part``: of a value that an update must exceed."""
+    if member.by_hand and not _trained(trace, member):
+        return Fix(
+            "larger steps, and fewer", f"decay = decay**k  # every k steps, so that updates exceed value / {part:,}"
+        )
+    return Fix("stochastic rounding, or a larger step", f"lr=...  # so that updates exceed value / {part:,}")
+
+
+def _trained(trace: Trace, member: Standstill) -> bool:
+    """Whether it is a parameter that had gradients, rather than an average or a statistic."""
+    return any(s.owner == member.owner and s.gradient is not None for s in trace.recording.training.parameters)
+
+
+def _wider(trace: Trace, member: Standstill) -> str:
+    """What to write to hold something in float32."""
+    recording = trace.recording
+    name = recording.parameter_names[member.owner].rpartition(".")[2]
+    if not member.by_hand:
+        return "model.float()  # and torch.autocast for the forward pass"
+    if _trained(trace, member):
+        return "master = [p.detach().float() for p in model.parameters()]  # update these, then p.copy_(m)"
+    if recording.parameter_kinds[member.owner] == "buffer" and name.isidentifier() and member.at.module:
+        return f"self.{name} = self.{name}.float()"  # written by the module itself
+    return "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}"
+
+
 def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:
     """Wider values, tried on an update that was kept."""
-    title, code = "keep these values in float32", "model.float()  # and torch.autocast for the forward pass"
-    if stuck[0].by_hand and trace.recording.parameter_names[stuck[0].owner] in _trained(trace):
-        code = "master = [p.detach().float() for p in model.parameters()]  # update these, then p.copy_(m)"
-    elif stuck[0].by_hand:
-        code = "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}"
+    title, code = "keep these values in float32", _wider(trace, stuck[0])
     tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck)
     moved, numel = next((t for t in tried if t is not None), (0, 0))
     if not moved:
         return Fix(title, code)
     return Fix(f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verified=True)
-
-
-def _trained(trace: Trace) -> set[str]:
-    """Names of the parameters that had gradients."""
-    recording = trace.recording
-    return {recording.parameter_names[s.owner] for s in recording.training.parameters if s.gradient is not None}
 
 
 def _vanished_finding(trace: Trace, first: Standstill, shown: str) -> Finding:

@@ -1,0 +1,48 @@
+"""Counts in half precision that are made anew in each step: ``self.steps = self.steps + 1``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from nanlab.capture.following import StepRows
+from nanlab.history import History
+from nanlab.trace.recording import DTYPE, FLAGS, INPLACE, LINE, OP, SHAPE, Recording
+
+ADDS = frozenset(("add", "sub"))
+NARROW = (torch.float16, torch.bfloat16)
+
+
+def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
+    """(number, row) of single numbers to which another was added, and to which the step before had added one as well."""
+    recording, meta = rows.recording, rows.meta
+    narrow = np.array([d in NARROW for d in recording.dtypes.items])[meta[:, DTYPE]]
+    adds = np.array([n in ADDS for n in recording.ops.items])[meta[:, OP]] & (meta[:, FLAGS] & INPLACE == 0)
+    single = np.array([s in ((), (1,)) for s in recording.shapes.items])[meta[:, SHAPE]]
+    found = []
+    for position in (np.flatnonzero(narrow & adds & single) + rows.start).tolist():
+        operands = recording.operands(position)
+        if len(operands) != 1 or not any(recording.scalars.get(position, (1.0,))):
+            continue
+        owner = history.counts.pop(operands[0][0], None)
+        if owner is not None:
+            owner = _named(recording, position) if owner < 0 else owner
+            found.append((owner, position))
+        elif operands[0][0] >= rows.start:
+            continue
+        history.counts[position] = -1 if owner is None else owner
+    for position in [p for p in history.counts if p < rows.start]:  # it went no further
+        del history.counts[position]
+    return found
+
+
+def _named(recording: Recording, position: int) -> int:
+    """The number of a count that is new."""
+    row = recording.row(position)
+    assert row is not None
+    recording.parameter_names.append(f"the count at line {recording.places[row[LINE]][1]}")
+    recording.parameter_kinds.append("buffer")
+    return len(recording.parameter_names) - 1
+
+
+__all__ = ["counts"]
