@@ -25,6 +25,8 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
         following: set[int] = set()
         for at in level:
             vectors = set(around.parents(at)) if around.op_at(at) in NORMS | {"hypot"} else rooted(around, at)
+            if vectors and _nowhere_zero(around, at):
+                continue  # what it was multiplied with made the divisor 0
             if vectors:
                 found |= vectors
                 following |= vectors  # they may be lengths themselves: the norm of norms
@@ -33,6 +35,12 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
         seen |= level
         level = following - seen
     return found
+
+
+def _nowhere_zero(around: Neighbourhood, position: int) -> bool:
+    """Whether a row is known to hold no zero."""
+    stats = around.recording.stats(position)
+    return stats is not None and stats.known and not stats.zero
 
 
 def rooted(around: Neighbourhood, position: int) -> set[int]:

@@ -128,13 +128,33 @@ def div_by_zero(fault: Fault) -> Match | None:
         both = int(torch.isnan(quotients).sum())
     quotient = "0/0 = NaN" if both == fault.count else "inf or NaN" if both else "inf"
     title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
-    return match(fault, title, _SIGN_OF_ZERO if _pushed_by_sign(fault) else "", numerator=above, divisor=below)
+    why = _SIGN_OF_ZERO if _pushed_by_sign(fault) else _flushed(fault)
+    return match(fault, title, why, numerator=above, divisor=below)
 
 
 _SIGN_OF_ZERO = (
     "The divisor is pushed away from zero along its own sign, and the sign of 0 is 0: take "
     "torch.where(x >= 0, eps, -eps) in the place of eps * sign(x)."
 )
+
+
+_HANDS_ON = frozenset("view reshape unsqueeze squeeze expand transpose permute select slice index".split())
+
+
+def _flushed(fault: Fault) -> str:
+    """That the divisor is a product, a power or an exponential of numbers that are not 0; "" where it is not."""
+    row = _divisor_row(fault)
+    while row >= 0 and fault.op_at(row) in _HANDS_ON:
+        row = next(iter(fault.parents(row)), -1)
+    made, parents = fault.op_at(row), fault.parents(row) if row >= 0 else []
+    known = [s for p in parents if (s := fault.recording.stats(p)) is not None and s.known]
+    if made not in ("mul", "pow", "square", "exp") or not known or len(known) < len(parents):
+        return ""
+    if made != "exp" and any(s.zero for s in known):
+        return ""
+    smallest = min((s.min if made == "exp" else s.absmin) or 0.0 for s in known)
+    of = "a product" if made == "mul" else "an exponential" if made == "exp" else "a power"
+    return f"The divisor is {of} that underflows {fault.dtype}: none of what it is made of is 0, the smallest is {number(smallest)}."
 
 
 def _pushed_by_sign(fault: Fault) -> bool:

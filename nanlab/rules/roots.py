@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from nanlab.rules._evidence import algebra, match, number, plural, verb
@@ -30,6 +32,8 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
     A distance between equal points, the length of a zero vector and hypot(0, 0) are such roots; times an incoming
     gradient of 0 it is NaN. An epsilon goes inside the root, not after it.
     """
+    if fault.name == "div" and not fault.backward:
+        return _tangent(fault)
     if not fault.backward or fault.forward not in _ROOTS:
         return None
     root = fault.saved.get("result")
@@ -44,6 +48,19 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
     spread = fault.spread(root) if isinstance(root, Tensor) else None
     zero = torch.eq(spread, 0) if spread is not None else None
     return match(fault, title, algebra(fault, "inf", zero) + ".", only=zero, root=root)
+
+
+def _tangent(fault: Fault) -> Match | None:
+    """The derivative of a root in forward mode, t / (2 sqrt(x)), on a line that writes no division."""
+    row = fault.operand_row(1)
+    twice = fault.op_at(row) == "mul" and fault.recording.scalars.get(row) == (2,)
+    root = next((p for p in fault.parents(row) if fault.op_at(p) == "sqrt"), None) if twice else None
+    if root is None or not zeros(fault) or "/" in fault.text_at(fault.position):
+        return None
+    title = (
+        f"the derivative of sqrt, in forward mode, at {plural(zeros(fault), 'zero')} among {fault.numel:,} is infinite"
+    )
+    return replace(match(fault, title, tangent=fault.argument(0), root=divisor(fault)), op="sqrt")
 
 
 @rule(

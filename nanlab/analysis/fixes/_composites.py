@@ -148,7 +148,8 @@ def _by_root(op: Operation) -> list[Candidate]:
     if op.name not in ("div", "true_divide") or len(op.makers) < 2 or len(op.operands) < 2:
         return []
     x, y = op.operands[:2]
-    maker = first_of(op.makers[1], "sqrt")
+    twice = op.makers[1][:1] and op.makers[1][0].name == "mul" and op.makers[1][0].numbers == (2,)
+    maker = first_of(op.makers[1][1:] if twice else op.makers[1], "sqrt")  # 2 sqrt(q): its derivative in forward mode
     if maker is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not y.is_floating_point():
         return []
     square = y.detach().square()
