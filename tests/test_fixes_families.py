@@ -95,7 +95,14 @@ CASES = [
         "empty-reduction",
         "c[y].sum()",
     ),
+    ("w * a.nanmean(1)", {"a": torch.tensor([[float("nan")] * 2, [1.0, 3.0]])}, "empty-reduction", "a.nansum(1)"),
     # special functions and matrices
+    (
+        "torch.linalg.solve_ex(w * a, b).result",
+        {"a": z(2, 2), "b": torch.ones(2, 1)},
+        "degenerate-matrix",
+        "torch.linalg.solve_ex((w * a) + ",
+    ),
     ("torch.special.entr(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "special.entr("),
     ("torch.special.ndtri(w * p)", {"p": torch.tensor([0.0, 0.5])}, "inverse-function-at-edge", "ndtri("),
     ("torch.polygamma(1, w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "polygamma("),
@@ -269,3 +276,18 @@ def test_gradients_in_half_are_not_to_be_scaled_by_a_scaler_that_refuses_them(ha
     scaled = next(fix for fix in finding.fixes if "scale the loss" in fix.title)
     assert 'GradScaler("cpu")' in scaled.code
     assert ("model.float()" in scaled.code) == half
+
+
+def test_a_root_differentiated_in_forward_mode_is_told_as_a_root(tmp_path: Path) -> None:
+    line = "torch.func.jvp(lambda t: torch.sqrt(t.relu()), (w * a,), (d,))[1]"
+    finding = diagnosed(line, {"a": torch.tensor([-1.0, 4.0]), "d": torch.ones(2)}, tmp_path)
+    assert (finding.cause, finding.op, finding.phase) == ("sqrt-at-zero", "sqrt", "forward")
+    assert any(fix.verified and "torch.sqrt(t.relu() + 1e-" in fix.code for fix in finding.fixes)
+
+
+def test_a_divisor_that_underflowed_is_no_norm_of_a_zero_vector(tmp_path: Path) -> None:
+    finding = diagnosed("w * a / (a.norm() * a.norm() ** 2)", {"a": torch.tensor([1e-16, 2e-16])}, tmp_path)
+    assert finding.cause == "div-by-zero"
+    assert "underflows float32: none of what it is made of is 0" in finding.explanation
+    zero = diagnosed("w * a / (a.norm() * a.norm() ** 2)", {"a": z(2)}, tmp_path)
+    assert zero.cause == "norm-at-zero"

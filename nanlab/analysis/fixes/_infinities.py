@@ -31,16 +31,20 @@ def product(op: Operation) -> list[Candidate]:
     spelled = (binary(ast.Mult), called("mul", "multiply", arity=2))
     second = bool(torch.isinf(y).any())
     text = "{X} * {Y}.masked_fill({X} == 0, 0.0)" if second else "{X}.masked_fill({Y} == 0, 0.0) * {Y}"
-    low = f"{{X}} * {{Y}}.clamp(-{MASK:.0f}, {MASK:.0f})" if second else f"{{X}}.clamp(-{MASK:.0f}, {MASK:.0f}) * {{Y}}"
+    bound = MASK if ceiling(op.dtype) > MASK else 1e3
+    shown = f"clamp(-{bound:.0f}, {bound:.0f})"
+    low = f"{{X}} * {{Y}}.{shown}" if second else f"{{X}}.{shown} * {{Y}}"
 
     def filled(a: Tensor, b: Tensor) -> Tensor:
         return a * b.masked_fill(a == 0, 0.0) if second else a.masked_fill(b == 0, 0.0) * b
 
     def bounded(a: Tensor, b: Tensor) -> Tensor:
-        return a * b.clamp(-MASK, MASK) if second else a.clamp(-MASK, MASK) * b
+        return a * b.clamp(-bound, bound) if second else a.clamp(-bound, bound) * b
 
     computed = any(m.born for made in op.makers for m in made)  # and no mask that the program wrote
-    finite = f"clamp the infinite factor at {MASK:.0f}" if computed else f"a finite mask of {-MASK:.0f} instead of -inf"
+    finite = (
+        f"clamp the infinite factor at {bound:.0f}" if computed else f"a finite mask of {-bound:.0f} instead of -inf"
+    )
     return [
         Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
         Candidate(finite, forms(spelled, low), bounded),

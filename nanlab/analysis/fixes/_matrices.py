@@ -18,7 +18,7 @@ _MATRIX = {
     "_linalg_slogdet": ("logdet", "slogdet"),
     "_linalg_det": ("det",),
     "linalg_inv_ex": ("inv", "inverse", "inv_ex"),
-    "_linalg_solve_ex": ("solve",),
+    "_linalg_solve_ex": ("solve", "solve_ex"),
     "linalg_cholesky_ex": ("cholesky", "cholesky_ex"),
     "_linalg_svd": ("svd",),
     "_linalg_eigh": ("eigh",),

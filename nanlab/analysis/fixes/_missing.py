@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.analysis.fixes._candidate import Candidate, Form
+from nanlab.analysis.fixes._candidate import MASK, Candidate, Form
 from nanlab.analysis.fixes._infinities import of_module
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import binary, called
@@ -112,10 +112,29 @@ def poisoned_state(op: Operation) -> list[Candidate]:
     ]
 
 
+def infinite_mask(op: Operation) -> list[Candidate]:
+    """A buffer of nothing but 0 and -inf, which hides scores: a finite number instead, as 0 would hide none."""
+    masks = [slot for slot, t in enumerate(op.operands) if _bad(t) and bool(((t == 0) | (t == -float("inf"))).all())]
+    if op.backward or not masks:
+        return []
+    bounded = (t.clamp_min(-MASK) if slot in masks else t for slot, t in enumerate(op.operands))
+    return [
+        Candidate(
+            f"a mask of {-MASK:.0f}, which half precision holds, in the place of -inf",
+            (),
+            op.plain,
+            operands=tuple(bounded),
+            snippet="with torch.no_grad():\n"
+            "    for table in model.buffers():\n"
+            f"        table.clamp_(min={-MASK:.0f})   # those that are masks",
+        )
+    ]
+
+
 MISSING: dict[str, Callable[[Operation], list[Candidate]]] = {
     "nan-in-input": missing_input,
     "inf-in-input": missing_input,
     "nan-in-target": missing_target,
-    "poisoned-buffer": lambda op: poisoned_statistics(op) or poisoned_state(op),
+    "poisoned-buffer": lambda op: poisoned_statistics(op) or infinite_mask(op) or poisoned_state(op),
     "poisoned-parameter": poisoned_state,
 }

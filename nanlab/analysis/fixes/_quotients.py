@@ -58,7 +58,8 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
         found.append(Candidate("nanlab.safe.div: 0 where nothing is divided by", text, safe.div))
     if not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any()):
         text = both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()")
-        found.append(Candidate("count at least one", text, lambda a, b: a / b.clamp_min(1)))
+        seen = forms(called("nanmean"), "({X}.nansum({args}) / (~{X}.isnan()).sum({args}).clamp_min(1))")
+        found.append(Candidate("count at least one", (*text, *seen), lambda a, b: a / b.clamp_min(1)))
     if y.is_floating_point():
         found += [*_with_epsilon(op, x, y, both), *_wider_quotient(op, both)]
     return found
