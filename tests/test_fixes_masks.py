@@ -1,4 +1,4 @@
-"""Fixes of masks: constants that half precision cannot hold, and buffers that were infinite from the start."""
+"""Fixes of masks, and what a fix must not claim: constants that half precision cannot hold, lines that fail twice."""
 
 from __future__ import annotations
 
@@ -46,3 +46,32 @@ def test_a_finite_mask_is_one_that_half_precision_holds_with_room_to_spare() -> 
     finding = culprit_of(trace)
     assert finding.cause == "zero-times-inf"
     assert any(fix.verified and "hidden * self.low.clamp(-1000, 1000)" in fix.code for fix in finding.fixes)
+
+
+def test_a_fix_of_one_operation_is_doubted_where_another_on_its_line_fails_of_the_same_zero() -> None:
+    w, a, v = torch.ones((), requires_grad=True), torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])
+    with nanlab.watch(on_fault="record") as trace:
+        (torch.log(w * v) + (w * a) ** 2 / (w * v)).sum().backward()
+    finding = culprit_of(trace)
+    assert finding.cause == "log-of-zero" and finding.fixes
+    assert not any(fix.verified for fix in finding.fixes)
+    assert any("div on this line is not finite either" in fix.title for fix in finding.fixes)
+
+
+def test_an_eps_of_zero_is_replaced_where_it_is_written() -> None:
+    w = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        nn.functional.normalize(w * torch.tensor([[0.0, 0.0], [1.0, 2.0]]), dim=-1, eps=0.0).sum().backward()
+    codes = [fix.code for fix in culprit_of(trace).fixes if fix.verified]
+    assert any("dim=-1, eps=1e-6)" in code and "eps=0.0" not in code for code in codes)
+
+
+def test_the_angle_between_unit_vectors_is_no_norm_at_zero() -> None:
+    a = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+    w = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        torch.acos(
+            (nn.functional.normalize(w * a, dim=-1) * nn.functional.normalize(a, dim=-1)).sum(-1)
+        ).sum().backward()
+    finding = culprit_of(trace)
+    assert (finding.cause, finding.op, finding.phase) == ("inverse-function-at-edge", "acos", "backward")

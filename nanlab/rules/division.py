@@ -80,7 +80,7 @@ def _subtracts_mean(fault: Fault, position: int) -> bool:
 
 def of_norm(fault: Fault) -> bool:
     """Whether something was divided by its own length: a norm, the root of a sum of squares, a magnitude."""
-    if fault.calls("normalize", "cosine_similarity"):
+    if fault.calls("normalize", "cosine_similarity") and fault.forward in _QUOTIENTS | NORMS:
         return True
     row = _divisor_row(fault)
     vectors = squared(fault, row) if fault.forward == "rsqrt" else measured(fault, row)

@@ -155,14 +155,15 @@ def _followed(
 def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = True) -> Trial:
     """A trial in view of what stands before and after the operation.
 
-    written: the user's line is rewritten, with every such operation on it.
+    written: the user's line is rewritten, with every such operation on it; others that fail there go on failing.
     """
     if trial.finite and op.trapped and not candidate.frees:
         return replace(trial, finite=False, why=op.trapped)
     rerun = bool(op.onward) and candidate.plain is None  # what follows is run on its value
     if trial.finite and op.divides and trial.zeros and not rerun:
         return replace(trial, finite=False, why="what follows divides by its 0")
-    doubt = _doubt(op, candidate, trial) or ("" if written else op.here)
+    wider = candidate.plain is not None or candidate.frees or candidate.at_source  # it reaches the rest of the line
+    doubt = _doubt(op, candidate, trial) or ("" if written and wider else op.here)
     return replace(trial, doubt=doubt) if trial.finite else trial
 
 

@@ -112,7 +112,7 @@ def normalised(op: Operation) -> list[Candidate]:
         ),
         Candidate(
             f"an eps of {eps}, which {str(op.dtype).removeprefix('torch.')} can hold",
-            forms(own, f"{FUNCTIONAL}.normalize({{x}}{{rest}}, eps={eps})"),
+            forms(without(own, "eps"), f"{FUNCTIONAL}.normalize({{x}}{{rest}}, eps={eps})"),
             with_eps,
             only_spelled=True,
         ),
