@@ -89,7 +89,7 @@ class StepClock:
             self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
         self._take_back(lambda seq, no_grad: seq > oldest)
         if accumulates:
-            self._take_back(lambda seq, no_grad: seq > self._fresh)
+            self._take_back(lambda seq, no_grad: seq > self._fresh, self._first_since_update())
         else:
             self._fresh = oldest
         if not self.optimizer_seen:
@@ -106,8 +106,14 @@ class StepClock:
         if count := self.doubtful():
             del self.starts[-count:], self._tentative[-count:]
 
-    def _take_back(self, wrong: object) -> None:
-        while self._tentative and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
+    def _first_since_update(self) -> int:
+        """Where the step after the last update by hand began: gradients that were not cleared do not make it one with the step before."""
+        if self._updated < 0 or self.optimizer_seen:
+            return -1
+        return next((index for index, *_ in self._tentative if self.starts[index] > self._updated), -1)
+
+    def _take_back(self, wrong: object, kept: int = -1) -> None:
+        while self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
             self._took_back = True
             index = self._tentative.pop()[0]
             del self.starts[index]
