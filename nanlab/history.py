@@ -176,6 +176,7 @@ class Misuse:
     scale: float
     ratio: float  # how much smaller the gradients became (clipping), how much too large they were (bypass), how many were spoilt
     name: str = ""  # of the parameter that was updated, or of those whose gradient was bad before
+    unscaled: bool = False  # the scale had been divided out of the gradient before the last backward pass added to it
 
 
 @dataclass(frozen=True, slots=True)

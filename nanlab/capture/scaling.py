@@ -62,6 +62,20 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
     return not before or after <= before / scale**0.5
 
 
+def _was_unscaled(recording: Recording, gradient: int) -> bool:
+    """Whether a scaler had divided its scale out of what a backward pass then added to."""
+    position: int | None = gradient
+    for _ in range(MOST_HOPS):
+        row = recording.row(position) if position is not None and position >= 0 else None
+        if row is None or not row[FLAGS] & INPLACE:
+            return False
+        if recording.ops.items[row[OP]] == UNSCALES:
+            return True
+        assert position is not None
+        position = next((p for p, slot in recording.operands(position) if slot == row[OUTPUT]), None)
+    return False
+
+
 def note_factors(rows: StepRows, history: History) -> None:
     """Work out by how much each loss of the step was multiplied before backward was called."""
     recording = rows.recording
@@ -104,7 +118,8 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
         place = place_of(recording, step.value)
         if place is not None and place.position >= rows.start:
             name = recording.parameter_names[step.owner]
-            history.misuses.append(Misuse("bypass", place, step.position, scale, scale, name))
+            before = _was_unscaled(recording, step.gradient)
+            history.misuses.append(Misuse("bypass", place, step.position, scale, scale, name, before))
             return
 
 

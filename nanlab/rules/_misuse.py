@@ -49,8 +49,9 @@ def scaler_misuse(fault: Fault) -> Finding | None:
     finding = fault.finding
     for found in fault.recording.training.misuses:
         if found.kind == "bypass" and found.position < fault.origin.sink.step_position:
-            told = _misuse_finding(fault.trace, found, 1)
-            return replace(told, step=finding.step, symptom=finding.symptom, path=finding.path)
+            same = [m for m in fault.recording.training.misuses if (m.kind, m.at.line) == (found.kind, found.at.line)]
+            told = _misuse_finding(fault.trace, found, len(same))
+            return replace(told, symptom=finding.symptom, path=finding.path)
     if _never_updated(fault.trace):
         return replace(_no_update(fault.trace), symptom=finding.symptom)
     step = _ignored_check(fault)
@@ -169,7 +170,7 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     step = recording.step_of(found.position)
     if found.kind == "bypass":
         title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"
-        explanation, fix = _why_bypassed(recording, found)
+        explanation, fix = _why_bypassed(found)
         step = next(
             (recording.step_of(s.step_position) for s in recording.sinks if s.step_position > found.position), step
         )
@@ -203,12 +204,9 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
     )
 
 
-def _why_bypassed(recording: Recording, found: Misuse) -> tuple[str, Fix]:
+def _why_bypassed(found: Misuse) -> tuple[str, Fix]:
     """How gradients came to an optimizer with the loss scale on them, and what to do."""
-    step, history = recording.step_of(found.position), recording.training
-    unscaled = [u.position for u in history.unscales if recording.step_of(u.position) == step]
-    later = [x for x in history.losses if x.scaled and recording.step_of(x.position) == step]
-    if unscaled and any(min(unscaled) < loss.position < found.position for loss in later):
+    if found.unscaled:
         return (
             "scaler.unscale_ ran before the last backward pass of the step: what that pass added still bears the scale, "
             "and scaler.step does not divide a second time.",
