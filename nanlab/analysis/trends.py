@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.history import Place, Series
-from nanlab.trace.recording import BACKWARD, Recording
+from nanlab.trace.recording import BACKWARD, FLAGS, NOGRAD, OPTIMIZER, PHASE, Recording
 
 Array = npt.NDArray[np.float64]
 End = Literal["overflow", "underflow"]
@@ -25,6 +26,7 @@ LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of flo
 CLIMBED = 3.0  # bits that a result must have climbed within the window
 CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
 FARTHEST = 48.0  # steps: what lies further ahead is not told
+MOST_CARRIED = 256  # operations upstream in which what is carried from step to step is looked for
 DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
 
 
@@ -224,6 +226,23 @@ def growth(series: Series, column: int) -> float:
         return 0.0
     ends = max(1, min(3, len(known) // 3))
     return float(np.median(known[-ends:]) - np.median(known[:ends]))
+
+
+def carried(recording: Recording, position: int) -> bool:
+    """Whether a result is made of a large one of an earlier step that is no parameter: a hidden state, an average."""
+    now, seen, waiting = recording.step_of(position), {position}, [position]
+    for at in islice(waiting, MOST_CARRIED):
+        row = recording.row(at)
+        if recording.step_of(at) < now:
+            stats = recording.stats(at)
+            large = stats is not None and max(abs(stats.min or 0.0), abs(stats.max or 0.0)) > 2.0**LARGE
+            if large and row is not None and row[PHASE] != OPTIMIZER and not row[FLAGS] & NOGRAD:
+                return True
+            continue
+        new = [p for p in recording.parents(at) if p >= 0 and p not in seen]
+        seen.update(new)
+        waiting += new
+    return False
 
 
 def growing_origins(series: Series, column: int, hops: int = 12, sign: float = 1.0) -> list[int]:

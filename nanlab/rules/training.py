@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from nanlab.analysis.clipping import USUAL, clipping
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.rates import finite_at_rate, last_finite_rate
 from nanlab.analysis.training import (
     Runaway,
     optimizer_step_at,
@@ -20,9 +19,10 @@ from nanlab.analysis.training import (
 )
 from nanlab.analysis.updates import closure_adds_up, depends_on_gradient, enlarged_gradients
 from nanlab.formats import format_of
-from nanlab.history import OptimizerStep, Place
+from nanlab.history import Place
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
+from nanlab.rules._rates import NOT_NEGATIVE, SCALE_FREE, bad_rate
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
 from nanlab.trace.training_frames import parameter_columns
@@ -70,7 +70,7 @@ def learning_rate(fault: Fault) -> Finding | None:
     step = optimizer_step_at(recording, origin.position)
     bad = bool(fault.row[FLAGS] & LITERAL) if step is None else not all(map(_finite, step.rates))
     if bad and in_update(fault):
-        return _bad_rate(fault, step)
+        return bad_rate(fault, step, learning_rate.explanation)
     away = _drove_away(fault)
     if away is None or _explodes(fault, away) or _enlarged(fault, away):
         return None
@@ -238,6 +238,8 @@ def _uncleared(fault: Fault, away: Runaway) -> bool:
 
 
 def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
+    if away.rate is not None and away.rate < 0.0:
+        return [NOT_NEGATIVE]
     if _decays(away):
         return [Fix("a weight decay below 2 / learning rate", f"weight_decay={0.01:g}")]
     if _uncleared(fault, away):
@@ -245,7 +247,7 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
         return [Fix(cleared, "optimizer.zero_grad()")]
     if not away.optimizer and not depends_on_gradient(fault.recording, away.place, away.op, fault.position):
         return [_SIGN_FIX]
-    fixes = [_clip_fix(fault)]
+    fixes = [] if away.optimizer in SCALE_FREE and not away.deep else [_clip_fix(fault)]
     if away.rate:
         fixes.append(_rate_fix(fault, away, away.rate))
     return fixes if away.deep else fixes[::-1]
@@ -269,34 +271,6 @@ def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
     limit, growth = stable
     title = f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before, which stops there"
     return Fix(title, f"lr={limit / 2:.1g}")
-
-
-def _last_rate(fault: Fault) -> list[Fix]:
-    """The last good rate, where the update is finite with it."""
-    rate = last_finite_rate(fault.recording, fault.position)
-    if rate is None or not finite_at_rate(fault.recording, fault.position, rate):
-        return []
-    code = 'if not math.isfinite(group["lr"]):\n    group["lr"] = last  # the last rate that was a number'
-    return [Fix(f"keep the last rate, {rate:.3g}, where the schedule gives no number", code, verified=True)]
-
-
-def _bad_rate(fault: Fault, step: OptimizerStep | None) -> Finding:
-    rate = next((r for r in step.rates if r is None or not math.isfinite(r)), None) if step else None
-    shown = "not a real number" if rate is None else f"{rate:g}"
-    return replace(
-        fault.finding,
-        cause="learning-rate",
-        title=f"the learning rate is {shown}",
-        explanation=f"{learning_rate.explanation} Here the schedule gave the bad value, and the update spread it to every parameter; loss and gradients were finite.",
-        phase="optimizer",
-        fixes=[
-            *_last_rate(fault),
-            Fix(
-                "guard the schedule against a length of zero, a step of zero and steps past its end",
-                "progress = min(step, total) / max(total, 1)",
-            ),
-        ],
-    )
 
 
 RULES = (exploding_gradient, learning_rate)

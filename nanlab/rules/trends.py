@@ -1,4 +1,4 @@
-"""Results that grow or shrink step after step until their dtype cannot hold them: told before they do, and explained when they have."""
+"""Results that grow or shrink step after step until their dtype cannot hold them: told before, and explained after."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from nanlab.analysis.training import place_text, where
-from nanlab.analysis.trends import End, Forecast, forecasts, growing_origins, growth
+from nanlab.analysis.trends import End, Forecast, carried, forecasts, growing_origins, growth
 from nanlab.formats import format_of
 from nanlab.history import Series
 from nanlab.rules._evidence import plural
@@ -25,8 +25,12 @@ MOST_TOLD = 3
 ENLARGED = 1.5  # a constant factor from which on it is named
 LARGE_FACTOR = 16.0  # and from which on it should be divided out
 CONSTANT = 0.05  # bits between the largest and the smallest ratio of two results that bear a constant one
-HOPS = 12  # operations upstream in which it is looked for
+HOPS = 12  # operations upstream
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
+_OF_STATE = Fix(
+    "what is carried from step to step is multiplied by more than one: a factor of at most one, or a bound",
+    "state = state.clamp(-1e4, 1e4)",
+)
 _PRODUCTS = frozenset("mm bmm baddbmm addmm matmul einsum dot".split())
 _SCALES = frozenset(
     "mm bmm baddbmm addmm matmul dot mul div sum pow square _to_copy linalg_vector_norm _cdist_forward sub add".split()
@@ -262,7 +266,9 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
     """A result grew from step to step until it left the range of its dtype."""
-    if fault.row is None or fault.kind != "operation" or not fault.low or fault.backward or fault.name not in _SCALES:
+    if fault.row is None or fault.kind != "operation" or fault.backward or fault.name not in _SCALES:
+        return None
+    if not fault.low and (fault.name in ("div", "pow") or not carried(fault.recording, fault.position)):
         return None
     series = fault.recording.training.series
     column = _column(fault, series)
@@ -278,7 +284,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         cause="dtype-overflow",
         title=title,
         explanation=f"{dtype_overflow.explanation} {story(fault.recording, column)}".strip(),
-        fixes=_fixes(fault.recording, column),
+        fixes=_fixes(fault.recording, column) if fault.low else [_OF_STATE],
     )
 
 
