@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nanlab.analysis.fixes import (
+    FRESH_MOMENTS,
     MISSING,
     Tried,
     allocation,
@@ -74,7 +75,9 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
         return [Tried(*raised, None)] if raised is not None else []
     if finding.cause in MISSING:
         op = operation_of(trace.recording, _forward_row(trace.recording, finding.position))
-        return _undistorted(try_out(op, MISSING[finding.cause](op), text, finding.line)) if op is not None else []
+        if op is None:
+            return [Tried(FRESH_MOMENTS, None, None)] if "optimizer's state" in finding.title else []
+        return _undistorted(try_out(op, MISSING[finding.cause](op), text, finding.line))
     if finding.cause in BEYOND_ONE_OPERATION:
         return []
     if finding.cause == "uninitialised-memory":

@@ -18,7 +18,7 @@ from nanlab.analysis.fixes._infinities import INFINITIES
 from nanlab.analysis.fixes._inplace import out_of_place
 from nanlab.analysis.fixes._masking import backward_lines
 from nanlab.analysis.fixes._matrices import MATRICES
-from nanlab.analysis.fixes._missing import MISSING
+from nanlab.analysis.fixes._missing import FRESH_MOMENTS, MISSING
 from nanlab.analysis.fixes._onward import followed
 from nanlab.analysis.fixes._operation import Operation, operation_of
 from nanlab.analysis.fixes._parameters import parameters
@@ -89,7 +89,7 @@ def try_out(
     for candidate in candidates:
         if op.custom:
             candidate = replace(candidate, title=f"in {op.custom}.backward: {candidate.title}")
-        spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line)
+        spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line, op.alike)
         spelled = spelled or _written_in_place(op, candidate, text, line)
         if spelled is None and candidate.only_spelled:
             continue
@@ -196,12 +196,13 @@ def _in_backward(op: Operation, candidate: Candidate, text: str) -> Rewritten | 
     return next(iter(written.values())) if len(written) == 1 else None
 
 
-def _rewritten(candidate: Candidate, text: str, line: int) -> Rewritten | None:
-    line = candidate.line or line
+def _rewritten(candidate: Candidate, text: str, line: int, alike: Sequence[bool] = ()) -> Rewritten | None:
+    if candidate.line not in (0, line):
+        line, alike = candidate.line, ()
     if candidate.rewriter is not None:
         return candidate.rewriter(text, line)
     for form in candidate.forms:
-        found = rewrite(text, line, form.spellings, form.text)
+        found = rewrite(text, line, form.spellings, form.text, alike=alike)
         if found is not None:
             return found
     return None
@@ -229,6 +230,7 @@ def _sample(op: Operation) -> tuple[list[object], torch.Tensor | None]:
 
 
 __all__ = [
+    "FRESH_MOMENTS",
     "MISSING",
     "Candidate",
     "Operation",

@@ -27,6 +27,21 @@ def _cast_to_half(node: ast.AST) -> Found | None:
     return None if "dev" in named else Found(found.operands[:1])  # of what failed it is a dtype
 
 
+def copied(op: Operation) -> list[Candidate]:
+    """A copy into a tensor of a dtype that cannot hold the value: a teacher, an average or a buffer in half precision."""
+    into, value = (*op.operands[:2], None, None)[:2]
+    if not isinstance(into, torch.Tensor) or not isinstance(value, torch.Tensor) or not op.low:
+        return []
+    return [
+        Candidate(
+            "keep what is written to in float32",
+            (),
+            lambda a, b: op.plain(a.float(), b),
+            snippet="teacher.float()   # whatever holds the copy; or .bfloat16(), whose range is that of float32",
+        )
+    ]
+
+
 def cast(op: Operation) -> list[Candidate]:
     """A cast to a dtype that cannot hold the value."""
     dtype = op.options.get("dtype")

@@ -17,7 +17,7 @@ from nanlab.analysis.fixes._masking import masked_divisors
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._quotients import QUOTIENT
 from nanlab.analysis.fixes._range import bounded_factors, only_product, wide
-from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called
+from nanlab.analysis.fixes._rewriting import Found, Spelling, binary, called, is_number
 from nanlab.analysis.fixes._trial import ceiling
 
 
@@ -188,7 +188,7 @@ def scaled_mask(op: Operation) -> list[Candidate]:
     x, y = (*op.operands[:2], None, None)[:2]
     if op.backward or not isinstance(x, Tensor) or isinstance(y, Tensor) or not y or not x.is_floating_point():
         return []
-    if not bool(torch.isfinite(x).all()) or float(x.min()) > -torch.finfo(x.dtype).max / 8:
+    if not _is_masked(x):
         return []
     sign, kind = ("/", ast.Div) if op.name == "div" else ("*", ast.Mult)
     floor = MASK if MASK / abs(y) < ceiling(x.dtype) and MASK * abs(y) < ceiling(x.dtype) else 1e3
@@ -196,10 +196,29 @@ def scaled_mask(op: Operation) -> list[Candidate]:
     return [
         Candidate(
             f"a finite mask of {-floor:.0f}, which can be scaled",
-            forms((binary(kind), called(op.name, arity=2)), text),
+            forms((_by_number(kind), called(op.name, arity=2)), text),
             lambda a, b: op.plain(a.clamp_min(-floor), b),
         )
     ]
+
+
+def _is_masked(x: Tensor) -> bool:
+    """Whether all that is very low is one number: what grew step by step is not."""
+    limit = torch.finfo(x.dtype).max / 8
+    low = x[x <= -limit]
+    return bool(torch.isfinite(x).all()) and low.numel() > 0 and bool((low == low.min()).all() and x.max() < limit)
+
+
+def _by_number(kind: type[ast.operator]) -> Spelling:
+    """A product (or quotient) of something and a number, the number last."""
+
+    def match(node: ast.AST) -> Found | None:
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, kind):
+            return None
+        turned = kind is ast.Mult and is_number(node.left)
+        return Found((node.right, node.left) if turned else (node.left, node.right))
+
+    return match
 
 
 def impossible_both(op: Operation) -> list[Candidate]:

@@ -131,6 +131,15 @@ def infinite_mask(op: Operation) -> list[Candidate]:
     ]
 
 
+FRESH_MOMENTS = Candidate(
+    "load the optimizer's state of the checkpoint that the weights are of, or begin with a fresh one",
+    (),
+    None,
+    snippet="optimizer.state.clear()   # before the first step",
+    why="it concerns the program, not one operation",
+)
+
+
 MISSING: dict[str, Callable[[Operation], list[Candidate]]] = {
     "nan-in-input": missing_input,
     "inf-in-input": missing_input,

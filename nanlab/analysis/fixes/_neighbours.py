@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import islice
 
-from nanlab.trace.recording import BACKWARD, FLAGS, LINE, NODE, NOGRAD, OP, PHASE, RECOMPUTE, Recording
+from nanlab.trace.recording import BACKWARD, CALL, FLAGS, LINE, NODE, NOGRAD, OP, PHASE, RECOMPUTE, Recording
 
 MOVES = frozenset(
     "view reshape expand unsqueeze squeeze permute transpose t select slice clone detach diagonal".split()
@@ -30,6 +30,28 @@ _MOST = 16
 def checkpointed(recording: Recording, row: tuple[int, ...]) -> bool:
     """Whether this line ran again in a backward pass, or will: activation checkpointing."""
     return any(other[PHASE] == RECOMPUTE and other[LINE] == row[LINE] for _, other in recording.rows())
+
+
+def alike(recording: Recording, position: int) -> tuple[bool, ...]:
+    """Of the calls of this operator in one run of its line, in order: whether each takes tensors where this one does.
+
+    ``r + g * m * x`` with a number ``g`` has two products, and only the second is one of two tensors.
+    """
+    calls = [*reversed(_same_run(recording, position, -1)), position, *_same_run(recording, position, 1)]
+    own = {slot for _, slot in recording.operands(position)}
+    return tuple(own <= {slot for _, slot in recording.operands(call)} for call in calls)
+
+
+def _same_run(recording: Recording, position: int, direction: int) -> list[int]:
+    """The calls of the same operator next to a row, up to the first row of another line."""
+    row, found, at = recording.row(position), list[int](), position + direction
+    while row is not None and len(found) < _MOST and at >= 0 and (other := recording.row(at)) is not None:
+        if recording.places[other[LINE]] != recording.places[row[LINE]]:
+            break
+        if other[OP] == row[OP] and other[CALL] == at:
+            found.append(at)
+        at += direction
+    return found
 
 
 def divides(recording: Recording, position: int) -> bool:

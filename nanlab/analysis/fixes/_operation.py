@@ -20,7 +20,7 @@ from nanlab.analysis.fixes._following import (
     same_elsewhere,
     usual_gradient,
 )
-from nanlab.analysis.fixes._neighbours import checkpointed, divides, logarithm_after, trap
+from nanlab.analysis.fixes._neighbours import alike, checkpointed, divides, logarithm_after, trap
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._onward import Path, paths_after
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
@@ -72,6 +72,9 @@ class Operation:
     twice: bool = False  # its second derivative failed
     module: str = ""  # whose forward it belongs to
     hooked: bool = False  # its saved tensors go through hooks, as under activation checkpointing
+    alike: tuple[
+        bool, ...
+    ] = ()  # calls of the operator in this run of the line: which take tensors where this one does
 
     @property
     def x(self) -> Tensor:
@@ -130,6 +133,7 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         onward=paths_after(recording, call),
         makers=before,
         module=recording.modules.items[row[MODULE]],
+        alike=alike(recording, call),
     )
 
 

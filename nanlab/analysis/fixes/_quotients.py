@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from nanlab import safe
+from nanlab.analysis.fixes._arguments import keyword
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, number
 from nanlab.analysis.fixes._elementwise import as_float32, forms, together
 from nanlab.analysis.fixes._epsilons import epsilon_in_float32
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Spelling, binary, called, keyword
+from nanlab.analysis.fixes._rewriting import Spelling, binary, called
 from nanlab.analysis.fixes._trial import ceiling
 
 QUOTIENT: tuple[Spelling, ...] = (binary(ast.Div), called("div", "divide", "true_divide", arity=2))

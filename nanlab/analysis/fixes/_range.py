@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, number
-from nanlab.analysis.fixes._casts import cast
+from nanlab.analysis.fixes._casts import cast, copied
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._inlining import mean_of
 from nanlab.analysis.fixes._operation import Operation
@@ -287,6 +287,7 @@ RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {
     "sum": averaged,
     **dict.fromkeys(("div", "true_divide"), scaled_down),
     "_to_copy": cast,
+    "copy": copied,
 }
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanlab.analysis.fixes._arguments import keyword, without
 from nanlab.analysis.fixes._candidate import MASK, Candidate, Form, number
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, Spelling, called, keyword, without
+from nanlab.analysis.fixes._rewriting import Found, Spelling, called
 
 FUNCTIONAL = "torch.nn.functional"
 LAYER_EPS = 1e-5  # torch's own default

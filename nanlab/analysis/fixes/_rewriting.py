@@ -95,13 +95,19 @@ def power(node: ast.AST) -> Found | None:
 
 
 def rewrite(
-    text: str, line: int, spellings: Sequence[Spelling], form: str, page: Page | None = None
+    text: str,
+    line: int,
+    spellings: Sequence[Spelling],
+    form: str,
+    page: Page | None = None,
+    alike: Sequence[bool] = (),
 ) -> Rewritten | None:
     """Write every expression on a line that has one of the spellings in another form; None if there is none.
 
     text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they stand, ``{X}``,
     ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
-    the comma before them, ``{args}`` without it. page: of the text, where it is at hand.
+    the comma before them, ``{args}`` without it. page: of the text, where it is at hand. alike: of the expressions, in the
+    order in which they are computed, which to rewrite; all, where it is not as many as there are.
     """
     page = page or Page.of(text)
     if page is None:
@@ -111,11 +117,18 @@ def rewrite(
         found = next((f for spelling in spellings if (f := spelling(node)) is not None), None)
         if found is not None:
             spots[node] = found
+    if len(alike) == len(spots) and any(alike):
+        spots = {node: spots[node] for node, wanted in zip(sorted(spots, key=_finished), alike, strict=True) if wanted}
     if not spots:
         return None
     outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
     changed = page.replaced([(n, page.render(n, spots, form)) for n in outer])
     return replace(changed, nested=len(outer) < len(spots))
+
+
+def _finished(node: ast.AST) -> tuple[int, int, int, int]:
+    """Sorts expressions as they are computed: the one that ends first, of two the inner one."""
+    return node.end_lineno, node.end_col_offset, -node.lineno, -node.col_offset  # type: ignore[attr-defined]
 
 
 def whole_line(text: str, line: int) -> Rewritten | None:
@@ -129,29 +142,6 @@ def whole_line(text: str, line: int) -> Rewritten | None:
     except SyntaxError:
         return None
     return Rewritten(line, line, code) if code else None
-
-
-def keyword(*names: str) -> Spelling:
-    """A keyword argument ``name=value`` of one of these names, whose value is looked up rather than written there."""
-
-    def match(node: ast.AST) -> Found | None:
-        if isinstance(node, ast.keyword) and node.arg in names and isinstance(node.value, ast.Name | ast.Attribute):
-            return Found((node.value,))
-        return None
-
-    return match
-
-
-def without(spelling: Spelling, *keywords: str) -> Spelling:
-    """The same, less these keyword arguments."""
-
-    def match(node: ast.AST) -> Found | None:
-        found = spelling(node)
-        if found is None:
-            return None
-        return Found(found.operands, tuple(a for a in found.rest if getattr(a, "arg", None) not in keywords))
-
-    return match
 
 
 def _inside(inner: ast.AST, outer: ast.AST) -> bool:

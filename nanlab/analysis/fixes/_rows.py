@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from nanlab import safe
+from nanlab.analysis.fixes._arguments import keyword, without
 from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, MOST_TRIED, Candidate, Form, default_eps, eps_for, number
+from nanlab.analysis.fixes._directions import zero_direction
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._masking import finite_mask
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, called, keyword, without
+from nanlab.analysis.fixes._rewriting import Found, called
 
 FUNCTIONAL = "torch.nn.functional"
-SMALL = 1e-3  # standard deviation of weights that are to be next to nothing
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
@@ -132,23 +133,6 @@ def normalised(op: Operation) -> list[Candidate]:
 
 def _constant_along(y: Tensor, dim: int) -> bool:
     return bool((y == y.narrow(dim, 0, 1)).all()) if y.shape[dim] else False
-
-
-def zero_direction(op: Operation) -> list[Candidate]:
-    """weight_norm of a layer of zeros: it takes no eps, so the layer has to begin with something else."""
-    weight, dims = op.operands[0], op.operands[2:]  # the dimension only where it is not the first
-    if op.backward or bool(weight.any()):
-        return []
-    small = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)).to(weight) * SMALL
-    return [
-        Candidate(
-            f"begin with weights of standard deviation {number(SMALL)} instead of zeros",
-            (),
-            op.plain,
-            snippet=f"torch.nn.init.normal_(layer.weight, std={number(SMALL)})   # before weight_norm(layer)",
-            operands=(small, torch.norm_except_dim(small, 2, *(dims or (0,))), *dims),
-        )
-    ]
 
 
 def _vectors(t: Tensor, dim: int | Sequence[int] | None) -> Tensor:
