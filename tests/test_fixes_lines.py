@@ -1,0 +1,186 @@
+"""A fix in the words of the user's line: of several operations on it, only those of the kind that failed are written otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.rules import Finding
+
+Make = Callable[[], tuple[nn.Module | None, Callable[[int], torch.Tensor]]]
+
+
+def told(make: Make, steps: int) -> Finding:
+    torch.manual_seed(0)
+    model, step = make()
+    with nanlab.watch(model, on_fault="record") as trace:
+        for i in range(steps):
+            step(i)
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+def codes(finding: Finding) -> list[str]:
+    return [fix.code for fix in finding.fixes if fix.verified]
+
+
+def targets() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+    """Q-learning: a state without any move left is multiplied by 0 to be rid of it."""
+    net = nn.Linear(4, 3)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def step(i: int) -> torch.Tensor:
+        done = torch.tensor([0.0, 0.0, float(i == 2)])
+        legal = torch.ones(3, 3, dtype=torch.bool).logical_and(done[:, None] == 0)
+        best = net(torch.randn(3, 4)).detach().masked_fill(~legal, -math.inf).amax(1)
+        gamma = 0.9
+        target = 1.0 + gamma * (1 - done) * best
+        loss = (net(torch.randn(3, 4))[:, 0] - target).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def moments() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+    """Adam by hand without an epsilon; the first division on the line is by a number."""
+    net = nn.Linear(2, 2)
+    m, v = torch.zeros(2, 2), torch.zeros(2, 2)
+
+    def step(i: int) -> torch.Tensor:
+        net.zero_grad()
+        loss = net(torch.tensor([[1.0, 0.0]])).sum()
+        loss.backward()
+        with torch.no_grad():
+            m.lerp_(net.weight.grad, 0.1)
+            v.lerp_(net.weight.grad.square(), 0.001)
+            net.weight.sub_(0.1 * (m / (1 - 0.9 ** (i + 1))) / v.sqrt())
+        return loss
+
+    return net, step
+
+
+def ratios() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+    """Importance weights from probabilities that were kept in half precision."""
+    net = nn.Linear(2, 2)
+    kept = torch.tensor([0.5, 1e-9]).half()
+
+    def step(i: int) -> torch.Tensor:
+        logp = net(torch.ones(1, 2)).log_softmax(1)[0]
+        loss = (logp.exp() / kept.float()).mean()
+        loss.backward()
+        return loss
+
+    return net, step
+
+
+def test_factor_that_is_a_number_is_left_alone() -> None:
+    assert any(
+        "gamma * (1 - done)) * best.masked_fill(" in code and "masked_fill(gamma == 0" not in code
+        for code in codes(told(targets, 3))
+    )
+
+
+def test_divisor_that_is_a_number_is_left_alone() -> None:
+    found = codes(told(moments, 1))
+    assert any("v.sqrt().clamp_min(" in code for code in found)
+    assert not any("(1 - 0.9 ** (i + 1)).clamp_min" in code or "safe.div(m," in code for code in found)
+
+
+def test_divisor_that_was_made_float_is_no_number() -> None:
+    assert any("kept.float().clamp_min(" in code for code in codes(told(ratios, 1)))
+
+
+def scaled_state(maximum: float) -> Make:
+    def make() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+        net = nn.Linear(2, 2)
+        opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+        state = torch.ones(1, 2)
+
+        def step(i: int) -> torch.Tensor:
+            nonlocal state
+            state = maximum * state.detach() + net(torch.ones(1, 2)).tanh()
+            loss = (state / (1 + state.detach().abs())).sum()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            return loss
+
+        return net, step
+
+    return make
+
+
+def test_state_that_is_carried_and_grows_is_told_from_a_mask_that_is_scaled() -> None:
+    found = told(scaled_state(900.0), 15)
+    assert (found.cause, found.op) == ("dtype-overflow", "mul") and "grew from" in found.title
+    assert "carried from step to step" in found.fixes[0].title
+    assert not any("mask" in fix.title for fix in found.fixes)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_clipping_is_advised_only_where_the_size_of_a_gradient_matters(optimizer: str) -> None:
+    def make() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+        net = nn.Linear(2, 1)
+        opt = getattr(torch.optim, optimizer)(net.parameters(), lr=1e25)
+
+        def step(i: int) -> torch.Tensor:
+            loss = net(torch.randn(8, 2)).sub(1.0).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            return loss
+
+        return net, step
+
+    found = told(make, 40)
+    assert found.cause == "learning-rate"
+    assert any("clip the gradient's norm" in fix.title for fix in found.fixes) == (optimizer == "SGD")
+
+
+def test_negative_rate_is_told_to_stay_above_zero() -> None:
+    def make() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+        net = nn.Linear(2, 1)
+        opt = torch.optim.SGD(net.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 - t)
+
+        def step(i: int) -> torch.Tensor:
+            loss = net(torch.randn(8, 2)).sub(1.0).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            schedule.step()
+            return loss
+
+        return net, step
+
+    found = told(make, 60)
+    assert found.cause == "learning-rate"
+    assert [fix.code for fix in found.fixes] == ['group["lr"] = max(rate, 0.0)']
+
+
+def test_second_optimizer_that_steps_past_the_scaler_is_sent_through_it() -> None:
+    first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+    opts = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (first, second)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    torch.manual_seed(0)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(3):
+            x = torch.randn(8, 3)
+            opts[0].zero_grad()
+            scaler.scale(first(x).square().mean()).backward()
+            scaler.step(opts[0])
+            opts[1].zero_grad()
+            scaler.scale(second(x).square().mean()).backward()
+            opts[1].step()
+            scaler.update()
+    found = trace.culprit
+    assert found is not None and found.cause == "scaler-misuse"
+    assert "micro-batch" not in found.fixes[0].title and "scaler.step(optimizer)" in found.fixes[0].code
