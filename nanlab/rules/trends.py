@@ -27,10 +27,8 @@ LARGE_FACTOR = 16.0  # and from which on it should be divided out
 CONSTANT = 0.05  # bits between the largest and the smallest ratio of two results that bear a constant one
 HOPS = 12  # operations upstream
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
-_OF_STATE = Fix(
-    "what is carried from step to step is multiplied by more than one: a factor of at most one, or a bound",
-    "state = state.clamp(-1e4, 1e4)",
-)
+_TITLE = "what is carried from step to step is multiplied by more than one: a factor of at most one, or a bound"
+_OF_STATE = Fix(_TITLE, "state = state.clamp(-1e4, 1e4)")
 _PRODUCTS = frozenset("mm bmm baddbmm addmm matmul einsum dot".split())
 _SCALES = frozenset(
     "mm bmm baddbmm addmm matmul dot mul div sum pow square _to_copy linalg_vector_norm _cdist_forward sub add".split()
@@ -268,11 +266,10 @@ def dtype_overflow(fault: Fault) -> Finding | None:
     """A result grew from step to step until it left the range of its dtype."""
     if fault.row is None or fault.kind != "operation" or fault.backward or fault.name not in _SCALES:
         return None
-    if not fault.low and (fault.name in ("div", "pow") or not carried(fault.recording, fault.position)):
-        return None
-    series = fault.recording.training.series
-    column = _column(fault, series)
+    series, column = fault.recording.training.series, _column(fault)
     if column is None or growth(series, column) < GROWN:
+        return None
+    if not fault.low and (fault.name in ("div", "pow") or not carried(fault.recording, fault.position)):
         return None
     values = series.table[: int(np.searchsorted(series.steps, fault.position, side="right")), column]
     finite = values[np.isfinite(values)]
@@ -288,10 +285,11 @@ def dtype_overflow(fault: Fault) -> Finding | None:
     )
 
 
-def _column(fault: Fault, series: Series) -> int | None:
+def _column(fault: Fault) -> int | None:
     """The series of the result that failed."""
     if fault.row is None:
         return None
+    series = fault.recording.training.series
     op = fault.recording.ops.items[fault.row[OP]]
     for column, place in enumerate(series.places):
         if place.op == op and place.line == fault.row[LINE] and np.isposinf(series.table[:, column]).any():
