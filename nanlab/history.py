@@ -94,7 +94,7 @@ class Flush:
     """An operation whose non-zero operands all became zero, and what that cost; one for each place and victim."""
 
     at: Place
-    cost: Literal["gradient", "update", "tensor"]
+    cost: Literal["gradient", "update", "value", "tensor"]  # value: of a result that the gradient came back through
     name: str  # of the parameter
     numel: int
     largest: float  # magnitude among the operands that were lost

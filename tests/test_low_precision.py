@@ -186,3 +186,42 @@ def test_weight_decay_of_float32_masters_is_not_said_to_be_lost_in_their_half_co
 def test_what_holds_an_average_is_told_by_what_it_is() -> None:
     assert "ema = " in findings("t341")[0].fixes[0].code
     assert "decay**k" in findings("t341")[0].fixes[1].code
+
+
+def low_rank(size: float, steps: int) -> nanlab.Trace:
+    """A correction by two small factors in half, beside a path that learns whatever becomes of it."""
+    torch.manual_seed(0)
+    base = nn.Linear(8, 4).half()
+    a, b = (nn.Parameter((size * torch.randn(shape)).half()) for shape in ((8, 2), (2, 4)))
+    whole = nn.ModuleList([base, nn.ParameterList([a, b])])
+    opt = torch.optim.SGD(whole.parameters(), lr=1e-2)
+    with nanlab.watch(whole, on_fault="record") as trace:
+        for _ in range(steps):
+            x = torch.randn(16, 8).half()
+            opt.zero_grad()
+            (base(x) + 10 * (x @ (a @ b))).float().square().mean().backward()
+            opt.step()
+    return trace
+
+
+def test_a_result_that_is_lost_in_every_step_is_an_error_though_gradients_come_back_through_it() -> None:
+    culprit = low_rank(2e-5, steps=4).culprit
+    assert culprit is not None and (culprit.cause, culprit.op, culprit.step) == ("dtype-underflow", "mm", 0)
+    assert culprit.title.startswith("mm flushes all 32 values to zero in float16: all its values are lost")
+
+
+@pytest.mark.parametrize(("size", "steps", "severities"), [(2e-5, 2, ["warning"]), (0.1, 4, [])])
+def test_a_result_that_is_lost_in_a_step_or_two_is_a_warning_at_most(
+    size: float, steps: int, severities: list[str]
+) -> None:
+    assert [f.severity for f in low_rank(size, steps).findings if f.cause == "dtype-underflow"] == severities
+
+
+def test_the_square_of_an_error_that_has_become_small_is_no_error() -> None:
+    net = nn.Linear(2, 1).half()
+    x, y = torch.ones(8, 2).half(), net(torch.ones(8, 2).half()).detach()
+    with nanlab.watch(net, on_fault="record") as trace:
+        for _ in range(4):
+            error = net(x) - y + 1e-4
+            (error * error).mean().backward()
+    assert "error" not in {f.severity for f in trace.findings}

@@ -19,6 +19,7 @@ from nanlab.trace.recording import (
     DTYPE,
     FACTOR,
     FLAGS,
+    FORWARD,
     NODE,
     OP,
     OPTIMIZER,
@@ -39,6 +40,7 @@ NEAR = 4.0  # times what rounds to zero: the typical size up to which a sum of p
 QUOTIENTS = frozenset(("div", "div_", "_foreach_div_"))
 INVERSES = frozenset("rsqrt rsqrt_ reciprocal reciprocal_ pow pow_".split())  # quotients whose dividend is 1
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
+SEVERAL = 8  # elements from which on a lost result is more than a small term of a sum
 MOST_CANDIDATES = 64  # flushes that are looked into in one step
 MOST_VISITS = 4000  # rows that are walked over for one victim
 
@@ -173,8 +175,17 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
             if slot and operand in zero and (culprit := _reaches(recording, operand, lost, zero)) is not None:
                 blamed.add(culprit)
                 _note(rows, history, culprit, "update", recording.parameter_names[owner])
+    differentiated = set(rows.meta[rows.meta[:, PHASE] == BACKWARD, NODE].tolist()) - {-1}
     for position in lost - blamed:
-        _note(rows, history, position, "tensor", "")
+        _note(rows, history, position, "value" if _matters(rows, position, differentiated) else "tensor", "")
+
+
+def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
+    """Whether what was lost is a result of several values in the graph of the loss. Squares vanish where a fit converges."""
+    recording, row = rows.recording, rows.meta[position - rows.start]
+    read = [source for source, _ in recording.operands(position)]
+    several = recording.stats(position).numel >= SEVERAL and len(set(read)) == len(read)
+    return bool(several and row[PHASE] == FORWARD and row[NODE] in differentiated)
 
 
 def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
@@ -208,7 +219,7 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
     key = (place.op, place.line, place.module, cost, name)
     known, numel = history.flushes.get(key), recording.stats(position).numel
     if known is not None:
-        known.numel += numel if cost == "tensor" and known.last == end and known.count == 1 else 0
+        known.numel += numel if cost in ("value", "tensor") and known.last == end and known.count == 1 else 0
         known.count += known.last != end
         known.last = end
         return

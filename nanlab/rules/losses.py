@@ -17,6 +17,7 @@ from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
+SEVERAL = 3  # steps
 NEARLY_ALL = 0.9  # share of the values of a result from which a loss is worth a warning
 
 
@@ -35,6 +36,14 @@ def _steps_since(trace: Trace, position: int) -> int:
 def lasts(trace: Trace, flushes: Sequence[Flush]) -> bool:
     """Whether a loss of signal recurs, rather than come with a batch now and then."""
     return max(f.count for f in flushes) >= LASTING * _steps_since(trace, min(f.first for f in flushes))
+
+
+def always(trace: Trace, flushes: Sequence[Flush]) -> bool:
+    """Whether something was lost in each of several steps, the first among them: it is not that a fit has converged."""
+    first, recording = min(f.first for f in flushes), trace.recording
+    earliest = min((recording.step_of(loss.position) for loss in recording.training.losses), default=-1)
+    steps = _steps_since(trace, first)
+    return recording.step_of(first) == earliest and steps >= SEVERAL and max(f.count for f in flushes) >= steps
 
 
 def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Finding:
@@ -112,7 +121,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
     """
     groups: dict[tuple[str, int], list[Flush]] = {}
     for flush in trace.recording.training.flushes.values():
-        if flush.overflow and flush.cost != "tensor":
+        if flush.overflow and flush.cost in ("gradient", "update"):
             groups.setdefault((flush.at.op, flush.at.line), []).append(flush)
     for flushes in groups.values():
         first = min(flushes, key=lambda f: f.first)

@@ -17,9 +17,11 @@ from nanlab.history import Flush
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
-from nanlab.rules.losses import NEARLY_ALL, in_part, lasts
+from nanlab.rules.losses import NEARLY_ALL, always, in_part, lasts
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES, Recording
+
+COSTLY = ("gradient", "update")  # of a parameter: its whole gradient or update
 
 
 @rule(
@@ -46,11 +48,11 @@ def dtype_underflow(trace: Trace) -> Iterator[Finding]:
     """Values too small for the dtype became exact zeros: nothing is learned there, and nothing says so."""
     flushes = [flush for flush in trace.recording.training.flushes.values() if not flush.overflow]
     lines = trace.recording.places
-    told = {(flush.at.op, lines[flush.at.line][1]) for flush in flushes if flush.cost != "tensor"}
+    told = {(flush.at.op, lines[flush.at.line][1]) for flush in flushes if flush.cost in COSTLY}
     measured = {key: positions for key, positions in _flushed_whole(trace).items() if key not in told}
     groups: dict[tuple[str, Any, str], list[Flush]] = {}
     for flush in flushes:
-        if flush.cost != "tensor":  # the operations of a deep net's layers take turns
+        if flush.cost in COSTLY:  # the operations of a deep net's layers take turns
             groups.setdefault(("", lines[flush.at.line][:2], flush.cost), []).append(flush)
         elif (flush.at.op, lines[flush.at.line][1]) not in told | measured.keys():
             groups.setdefault((flush.at.op, flush.at.line, flush.cost), []).append(flush)
@@ -106,7 +108,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
 def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     recording = trace.recording
     flush = flushes[0]
-    harmful = cost != "tensor" and lasts(trace, _by_victim(flushes))
+    harmful = lasts(trace, _by_victim(flushes)) if cost in COSTLY else cost == "value" and always(trace, flushes)
     names = list(dict.fromkeys(f.name for f in flushes if f.name))
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     loses = {
