@@ -25,7 +25,7 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
         following: set[int] = set()
         for at in level:
             vectors = set(around.parents(at)) if around.op_at(at) in NORMS | {"hypot"} else rooted(around, at)
-            if vectors and _nowhere_zero(around, at):
+            if vectors and nowhere_zero(around, at):
                 continue  # what it was multiplied with made the divisor 0
             if vectors:
                 found |= vectors
@@ -37,7 +37,7 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
     return found
 
 
-def _nowhere_zero(around: Neighbourhood, position: int) -> bool:
+def nowhere_zero(around: Neighbourhood, position: int) -> bool:
     """Whether a row is known to hold no zero."""
     stats = around.recording.stats(position)
     return stats is not None and stats.known and not stats.zero

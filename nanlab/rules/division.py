@@ -6,7 +6,7 @@ import torch
 
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
-from nanlab.rules._norms import NORMS, measured, normalises, squared
+from nanlab.rules._norms import NORMS, measured, normalises, nowhere_zero, squared
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 from nanlab.rules.powers import power_of_tiny
 
@@ -54,16 +54,12 @@ def _divisor_slot(fault: Fault) -> int:
     return 2 if fault.forward == "addcdiv" else 1
 
 
-def lineage_of(fault: Fault) -> list[str]:
-    """The operators from which the divisor (or the radicand) was made, the nearest first."""
-    row = _divisor_row(fault)
-    return [op for _, op in fault.upstream(row)] if row != -1 else []
-
-
 def centred_squares(fault: Fault) -> bool:
     """Whether a root or divisor came from a mean of squared deviations: a variance by hand."""
     row = _divisor_row(fault)
     for at, op in fault.upstream(row) if row != -1 else ():
+        if nowhere_zero(fault, at):
+            continue
         if op in _DEVIATIONS:
             return True
         if op == "mean":
@@ -78,11 +74,16 @@ def _subtracts_mean(fault: Fault, position: int) -> bool:
     return any(fault.op_at(p) == "mean" for p in fault.parents(position))
 
 
+def _by_length(fault: Fault, row: int) -> bool:
+    """Whether a norm that is 0 somewhere is among what a divisor was made from."""
+    return fault.forward in NORMS or any(op in NORMS and not nowhere_zero(fault, at) for at, op in fault.upstream(row))
+
+
 def of_norm(fault: Fault) -> bool:
     """Whether something was divided by its own length: a norm, the root of a sum of squares, a magnitude."""
-    if fault.calls("normalize", "cosine_similarity") and fault.forward in _QUOTIENTS | NORMS:
-        return True
     row = _divisor_row(fault)
+    if fault.calls("normalize", "cosine_similarity") and fault.forward in _QUOTIENTS | NORMS and _by_length(fault, row):
+        return True
     vectors = squared(fault, row) if fault.forward == "rsqrt" else measured(fault, row)
     dividend = fault.operand_row(0) if fault.forward in _QUOTIENTS and _divisor_slot(fault) else -1
     return bool(vectors) and (dividend == -1 or normalises(fault, dividend, vectors))

@@ -59,13 +59,22 @@ def empty_reduction(fault: Fault) -> Match | None:
         )
     if any(o.numel() == 0 for o in fault.operands):
         return match(fault, f"{fault.name} of an empty tensor of shape {tuple(first.shape)} is NaN")
-    if fault.name == "div" and not fault.backward and fault.calls("cross_entropy", "nll_loss", "nanmean", "criterion"):
+    if fault.name == "div" and not fault.backward and _averages(fault):
         below = fault.at(fault.argument(1))
         if below is not None and len(below) and bool((below == 0).all()):
             return match(
                 fault, "0/0: no element counts, all are ignored", numerator=fault.argument(0), count=fault.argument(1)
             )
     return None
+
+
+def _averages(fault: Fault) -> bool:
+    """Whether a quotient is the mean that a loss, or nanmean, takes inside torch: of a sum that was made there."""
+    row = fault.operand_row(0)
+    if fault.op_at(row) not in ("sum", "nansum"):
+        return False
+    one = fault.numel_at(row) == 1
+    return fault.calls("nanmean") or (one and fault.calls("cross_entropy", "nll_loss", "criterion"))
 
 
 def _nothing_counted(fault: Fault) -> Match | None:

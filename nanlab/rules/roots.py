@@ -9,7 +9,7 @@ import torch
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, Match, rule
-from nanlab.rules.division import centred_squares, divisor, lineage_of, zeros
+from nanlab.rules.division import centred_squares, divisor, zeros
 
 Tensor = torch.Tensor
 _ROOTS = frozenset("sqrt rsqrt hypot _cdist_forward cdist _euclidean_dist _pdist_forward pdist".split())
@@ -128,7 +128,7 @@ def std_of_constant(fault: Fault) -> Match | None:
     root = fault.backward and fault.forward == "sqrt"
     if not (root or zeros(fault)) or (root and sqrt_at_zero.judge(fault) is None):
         return None
-    if not (centred_squares(fault) or {"std", "var"} & set(lineage_of(fault)[:5])):
+    if not centred_squares(fault):
         return None
     if root:
         return match(

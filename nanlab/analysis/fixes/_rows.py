@@ -87,13 +87,16 @@ def _unmask(op: Operation, dim: Any) -> list[Candidate]:
 # -- quotients of a vector by its norm ---------------------------------------------------------------------------------
 
 
+_LENGTHS = frozenset("linalg_vector_norm norm hypot sqrt pow abs".split())
+
+
 def normalised(op: Operation) -> list[Candidate]:
     """``F.normalize`` and ``x / x.norm(...)``, whose quotient failed."""
     x, y = (*op.operands, None, None)[:2]
     if op.backward or op.name != "div" or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.is_complex():
         return []
     dim = next((d for d in reversed(range(x.dim())) if y.dim() == x.dim() and _constant_along(y, d)), None)
-    if dim is None:
+    if dim is None or (len(op.makers) > 1 and not any(m.name in _LENGTHS for m in op.makers[1])):
         return []
     own = called("normalize")
     eps = number(max(default_eps(op.dtype), 1e-12))

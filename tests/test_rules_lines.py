@@ -1,0 +1,50 @@
+"""Causes on lines that hold more than one operation: what a line calls is not what failed on it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import nanlab
+from nanlab.rules import Finding
+
+ROWS = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+LABELS = torch.tensor([0, 1])
+ZERO = torch.zeros(())
+
+
+def culprit_of(trace: nanlab.Trace) -> Finding:
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda w: F.cross_entropy(w * ROWS / ZERO, LABELS),
+        lambda w: F.cross_entropy(w * ROWS / ROWS[:, 1:].sum(1, keepdim=True), LABELS),
+        lambda w: F.cosine_similarity(w * ROWS / ZERO, ROWS).sum(),
+        lambda w: (F.normalize(w * ROWS, dim=-1) / ZERO).sum(),
+        lambda w: (1 / F.normalize(w * ROWS, dim=-1)).sum(),
+        lambda w: (w * ROWS / (ROWS.std(-1) * LABELS).unsqueeze(-1)).sum(),
+    ],
+    ids=["temperature", "sum of a row", "cosine of a quotient", "unit over zero", "one over unit", "std times a count"],
+)
+def test_a_division_by_zero_is_one_whatever_else_its_line_calls(line) -> None:  # type: ignore[no-untyped-def]
+    w = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        line(w).backward()
+    finding = culprit_of(trace)
+    assert finding.cause == "div-by-zero"
+    assert not any("normalize(" in fix.code and "eps" in fix.code for fix in finding.fixes if fix.verified)
+
+
+def test_a_smoothed_loss_without_targets_and_a_unit_vector_of_zeros_are_told_as_before() -> None:
+    w = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        F.cross_entropy(w * ROWS, torch.full((2,), -100), label_smoothing=0.1).backward()
+    assert culprit_of(trace).cause == "empty-reduction"
+    with nanlab.watch(on_fault="record") as trace:
+        F.normalize((w * torch.zeros(2, 3)).half(), dim=-1).sum().backward()
+    assert culprit_of(trace).cause in ("norm-at-zero", "eps-underflow")
