@@ -113,6 +113,31 @@ def test_networks_that_a_helper_updates_in_turn_share_a_step() -> None:
     assert turns(whole, nets=2, rounds=3).steps.optimizer_steps.tolist() == [2, 2, 2]
 
 
+def paired(before_the_loop: bool) -> list[int]:
+    """Optimizer steps in each step of two networks that a loop over their optimizers updates."""
+    torch.manual_seed(0)
+    nets = nn.ModuleList(nn.Linear(4, 2) for _ in range(2))
+    opts = [torch.optim.SGD(net.parameters(), lr=0.01) for net in nets]
+    with nanlab.watch(nets) as trace:
+        for turn in range(4):
+            x = torch.randn(8, 4)
+            losses = [net(x).square().mean() for net in nets] if before_the_loop else []
+            for k, opt in enumerate(opts if before_the_loop else opts[turn % 2 :][:1]):
+                opt.zero_grad()
+                loss = losses[k] if before_the_loop else nets[turn % 2](x).square().mean()
+                loss.backward()
+                opt.step()
+    return list(trace.steps.optimizer_steps)
+
+
+def test_losses_that_are_computed_together_and_stepped_in_a_loop_share_a_step() -> None:
+    assert paired(before_the_loop=True) == [2] * 4
+
+
+def test_networks_that_take_turns_have_a_step_each() -> None:
+    assert paired(before_the_loop=False) == [1] * 4
+
+
 def test_a_loop_written_out_by_hand_has_a_step_for_each_call() -> None:
     assert turns(whole, nets=1, rounds=3).steps.optimizer_steps.tolist() == [1] * 6
 

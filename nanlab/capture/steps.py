@@ -36,6 +36,9 @@ class StepClock:
         self._stepped: set[int] = set()  # optimizers that have stepped in this step
         # Where a function called again from a later line made the last boundary, and the optimizers that had stepped before it.
         self._again: tuple[int, set[int]] = (0, set())
+        # The last turn of a loop that made a boundary: its index, its sequence number, the optimizers that had stepped before it.
+        self._turn: tuple[int, int, set[int]] = (0, 0, set())
+        self._over_turn = False  # whether a backward pass has reached over it since
         self.optimizer_seen = False
         self.backward_seen = False
 
@@ -59,7 +62,16 @@ class StepClock:
         if index >= len(self.starts):
             self._stepped |= before
         self._again = 0, set()
+        self._join_turn(optimizer)
         self._stepped.add(optimizer)
+
+    def _join_turn(self, optimizer: int) -> None:
+        """A loop over optimizers, whose losses were computed before it: each has its turn in one step."""
+        index, _, before = self._turn
+        if self._over_turn and index == len(self.starts) - 1 and before and optimizer not in before:
+            del self.starts[index]
+            self._stepped |= before
+        self._turn, self._over_turn = (0, 0, set()), False
 
     def updated(self, position: int) -> None:
         """A parameter was written by hand: where no optimizer steps, all since the loop first came round after the last such write is one step."""
@@ -88,6 +100,7 @@ class StepClock:
             self.backward_seen = True
             self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
         self._take_back(lambda seq, no_grad: seq > oldest)
+        self._over_turn = self._over_turn or self._turn[1] > oldest
         if accumulates:
             self._take_back(lambda seq, no_grad: seq > self._fresh, self._first_since_update())
         else:
@@ -129,6 +142,7 @@ class StepClock:
             if self.optimizer_seen:
                 self._tentative.clear()
             again = self.optimizer_seen and not goes_round(self._complete, now)
+            self._turn, self._over_turn = (len(self.starts), sequence, set() if again else self._stepped), False
             self._again, self._stepped = (len(self.starts), self._stepped) if again else (0, set()), set()
             if again or not self.optimizer_seen:
                 self._tentative.append((len(self.starts), sequence, no_grad))
