@@ -98,6 +98,23 @@ def test_divisor_that_was_made_float_is_no_number() -> None:
     assert any("kept.float().clamp_min(" in code for code in codes(told(ratios, 1)))
 
 
+def ignored() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+    """A loss under a short name, of which every target is ignored."""
+    net = nn.Linear(2, 3)
+    ce = nn.functional.cross_entropy
+
+    def step(i: int) -> torch.Tensor:
+        loss = ce(net(torch.ones(4, 2)), torch.full((4,), -100))
+        loss.backward()
+        return loss
+
+    return net, step
+
+
+def test_function_that_was_given_a_short_name_is_recognised() -> None:
+    assert any("net(torch.ones(4, 2))" in code and 'reduction="sum"' in code for code in codes(told(ignored, 1)))
+
+
 def scaled_state(maximum: float) -> Make:
     def make() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
         net = nn.Linear(2, 2)

@@ -26,7 +26,7 @@ from nanlab.analysis.fixes._powers import POWERS
 from nanlab.analysis.fixes._quotients import QUOTIENTS, of_reciprocal
 from nanlab.analysis.fixes._range import RANGE, allocation
 from nanlab.analysis.fixes._reductions import REDUCTIONS
-from nanlab.analysis.fixes._rewriting import Rewritten, rewrite, whole_line
+from nanlab.analysis.fixes._rewriting import Rewritten, rewrite
 from nanlab.analysis.fixes._rows import ROWS, normalised, support
 from nanlab.analysis.fixes._scales import (
     gradients_among,
@@ -35,6 +35,7 @@ from nanlab.analysis.fixes._scales import (
     raised_before_cast,
     scaled_operation,
 )
+from nanlab.analysis.fixes._scope import whole_line
 from nanlab.analysis.fixes._trial import Trial, attempt, sampled
 from nanlab.analysis.fixes._updates import updates
 

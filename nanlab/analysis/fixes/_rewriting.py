@@ -131,19 +131,6 @@ def _finished(node: ast.AST) -> tuple[int, int, int, int]:
     return node.end_lineno, node.end_col_offset, -node.lineno, -node.col_offset  # type: ignore[attr-defined]
 
 
-def whole_line(text: str, line: int) -> Rewritten | None:
-    """A line as it stands; None where it is no whole statement."""
-    page = Page.of(text)
-    if page is None or not 0 < line <= len(page.lines):
-        return None
-    code = page.uncommented(line).decode().strip()
-    try:
-        ast.parse(code if not code.startswith("return") else f"def f():\n    {code}")
-    except SyntaxError:
-        return None
-    return Rewritten(line, line, code) if code else None
-
-
 def _inside(inner: ast.AST, outer: ast.AST) -> bool:
     return any(n is inner for n in ast.walk(outer))
 
@@ -172,6 +159,20 @@ def _bracketed(text: str) -> bool:
     return False
 
 
+def _unaliased(tree: ast.Module) -> ast.Module:
+    """The tree, in which calls name what a module's function is called there: ``ce = F.cross_entropy``, then ``ce(z, y)``."""
+    bound = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Attribute)]
+    known = {
+        n.targets[0].id: n.value.attr
+        for n in bound
+        if isinstance(n.targets[0], ast.Name) and isinstance(n.value, ast.Attribute) and _is_module(n.value.value)
+    }
+    for node in ast.walk(tree) if known else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            node.func.id = known.get(node.func.id, node.func.id)
+    return tree
+
+
 @dataclass(frozen=True)
 class Page:
     """A file's lines (as UTF-8, in which ast counts columns) and its tree."""
@@ -183,7 +184,7 @@ class Page:
     @staticmethod
     def of(text: str) -> Page | None:
         try:
-            return Page([line.encode() for line in text.splitlines()], ast.parse(text))
+            return Page([line.encode() for line in text.splitlines()], _unaliased(ast.parse(text)))
         except (SyntaxError, ValueError):
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from nanlab.analysis.fixes._rewriting import Page
+from nanlab.analysis.fixes._rewriting import Page, Rewritten
 
 
 @dataclass(frozen=True)
@@ -54,3 +54,16 @@ def _binds(node: ast.AST, name: str) -> bool:
     elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
         targets = [node.target]
     return any(isinstance(n, ast.Name) and n.id == name for t in targets for n in ast.walk(t))
+
+
+def whole_line(text: str, line: int) -> Rewritten | None:
+    """A line as it stands; None where it is no whole statement."""
+    page = Page.of(text)
+    if page is None or not 0 < line <= len(page.lines):
+        return None
+    code = page.uncommented(line).decode().strip()
+    try:
+        ast.parse(code if not code.startswith("return") else f"def f():\n    {code}")
+    except SyntaxError:
+        return None
+    return Rewritten(line, line, code) if code else None
