@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
@@ -75,3 +78,18 @@ def test_the_angle_between_unit_vectors_is_no_norm_at_zero() -> None:
         ).sum().backward()
     finding = culprit_of(trace)
     assert (finding.cause, finding.op, finding.phase) == ("inverse-function-at-edge", "acos", "backward")
+
+
+@pytest.mark.parametrize("line", ['m * float("-inf")', "-torch.inf * m", "m.half() * -torch.inf"])
+def test_a_mask_times_an_infinity_is_told_and_given_a_finite_number(line: str, tmp_path: Path) -> None:
+    names = {"torch": torch, "w": torch.ones((), requires_grad=True), "m": torch.ones(2, 2).triu(1)}
+    file = tmp_path / "masked.py"
+    file.write_text(
+        f"scores = w * torch.ones(2, 2)\nbias = {line}\ntorch.softmax(scores + bias, -1)[:, 0].sum().backward()\n"
+    )
+    with nanlab.watch(on_fault="record") as trace:
+        exec(compile(file.read_text(), str(file), "exec"), names)
+    finding = culprit_of(trace)
+    assert (finding.cause, finding.op, finding.line) == ("zero-times-inf", "mul", 2)
+    assert "3 elements of 4 became NaN" in finding.title
+    assert any(fix.verified and fix.code.endswith(("* -10000", "* -1000")) for fix in finding.fixes)

@@ -9,6 +9,7 @@ import torch
 from nanlab.formats import format_of
 from nanlab.rules._evidence import match, number, plural, verb
 from nanlab.rules._fault import Fault
+from nanlab.rules._products import TIMES, became_nan, cancels, infinite_number
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 
 Tensor = torch.Tensor
@@ -153,27 +154,18 @@ def zero_times_inf(fault: Fault) -> Match | None:
     """
     if fault.backward and fault.forward in _RUNS:
         return _other_factors(fault)
-    if fault.name not in _PRODUCTS or not _infinite_operands(fault) or _cancels(fault):
+    if fault.name == "mul" and infinite_number(fault):
+        return match(fault, f"0 times an infinity: {became_nan(fault)}", TIMES)
+    if fault.name not in _PRODUCTS or not _infinite_operands(fault) or cancels(fault):
         return None
     values = [v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None]
     zeros = any(bool((v == 0).any()) for v in values) if len(values) > 1 else True
     if fault.name == "addmm" and not zeros:
         return None
     what = "inf / inf" if fault.name == "div" else "0 × inf"
-    title = f"{what} in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
-    return match(fault, title, columns=fault.named_operands)
+    return match(fault, f"{what} in {fault.name}: {became_nan(fault)}", columns=fault.named_operands)
 
 
-def _cancels(fault: Fault) -> bool:
-    """Whether a product of matrices is NaN although no 0 of the one meets an infinity of the other: its terms cancel."""
-    if fault.name not in _MATRICES or len(fault.operands) < 2:
-        return False
-    x, y = fault.operands[-2:]
-    met = (x == 0).double() @ y.isinf().double() + x.isinf().double() @ (y == 0).double()
-    return not bool(met.any())
-
-
-_MATRICES = frozenset("mm bmm baddbmm mv dot".split())
 _RUNS = frozenset("prod cumprod".split())
 _OTHERS = (
     "The derivative of a product in one of its factors is the product of the others, which torch takes from those before "
@@ -226,10 +218,9 @@ def inf_minus_inf(fault: Fault) -> Match | None:
             f"{fault.name} of an infinity has no value: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
         )
         return match(fault, title, columns=fault.named_operands)
-    if fault.name not in _SUMS and not _cancels(fault):
+    if fault.name not in _SUMS and not cancels(fault):
         return None
-    title = f"inf - inf in {fault.name}: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
-    return match(fault, title, columns=fault.named_operands)
+    return match(fault, f"inf - inf in {fault.name}: {became_nan(fault)}", columns=fault.named_operands)
 
 
 # -- finite masks that overflow ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,6 +25,8 @@ from nanlab.analysis.fixes._trial import ceiling
 def product(op: Operation) -> list[Candidate]:
     """0 times infinity."""
     x, y = op.operands
+    if isinstance(x, Tensor) and isinstance(y, float) and math.isinf(y):
+        return _mask_times(op, x, y)
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         return wide(op)
     if not bool(torch.isinf(y).any() or torch.isinf(x).any()):
@@ -49,6 +52,33 @@ def product(op: Operation) -> list[Candidate]:
         Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
         Candidate(finite, forms(spelled, low), bounded),
     ]
+
+
+def _mask_times(op: Operation, mask: Tensor, infinity: float) -> list[Candidate]:
+    """A mask of zeros and ones multiplied with an infinity."""
+    bound = math.copysign(MASK if ceiling(op.dtype) > MASK else 1e3, infinity)
+    return [
+        Candidate(
+            f"a finite number, {bound:.0f}, in the place of the infinity",
+            (Form((_by_infinity,), f"{{X}} * {bound:.0f}"),),
+            lambda m, _: m * bound,
+        ),
+        Candidate(
+            "the infinity only where the mask is not 0",
+            (Form((_by_infinity,), "torch.where({X} != 0, {y}, 0.0)"),),
+            lambda m, y: torch.where(m != 0, y, 0.0),
+        ),
+    ]
+
+
+def _by_infinity(node: ast.AST) -> Found | None:
+    """``mask * float("-inf")``, either way round: the mask and the infinity."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return None
+    for mask, other in ((node.left, node.right), (node.right, node.left)):
+        if "inf" in ast.unparse(other).lower():
+            return Found((mask, other))
+    return None
 
 
 _DIVIDE = ("div", "reciprocal")
