@@ -30,6 +30,7 @@ from nanlab.stats._jit import (
     float32_from,
     greatest,
     helper,
+    inlined,
     pointer_uint32,
 )
 from nanlab.stats._scan import INTEGERS, LONG, SINGLES, WORD, add, filled, less, more
@@ -158,7 +159,7 @@ def count_alike(bins, size, magnitude, total, squares):
     bins[0] += np.uint32(size)
 
 
-@helper
+@inlined
 def scan(address, size, scratch_address):
     """As ``_scan.scan``."""
     low, high, nonzero, total, squares = reduce_block(address, size)
