@@ -11,6 +11,7 @@ import torch
 from nanlab.errors import TypeMismatchError
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+HALF_PRECISION = frozenset((torch.float16, torch.bfloat16))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from nanlab.analysis.skipping import scale_of
 from nanlab.analysis.training import place_text
 from nanlab.capture.silent import CASTS
 from nanlab.errors import UsageError
-from nanlab.formats import FloatFormat, format_of
+from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, LINE, NODE, OP, PHASE, VIEW, Recording
 
@@ -23,7 +23,6 @@ KEPT = 1e-3  # share of the values up to which flushing is no loss
 LOW = (
     2  # binary exponents above the smallest subnormal in which values must lie for zeros beside them to be flushed ones
 )
-NARROW = (torch.float16, torch.bfloat16)
 # Operations whose result is zero only where an operand is, but for rounding.
 PRODUCTS = frozenset(
     """mm bmm addmm baddbmm mul div sum mean convolution_backward gelu_backward silu_backward tanh_backward
@@ -102,7 +101,7 @@ class _Pass:
                 continue
             dtype = recording.dtypes.items[row[DTYPE]]
             gradients = [s for s, _ in recording.operands(position) if s >= started]
-            if dtype in NARROW and gradients:
+            if dtype in HALF_PRECISION and gradients:
                 loss = _loss(recording, position, recording.ops.items[row[OP]], dtype)
                 if loss is not None and loss.share > KEPT:
                     found[position] = loss

@@ -6,10 +6,10 @@ from bisect import bisect_left
 from operator import attrgetter
 
 import numpy as np
-import torch
 
 from nanlab.capture.following import StepRows
 from nanlab.capture.silent import CASTS, outputs
+from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
 from nanlab.trace.recording import (
     BACKWARD,
@@ -33,7 +33,6 @@ FOLLOWS = frozenset("add_ sub_ lerp_ _foreach_add_ _foreach_sub_ _foreach_lerp_"
 BLENDS = frozenset("add lerp _foreach_add _foreach_lerp".split())
 SCALES = frozenset("mul_ _foreach_mul_".split())  # what may be done to an average before the parameter is added
 CARRIES = CASTS | frozenset("mul sub detach alias clone view _foreach_mul _foreach_sub".split())
-NARROW = (torch.float16, torch.bfloat16)
 MOST_HOPS = 12
 STEPS_BACK = 2  # training steps in which a parameter that is averaged was updated last
 MOST = 2000  # averages
@@ -83,7 +82,9 @@ def stands_still(recording: Recording, position: int) -> bool | None:
 def _candidates(rows: StepRows, history: History) -> list[int]:
     """Rows of half precision, outside of graphs and optimizers, that add something in place, or add two values."""
     names, dtypes, meta = rows.recording.ops.items, rows.recording.dtypes.items, rows.meta
-    narrow = np.array([d in NARROW for d in dtypes])[meta[:, DTYPE]]
+    if HALF_PRECISION.isdisjoint(dtypes):
+        return []
+    narrow = np.array([d in HALF_PRECISION for d in dtypes])[meta[:, DTYPE]]
     plain = narrow & (meta[:, PHASE] != BACKWARD) & (meta[:, NODE] < 0)
     inplace = meta[:, FLAGS] & INPLACE != 0
     adds, blends = (np.array([n in kind for n in names])[meta[:, OP]] for kind in (FOLLOWS, BLENDS))
@@ -179,7 +180,7 @@ def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
 def _is_update(recording: Recording, position: int) -> None:
     """Count a row among the updates, as that of an average inside of a module is."""
     chunk = recording.chunks[-1]
-    at = (position - chunk.start) * WIDTH + 1
+    at = (position - chunk.start) * WIDTH + PHASE
     if chunk.meta[at] in (FORWARD, OTHER):
         chunk.meta[at] = OPTIMIZER
 
@@ -189,6 +190,4 @@ def _named(recording: Recording, position: int, name: str) -> int:
     row = recording.row(position)
     assert row is not None
     shape = "x".join(map(str, recording.shapes.items[row[SHAPE]])) or "scalar"
-    recording.parameter_names.append(f"the average of {name} ({shape})")
-    recording.parameter_kinds.append("buffer")
-    return len(recording.parameter_names) - 1
+    return recording.new_owner(f"the average of {name} ({shape})", "buffer")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from nanlab.capture.following import StepRows
+from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
 from nanlab.trace.recording import DTYPE, FLAGS, INPLACE, LINE, OP, SHAPE, Recording
 
 ADDS = frozenset(("add", "sub"))
-NARROW = (torch.float16, torch.bfloat16)
 
 
 def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
     """(number, row) of single numbers to which another was added, and to which the step before had added one as well."""
     recording, meta = rows.recording, rows.meta
-    narrow = np.array([d in NARROW for d in recording.dtypes.items])[meta[:, DTYPE]]
+    if HALF_PRECISION.isdisjoint(recording.dtypes.items):
+        return []
+    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[meta[:, DTYPE]]
     adds = np.array([n in ADDS for n in recording.ops.items])[meta[:, OP]] & (meta[:, FLAGS] & INPLACE == 0)
     single = np.array([s in ((), (1,)) for s in recording.shapes.items])[meta[:, SHAPE]]
     found = []
@@ -40,9 +41,4 @@ def _named(recording: Recording, position: int) -> int:
     """The number of a count that is new."""
     row = recording.row(position)
     assert row is not None
-    recording.parameter_names.append(f"the count at line {recording.places[row[LINE]][1]}")
-    recording.parameter_kinds.append("buffer")
-    return len(recording.parameter_names) - 1
-
-
-__all__ = ["counts"]
+    return recording.new_owner(f"the count at line {recording.places[row[LINE]][1]}", "buffer")

@@ -9,7 +9,7 @@ from nanlab.capture.averages import averages, stands_still
 from nanlab.capture.counts import counts
 from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.silent import CASTS, outputs
-from nanlab.formats import format_of
+from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.history import History, ParameterStep, Standstill
 from nanlab.stats import TensorStats
 from nanlab.trace.columns import stat_columns
@@ -23,7 +23,6 @@ BLENDS = frozenset(("add", "sub", "lerp"))
 COUNTS = frozenset(("add", "add_", "sub", "sub_"))
 SUMS = frozenset("add sub addcdiv addcmul lerp".split())  # in place or not, of one tensor or of a list
 KEEPS = frozenset("mul detach alias clone view".split())  # what may be done to a parameter besides
-NARROW = (torch.float16, torch.bfloat16)
 MOST_HOPS = 12  # operations between what was read of a parameter and what is written back
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
@@ -91,9 +90,9 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     dtype, op = recording.dtypes.items[row[DTYPE]], recording.ops.items[row[OP]]
     if dtype == torch.float32 and _is_counter(recording, position):
         return _full_count(recording, position)
-    if dtype not in NARROW or op not in ADDS:
+    if dtype not in HALF_PRECISION or op not in ADDS:
         found = _blended(recording, position) if op == "copy_" else None
-        back = op == "copy_" and found is None and dtype in NARROW
+        back = op == "copy_" and found is None and dtype in HALF_PRECISION
         return _written_back(recording, position, start) if back else found
     operands, targets = recording.operands(position), outputs(recording, row[CALL])
     before = [recording.stats(s) for s, slot in operands if slot % targets == row[OUTPUT]]
@@ -116,7 +115,7 @@ def _blended(recording: Recording, position: int) -> bool | None:
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
     row = recording.row(made[0][0]) if made and made[0][0] >= 0 else None
-    low = row is not None and recording.dtypes.items[row[DTYPE]] in NARROW
+    low = row is not None and recording.dtypes.items[row[DTYPE]] in HALF_PRECISION
     if row is None or not low or after is None or recording.ops.items[row[OP]] not in BLENDS:
         return None
     whole = [(_unscaled(recording, part), recording.stats(part)) for part, _ in recording.operands(made[0][0])]
@@ -134,7 +133,7 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
     at, added, widened = recording.operands(position)[-1][0], False, False
     for _ in range(MOST_HOPS):
         row = recording.row(at) if at >= start else None
-        if row is None or recording.dtypes.items[row[DTYPE]] in NARROW:
+        if row is None or recording.dtypes.items[row[DTYPE]] in HALF_PRECISION:
             break
         op, targets = recording.ops.items[row[OP]].removeprefix("_foreach_").rstrip("_"), outputs(recording, row[CALL])
         own = [source for source, slot in recording.operands(at) if slot % targets == row[OUTPUT]]
@@ -189,7 +188,7 @@ def _vanished_factor(recording: Recording, position: int) -> str:
         if made is None or factor is None or factor.numel != 1 or not factor.zero:
             continue
         dtype = recording.dtypes.items[made[DTYPE]]
-        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in NARROW:
+        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in HALF_PRECISION:
             return str(dtype).removeprefix("torch.")
     return ""
 

@@ -115,9 +115,7 @@ class TrainingRecorder:
         owner = self._owners.get(storage._cdata)
         recording = self.ops.recording
         if owner is None or (owner < 0):
-            owner = self._owners[storage._cdata] = len(recording.parameter_names)
-            recording.parameter_names.append(name)
-            recording.parameter_kinds.append(kind)
+            owner = self._owners[storage._cdata] = recording.new_owner(name, kind)
             self.ops.own(tensor, owner)
         return owner
 

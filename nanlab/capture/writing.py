@@ -24,6 +24,7 @@ from nanlab.trace.recording import (
     NOGRAD,
     OPTIMIZER,
     OTHER,
+    PHASE,
     UNINIT,
     VIEW,
     WIDTH,
@@ -242,7 +243,7 @@ class Writing:
             else:
                 entry.parts = [position]
             entry.bad = entry.bad or bad
-        if self._grad and entry.owner < 0 and self.chunk.meta[-WIDTH + 1] == OPTIMIZER:
+        if self._grad and entry.owner < 0 and self.chunk.meta[-WIDTH + PHASE] == OPTIMIZER:
             entry.grad = True
 
     def _notice_owners(self, targets: list[Tensor], call: int, old: Tensor | None) -> None:
@@ -252,7 +253,7 @@ class Writing:
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None and entry.owner >= 0:
                 if not self.in_optimizer and not self.depth and not self.in_backward:
-                    at = (call + i - self.chunk.start) * WIDTH + 1
+                    at = (call + i - self.chunk.start) * WIDTH + PHASE
                     if self.chunk.meta[at] in (FORWARD, OTHER):
                         self.chunk.meta[at] = OPTIMIZER
                 self.wrote(entry, call + i, target, old if i == 0 else None)

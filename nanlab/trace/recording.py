@@ -111,13 +111,9 @@ class Recording:
     devices: Names = field(default_factory=lambda: Names("cpu"))
     places: list[tuple[str, int, str]] = field(default_factory=lambda: [("", 0, "")])
     status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
-    began: int = (
-        1 << 62
-    )  # position at which the first graph that went backward begins; before it the program was being built
+    began: int = 1 << 62  # where the first graph that went backward begins; before it the program was being built
     owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
-    undecided: bool = (
-        False  # gradients that overflow at the present loss scale may yet be skipped: nobody has taken them
-    )
+    undecided: bool = False  # gradients that overflow at the present loss scale may yet be skipped: nobody took them
     pending: bool = False  # some rows are still on their device: what is bad among them is not known yet
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
     sources: dict[int, Source] = field(default_factory=dict)
@@ -150,6 +146,12 @@ class Recording:
     def may_be_bad(self, position: int) -> bool:
         """Whether a row or source has a NaN or an infinity, or may turn out to have."""
         return self.pending or position in self.bad
+
+    def new_owner(self, name: str, kind: Literal["parameter", "buffer"]) -> int:
+        """The number of a parameter or buffer not seen before."""
+        self.parameter_names.append(name)
+        self.parameter_kinds.append(kind)
+        return len(self.parameter_names) - 1
 
     def new_number(self) -> int:
         """The number of the next source."""
@@ -271,7 +273,6 @@ __all__ = [
     "MOST_SINKS",
     "NODE",
     "NOGRAD",
-    "OK",
     "OP",
     "OPTIMIZER",
     "OTHER",
@@ -293,7 +294,6 @@ __all__ = [
     "Recording",
     "Shadow",
     "Sink",
-    "SinkKind",
     "Source",
     "pack_edge",
     "pack_row",

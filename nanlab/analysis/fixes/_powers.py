@@ -145,6 +145,40 @@ def _log_of_exp_less_one(node: ast.AST) -> Found | None:
     return called("expm1")(inside) if inside is not None else None
 
 
+# Logarithms of exponentials, which have a form that does not overflow.
+_LOGARITHMS = (
+    Candidate(
+        "softplus, which is log(1 + exp(x)) for every x",
+        forms(_log_one_plus_exp, "torch.nn.functional.softplus({x})"),
+        torch.nn.functional.softplus,
+        lambda t: torch.log1p(torch.exp(t)),
+        only_spelled=True,
+    ),
+    Candidate(
+        "|x| + softplus(-2|x|) - log 2, which is log cosh x for every x",
+        forms(_log_of("cosh"), f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})"),
+        lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
+        lambda t: torch.log(torch.cosh(t)),
+        only_spelled=True,
+    ),
+    Candidate(
+        "x + log(-expm1(-x)), the inverse of softplus, which is log(expm1(x)) for every x above 0",
+        forms(_log_of_exp_less_one, "({X} + torch.log(-torch.expm1(-{X})))"),
+        lambda t: t + torch.log(-torch.expm1(-t)),
+        lambda t: torch.log(torch.expm1(t)),
+        only_spelled=True,
+    ),
+    Candidate(
+        "logsumexp, which subtracts the largest exponent first",
+        (),
+        lambda t: torch.logsumexp(t, -1),
+        lambda t: torch.log(torch.exp(t).sum(-1)),
+        only_spelled=True,
+        rewriter=log_sum_exp_of,
+    ),
+)
+
+
 def exponential(op: Operation) -> list[Candidate]:
     """exp, sinh, cosh, expm1 of a large argument."""
     spelled = (called(op.name),)
@@ -159,37 +193,7 @@ def exponential(op: Operation) -> list[Candidate]:
     text = f"torch.{op.name}({{X}}.clamp({lower or 'max='}{bound}))"
     low = -float(bound) if lower else None
     found = [
-        Candidate(
-            "softplus, which is log(1 + exp(x)) for every x",
-            forms(_log_one_plus_exp, "torch.nn.functional.softplus({x})"),
-            torch.nn.functional.softplus,
-            lambda t: torch.log1p(torch.exp(t)),
-            only_spelled=True,
-        ),
-        Candidate(
-            "|x| + softplus(-2|x|) - log 2, which is log cosh x for every x",
-            forms(
-                _log_of("cosh"), f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})"
-            ),
-            lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
-            lambda t: torch.log(torch.cosh(t)),
-            only_spelled=True,
-        ),
-        Candidate(
-            "x + log(-expm1(-x)), the inverse of softplus, which is log(expm1(x)) for every x above 0",
-            forms(_log_of_exp_less_one, "({X} + torch.log(-torch.expm1(-{X})))"),
-            lambda t: t + torch.log(-torch.expm1(-t)),
-            lambda t: torch.log(torch.expm1(t)),
-            only_spelled=True,
-        ),
-        Candidate(
-            "logsumexp, which subtracts the largest exponent first",
-            (),
-            lambda t: torch.logsumexp(t, -1),
-            lambda t: torch.log(torch.exp(t).sum(-1)),
-            only_spelled=True,
-            rewriter=log_sum_exp_of,
-        ),
+        *_LOGARITHMS,
         Candidate(
             f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
         ),
