@@ -138,3 +138,47 @@ def test_of_many_steps_with_a_fault_only_so_many_are_kept_whole(monkeypatch: pyt
     counts = _steps_with_a_fault(60, 1).ops["step"].value_counts()
     assert (counts == rows).sum() == 5 + 1  # the first five with a fault, and the last step
     assert counts.get(0, 0) < rows and counts.get(40, 0) < rows
+
+
+def test_a_number_read_from_a_tensor_is_followed_into_what_is_computed_with_it() -> None:
+    x = torch.zeros(3)
+    w = torch.ones(3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        level = x.log().mean().item()  # read
+        (w * (2 * level)).sum().backward()
+    assert culprit(trace) == ("log", line_of("read"), "forward", "loss-inf")
+    assert trace.ops.loc[trace.ops.op == "mul", "status"].tolist() == ["carried", "carried"]
+
+
+def test_a_literal_made_of_numbers_read_from_tensors_is_followed_to_them() -> None:
+    w = torch.ones(2, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        share = float(torch.zeros(2).sum() / 0)  # read into a literal
+        (w * torch.tensor([1.0, share])).sum().backward()
+    assert culprit(trace) == ("div", line_of("read into a literal"), "forward", "loss-nan")
+
+
+def test_an_infinity_that_fills_or_masks_is_the_programs_own_whatever_was_read_before() -> None:
+    w = torch.ones(4, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        torch.zeros(1).log().item()
+        masked = w.masked_fill(torch.tensor([True, False, False, True]), float("-inf"))
+        masked.softmax(0)[1].backward()
+    assert trace.culprit is None
+    assert trace.ops.loc[trace.ops.op == "masked_fill", "status"].iloc[0] == "intended"
+
+
+def test_a_running_number_carries_its_poison_into_the_next_step() -> None:
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    baseline = 0.0
+    with nanlab.watch(layer, on_fault="record", keep=2) as trace:
+        for step in range(6):
+            rewards = torch.rand(8) * (step != 2)
+            loss = (layer(torch.randn(8, 4)).squeeze(1) * (rewards - baseline)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            baseline = 0.9 * baseline + 0.1 * rewards.max().log().item()  # of no reward
+    assert culprit(trace)[:2] == ("log", line_of("of no reward"))
+    assert trace.culprit is not None and trace.culprit.step == 3  # in which the loss shows it

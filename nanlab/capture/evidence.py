@@ -43,6 +43,13 @@ def has_nonfinite(tensor: Tensor) -> bool:
         return False
 
 
+def _takes_number(call: Call) -> bool:
+    """Whether a Python number that was read from a tensor, and is not finite, is among its operands."""
+    return not call.flags & LITERAL and any(
+        v.__class__ is float and v - v != 0.0 for v in (*call.args, *call.kwargs.values())
+    )
+
+
 class Evidence:
     """Judges the operations in which something non-finite came in or out, and keeps the operands of the guilty ones."""
 
@@ -96,6 +103,7 @@ class Evidence:
             call.plan.pointwise
             and not call.lost
             and not any(self._all_nan(s) for s in reads)  # an operand without a single number spoils every element
+            and not _takes_number(call)
             and self._fresh(call, call.targets[position - call.position])
         )
         if nan and not any(self._has_nan(s) for s in reads):

@@ -102,6 +102,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.opening: dict[int, int] = {}
         self.first_call = 1 << 62  # position at which an outermost module was first called
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
+        self._read_out = {}
         _active.add(self)
 
     def __enter__(self) -> Any:
@@ -130,9 +131,10 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
                 self.failed(error)
                 return func(*args, **kwargs)
         if plan.skip or self.off:
+            value = func(*args, **kwargs)
             if plan.reads_out and not self.off:
-                self._read_out(args[0], sys._getframe().f_back)
-            return func(*args, **kwargs)
+                self._note_read_out(args[0], value, sys._getframe().f_back)
+            return value
         frame = sys._getframe().f_back
         try:
             place = self.place(frame)
@@ -153,9 +155,10 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
             self.failed(error)
         return out
 
-    def _read_out(self, tensor: Tensor, frame: FrameType | None) -> None:
-        """A tensor is read as a Python number: somebody looks at it, and what is computed from that carries no gradient."""
+    def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
+        """A tensor was read as a Python number: somebody looks at it, and what is computed from that carries no gradient."""
         try:
+            self.note_number(tensor, value)
             if self.in_backward or self.in_optimizer:
                 return
             escapes, source = self.recording.escapes, self.source(tensor)

@@ -1,7 +1,9 @@
-"""What an operation reads: the row, or the source, behind each operand."""
+"""What an operation reads: the row, or the source, behind each operand, a Python number read from a tensor included."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from nanlab.capture.plans import Plan
 from nanlab.trace.recording import LITERAL, Chunk, Recording, Source
 
 Tensor = torch.Tensor
+# Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is filled with.
+_COMPUTES = frozenset("add add_ sub sub_ rsub mul mul_ div div_ pow pow_ addcmul_ addcdiv_ lerp_".split())
 
 
 class Reading:
@@ -23,6 +27,7 @@ class Reading:
     _grad: bool  # whether the running call reads a gradient
     _vague: bool  # whether the row found for an operand tells of more than its elements, or of others
     _lifting: bool  # whether it brings in a literal: torch.tensor([...])
+    _read_out: dict[str, int]  # the row from which a NaN, an "inf" or a "-inf" was last read as a Python number
 
     def read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
         """The sources of a call's tensor operands, in the order of its arguments."""
@@ -31,6 +36,7 @@ class Reading:
         if plan.uninitialised:
             return sources
         self._lifting = plan.lifts
+        strange = 0.0
         if plan.blind:
             args = args[1:]
         for value in args if not kwargs else (*args, *(v for k, v in kwargs.items() if k not in plan.writes)):
@@ -40,11 +46,37 @@ class Reading:
                 for item in value:
                     if isinstance(item, Tensor):
                         sources.append(self.source(item))
+                    elif item.__class__ is float and item - item != 0.0:
+                        strange = item
             elif value.__class__ is float and value - value != 0.0:
+                strange = value
+        if strange:  # not zero: NaN or infinite
+            origin = self._number_read(strange, plan.name in _COMPUTES)
+            if origin is None:
                 self._flags |= LITERAL
+            else:
+                sources.append(origin)
         if plan.copies and (args[0].is_conj() or args[0].is_neg()):  # the copy holds other numbers than the memory
             self._vague = True
         return sources
+
+    def note_number(self, tensor: Tensor, value: Any) -> None:
+        """Remember which row a non-finite Python number was read from: it may come back as a factor, a rate, a baseline."""
+        if value.__class__ is float and value - value != 0.0:
+            source = self.source(tensor)
+            if self.recording.may_be_bad(source):
+                self._read_out.pop(str(value), None)
+                self._read_out[str(value)] = source
+
+    def _number_read(self, value: float, computes: bool) -> int | None:
+        """The row that a non-finite Python number among the operands was read from, as far as can be told.
+
+        Python keeps no trace of it, so this is the last that was read: a NaN from any, for Python makes NaN of
+        infinities too; an infinity from one of its kind, and only to compute with.
+        """
+        if not self._read_out or (value == value and not computes):
+            return None
+        return next(reversed(self._read_out.values())) if value != value else self._read_out.get(str(value))
 
     def source(self, tensor: Tensor) -> int:
         """The row (or source, negative) that describes what a tensor holds now."""
@@ -105,6 +137,10 @@ class Reading:
         elif self._lifting:
             kind = "literal"
         number = self.new_source(tensor, kind, name)
+        if kind == "literal" and number in self.recording.bad and self.recording.stats(number).nan:
+            origin = self._number_read(math.nan, True)
+            if origin is not None:
+                self.recording.sources[number] = replace(self.recording.sources[number], parents=(origin,))
         entry = self.ledger.enter(storage)
         entry.last, entry.owner = number, owner
         entry.bad = self.chunk.stats.bad
