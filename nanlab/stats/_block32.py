@@ -11,6 +11,7 @@ from nanlab.stats import _layout as L
 from nanlab.stats._jit import (
     float32_bits,
     helper,
+    inlined,
     pointer_float32,
     pointer_uint8,
     pointer_uint16,
@@ -29,7 +30,7 @@ def widen_half(half):
     return np.uint32(sign | (subnormal if magnitude < np.uint32(0x400) else np.uint32(shifted + rebias)))
 
 
-@helper
+@inlined
 def take_change(new_address, old_address, change_address, size):
     """Write new less old values, and the new ones over the old ones."""
     new, old, change = pointer_float32(new_address), pointer_float32(old_address), pointer_float32(change_address)

@@ -27,6 +27,7 @@ from nanlab.stats._jit import (
     float32_from,
     greatest,
     helper,
+    inlined,
     kernel,
     least,
     pointer_float64,
@@ -77,7 +78,7 @@ def take_bin(bins, place):
     return count
 
 
-@helper
+@inlined
 def own_smallest_normal(kind, state):
     """Magnitude bits from which a value is normal in its own dtype."""
     if kind <= L.BFLOAT16 or kind == L.CHANGE:
@@ -87,7 +88,7 @@ def own_smallest_normal(kind, state):
     return pointer_uint32(state[L.FLOAT8_ADDRESS])[L.FLOAT8_TABLES * 256 + kind - L.FLOAT8]
 
 
-@helper
+@inlined
 def write_values(row, finite, lowest, highest, smallest, total, squares):
     """The five numbers over the finite elements; NaN where there is no such element."""
     for word in range(L.MIN, L.RMS + 1):

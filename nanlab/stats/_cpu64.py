@@ -15,6 +15,7 @@ from nanlab.stats._jit import (
     fast_helper,
     float64_from,
     helper,
+    inlined,
     kernel,
     pointer_float64,
     pointer_int64,
@@ -142,7 +143,7 @@ def magnitude_of(lowest, highest):
     return least if least > most else most
 
 
-@helper
+@inlined
 def write_values(state, finite, lowest, highest, smallest, mean, rms):
     """The five numbers over the finite elements; NaN where there is no such element."""
     values = pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH))

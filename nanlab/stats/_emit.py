@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 from nanlab.stats import _layout as L
-from nanlab.stats._jit import helper, pointer_int64
+from nanlab.stats._jit import helper, inlined, pointer_int64
 
 SUBNORMAL_BINS = 2 * 4096  # where the scratch keeps the exponents of subnormals: 64 positive, 64 negative
 
 
-@helper
+@inlined
 def is_full(state):
     """Whether the next row, or the bins that it might have, would not fit."""
     return state[L.NEXT_ROW] >= state[L.ROW_CAPACITY] or state[L.ARENA_NEXT] + L.MOST_BINS > state[L.ARENA_CAPACITY]
@@ -45,7 +45,7 @@ def append_subnormals(state, scratch, smallest_exponent):
             scratch[place] = 0
 
 
-@helper
+@inlined
 def begin_row(state, numel):
     """The row to write, cleared but for its size and the beginning of its bins."""
     row = pointer_int64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH))
@@ -56,7 +56,7 @@ def begin_row(state, numel):
     return row
 
 
-@helper
+@inlined
 def write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above):
     """The counts of a row, each element as often as it occurs."""
     times = state[L.TIMES]
@@ -65,7 +65,7 @@ def write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, belo
     row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
 
 
-@helper
+@inlined
 def end_row(state, row):
     """Note how many bins the row has, and move on; the count of NaN and inf."""
     row[L.BINS] = state[L.ARENA_NEXT] - row[L.FIRST_BIN]

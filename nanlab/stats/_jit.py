@@ -20,7 +20,7 @@ SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
 _LEAN: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 # Helpers are inlined into the kernels, and cached with them: nobody calls them from Python or C.
 helper = njit(no_cpython_wrapper=True, **_LEAN)
-# The largest of them, called in one place: compiled with its caller, and not once more by itself.
+# The largest of them, and the small ones that one place calls: compiled with the caller, and not once more by themselves.
 inlined = njit(no_cpython_wrapper=True, inline="always", **_LEAN)
 # For sums only, whose order LLVM may then choose.
 fast_helper = njit(no_cpython_wrapper=True, fastmath={"reassoc", "contract"}, **_LEAN)

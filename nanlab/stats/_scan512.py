@@ -29,7 +29,6 @@ from nanlab.stats._jit import (
     float32_bits,
     float32_from,
     greatest,
-    helper,
     inlined,
     pointer_uint32,
 )
@@ -133,7 +132,7 @@ def reduce_block(
     return found(types.int64, types.int64), generate
 
 
-@helper
+@inlined
 def least_magnitude(bits, size):
     """The least magnitude bits less one; a zero counts as the greatest."""
     small = NONE
@@ -143,7 +142,7 @@ def least_magnitude(bits, size):
     return small
 
 
-@helper
+@inlined
 def count_alike(bins, size, magnitude, total, squares):
     """Count elements that are zero or of one magnitude, by what they and their squares sum up to.
 
