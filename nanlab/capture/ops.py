@@ -180,7 +180,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
             return None
         if self.in_optimizer and not plan.optimizer_risk:
             return None
-        wanted = plan.inplace_risk and target.numel() <= 4096
+        wanted = plan.inplace_risk and target.numel() <= 4096 and (target.is_floating_point() or target.is_complex())
         if (
             not wanted
             and not self.in_optimizer
