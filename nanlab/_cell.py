@@ -1,15 +1,16 @@
-"""IPython's side of a watched cell: its first line is rewritten, its end is an event, what is not shown, and what is told."""
+"""IPython's side of a watched cell: its first line is rewritten, its end is an event, what of an error is shown, and what is told."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
-from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nanlab._progress import Progress
+from nanlab.capture import without_ours
 from nanlab.trace import Trace
 
 if TYPE_CHECKING:
@@ -66,38 +67,29 @@ class UntilCellEnds:
         self.shell.events.unregister("post_run_cell", self.leave)
 
 
-class Silenced:
-    """While in the ``with`` block, a cell that ends by ``signal`` shows no traceback; other handlers stay as they were.
-
-    IPython knows one table of custom handlers, so the one that was there is called for its own exceptions.
-    """
+class Showing:
+    """While in the ``with`` block, a cell that ends by ``signal`` shows no traceback, and one that ends otherwise none of our frames."""
 
     def __init__(self, shell: InteractiveShell, signal: type[BaseException]) -> None:
         self.shell = shell
         self.signal = signal
 
     def __enter__(self) -> None:
-        self.exceptions = self.shell.custom_exceptions
-        self.handler = self.shell.CustomTB
-        self.shell.custom_exceptions = (self.signal, *self.exceptions)
-        self.shell.CustomTB = MethodType(self.handle, self.shell)
+        self.original = self.shell.showtraceback
+        vars(self.shell)["showtraceback"] = self.show
 
-    def handle(
-        self,
-        shell: InteractiveShell,
-        kind: type[BaseException],
-        value: BaseException,
-        traceback: TracebackType | None,
-        tb_offset: int | None = None,
-    ) -> Any:
-        """Show nothing for our signal, and what would have been shown for the rest."""
-        if issubclass(kind, self.signal):
-            return []
-        return self.handler(kind, value, traceback, tb_offset)
+    def show(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        """As ``InteractiveShell.showtraceback``."""
+        kind, value, traceback = exc_tuple or sys.exc_info()
+        if kind is None or value is None:
+            self.original(exc_tuple, *args, **kwargs)
+        elif not issubclass(kind, self.signal):
+            self.original((kind, value, without_ours(traceback)), *args, **kwargs)
 
     def __exit__(self, *exc: object) -> None:
-        self.shell.custom_exceptions = self.exceptions
-        self.shell.CustomTB = self.handler
+        vars(self.shell).pop("showtraceback", None)
+        if getattr(self.original, "__self__", None) is not self.shell:  # somebody had put another in its place
+            vars(self.shell)["showtraceback"] = self.original
 
 
 @dataclass
@@ -107,7 +99,7 @@ class Run:
     watching: Any  # the context manager of watch(), entered
     trace: Trace
     options: Namespace
-    silenced: Silenced
+    showing: Showing
     end: UntilCellEnds
     progress: Progress
     armed: bool  # whether it was started for the cell, not by it
@@ -140,8 +132,11 @@ def failing_formatters(shell: InteractiveShell, failures: list[BaseException]) -
     def collect(exc_tuple: tuple[type[BaseException], BaseException, Any], *_: object, **__: object) -> None:
         failures.append(exc_tuple[1])
 
+    before = vars(shell).get("showtraceback")
     vars(shell)["showtraceback"] = collect
     try:
         yield
     finally:
         del vars(shell)["showtraceback"]
+        if before is not None:
+            vars(shell)["showtraceback"] = before

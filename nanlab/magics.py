@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 from torch import nn
 
-from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Run, Silenced, UntilCellEnds, cell_as_line, failing_formatters
+from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Run, Showing, UntilCellEnds, cell_as_line, failing_formatters
 from nanlab._completion import nanwatch_matcher
 from nanlab._models import find_model
 from nanlab._options import described, positive, variable
@@ -137,17 +137,17 @@ class NanMagics(Magics):
             trace = watching.__enter__()
         except NanlabError as error:
             raise UsageError(str(error)) from None
-        silenced = Silenced(self.shell, StepsDone)
-        silenced.__enter__()
+        showing = Showing(self.shell, StepsDone)
+        showing.__enter__()
         end = UntilCellEnds(self.shell, self.finish)
-        self.running = Run(watching, trace, options, silenced, end, progress, armed, doubled, before)
+        self.running = Run(watching, trace, options, showing, end, progress, armed, doubled, before)
 
     def abandon(self) -> None:
         """End the watch of the running cell without a report."""
         if self.running is not None:
             run, self.running = self.running, None
             run.watching.__exit__(None, None, None)
-            run.silenced.__exit__()
+            run.showing.__exit__()
             run.progress.end()
             run.end.cancel()
 
@@ -163,7 +163,7 @@ class NanMagics(Magics):
         run, self.running = self.running, None
         if run is None:
             return False
-        run.silenced.__exit__()
+        run.showing.__exit__()
         run.progress.end()
         error = result.error_in_exec if result is not None else None
         run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -161,6 +162,29 @@ def test_exception_of_the_users_own_keeps_its_traceback_and_line_number(cell: Ce
     assert isinstance(ran.error, ZeroDivisionError)
     assert "line 3" in ran.out
     assert ran.out.count("Traceback (most recent call last)") == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.ones(2, 3) @ torch.ones(2, 3)",
+        "x = torch.ones(3, requires_grad=True)\nx.register_hook(lambda g: g.no_such_thing)\nx.sum().backward()",
+        "torch.ones(3, requires_grad=True).backward()",
+    ],
+)
+def test_traceback_shows_no_frame_of_ours(cell: Cell, code: str) -> None:
+    def files(text: str) -> list[str]:
+        return re.findall(r"^(?:File \S+/([\w.]+):\d+|Cell)", text.split("Traceback", 1)[1], re.M)
+
+    bare, watched = cell(code), cell(f"%%nanwatch\n{code}")
+    assert type(watched.error) is type(bare.error)
+    assert files(watched.out) == files(bare.out)
+
+
+def test_showing_of_tracebacks_is_as_it_was_when_the_cell_has_ended(cell: Cell, shell: InteractiveShell) -> None:
+    for code in ("train(1, healthy)", "1 / 0", "train(9, faulty)", "raise KeyboardInterrupt"):
+        cell(f"%%nanwatch model\n{code}")
+        assert "showtraceback" not in vars(shell)
 
 
 def test_await_works_in_a_watched_cell(cell: Cell) -> None:

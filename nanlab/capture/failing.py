@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 
 from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
 from nanlab.capture.ops import OpRecorder
@@ -21,6 +23,8 @@ from nanlab.trace.recording import Recording
 Tensor = torch.Tensor
 Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
 _DISPATCH = OpRecorder.__torch_dispatch__.__code__
+_OPERATOR = OpOverload.__call__.__code__
+_HERE = os.path.dirname(_DISPATCH.co_filename)
 # Python functions of torch.nn.functional and the arguments of the operation that they end in.
 _FUNCTIONS = {
     "embedding": ("embedding", ("weight", "input")),
@@ -91,6 +95,21 @@ def mark(error: BaseException, recording: Recording) -> None:
 def ended(error: BaseException, recording: Recording) -> bool:
     """Whether an exception ended this run."""
     return getattr(error, "_nanlab_run", 0) == recording.escapes.number
+
+
+def without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback as it would be without a watch: a copy, for the frames say what ``explain`` knows."""
+    kept: list[TracebackType] = []
+    calls_operator = False  # whether the frame before handed an operation on to torch
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if os.path.dirname(code.co_filename) != _HERE and not (calls_operator and code is _OPERATOR):
+            kept.append(traceback)
+        calls_operator, traceback = code is _DISPATCH, traceback.tb_next
+    copy = None
+    for step in reversed(kept):
+        copy = TracebackType(copy, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    return copy
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[Step]:
