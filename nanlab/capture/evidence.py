@@ -8,6 +8,7 @@ import torch
 
 from nanlab.capture.calls import Call, SavedValues, saved_names, saved_values, tensors_of
 from nanlab.capture.ledger import Ledger, storage_of
+from nanlab.capture.recomputed import Recomputed
 from nanlab.trace.recording import BORN, CARRIED, HEALED, INTENDED, LITERAL, TURNED, UNINIT, Kept, Recording, Source
 
 Tensor = torch.Tensor
@@ -55,6 +56,7 @@ class Evidence:
 
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
+        self.recomputed = Recomputed(recording)
         self.bytes = 0
         self.calls = 0
         self.uses = 0
@@ -234,8 +236,9 @@ class Evidence:
         """What the autograd node of a call had saved, and its name."""
         if node is None:
             return {}, ""
-        values = node.values if isinstance(node, SavedValues) else saved_values(node, saved_names(node))
-        return values, node.name()
+        if isinstance(node, SavedValues):
+            return node.values, node.name()
+        return self.recomputed.values(node) | saved_values(node, saved_names(node)), node.name()
 
     def _tell(self, call: Call) -> None:
         """Say once for each reason why a guilty call has no operands."""

@@ -127,7 +127,8 @@ class Pending:
             names = self._names.get(type(node))
             if names is None:
                 names = self._names[type(node)] = saved_names(node)
-            values = {name: _detached(value) for name, value in saved_values(node, names).items()}
+            found = self.evidence.recomputed.values(node, settled=False) | saved_values(node, names)
+            values = {name: _detached(value) for name, value in found.items()}
             self._node = key, SavedValues(node.name(), values)
         return self._node[1]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import Call
+from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
 from nanlab.capture.pending import Pending
@@ -25,6 +25,7 @@ from nanlab.trace.recording import (
     OPTIMIZER,
     OTHER,
     PHASE,
+    RECOMPUTE,
     UNINIT,
     VIEW,
     WIDTH,
@@ -110,6 +111,8 @@ class Writing:
             self._flags |= FACTOR
         if plan.scalars:
             self._note_scalars(call, args)
+        if phase == RECOMPUTE:
+            self.evidence.recomputed.note(func, plan.name, plan.number, line, call, args, targets)
         bad, output = False, 0
         for target in targets:
             bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
@@ -139,9 +142,7 @@ class Writing:
         backward = name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward"
         plan = Plan(backward, *_NODE_PLAN, number=recording.ops(backward))
         self._flags, self._grad, self._vague = 0, False, False
-        saved = [
-            v for v in (getattr(node, key) for key in dir(node) if key.startswith("_saved_")) if isinstance(v, Tensor)
-        ]
+        saved = tensors_of(saved_values(node, saved_names(node)).values())
         sources = [self.source(t) for t in (*taken, *saved)]
         number = node._sequence_nr()
         info = recording.nodes.get(number)

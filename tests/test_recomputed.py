@@ -1,0 +1,76 @@
+"""Activation checkpointing hides what a node saved: cause and fixes are those of the same program without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import nanlab
+
+OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sqrt": torch.sqrt,
+    "pow": lambda x: x**0.4,
+    "pow of two tensors": lambda x: torch.pow(x, torch.full_like(x, 0.4)),
+    "acos": torch.acos,
+    "acosh": lambda x: torch.acosh(1 + x),
+    "hypot": lambda x: torch.hypot(x, x),
+    "rsqrt behind where": lambda x: torch.where(x > 0, torch.rsqrt(x), 0.0),
+    "quotient behind where": lambda x: torch.where(x > 0, 1 / x, 0.0),
+    "lgamma behind where": lambda x: torch.where(x > 0, torch.lgamma(x), 0.0),
+    "xlogy": lambda x: torch.xlogy(x, x),
+    "eigenvectors": lambda x: torch.linalg.eigh(x[:, :2] * 0 + torch.eye(2))[1] * x[:, :2],
+    "twice, of which the second fails": lambda x: torch.acos(torch.acos(0.5 * x) * 0 + x),
+}
+
+
+def watched(operation: Callable[[Tensor], Tensor], checkpointed: bool) -> nanlab.Finding:
+    weight = nn.Parameter(torch.ones(3))
+
+    def block(x: Tensor) -> Tensor:
+        return operation(x * weight)
+
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(2):
+            x = torch.tensor([[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]])
+            x = x * 0.2 + 0.3 if i == 0 else x
+            y = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+            weight.grad = None
+            (y * torch.linspace(1, 2, y.numel()).view(y.shape)).sum().backward()
+    assert not trace.notes
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_checkpointed_derivative_has_the_cause_and_the_fixes_of_the_plain_one(name: str) -> None:
+    plain, hidden = watched(OPERATIONS[name], False), watched(OPERATIONS[name], True)
+    assert (hidden.cause, hidden.op, hidden.phase, hidden.step) == (plain.cause, plain.op, plain.phase, plain.step)
+    assert hidden.cause != "unknown"
+    assert [f.verified for f in hidden.fixes] == [f.verified for f in plain.fixes]
+    assert [f.code for f in hidden.fixes] == [f.code for f in plain.fixes]
+
+
+def test_a_product_of_elements_may_be_checkpointed() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    with nanlab.watch(on_fault="record") as trace:
+        checkpoint(
+            lambda x: (x * weight).prod(-1), torch.tensor([[0.5, 2.0, 3.0]]), use_reentrant=False
+        ).sum().backward()
+    assert trace.notes == []
+    assert trace.culprit is None
+    assert torch.equal(weight.grad, torch.tensor([3.0, 3.0, 3.0]))
+
+
+def test_what_ran_again_is_let_go_of_with_the_backward_pass() -> None:
+    from nanlab.capture import watching
+
+    weight = nn.Parameter(torch.ones(3))
+    with nanlab.watch(on_fault="record"):
+        checkpoint(lambda x: (x * weight).sqrt().exp(), torch.rand(2, 3) + 1, use_reentrant=False).sum().backward()
+        evidence = watching._current[-1]._ops.evidence
+        assert not evidence.recomputed._calls
+        assert not evidence.recomputed._results
