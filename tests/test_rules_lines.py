@@ -48,3 +48,19 @@ def test_a_smoothed_loss_without_targets_and_a_unit_vector_of_zeros_are_told_as_
     with nanlab.watch(on_fault="record") as trace:
         F.normalize((w * torch.zeros(2, 3)).half(), dim=-1).sum().backward()
     assert culprit_of(trace).cause in ("norm-at-zero", "eps-underflow")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_derivative_of_a_scripted_function_is_no_hand_written_backward() -> None:
+    @torch.jit.script
+    def geometric_mean(x: torch.Tensor) -> torch.Tensor:
+        logs = torch.log(x)
+        return torch.exp(logs.mean(-1))
+
+    w = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(4):  # the profiling executor makes a graph with a derivative of its own after two calls
+            geometric_mean(w * (ROWS if i == 3 else ROWS + 1)).sum().backward()
+    finding = culprit_of(trace)
+    assert (finding.phase, finding.op, finding.cause) == ("backward", "div", "div-by-zero")
+    assert finding.source.startswith("geometric_mean(")

@@ -99,14 +99,15 @@ def in_hook(recording: Recording, position: int) -> bool:
     """Whether a backward row was computed by a hook of the program, not by the derivative formula of a node.
 
     A formula bears the line of its node, and what adds to a parameter's gradient that of the call of backward; a hook
-    bears its own.
+    bears its own. Nor is it a formula where the node is that of a whole scripted function, which begins with a detach.
     """
     row = recording.row(position) if position >= 0 else None
     if row is None or row[PHASE] != BACKWARD:
         return False
     info = recording.nodes.get(row[NODE]) if row[NODE] >= 0 else None
     if info is not None:
-        return info.op >= 0 and not info.custom and info.line != row[LINE]
+        scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"  # torch.jit: has no derivative of its own
+        return info.op >= 0 and not info.custom and (info.line != row[LINE] or scripted)
     kept = recording.kept.get(row[CALL])
     called = recording.passes[row[PASS]].line if 0 <= row[PASS] < len(recording.passes) else row[LINE]
     return kept is not None and kept.node_name.endswith(ACCUMULATES) and row[LINE] != called

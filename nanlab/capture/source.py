@@ -6,9 +6,12 @@ import linecache
 import os
 import sys
 import sysconfig
+from itertools import islice
 from types import CodeType, FrameType
 
 import torch
+
+from nanlab.trace.names import Span
 
 _TORCH, _LIBRARY, _USER = 0, 1, 2
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -50,14 +53,23 @@ def display_name(filename: str) -> str:
     return filename
 
 
+def _span(code: CodeType, instruction: int) -> Span | None:
+    """The expression that an instruction evaluates; None where the code was compiled without columns."""
+    line, last, column, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    if line is None or last is None or column is None or end is None:
+        return None
+    return line, column, last, end
+
+
 class SourceLines:
     """Places in the user's program, each known by a small number.
 
-    ``places[i]`` is ``(shown file, line, real file)``; number 0 is "no such line".
+    ``places[i]`` is ``(shown file, line, real file)``, ``spans[i]`` the expression there; number 0 is "no such line".
     """
 
     def __init__(self) -> None:
         self.places: list[tuple[str, int, str]] = [("", 0, "")]
+        self.spans: list[Span | None] = [None]
         self._ids: dict[tuple[int, int], int] = {}
         self._kinds: dict[int, int] = {}
         self._names: dict[int, str] = {}
@@ -76,6 +88,7 @@ class SourceLines:
         found = self._ids.get(key)
         if found is None:
             self.places.append((self._names[id(code)], frame.f_lineno, code.co_filename))
+            self.spans.append(_span(code, frame.f_lasti))
             found = self._ids[key] = len(self.places) - 1
         return found
 

@@ -80,7 +80,7 @@ class watch:
         self.recording = Recording()
         self.trace = Trace(self.recording)
         self._lines = SourceLines()
-        self.recording.places = self._lines.places
+        self.recording.places, self.recording.spans = self._lines.places, self._lines.spans
         self._clock = StepClock()
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)

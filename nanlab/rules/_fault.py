@@ -113,7 +113,7 @@ class Fault(Neighbourhood):
         info = self.recording.nodes.get(self.row[NODE])
         node = self.kept.node_name if self.kept else ""
         return bool(info is not None and info.custom) or (
-            node.endswith("Backward") and not node.startswith("Checkpoint")
+            node.endswith("Backward") and not node.startswith(("Checkpoint", "torch::"))
         )
 
     @cached_property

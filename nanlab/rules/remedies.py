@@ -155,12 +155,15 @@ def _fix(tried: Tried, line: int) -> Fix:
         return replace(fix, title=f"{fix.title} (not tried: {tried.candidate.why or 'it cannot be on one operation'})")
     if tried.line is not None and line and not tried.line.first <= line <= tried.line.last:
         fix = replace(fix, title=f"{fix.title} (line {tried.line.first})")
+    elif tried.line is not None and tried.line.last > tried.line.first:
+        fix = replace(fix, title=f"{fix.title} (lines {tried.line.first} to {tried.line.last})")
     title = fix.title if trial.finite else f"{fix.title}: tried, and failed: {trial.why}"
     if trial.finite and not trial.holds:
         return Fix(f"{title} (finite here; not verified: {trial.doubt})", fix.code)
     return Fix(title, fix.code, trial.finite, trial.distortion, trial.gradient_max)
 
 
-def _rank(fix: Fix) -> tuple[int, float]:
+def _rank(fix: Fix) -> tuple[int, bool, float]:
+    """Verified first; what lets no gradient through after what does; the least distorting first."""
     order = {True: 0, None: 1, False: 2}[fix.verified]
-    return order, math.inf if fix.distortion is None else fix.distortion
+    return order, fix.gradient_max is None, math.inf if fix.distortion is None else fix.distortion

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+Span = tuple[
+    int, int, int, int
+]  # first line, first column, last line, column after the last; columns in bytes of UTF-8
+
 
 class Names:
     """Texts (or other hashables) by small numbers."""

@@ -30,7 +30,7 @@ from nanlab.trace.chunk import (
     pack_row,
 )
 from nanlab.trace.failure import Escapes
-from nanlab.trace.names import Names
+from nanlab.trace.names import Names, Span
 from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
@@ -110,6 +110,7 @@ class Recording:
     dtypes: Names = field(default_factory=Names)
     devices: Names = field(default_factory=lambda: Names("cpu"))
     places: list[tuple[str, int, str]] = field(default_factory=lambda: [("", 0, "")])
+    spans: list[Span | None] = field(default_factory=lambda: [None])  # the expression at each place, if known
     status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
     began: int = 1 << 62  # where the first graph that went backward begins; before it the program was being built
     owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
@@ -187,8 +188,7 @@ class Recording:
         if position < 0:
             source = self.sources.get(position)
             return -1 if source is None else source.stat
-        chunk = self.chunk_of(position)
-        at = chunk.index(position) * WIDTH
+        at = (chunk := self.chunk_of(position)).index(position) * WIDTH
         return chunk.meta[at + STAT] if 0 <= at < len(chunk.meta) else -1
 
     def stats(self, position: int) -> Any:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from nanlab.analysis.fixes._calls import NOWHERE, Calls
 from nanlab.analysis.fixes._candidate import EPS_IN_FLOAT32, IN_FLOAT32, Candidate
 from nanlab.analysis.fixes._composites import composites
+from nanlab.analysis.fixes._distributions import quantile, support
 from nanlab.analysis.fixes._elementwise import ELEMENTWISE
 from nanlab.analysis.fixes._following import takes_float32
 from nanlab.analysis.fixes._infinities import INFINITIES
@@ -27,7 +29,7 @@ from nanlab.analysis.fixes._quotients import QUOTIENTS, of_reciprocal
 from nanlab.analysis.fixes._range import RANGE, allocation
 from nanlab.analysis.fixes._reductions import REDUCTIONS
 from nanlab.analysis.fixes._rewriting import Rewritten, rewrite
-from nanlab.analysis.fixes._rows import ROWS, normalised, support
+from nanlab.analysis.fixes._rows import ROWS, normalised
 from nanlab.analysis.fixes._scales import (
     gradients_among,
     loss_factor,
@@ -67,7 +69,15 @@ def candidates_for(op: Operation) -> list[Candidate]:
     """Other ways to write an operation; empty where none is known."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [*composites(op), *normalised(op), *support(op), *updates(op), *of_reciprocal(op), *parameters(op)]
+        found = [
+            *composites(op),
+            *normalised(op),
+            *support(op),
+            *quantile(op),
+            *updates(op),
+            *of_reciprocal(op),
+            *parameters(op),
+        ]
         for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, REDUCTIONS, MATRICES, INFINITIES, RANGE):
             if op.name in table:
                 found += table[op.name](op)
@@ -90,7 +100,7 @@ def try_out(
     for candidate in candidates:
         if op.custom:
             candidate = replace(candidate, title=f"in {op.custom}.backward: {candidate.title}")
-        spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line, op.alike)
+        spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line, _calls(op))
         spelled = spelled or _written_in_place(op, candidate, text, line)
         if spelled is None and candidate.only_spelled:
             continue
@@ -197,13 +207,21 @@ def _in_backward(op: Operation, candidate: Candidate, text: str) -> Rewritten | 
     return next(iter(written.values())) if len(written) == 1 else None
 
 
-def _rewritten(candidate: Candidate, text: str, line: int, alike: Sequence[bool] = ()) -> Rewritten | None:
+def _calls(op: Operation) -> Calls:
+    """Where the operation stands; through a value of the program only what takes its operands alone."""
+    plain = (op.name in ELEMENTWISE or op.name in POWERS or op.name in QUOTIENTS) and op.differentiates
+    return op.calls if plain else replace(op.calls, own=None)
+
+
+def _rewritten(candidate: Candidate, text: str, line: int, calls: Calls = NOWHERE) -> Rewritten | None:
     if candidate.line not in (0, line):
-        line, alike = candidate.line, ()
+        line, calls = candidate.line, NOWHERE
+    if candidate.only_spelled:
+        calls = replace(calls, own=None)
     if candidate.rewriter is not None:
         return candidate.rewriter(text, line)
     for form in candidate.forms:
-        found = rewrite(text, line, form.spellings, form.text, alike=alike)
+        found = rewrite(text, line, form.spellings, form.text, calls=calls)
         if found is not None:
             return found
     return None

@@ -276,7 +276,7 @@ def _masked_before(op: Operation) -> list[Candidate]:
         changed[which] = torch.where(kept, given[which], benign)
         return op.plain(*changed)
 
-    rewriter = partial(double_where, spellings=spellings, which=which, benign=f"{benign}")
+    rewriter = partial(double_where, spellings=spellings, which=which, benign=f"{benign}", products=op.products)
     title = "the mask on the argument, too (the double where): what it hides is not computed"
     return [Candidate(title, (), run, operands=tuple(tensors), rewriter=rewriter, only_spelled=True)]
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from nanlab.analysis.fixes._calls import span_of
 from nanlab.analysis.fixes._inlining import is_one
 from nanlab.analysis.fixes._rewriting import Page, Rewritten, Spelling, called
 from nanlab.analysis.fixes._scope import Scope
+from nanlab.trace.names import Span
 
 
-def double_where(text: str, line: int, spellings: Sequence[Spelling], which: int, benign: str) -> Rewritten | None:
+def double_where(
+    text: str,
+    line: int,
+    spellings: Sequence[Spelling],
+    which: int,
+    benign: str,
+    products: frozenset[Span] | None = None,
+) -> Rewritten | None:
     """``where(mask, f(x), 0)`` with the mask on the argument, too: ``where(mask, f(where(mask, x, benign)), 0)``.
 
     which: the operand of f that is bad. The mask may stand around the line's own call, or, on a line below it, around
-    the name that the result was assigned; ``masked_fill`` counts as well. None where no mask is found, or where it is
-    made only after the line.
+    the name that the result was assigned; ``masked_fill`` counts as well. products: those that may be masks; None: all.
+    None where no mask is found, or where it is made only after the line.
     """
     scope = Scope.of(text, line)
     if scope is None:
@@ -25,7 +34,7 @@ def double_where(text: str, line: int, spellings: Sequence[Spelling], which: int
         found = next((f for s in spellings if (f := s(node)) is not None), None)
         if found is None or which >= len(found.operands):
             continue
-        mask = next(_masks(scope, node), None)
+        mask = next(_masks(scope, node, products), None)
         if mask is None:
             continue
         operand, (condition, keeps) = found.operands[which], mask
@@ -57,11 +66,11 @@ def masked_divisors(text: str, line: int, product: Spelling, quotients: Sequence
     return None
 
 
-def _masks(scope: Scope, node: ast.AST) -> Iterator[tuple[str, bool]]:
+def _masks(scope: Scope, node: ast.AST, products: frozenset[Span] | None = None) -> Iterator[tuple[str, bool]]:
     """(condition, whether it is true where the result is kept) of the masks put on the result of an expression."""
     for outer in scope.on_line():
         if outer is not node:
-            yield from _mask(scope.page, outer, lambda part: any(n is node for n in ast.walk(part)))
+            yield from _mask(scope.page, outer, lambda part: any(n is node for n in ast.walk(part)), products)
     holder = next(
         (n for n in ast.walk(scope.body) if isinstance(n, ast.Assign) and any(m is node for m in ast.walk(n))), None
     )
@@ -71,12 +80,14 @@ def _masks(scope: Scope, node: ast.AST) -> Iterator[tuple[str, bool]]:
     for later in ast.walk(scope.body):
         if later is holder or getattr(later, "lineno", 0) < scope.line:
             continue
-        for condition, keeps in _mask(scope.page, later, lambda part: isinstance(part, ast.Name) and part.id == name):
+        for condition, keeps in _mask(
+            scope.page, later, lambda part: isinstance(part, ast.Name) and part.id == name, products
+        ):
             if not scope.rebound(ast.parse(condition), scope.line, later.lineno):  # type: ignore[attr-defined]
                 yield condition, keeps
 
 
-def _mask(page: Page, node: ast.AST, holds: object) -> Iterator[tuple[str, bool]]:
+def _mask(page: Page, node: ast.AST, holds: object, products: frozenset[Span] | None) -> Iterator[tuple[str, bool]]:
     assert callable(holds)
     found = called("where", arity=3)(node)
     if found is not None:
@@ -86,7 +97,11 @@ def _mask(page: Page, node: ast.AST, holds: object) -> Iterator[tuple[str, bool]
     filled = called("masked_fill", "masked_fill_", arity=2)(node)
     if filled is not None and holds(filled.operands[0]):
         yield page.source(filled.operands[1]), False
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+    if (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mult)
+        and (products is None or span_of(node) in products)
+    ):
         for kept, factor in ((node.left, node.right), (node.right, node.left)):
             if holds(kept) and isinstance(factor, ast.Name | ast.Attribute | ast.Subscript):
                 yield f"{page.source(factor)} != 0", True

@@ -59,7 +59,7 @@ def degenerate(op: Operation) -> list[Candidate]:
                 run,
             )
         ]
-    if uneven:
+    if uneven and not op.only_way:
         found.append(
             Candidate(
                 "cut the gradient of the decomposition, where the loss does not need it",

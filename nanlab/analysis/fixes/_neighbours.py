@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from itertools import islice
 
-from nanlab.trace.recording import BACKWARD, CALL, FLAGS, LINE, NODE, NOGRAD, OP, PHASE, RECOMPUTE, Recording
+from nanlab.analysis.fixes._calls import Calls
+from nanlab.trace.names import Span
+from nanlab.trace.recording import BACKWARD, CALL, FLAGS, LINE, NODE, NOGRAD, OP, PHASE, RECOMPUTE, VIEW, Recording
 
 MOVES = frozenset(
     "view reshape expand unsqueeze squeeze permute transpose t select slice clone detach diagonal".split()
@@ -32,14 +34,50 @@ def checkpointed(recording: Recording, row: tuple[int, ...]) -> bool:
     return any(other[PHASE] == RECOMPUTE and other[LINE] == row[LINE] for _, other in recording.rows())
 
 
-def alike(recording: Recording, position: int) -> tuple[bool, ...]:
-    """Of the calls of this operator in one run of its line, in order: whether each takes tensors where this one does.
+def calls_like(recording: Recording, position: int) -> Calls:
+    """The calls of this operator in one run of its line: which take tensors where this one does, and which fail as it does.
 
     ``r + g * m * x`` with a number ``g`` has two products, and only the second is one of two tensors.
     """
     calls = [*reversed(_same_run(recording, position, -1)), position, *_same_run(recording, position, 1)]
     own = {slot for _, slot in recording.operands(position)}
-    return tuple(own <= {slot for _, slot in recording.operands(call)} for call in calls)
+    alike = tuple(own <= {slot for _, slot in recording.operands(call)} for call in calls)
+    failed = [at for at, same in zip(calls, alike, strict=True) if at == position or (same and _fails(recording, at))]
+    spans = (_span(recording, at) for at in failed)
+    return Calls(
+        alike,
+        tuple(s for s in spans if s is not None),
+        _span(recording, position) if _alone(recording, position) else None,
+    )
+
+
+def _span(recording: Recording, position: int) -> Span | None:
+    row = recording.row(position)
+    return recording.spans[row[LINE]] if row is not None and row[LINE] < len(recording.spans) else None
+
+
+def _fails(recording: Recording, position: int) -> bool:
+    """Whether a call has a non-finite result or derivative that it did not come by from outside, or an operand with a 0."""
+    row = recording.row(position)
+    if row is None:
+        return False
+    if position in recording.bad:
+        return True
+    for run in recording.node_runs if row[NODE] >= 0 else ():
+        if run.node == row[NODE] and not recording.bad.isdisjoint(run.given):
+            read = [recording.stats(source) for source, _ in recording.operands(position)]
+            return recording.bad.isdisjoint(run.taken) or any(s is not None and bool(s.zero) for s in read)
+    return False
+
+
+def _alone(recording: Recording, position: int) -> bool:
+    """Whether nothing but this operator was computed at its place, as far as the rows of its step tell."""
+    row = recording.row(position)
+    if row is None:
+        return False
+    table = recording.chunk_of(position).table()
+    there = table[(table[:, LINE] == row[LINE]) & (table[:, PHASE] != BACKWARD) & (table[:, FLAGS] & VIEW == 0)]
+    return bool((there[:, OP] == row[OP]).all())
 
 
 def _same_run(recording: Recording, position: int, direction: int) -> list[int]:
@@ -52,6 +90,19 @@ def _same_run(recording: Recording, position: int, direction: int) -> list[int]:
             found.append(at)
         at += direction
     return found
+
+
+def products_with_zeros(recording: Recording, position: int) -> frozenset[Span] | None:
+    """Where the step of a row multiplies tensors of which one has zeros, as a mask has; None where columns are not known."""
+    table, where = recording.chunk_of(position).table(), recording.chunk_of(position).where()
+    of_two = (table[:, OP] == recording.ops.ids.get("mul", -1)) & (table[:, PHASE] != BACKWARD)
+    found = {_span(recording, at) for at in where[of_two].tolist() if _has_zeros(recording, at)}
+    return frozenset(s for s in found if s is not None) if any(recording.spans) else None
+
+
+def _has_zeros(recording: Recording, position: int) -> bool:
+    read = [recording.stats(source) for source, _ in recording.operands(position)]
+    return len(read) > 1 and any(s is not None and bool(s.zero) for s in read)
 
 
 def divides(recording: Recording, position: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanlab.analysis.fixes._calls import NOWHERE, Calls
 from nanlab.analysis.fixes._following import (
     Product,
     derivative_fails_too,
@@ -20,12 +21,21 @@ from nanlab.analysis.fixes._following import (
     same_elsewhere,
     usual_gradient,
 )
-from nanlab.analysis.fixes._neighbours import alike, checkpointed, divides, logarithm_after, trap
+from nanlab.analysis.fixes._gradients import carrying, incoming, only_way
+from nanlab.analysis.fixes._neighbours import (
+    calls_like,
+    checkpointed,
+    divides,
+    logarithm_after,
+    products_with_zeros,
+    trap,
+)
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._onward import Path, paths_after
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
 from nanlab.analysis.naming import in_hook
 from nanlab.analysis.training import comes_from_gradients, optimizer_step_at
+from nanlab.trace.names import Span
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
@@ -72,9 +82,9 @@ class Operation:
     twice: bool = False  # its second derivative failed
     module: str = ""  # whose forward it belongs to
     hooked: bool = False  # its saved tensors go through hooks, as under activation checkpointing
-    alike: tuple[
-        bool, ...
-    ] = ()  # calls of the operator in this run of the line: which take tensors where this one does
+    calls: Calls = NOWHERE  # of the operator in this run of the line
+    only_way: bool = False  # every gradient of the backward pass comes through its derivative
+    products: frozenset[Span] | None = None  # where the step multiplies by a tensor that has zeros; None: not known
 
     @property
     def x(self) -> Tensor:
@@ -129,11 +139,11 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         beside=fails_too(recording, call, after) or same_elsewhere(recording, call),
         here=fails_too(recording, call, after, here=True),
         usual=usual_gradient(recording, call),
-        carrying=_carrying(recording, row, op.operands) if arrives else (),
+        carrying=carrying(recording, row, op.operands) if arrives else (),
         onward=paths_after(recording, call),
         makers=before,
         module=recording.modules.items[row[MODULE]],
-        alike=alike(recording, call),
+        calls=calls_like(recording, call),
     )
 
 
@@ -155,36 +165,23 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
     trapped = "it is a second derivative, of which the line shows only the first" if second else ""
     if not trapped and above is not None and info is not None:
         trapped = trap(recording, info.position)
-    gradient = _incoming(recording, kept, row)
+    gradient = incoming(recording, kept, row)
     onward = paths_after(recording, info.position) if info is not None and not second else ()
     found = Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
-    forward = above if above is not None else row
     line = recording.places[info.line][1] if info is not None else 0
     taken = [source for run in recording.node_runs if run.node == row[NODE] for source in run.taken]
     stats = recording.stats(taken[0]) if len(taken) == 1 else None
     return replace(
         found,
         line=line,
+        calls=calls_like(recording, info.position) if info is not None and not second else NOWHERE,
+        products=products_with_zeros(recording, row[CALL]),
+        only_way=name.startswith(("_linalg", "linalg")) and only_way(recording, row),
         onward=onward,
         beside=derivative_fails_too(recording, row[CALL]),
-        carrying=_carrying(recording, forward, operands),
+        carrying=carrying(recording, above or row, operands),
         unreached=int(stats.zero + stats.nan) if stats is not None and stats.known else None,  # NaN: 0 / NaN
     )
-
-
-def _carrying(recording: Recording, row: tuple[int, ...], operands: tuple[Any, ...]) -> tuple[int, ...]:
-    """Which operands of a forward call carry a gradient: all that may, where the recording does not tell them apart."""
-    if row[NODE] < 0:
-        return ()
-    floating = [
-        i for i, t in enumerate(operands) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
-    ]
-    tensors = [i for i, t in enumerate(operands) if isinstance(t, Tensor)]
-    slots = {slot: source for source, slot in recording.operands(row[CALL])}
-    rows = {i: recording.row(slots[at]) if slots.get(at, -1) >= 0 else None for at, i in enumerate(tensors)}
-    known = [i for i in floating if (made := rows[i]) is None or made[NODE] >= 0]
-    given = max((len(run.given) for run in recording.node_runs if run.node == row[NODE]), default=0)
-    return tuple(known if given == len(known) else floating)  # a result may have been made to require a gradient
 
 
 _OPTIONS = {  # positional arguments after the tensors, by operator
@@ -287,13 +284,3 @@ def first_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     return next(v for v in value if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex()))
-
-
-def _incoming(recording: Recording, kept: Kept, row: tuple[int, ...]) -> Tensor | None:
-    """The gradient that came into the node, if the failing call read it."""
-    taken = {source for run in recording.node_runs if run.node == row[NODE] for source in run.taken}
-    tensors = [a for a in kept.args if isinstance(a, Tensor)]
-    for source, slot in recording.operands(row[CALL]):
-        if source in taken and slot < len(tensors):
-            return tensors[slot]
-    return None

@@ -10,18 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-MODULES = frozenset({"torch", "F", "nn", "math", "special", "linalg", "functional", "fft", "np", "nanlab", "tf"})
+from nanlab.analysis.fixes._calls import NOWHERE, Calls, is_module
+from nanlab.analysis.fixes._calls import Found as Found
+from nanlab.analysis.fixes._layout import on_one_line
+
+SHORT = 24  # characters of an operand that is written twice rather than named
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
 Parts = dict[str, ast.expr | None]
 Spelling = Callable[[ast.AST], "Found | None"]
-
-
-@dataclass(frozen=True)
-class Found:
-    """An expression that spells an operation: its operands, and the other arguments."""
-
-    operands: tuple[ast.expr, ...]
-    rest: tuple[ast.expr | ast.keyword, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ def called(*names: str, arity: int = 1) -> Spelling:
         if isinstance(node.func, ast.Name) and node.func.id in names:
             args = list(node.args)
         elif isinstance(node.func, ast.Attribute) and node.func.attr in names:
-            args = list(node.args) if _is_module(node.func.value) else [node.func.value, *node.args]
+            args = list(node.args) if is_module(node.func.value) else [node.func.value, *node.args]
         else:
             return None
         if len(args) < arity:
@@ -51,12 +47,6 @@ def called(*names: str, arity: int = 1) -> Spelling:
         return Found(tuple(args[:arity]), (*args[arity:], *node.keywords))
 
     return match
-
-
-def _is_module(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name) and node.id in MODULES
 
 
 def binary(kind: type[ast.operator]) -> Spelling:
@@ -100,14 +90,13 @@ def rewrite(
     spellings: Sequence[Spelling],
     form: str,
     page: Page | None = None,
-    alike: Sequence[bool] = (),
+    calls: Calls = NOWHERE,
 ) -> Rewritten | None:
     """Write every expression on a line that has one of the spellings in another form; None if there is none.
 
     text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they stand, ``{X}``,
     ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
-    the comma before them, ``{args}`` without it. page: of the text, where it is at hand. alike: of the expressions, in the
-    order in which they are computed, which to rewrite; all, where it is not as many as there are.
+    the comma before them, ``{args}`` without it. page: of the text, where it is at hand. calls: which of the expressions.
     """
     page = page or Page.of(text)
     if page is None:
@@ -117,18 +106,12 @@ def rewrite(
         found = next((f for spelling in spellings if (f := spelling(node)) is not None), None)
         if found is not None:
             spots[node] = found
-    if len(alike) == len(spots) and any(alike):
-        spots = {node: spots[node] for node, wanted in zip(sorted(spots, key=_finished), alike, strict=True) if wanted}
+    spots = calls.among(spots) or ({} if spots else calls.through_a_value(list(page.covering(line)), form))
     if not spots:
         return None
     outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
     changed = page.replaced([(n, page.render(n, spots, form)) for n in outer])
     return replace(changed, nested=len(outer) < len(spots))
-
-
-def _finished(node: ast.AST) -> tuple[int, int, int, int]:
-    """Sorts expressions as they are computed: the one that ends first, of two the inner one."""
-    return node.end_lineno, node.end_col_offset, -node.lineno, -node.col_offset  # type: ignore[attr-defined]
 
 
 def _inside(inner: ast.AST, outer: ast.AST) -> bool:
@@ -165,7 +148,7 @@ def _unaliased(tree: ast.Module) -> ast.Module:
     known = {
         n.targets[0].id: n.value.attr
         for n in bound
-        if isinstance(n.targets[0], ast.Name) and isinstance(n.value, ast.Attribute) and _is_module(n.value.value)
+        if isinstance(n.targets[0], ast.Name) and isinstance(n.value, ast.Attribute) and is_module(n.value.value)
     }
     for node in ast.walk(tree) if known else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -199,7 +182,7 @@ class Page:
                 yield node
 
     def source(self, node: ast.AST) -> str:
-        return self._bytes(*self._span(node))
+        return on_one_line(self._bytes(*self._span(node)))
 
     def render(self, node: ast.AST, spots: dict[ast.AST, Found], form: str) -> str:
         """The text of a node, every spot in it in its new form."""
@@ -213,6 +196,9 @@ class Page:
             parts[name.upper()] = text if isinstance(_parsed(text), _ATOMS) else f"({text})"
             if is_number(operand):
                 form = form.replace(f"{{{name.upper()}}}.float()", f"{{{name.upper()}}}")
+        if form.count("{X}") > 1 and len(parts["x"]) > SHORT:
+            first, _, others = form.partition("{X}")  # computed once, under a name
+            form = f"{first}(inner := {{x}}){others.replace('{X}', 'inner')}"
         parts["rest"] = "".join(", " + self.source(a) for a in found.rest)
         parts["args"] = parts["rest"].removeprefix(", ")
         new = form.format(**parts)
@@ -248,7 +234,7 @@ class Page:
             first, last = self._span(spot)
             text = self.render(spot, spots, form) + self._bytes(last, after) + text
             after = first
-        return self._bytes(start, after) + text
+        return on_one_line(self._bytes(start, after) + text)
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         """Where a node starts and ends, in bytes from the start of the file."""

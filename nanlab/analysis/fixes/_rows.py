@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from nanlab.analysis.fixes._directions import zero_direction
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._masking import finite_mask
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, called
+from nanlab.analysis.fixes._rewriting import called
 
 FUNCTIONAL = "torch.nn.functional"
 
@@ -226,45 +225,6 @@ def ctc(op: Operation) -> list[Candidate]:
             forms(own, text),
             run,
             snippet="nn.CTCLoss(zero_infinity=True)",
-        )
-    ]
-
-
-def _log_prob(node: ast.AST) -> Found | None:
-    """``distribution.log_prob(value)``."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "log_prob"
-        and len(node.args) == 1
-    ):
-        return Found((node.func.value, node.args[0]))
-    return None
-
-
-_MAKE_PARAMETERS = frozenset("mul sub div add softplus exp addmm relu elu square".split())  # and not the value itself
-
-
-def support(op: Operation) -> list[Candidate]:
-    """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
-    if op.name not in ("log", "xlogy", "log1p") or op.backward or op.here:
-        return []
-    slot = 1 if op.name == "xlogy" else 0  # xlogy(concentration - 1, value)
-    made = op.makers[slot] if slot < len(op.makers) else ()
-    if made and made[0].name in _MAKE_PARAMETERS:
-        return []
-    eps = default_eps(op.dtype)
-    two_sided = op.name == "log1p" or any(m.name == "stack" for m in made)  # of a share and what is left of it
-    kept = f"clamp({number(eps)}, 1 - {number(eps)})" if two_sided else f"clamp_min({number(eps)})"
-    text = f"{{X}}.log_prob({{Y}}.{kept})"
-
-    def clamped(*ts: Any) -> Tensor:
-        last = ts[-1].clamp_min(-1 + eps if op.name == "log1p" else eps)
-        return op.plain(*ts[:-1], last)
-
-    return [
-        Candidate(
-            f"keep the value {number(eps)} inside the support", forms(_log_prob, text), clamped, only_spelled=True
         )
     ]
 

@@ -1,0 +1,162 @@
+"""Which expression on a line a fix rewrites: the one that the interpreter stood at, and what fails as it does."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nanlab
+from nanlab.analysis.fixes._layout import on_one_line
+from nanlab.rules import Finding
+
+Forward = Callable[[Tensor], Tensor]
+X = torch.tensor([[0.0, 0.5], [1.0, 2.0]])
+ONE = 1.0
+
+
+def told(forward: Forward) -> Finding:
+    weight = nn.Parameter(torch.ones(2))
+    with nanlab.watch(on_fault="record") as trace:
+        forward(X * weight).sum().backward()
+    assert trace.culprit is not None
+    return trace.culprit
+
+
+def verified(forward: Forward) -> list[str]:
+    found = [fix.code for fix in told(forward).fixes if fix.verified]
+    assert found
+    return found
+
+
+class Wrapped:
+    def __init__(self, fn: Callable[..., Tensor]) -> None:
+        self.fn = fn
+        self.table = {"divide": torch.div}
+
+    def root(self, x: Tensor) -> Tensor:
+        y = self.fn(x)
+        return y * 2
+
+    def quotient(self, x: Tensor) -> Tensor:
+        y = self.table["divide"](x, x.abs())
+        return y * 2
+
+
+def with_numbers(x: Tensor) -> Tensor:
+    delta, r = 0.0, 0.5
+    y = (x + delta) ** r - delta**r
+    return y
+
+
+def with_a_healthy_one(x: Tensor) -> Tensor:
+    y = torch.log(x + ONE) + torch.log(x)
+    return y
+
+
+def both_fail(x: Tensor) -> Tensor:
+    y = torch.sqrt(x) + torch.sqrt(2 * x)
+    return y
+
+
+def over_lines(x: Tensor) -> Tensor:
+    y = (
+        x.mul(2)  # doubled
+        .abs()
+        .sqrt()
+    )
+    return y
+
+
+def scaled_by_a_number(x: Tensor) -> Tensor:
+    root = torch.sqrt(x)
+    part = root * ONE
+    return torch.where(x > 0, part, torch.zeros_like(part))
+
+
+def by_a_parameter(x: Tensor, root: Callable[[Tensor], Tensor] = torch.sqrt) -> Tensor:
+    y = root(x)
+    return y
+
+
+def by_operator(x: Tensor) -> Tensor:
+    y = operator.truediv(x, x.abs())
+    return y
+
+
+def each_of(x: Tensor) -> Tensor:
+    for fn in (torch.abs, torch.log):
+        x = fn(x)
+    return x
+
+
+def mapped(x: Tensor) -> Tensor:
+    (y,) = map(torch.log, [x])
+    return y
+
+
+def reduced(x: Tensor) -> Tensor:
+    y = functools.reduce(torch.div, [x, x.abs()])
+    return y
+
+
+def by_a_layer(x: Tensor) -> Tensor:
+    similar = nn.CosineSimilarity(dim=0, eps=0.0)
+    y = similar(x[:, 0] * 0, x[:, 1])
+    return y
+
+
+REWRITTEN: dict[str, tuple[Forward, str]] = {
+    "a power of numbers is left alone": (with_numbers, "y = nanlab.safe.pow(x + delta, r) - delta**r"),
+    "a healthy logarithm is left alone": (with_a_healthy_one, "y = torch.log(x + ONE) + nanlab.safe.log(x)"),
+    "a second that fails is mended with it": (both_fail, "y = nanlab.safe.sqrt(x) + nanlab.safe.sqrt(2 * x)"),
+    "a chain over lines is one expression": (over_lines, "nanlab.safe.sqrt(x.mul(2).abs())"),
+    "a function that is an argument": (by_a_parameter, "y = nanlab.safe.sqrt(x)"),
+    "a function that is an attribute": (Wrapped(torch.sqrt).root, "y = nanlab.safe.sqrt(x)"),
+    "a function out of a table": (Wrapped(torch.sqrt).quotient, "y = nanlab.safe.div(x, x.abs())"),
+    "a function of the operator module": (by_operator, "y = nanlab.safe.div(x, x.abs())"),
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_the_expression_that_failed_is_rewritten(name: str) -> None:
+    forward, expected = REWRITTEN[name]
+    assert expected in verified(forward)
+
+
+@pytest.mark.parametrize("forward", [each_of, mapped, reduced])
+def test_a_call_that_does_more_than_the_operation_is_not_replaced_by_it(forward: Forward) -> None:
+    finding = told(forward)
+    assert finding.fixes
+    assert not any(fix.code.startswith(("y =", "(y,) =", "x =")) for fix in finding.fixes)
+
+
+def test_a_layer_is_not_taken_for_the_one_operation_that_failed_in_it() -> None:
+    assert not any("nanlab.safe.div(x[:, 0]" in fix.code for fix in told(by_a_layer).fixes)
+
+
+def test_a_factor_that_is_a_number_is_no_mask() -> None:
+    assert not any("ONE != 0" in fix.code for fix in told(scaled_by_a_number).fixes)
+
+
+def test_a_fix_over_several_lines_says_which() -> None:
+    first = over_lines.__code__.co_firstlineno + 2
+    assert all(f"(lines {first} to {first + 2})" in fix.title for fix in told(over_lines).fixes)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\n    .b(1)  # why\n    .c", "a.b(1).c"),
+        ("f(\n    x,  # first\n    y,\n)", "f(x, y,)"),
+        ("a +\n  b", "a + b"),
+        ('f("(  #",\n  x)', 'f("(  #", x)'),
+        ('f("""a\nb""")', 'f("""a\nb""")'),
+    ],
+)
+def test_an_expression_is_put_on_one_line(text: str, expected: str) -> None:
+    assert on_one_line(text) == expected
