@@ -160,9 +160,11 @@ def _unscaled(recording: Recording, part: int) -> TensorStats | None:
 
 def _is_counter(recording: Recording, position: int) -> bool:
     """Whether a Python number was added to a single number."""
-    row, stats = recording.row(position), recording.stats(position)
-    adds = row is not None and recording.ops.items[row[OP]] in COUNTS
-    return adds and stats is not None and stats.numel == 1 and len(recording.operands(position)) == 1
+    row = recording.row(position)
+    if row is None or recording.ops.items[row[OP]] not in COUNTS or len(recording.operands(position)) != 1:
+        return False
+    stats = recording.stats(position)
+    return stats is not None and bool(stats.numel == 1)
 
 
 def _full_count(recording: Recording, position: int) -> bool | None:
