@@ -56,7 +56,7 @@ def ran(code: str, place: Path, names: dict[str, Any]) -> str:
     linecache.checkcache(str(place))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.chdir(place.parent):
-        exec(compile(code, place.name, "exec"), names)
+        exec(compile(code, str(place), "exec"), names)
     return printed.getvalue()
 
 

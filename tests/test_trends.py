@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from nanlab.analysis.trends import FARTHEST, Forecast, fit, forecasts, growing_o
 from nanlab.history import MOST_STEPS, Place, Series
 from nanlab.rules.trends import pace, until
 from nanlab.trace import Trace
+from nanlab.trace.locations import location
 
 torch.set_num_threads(1)
 
@@ -282,8 +282,8 @@ def penalised(steps: int) -> Trace:
 def test_a_constant_factor_is_named_rather_than_a_missing_normalisation() -> None:
     culprit = penalised(16).culprit
     assert culprit is not None and culprit.source.endswith("# SQUARE")
-    told = f"constant factor of mul ({Path(__file__)}:{line_of('SCALED')}) makes it 64 times larger"
-    assert told in culprit.explanation, culprit.explanation  # with the path as it is written
+    told = f"constant factor of mul ({location(__file__, line_of('SCALED'))}) makes it 64 times larger"
+    assert told in culprit.explanation, culprit.explanation
     assert "normalises" not in culprit.explanation and not any("normalize" in fix.code for fix in culprit.fixes)
     assert any(fix.code == "x = x / 64" for fix in culprit.fixes)
 

@@ -14,6 +14,7 @@ from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
+from nanlab.trace.locations import location
 from nanlab.trace.recording import Recording
 from nanlab.trace.training_frames import parameter_columns
 
@@ -80,7 +81,7 @@ def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
         cause="scaler-misuse",
         title=f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have skipped them",
         explanation=f"{scaler_misuse.explanation} scaler.step also looks for NaN and infinity first, which a loss scale "
-        f"that is still too high makes now and then; {fault.finding.op} overflowed here ({fault.finding.file}:{fault.finding.line}).",
+        f"that is still too high makes now and then; {fault.finding.op} overflowed here ({location(fault.finding.file, fault.finding.line)}).",
         phase="optimizer",
         op=step.writer,
         node=None,

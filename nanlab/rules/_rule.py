@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from nanlab.errors import UsageError
+from nanlab.trace.locations import location
 
 Severity = Literal["error", "warning", "note"]
 # Of several rules that fit one origin the one of highest precedence names its cause; of equals the later in the list.
@@ -55,9 +56,9 @@ class Finding:
     harmful: bool = False  # it explains the symptom: may be the culprit
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.file else "unknown line"
+        place = location(self.file, self.line) or "unknown line"
         module = f", in {self.module}" if self.module else ""
-        return f"{self.title}  ({where}{module}, step {self.step})"
+        return f"{self.title}  ({place}{module}, step {self.step})"
 
 
 @dataclass(frozen=True)

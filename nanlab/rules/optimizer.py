@@ -19,6 +19,7 @@ from nanlab.rules._origin import place_of
 from nanlab.rules._rule import CONTEXT, TRAINING, Finding, Fix, rule
 from nanlab.rules.training import in_update, overflowed
 from nanlab.trace import Trace
+from nanlab.trace.locations import location
 from nanlab.trace.recording import CALL, DTYPE, FORWARD, OP, OPTIMIZER, PHASES, Recording
 
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
@@ -246,7 +247,7 @@ def learning_rate_(fault: Fault) -> Finding | None:
         finding,
         cause="learning-rate",
         title=f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
-        explanation=f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed ({finding.file}:{finding.line}).",
+        explanation=f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed ({location(finding.file, finding.line)}).",
         phase=PHASES[FORWARD],
         fixes=[
             Fix(

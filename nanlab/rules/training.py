@@ -24,6 +24,7 @@ from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rates import NOT_NEGATIVE, SCALE_FREE, bad_rate
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.trace.locations import location
 from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
@@ -196,7 +197,7 @@ def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> 
         finding,
         cause=cause,
         title=title,
-        explanation=f"{explanation} {grown}; then {finding.op} overflowed ({finding.file}:{finding.line}).{left}",
+        explanation=f"{explanation} {grown}; then {finding.op} overflowed ({location(finding.file, finding.line)}).{left}",
         phase="optimizer",
         op=away.op,
         node=None,

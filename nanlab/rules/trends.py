@@ -19,6 +19,7 @@ from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
 from nanlab.trace import Trace
+from nanlab.trace.locations import location
 from nanlab.trace.recording import BACKWARD, LINE, OP, Recording
 
 MOST_TOLD = 3
@@ -143,7 +144,7 @@ def _shrinking(recording: Recording, column: int) -> str:
         return ""
     far = origins[-1]
     file, line, _ = place_text(recording, series.places[far].line)
-    return f"It begins at {series.places[far].op} ({file}:{line}), {2 ** -growth(series, far):.3g} times smaller than at first."
+    return f"It begins at {series.places[far].op} ({location(file, line)}), {2 ** -growth(series, far):.3g} times smaller than at first."
 
 
 def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
@@ -165,7 +166,7 @@ def story(recording: Recording, column: int) -> str:
 
     def named(at: int) -> str:
         file, line, _ = place_text(recording, series.places[at].line)
-        return f"{series.places[at].op} ({file}:{line})"
+        return f"{series.places[at].op} ({location(file, line)})"
 
     told = []
     product, weights, factor = _product(recording, column), _weights(recording, column), _factor(series, column)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from nanlab.trace.locations import location
 from nanlab.views._columns import known
 from nanlab.views._html import LINE, SHADE, TINTS, badge, code, escape, number, plural, sentence, table
 from nanlab.views._source import as_typed, excerpt
@@ -23,10 +24,9 @@ DOT = f"display:inline-block;box-sizing:border-box;width:11px;height:11px;border
 
 def place(finding: Finding) -> str:
     """``train.py:41, in encoder.0, step 3, backward``; what is not known is left out."""
-    where = f"{finding.file}:{finding.line}" if finding.file else ""
     module = f"in {finding.module}" if finding.module else ""
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
-    return ", ".join(part for part in (where, module, step, finding.phase) if part)
+    return ", ".join(part for part in (location(finding.file, finding.line), module, step, finding.phase) if part)
 
 
 def verdict(fix: Fix) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from nanlab.trace.locations import location
 from nanlab.views._finding import CODE, WORDS, verdict
 from nanlab.views._html import SHADE, TINTS, badge, code, escape, sentence, table
 from nanlab.views._source import as_typed
@@ -18,9 +19,8 @@ ROWS = 12  # of the evidence that are shown
 
 def place(explanation: Explanation) -> str:
     """``train.py:41, in encoder.0``; what is not known is left out."""
-    where = f"{explanation.file}:{explanation.line}" if explanation.file else ""
     module = f"in {explanation.module}" if explanation.module else ""
-    return ", ".join(part for part in (where, module) if part)
+    return ", ".join(part for part in (location(explanation.file, explanation.line), module) if part)
 
 
 def as_html(explanation: Explanation) -> str:

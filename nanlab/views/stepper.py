@@ -10,6 +10,7 @@ import traitlets
 
 from nanlab.analysis.precision import format_bins
 from nanlab.errors import UsageError
+from nanlab.trace.locations import location
 from nanlab.views._graph import BAD, STATUSES, edge_bytes, graph_columns, passes, rows_of
 from nanlab.views._histograms import format_for_browser
 from nanlab.views._html import badge, code, escape, plural
@@ -120,7 +121,7 @@ class Stepper(View):
         nodes = plural(len(self._rows), "node")
         if row["status"] not in BAD:
             return f"Backward stepper: {nodes}, all finite"
-        return f"Backward stepper: {nodes}, first bad one {row['name']} at {row['file']}:{row['line']}"
+        return f"Backward stepper: {nodes}, first bad one {row['name']} at {location(row['file'], row['line'])}"
 
     def static_html(self) -> str:
         """The first bad node with its source, the gain along the pass, and the rows around it."""

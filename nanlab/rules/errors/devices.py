@@ -9,6 +9,7 @@ import torch
 
 from nanlab.rules.errors._explanation import Case, Explanation, advice, means, operands_frame
 from nanlab.rules.errors.indices import with_evidence
+from nanlab.trace.locations import location
 from nanlab.trace.recording import LINE, OP, SHAPE, Recording
 
 _BLOCKING = (
@@ -128,7 +129,7 @@ def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
         numel = shape.numel()
         if numel > seen[row[OP], row[LINE]][0]:
             file, line, _ = recording.places[row[LINE]]
-            seen[row[OP], row[LINE]] = (numel, " x ".join(map(str, shape)), f"{file}:{line}")
+            seen[row[OP], row[LINE]] = (numel, " x ".join(map(str, shape)), location(file, line))
     order = sorted(seen.items(), key=lambda item: -item[1][0])[:count]
     return pd.DataFrame(
         [
