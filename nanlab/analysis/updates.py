@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from nanlab.capture.silent import outputs
-from nanlab.history import OptimizerStep, Place
+from nanlab.history import SCALED, Loss, OptimizerStep, Place
 from nanlab.trace.recording import BACKWARD, CALL, LINE, OP, OUTPUT, PHASE, SHAPE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
@@ -75,6 +76,27 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
 
     before, after = norm("gradient") / edit.scale, norm("used")
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
+
+
+def undivided_scale(recording: Recording, step: OptimizerStep, owner: int) -> Loss | None:
+    """The loss whose scale, put on by hand, a parameter's gradient still bore when the optimizer took it; None if it did not.
+
+    A scale is a power of two from 64 on; another factor is the weight of a loss. Between the backward pass and the
+    optimizer the gradient must have become smaller by it, or nearly so: it may have been clipped as well.
+    """
+    number = recording.step_of(step.position)
+    inside = [r for r in recording.training.losses if recording.step_of(r.position) == number and not r.scaled]
+    loss = next((r for r in inside if SCALED <= r.factor < math.inf and math.frexp(r.factor)[0] == 0.5), None)
+    if loss is None:
+        return None
+    blocks = parameter_columns(recording)
+    rows = (
+        (blocks["owner"] == owner) & (blocks["position"] < step.end) & blocks["used_known"] & blocks["gradient_known"]
+    )
+    rows &= (blocks["gradient_rms"] > 0) & (blocks["used_nan"] + blocks["used_inf"] == 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        shares = blocks["used_rms"][rows] / blocks["gradient_rms"][rows]
+    return loss if bool((shares > loss.factor**-0.5).any()) else None
 
 
 def closure_adds_up(recording: Recording, step: OptimizerStep) -> bool:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from nanlab.analysis.excused import depends_on_scale
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.analysis.skipping import scale_of
-from nanlab.analysis.training import place_text, where
+from nanlab.analysis.training import optimizer_step_that_began, place_text, where
+from nanlab.analysis.updates import undivided_scale
 from nanlab.history import SCALED, Misuse, OptimizerStep
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
 from nanlab.trace.recording import Recording
@@ -56,7 +58,33 @@ def scaler_misuse(fault: Fault) -> Finding | None:
     if _never_updated(fault.trace):
         return replace(_no_update(fault.trace), symptom=finding.symptom)
     step = _ignored_check(fault)
-    return _bypass_of_check(fault, step) if step is not None else None
+    return _bypass_of_check(fault, step) if step is not None else _never_divided(fault)
+
+
+def _never_divided(fault: Fault) -> Finding | None:
+    """Updates drove the weights away whose gradients bore a loss scale that the program put on by hand."""
+    recording, away = fault.recording, drove_away(fault)
+    step = optimizer_step_that_began(recording, away.position) if away is not None else None
+    if away is None or step is None:
+        return None
+    loss = undivided_scale(recording, step, recording.parameter_names.index(away.name))
+    if loss is None:
+        return None
+    file, line, _ = place_text(recording, loss.line)
+    scale = f"{loss.factor:.10g}"
+    return replace(
+        blame_update(fault, away, "scaler-misuse", ""),
+        title=f"{step.optimizer}.step() uses gradients that still bear the loss scale {scale}: {growth_of(away)}",
+        explanation=f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself ({file}:{line}), and "
+        f"must divide the gradients by it: those of {away.name} came to the optimizer undivided, each update {scale} times too large.",
+        fixes=[
+            Fix(
+                "divide the scale out before the step, of every parameter's gradient",
+                f"for p in model.parameters():\n    if p.grad is not None:\n        p.grad.div_({scale})\noptimizer.step()",
+            ),
+            Fix("leave it to a scaler", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"),
+        ],
+    )
 
 
 def _ignored_check(fault: Fault) -> OptimizerStep | None:

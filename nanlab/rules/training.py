@@ -72,10 +72,10 @@ def learning_rate(fault: Fault) -> Finding | None:
     bad = bool(fault.row[FLAGS] & LITERAL) if step is None else not all(map(_finite, step.rates))
     if bad and in_update(fault):
         return bad_rate(fault, step, learning_rate.explanation)
-    away = _drove_away(fault)
+    away = drove_away(fault)
     if away is None or _explodes(fault, away) or _enlarged(fault, away):
         return None
-    return _blame_update(fault, away, "learning-rate", learning_rate.explanation)
+    return blame_update(fault, away, "learning-rate", learning_rate.explanation)
 
 
 @rule(
@@ -102,11 +102,11 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     The derivative of a chain is the product of those of its links. Clipping the norm keeps the direction of a large
     gradient; it cannot undo an infinity, for which the factor itself must come down.
     """
-    away = _drove_away(fault)
+    away = drove_away(fault)
     if away is not None and (enlarged := _enlarged(fault, away)):
         return _blame_enlarging(fault, away, *enlarged)
     if away is not None and _explodes(fault, away):
-        return _blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
+        return blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
     if not fault.backward or fault.kind != "operation" or fault.low:
         return None
     if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
@@ -123,7 +123,7 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     )
 
 
-def _drove_away(fault: Fault) -> Runaway | None:
+def drove_away(fault: Fault) -> Runaway | None:
     """The update that drove the weights away before this overflow; None if none did."""
     if fault.row is None or fault.kind != "operation":
         return None
@@ -183,10 +183,10 @@ def overflowed(recording: Recording, position: int) -> bool:
     return bool(max(sizes, default=0.0) > limit**0.25)
 
 
-def _blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
+def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
     recording, finding = fault.recording, fault.finding
     file, line, source = place_text(recording, away.place)
-    grown = _grown(away)
+    grown = growth_of(away)
     rate = f"a learning rate of {away.rate:.3g} drives" if away.rate is not None else "these updates drive"
     title = f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away: {grown}"
     if away.rate is not None and _decays(away):
@@ -218,17 +218,17 @@ def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
 
 def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> Finding:
     """The program's own change of the gradients, rather than the update that took them."""
-    found = _blame_update(fault, away, "exploding-gradient", "")
+    found = blame_update(fault, away, "exploding-gradient", "")
     return replace(
         found,
-        title=f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the update: {_grown(away)}",
+        title=f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the update: {growth_of(away)}",
         explanation=f"Clipping makes gradients smaller or leaves them alone: its factor is max_norm / norm, and never more than one.{found.explanation}",
         fixes=[Fix("a factor of at most one", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)")],
         **{**where(fault.recording, at), "phase": "optimizer"},
     )
 
 
-def _grown(away: Runaway) -> str:
+def growth_of(away: Runaway) -> str:
     return f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
 
 
