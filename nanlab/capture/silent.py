@@ -20,6 +20,7 @@ from nanlab.trace.recording import (
     FACTOR,
     FLAGS,
     FORWARD,
+    INPLACE,
     NODE,
     OP,
     OPTIMIZER,
@@ -162,10 +163,8 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
     recording = rows.recording
     zero = set((np.flatnonzero(rows.all_zero()) + rows.start).tolist())
     blamed: set[int] = set()
-    came = [
-        (recording.parameter_names[owner], at)
-        for owner, at in dict.fromkeys([*gradients.items(), *_taken(rows, history)])
-    ]
+    known = [*gradients.items(), *_taken(rows, history), *_overwritten(recording, lost, gradients)]
+    came = [(recording.parameter_names[owner], at) for owner, at in dict.fromkeys(known)]
     for name, source in came or _asked(rows, zero):
         if source in zero and (culprit := _reaches(recording, source, lost, zero)) is not None:
             blamed.add(culprit)
@@ -193,6 +192,28 @@ def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
     end = rows.start + len(rows)
     recent = takewhile(lambda step: step.position >= rows.start, reversed(history.parameters))
     return [(s.owner, s.used) for s in recent if s.position < end and s.used is not None]
+
+
+def _overwritten(recording: Recording, lost: set[int], gradients: dict[int, int]) -> list[tuple[int, int]]:
+    """(parameter, row) of what was lost in the place of a gradient itself, as by ``p.grad.div_(scale)``."""
+    owners = {at: owner for owner, at in gradients.items()}
+    found = []
+    for position in lost:
+        at = position
+        while at not in owners and (before := _replaced(recording, at)) is not None:
+            at = before
+        if at != position and at in owners:
+            found.append((owners[at], position))
+    return found
+
+
+def _replaced(recording: Recording, position: int) -> int | None:
+    """The row that an operation in place wrote over; None where it is none."""
+    row = recording.row(position) if position >= 0 else None
+    if row is None or not row[FLAGS] & INPLACE:
+        return None
+    targets = outputs(recording, row[CALL])
+    return next((s for s, slot in recording.operands(position) if slot % targets == row[OUTPUT]), None)
 
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:

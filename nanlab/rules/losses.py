@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -36,6 +37,15 @@ def _steps_since(trace: Trace, position: int) -> int:
 def lasts(trace: Trace, flushes: Sequence[Flush]) -> bool:
     """Whether a loss of signal recurs, rather than come with a batch now and then."""
     return max(f.count for f in flushes) >= LASTING * _steps_since(trace, min(f.first for f in flushes))
+
+
+def by_victim(flushes: Sequence[Flush]) -> list[Flush]:
+    """One flush for each parameter that lost something, with the steps of all: in each step one operation is to blame."""
+    counts: dict[str, int] = {}
+    for flush in flushes:
+        counts[flush.name] = counts.get(flush.name, 0) + flush.count
+    first = min(flushes, key=lambda f: f.first)
+    return [replace(first, name=name, count=count) for name, count in counts.items()]
 
 
 def always(trace: Trace, flushes: Sequence[Flush]) -> bool:
@@ -119,14 +129,14 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
 
     Nothing is infinite in the end, and nothing is learned.
     """
-    groups: dict[tuple[str, int], list[Flush]] = {}
+    groups: dict[int, list[Flush]] = {}  # on one line now this operation may overflow and now that: a norm of norms
     for flush in trace.recording.training.flushes.values():
         if flush.overflow and flush.cost in ("gradient", "update"):
-            groups.setdefault((flush.at.op, flush.at.line), []).append(flush)
+            groups.setdefault(flush.at.line, []).append(flush)
     for flushes in groups.values():
         first = min(flushes, key=lambda f: f.first)
         names = sorted({f.name for f in flushes})
-        harmful = lasts(trace, flushes)
+        harmful = lasts(trace, by_victim(flushes))
         shown = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         yield Finding(
             cause="dtype-overflow",

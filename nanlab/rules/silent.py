@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from nanlab.history import Flush
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
-from nanlab.rules.losses import NEARLY_ALL, always, in_part, lasts
+from nanlab.rules.losses import NEARLY_ALL, always, by_victim, in_part, lasts
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES, Recording
 
@@ -108,7 +107,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
 def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     recording = trace.recording
     flush = flushes[0]
-    harmful = lasts(trace, _by_victim(flushes)) if cost in COSTLY else cost == "value" and always(trace, flushes)
+    harmful = lasts(trace, by_victim(flushes)) if cost in COSTLY else cost == "value" and always(trace, flushes)
     names = list(dict.fromkeys(f.name for f in flushes if f.name))
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     loses = {
@@ -132,14 +131,6 @@ def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
         harmful=harmful,
         **place,
     )
-
-
-def _by_victim(flushes: list[Flush]) -> list[Flush]:
-    """One flush for each parameter that lost something, with the steps of all: in each step one operation is to blame."""
-    counts: dict[str, int] = {}
-    for flush in flushes:
-        counts[flush.name] = counts.get(flush.name, 0) + flush.count
-    return [replace(flushes[0], name=name, count=count) for name, count in counts.items()]
 
 
 def _dtype(name: str) -> torch.dtype:
