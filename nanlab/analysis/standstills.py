@@ -16,6 +16,7 @@ MOST = 0.5  # the same in float32, where the gradient of a bias before a batch n
 STOPPED = 3  # steps in which a counter must stand still
 # Steps in which a small part that never moved must stand still to be an error: the first few may be those of a warm-up.
 BEGUN = 8
+ALONE = 16  # the same of a few numbers, a temperature say, that never move
 # Steps in a row in which a parameter must stand still to be told though it moved before. One that moves every other step,
 # as updates near half an ulp do, stands still four times in a row by chance once in 16; and the last three steps of a
 # schedule that ends at zero are small in any dtype.
@@ -34,17 +35,20 @@ def severity_from_start(recording: Recording, member: Standstill, count: int, sh
 
     count: of such parameters, share: of the elements on that line.
     """
+    lasting = member.still >= (BEGUN if member.numel >= FEW else ALONE)
     if _wide(member):
         gradient = _gradient(member)
         if gradient < NOISE:
             return None
         if _rate_changed(member) > 0.0:
             return "note"
-        return "error" if share >= MOST and gradient >= SMALL else "warning"
+        large = (
+            lasting and "addcdiv" in member.at.op
+        )  # Adam divides by the gradient's size: the value itself is too large
+        return "error" if large or (share >= MOST and gradient >= SMALL) else "warning"
     if _rate_changed(member) > 0.0:
         return "warning"  # a warm-up, perhaps
     average = member.by_hand and recording.parameter_kinds[member.owner] != "parameter"
-    lasting = member.still >= BEGUN and member.numel >= FEW
     return "error" if average or count > 1 or share >= SHARE or lasting else "warning"
 
 

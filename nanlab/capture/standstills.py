@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from nanlab.capture.averages import averages, stands_still
@@ -36,7 +39,7 @@ def note_standstills(
     gradients = stat_columns(recording, np.array([recording.stat_of(s.used) for s in stepped], np.int64))  # type: ignore[arg-type]
     updates = stat_columns(recording, np.array([-1 if s.update is None else s.update for s in stepped], np.int64))
     finite = (gradients["nan"] == 0) & (gradients["posinf"] == 0) & (gradients["neginf"] == 0)
-    noise = NOISE * np.fmax.reduce(gradients["rms"], initial=0.0)
+    noise = np.fmax(NOISE * np.fmax.reduce(gradients["rms"], initial=0.0), _noise(recording, stepped, gradients["rms"]))
     telling = gradients["known"] & finite & (gradients["rms"] > noise) & updates["known"]
     still_now = updates["zero"] == updates["numel"]
     for i in np.flatnonzero(telling).tolist():
@@ -46,7 +49,58 @@ def note_standstills(
             _count(rows, known, step.value, bool(still_now[i]), float(gradients["rms"][i]), abs(step.lr))
     others = [*averages(rows, history, written), *counts(rows, history)]
     _note_by_hand(rows, history, _gradients(recording, steps), [*written, *others])
+    _note_rounded(rows, history, stepped, written)
     history.factors = {at: factor for at, factor in history.factors.items() if at >= rows.end}
+
+
+def _noise(
+    recording: Recording, stepped: list[ParameterStep], sizes: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The rounding error of each gradient that is held in half precision, told from the largest of its own module.
+
+    The bias of the keys of an attention has no other gradient: a softmax does not change when all its arguments do.
+    """
+    modules = [recording.parameter_names[s.owner].rpartition(".")[0] for s in stepped]
+    largest: dict[str, float] = {}
+    for module, size in zip(modules, np.nan_to_num(sizes).tolist(), strict=True):
+        largest[module] = max(largest.get(module, 0.0), size)
+    rows = [recording.row(s.used) for s in stepped]  # type: ignore[arg-type]
+    dtypes = [recording.dtypes.items[row[DTYPE]] if row is not None else None for row in rows]
+    ulps = [format_of(d).ulp if d in HALF_PRECISION else 0.0 for d in dtypes]
+    return np.array([ulp * largest[module] for ulp, module in zip(ulps, modules, strict=True)], np.float64)
+
+
+def _note_rounded(
+    rows: StepRows, history: History, stepped: list[ParameterStep], written: list[tuple[int, int]]
+) -> None:
+    """Count the updates of an optimizer that copying the parameter back by way of a narrower dtype undid."""
+    recording = rows.recording
+    updated = {s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr}
+    for owner, position in written:
+        row = recording.row(position)
+        if owner not in updated or row is None or recording.ops.items[row[OP]] != "copy_":
+            continue
+        narrow = _rounded_from(recording, position, updated[owner])
+        before = next(iter(recording.operands(updated[owner])), None)
+        old = recording.stats(before[0]) if before is not None else None
+        if narrow and old is not None and old.is_finite:
+            known = _known(rows, history, owner, position, by_hand=True)
+            _count(rows, known, position, bool(recording.stats(position) == old), 0.0, 0.0)
+            known.at = replace(known.at, dtype=narrow)
+
+
+def _rounded_from(recording: Recording, position: int, value: int) -> str:
+    """The dtype narrower than float32 through which a copy of a row was made; "" if it was not."""
+    at, narrow = recording.operands(position)[-1][0], ""
+    for _ in range(MOST_HOPS):
+        row = recording.row(at) if at >= 0 else None
+        if at == value or row is None or recording.ops.items[row[OP]].rstrip("_") not in KEEPS | CASTS | {"div"}:
+            break
+        dtype = recording.dtypes.items[row[DTYPE]]
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize < 4:
+            narrow = str(dtype).removeprefix("torch.")
+        at = recording.operands(at)[0][0]
+    return narrow if at == value else ""
 
 
 def _gradients(recording: Recording, steps: list[ParameterStep]) -> dict[int, float]:

@@ -147,6 +147,10 @@ def _wider(trace: Trace, member: Standstill) -> str:
 
 def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:
     """Wider values, tried on an update that was kept."""
+    if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
+        return Fix(
+            "learn the distance from a reference value, which small steps do change", "value = reference + self.offset"
+        )
     title, code = "keep these values in float32", _wider(trace, stuck[0])
     tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck)
     moved, numel = next((t for t in tried if t is not None), (0, 0))
