@@ -71,7 +71,8 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
     """The candidates for the operation of a finding, with what became of each; empty where none is known."""
     text = text_of(trace, finding)
     if finding.cause == "dtype-underflow":
-        raised = raised_before_cast(trace.recording, finding.position, finding.line)
+        backward, half = finding.phase == "backward", held_in_half(trace.recording)
+        raised = raised_before_cast(trace.recording, finding.position, finding.line, backward, half)
         return [Tried(*raised, None)] if raised is not None else []
     if finding.cause in MISSING:
         op = operation_of(trace.recording, _forward_row(trace.recording, finding.position))

@@ -114,10 +114,12 @@ def try_out(
         if autocast and candidate.title == IN_FLOAT32:
             spelled = spelled or (whole_line(text, line) if op.name == "_to_copy" else None)
             spelled = _outside_autocast(spelled, autocast) if spelled is not None else None
-        trial = None
+        trial: Trial | None = None
         if candidate.run is not None and time.process_time() - started < SECONDS:
-            trial = judged(op, candidate, _tried(op, candidate, *sample), spelled is not None)
+            trial = judged(op, candidate, _tried(op, candidate, *sample), spelled)
             trial = _followed(op, candidate, trial, *sample)
+            if spelled is not None and spelled.nested and candidate.title == IN_FLOAT32 and not trial.finite:
+                candidate, trial = replace(candidate, why="it takes the inner one with it, on the same line"), None
         elif candidate.run is not None:
             candidate = replace(candidate, why=f"the others took {SECONDS} s")
         found.append(Tried(candidate, trial, spelled))
@@ -163,10 +165,10 @@ def _followed(
     return replace(trial, finite=False, why=doubt.why) if doubt.sure else replace(trial, doubt=doubt.why)
 
 
-def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = True) -> Trial:
+def judged(op: Operation, candidate: Candidate, trial: Trial, line: Rewritten | None) -> Trial:
     """A trial in view of what stands before and after the operation.
 
-    written: the user's line is rewritten, with every such operation on it; others that fail there go on failing.
+    line: the user's line, rewritten with every such operation on it; others that fail there go on failing.
     """
     if trial.finite and op.trapped and not candidate.frees:
         return replace(trial, finite=False, why=op.trapped)
@@ -174,8 +176,17 @@ def judged(op: Operation, candidate: Candidate, trial: Trial, written: bool = Tr
     if trial.finite and op.divides and trial.zeros and not rerun:
         return replace(trial, finite=False, why="what follows divides by its 0")
     wider = candidate.plain is not None or candidate.frees or candidate.at_source  # it reaches the rest of the line
-    doubt = _doubt(op, candidate, trial) or ("" if written and wider else op.here)
+    cured = line is not None and (wider or (trial.finite and _cures_twins(op, candidate, line)))
+    doubt = _doubt(op, candidate, trial) or ("" if cured else op.here)
     return replace(trial, doubt=doubt) if trial.finite else trial
+
+
+def _cures_twins(op: Operation, candidate: Candidate, line: Rewritten) -> bool:
+    """Whether the others on the line that fail are written anew as well, and hold then."""
+    if not op.twins or line.count <= len(op.twins) or candidate.run is None or candidate.operands:
+        return False
+    tried = (attempt(candidate.run, twin.plain, twin.operands, carrying=twin.carrying) for twin in op.twins)
+    return all(trial.finite for trial in tried)
 
 
 def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:

@@ -75,7 +75,8 @@ def floored(op: Operation) -> list[Candidate]:
             )
         )
     title = f"an epsilon of {number(eps)} inside the {'root' if 'sqrt' in op.name else bare}"
-    found.append(Candidate(title, forms(spelled, f"torch.{name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)))
+    if op.x.is_complex() or not bool((op.x < low).any()):  # the next batch may be lower by more than that
+        found.append(Candidate(title, forms(spelled, f"torch.{name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)))
     if not op.x.is_complex():
         floor = number(eps) if not low else f"{low:.0f} + {number(eps)}"
         text = f"torch.{name}({{X}}.clamp_min({floor}))"
@@ -111,8 +112,10 @@ def inverse(op: Operation) -> list[Candidate]:
     low, high = (0.0, 1.0) if op.name in ("logit", "special_ndtri") else (-1.0, 1.0)
     spelled = (called(name.removeprefix("special.")),)
 
+    own = {"eps": op.options["eps"]} if op.options.get("eps") is not None else {}  # of logit, which stays in the line
+
     def clamped(t: Tensor, eps: float) -> Tensor:
-        return fn(t.clamp(low + eps, high - eps))
+        return fn(t.clamp(low + eps, high - eps), **own)
 
     eps = inside(op, eps_for(op, clamped, op.x))
     found = []
@@ -127,14 +130,13 @@ def inverse(op: Operation) -> list[Candidate]:
         )
     lower = number(eps) if low == 0 else f"-1 + {number(eps)}"
     title = f"clamp the argument {number(eps)} inside its domain"
-    text = f"torch.{name}({{X}}.clamp({lower}, 1 - {number(eps)}))"
+    text = f"torch.{name}({{X}}.clamp({lower}, 1 - {number(eps)}){{rest}})"
     found.append(Candidate(title, forms(spelled, text), lambda t: clamped(t, eps)))
     if bool(((op.x == low) | (op.x == high)).any()):
-        text = f"torch.{name}({{X}}.clamp({low:.0f}, {high:.0f}))"
-        found.append(
-            Candidate("clamp the argument to the edge itself", forms(spelled, text), lambda t: fn(t.clamp(low, high)))
-        )
-    return found + in_float32(op, spelled, f"torch.{name}({{X}}.float())")
+        text = f"torch.{name}({{X}}.clamp({low:.0f}, {high:.0f}){{rest}})"
+        at_edge = lambda t: fn(t.clamp(low, high), **own)  # noqa: E731
+        found.append(Candidate("clamp the argument to the edge itself", forms(spelled, text), at_edge))
+    return found + in_float32(op, spelled, f"torch.{name}({{X}}.float(){{rest}})")
 
 
 def angles(op: Operation) -> list[Candidate]:

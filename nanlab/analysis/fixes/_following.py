@@ -77,7 +77,13 @@ def reached(recording: Recording, row: tuple[int, ...]) -> bool:
     """Whether a backward pass came, or may still have come, to the node of a forward row: not to what was detached."""
     step = recording.step_of(row[CALL])
     runs = [run for run in recording.node_runs if recording.step_of(run.position) == step]
-    return not runs or row[NODE] < 0 or any(run.node == row[NODE] for run in runs)
+    return not runs or row[NODE] < 0 or any(_is_of(recording, run.node, row) for run in runs)
+
+
+def _is_of(recording: Recording, node: int, row: tuple[int, ...]) -> bool:
+    """Whether a node is that of a forward row: under ``torch.func`` each level of a derivative has its own."""
+    info = recording.nodes.get(node) if node != row[NODE] else None
+    return node == row[NODE] or (info is not None and info.position == row[CALL])
 
 
 def usual_gradient(recording: Recording, position: int) -> float:
@@ -174,6 +180,22 @@ def fails_too(
         named = f"{name_of(recording, row)} on this line" if here and row is not None else ""
         return f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own account"
     return ""
+
+
+def twins_of(recording: Recording, position: int) -> list[int]:
+    """The other calls on a forward row's line that fail on finite operands of their own, in the same step.
+
+    None of them where one is another operation.
+    """
+    own, step = recording.row(position), recording.step_of(position)
+    found = []
+    for at in sorted(p for p, status in recording.status.items() if status == BORN and p >= 0 and p != position):
+        row = recording.row(at)
+        if own is None or row is None or row[PHASE] == BACKWARD or recording.step_of(at) != step:
+            continue
+        if recording.places[row[LINE]] == recording.places[own[LINE]] and row[LINE] != own[LINE]:
+            found.append(at if name_of(recording, row) == name_of(recording, own) else -1)
+    return found if -1 not in found else []
 
 
 def derivative_fails_too(recording: Recording, position: int) -> str:

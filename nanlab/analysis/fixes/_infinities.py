@@ -150,17 +150,12 @@ def difference(op: Operation) -> list[Candidate]:
         return [Candidate(f"a finite mask of {-MASK:.0f} instead of -inf, in both", forms(spelled, text), run)]
     if not operands or infinite:
         return []
-    largest = torch.finfo(op.dtype).max
-    floor = min(MASK, largest / 8)
+    if bool(torch.isposinf(op.plain(*op.operands)).any()):  # what grew upwards is no mask
+        return wide(op)
+    floor = min(MASK, torch.finfo(op.dtype).max / 8)
     text = f"({{X}} {sign} {{Y}}).clamp_min(-{floor:.0f})"
-    return [
-        *wide(op),
-        Candidate(
-            f"bound the sum of the masks at {-floor:.0f}",
-            forms(spelled, text),
-            lambda *ts: op.plain(*ts).clamp(-floor, floor),
-        ),
-    ]
+    run = lambda *ts: op.plain(*ts).clamp_min(-floor)  # noqa: E731
+    return [*wide(op), Candidate(f"bound the sum of the masks at {-floor:.0f}", forms(spelled, text), run)]
 
 
 def _unfilled(t: Any) -> Any:

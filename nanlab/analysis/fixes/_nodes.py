@@ -77,7 +77,9 @@ def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
             x = back(result)
         if x is None and kind == "Sqrt" and len(kept.args) > 1 and isinstance(kept.args[1], Tensor):
             x = (kept.args[1] / 2) ** 2  # d sqrt(x) = grad / (2 sqrt(x))
-        return (kind.lower(), (x,), forward, {}) if isinstance(x, Tensor) else None
+        if not isinstance(x, Tensor):
+            return None
+        return kind.lower(), (_outside_domain(x, recording, node),), forward, {}
     if kind in _BINARY:
         return _binary(kind, kept, _by_number(recording, node))
     if kind == "BinaryCrossEntropy":
@@ -120,6 +122,16 @@ def _exponential(saved: dict[str, Any], recording: Recording, node: int) -> Rebu
     if stats is None:
         return None
     return "exp", (torch.where(torch.isinf(result), float(stats.max), torch.log(result)),), torch.exp, {}
+
+
+def _outside_domain(x: Tensor, recording: Recording, node: int) -> Tensor:
+    """An operand rebuilt from a result: where that is NaN though no operand was, the lowest that was seen going in."""
+    info = recording.nodes.get(node)
+    read = recording.operands(info.position) if info is not None and info.position >= 0 else []
+    stats = recording.stats(read[0][0]) if read else None
+    if x.is_complex() or stats is None or stats.nan or stats.min is None:
+        return x
+    return torch.where(torch.isnan(x), stats.min, x)
 
 
 def _dims(value: Any) -> Any:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from nanlab.analysis.fixes._following import made_of, name_of
 from nanlab.analysis.fixes._neighbours import MOVES
-from nanlab.analysis.fixes._replay import Step, bad_elements, function_of
+from nanlab.analysis.fixes._replay import JOINS, PICKS, Step, bad_elements, function_of, same
 from nanlab.trace.recording import BACKWARD, LINE, NODE, OP, PHASE, Recording
 
-MOST_STEPS = 3  # operations after the failed one; views are not counted
-MOST_PATHS = 16
+MOST_STEPS = 6  # operations after the failed one; views are not counted
+MOST_PATHS = 32
 
+_PASSED_ON = MOVES | JOINS | PICKS | {"copy"}
 _HIDES = frozenset("where masked_fill nan_to_num nansum nanmean".split())
 _NAMES = {"div": "division", "reciprocal": "division", "sqrt": "root", "rsqrt": "root", "pow": "power"}
 
@@ -55,7 +56,7 @@ def paths_after(recording: Recording, position: int) -> tuple[Path, ...]:
             step = _step(recording, call, slots)
             if step is None:
                 continue
-            longer = path if step.name in MOVES else (*path, step)
+            longer = path if step.name in _PASSED_ON else (*path, step)
             if len(longer) < MOST_STEPS:
                 waiting.append((call, longer))
             if longer:
@@ -184,9 +185,10 @@ def _lost(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
     for step in path:
         after, known = step.run(value), known and step.known
         if step.name == "pow" and not step.known:
-            if not bool((spoilt & (value < 0)).any()):
+            if bool((spoilt & (value < 0)).any()):
+                return Doubt(f"{step.title} may be taken of a negative number that comes of it", False)
+            if step.run is same:
                 return None
-            return Doubt(f"{step.title} may be taken of a negative number that comes of it", False)
         lost = spoilt & torch.isfinite(value) & ~torch.isfinite(after)
         if not known:
             lost = lost & (value == 0)

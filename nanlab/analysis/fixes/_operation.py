@@ -19,6 +19,7 @@ from nanlab.analysis.fixes._following import (
     products_before,
     reached,
     same_elsewhere,
+    twins_of,
     usual_gradient,
 )
 from nanlab.analysis.fixes._gradients import carrying, incoming, only_way
@@ -32,6 +33,7 @@ from nanlab.analysis.fixes._neighbours import (
 )
 from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._onward import Path, paths_after
+from nanlab.analysis.fixes._recorded import OPTIONS, WARNING, first_tensor, is_number, single
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
 from nanlab.analysis.naming import in_hook
 from nanlab.analysis.training import comes_from_gradients, optimizer_step_at
@@ -73,6 +75,7 @@ class Operation:
     line: int = 0  # of the user's file
     unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
     here: str = ""  # which other operation of the same line does
+    twins: tuple[Operation, ...] = ()  # these, where all are of the same operator
     unreached: int | None = None  # elements to which 0 or NaN came in as gradient, where that was recorded
     usual: float = 1.0  # magnitude of the gradients that come in, where no gradient was kept
     carrying: tuple[int, ...] | None = None  # which operands carry a gradient; None: all that may
@@ -137,7 +140,8 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         ahead=products_after(recording, call),
         behind=products_before(recording, call) if differentiates else (),
         beside=fails_too(recording, call, after) or same_elsewhere(recording, call),
-        here=fails_too(recording, call, after, here=True),
+        here=(here := fails_too(recording, call, after, here=True)),
+        twins=_twins(recording, call) if here else (),
         usual=usual_gradient(recording, call),
         carrying=carrying(recording, row, op.operands) if arrives else (),
         onward=paths_after(recording, call),
@@ -145,6 +149,18 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
         module=recording.modules.items[row[MODULE]],
         calls=calls_like(recording, call),
     )
+
+
+def _twins(recording: Recording, call: int) -> tuple[Operation, ...]:
+    """The other calls on this line that fail by themselves; none where the operands of one were not kept."""
+    rows = {at: recording.row(at) for at in twins_of(recording, call)}
+    kept = {at: recording.kept.get(row[CALL]) for at, row in rows.items() if row is not None}
+    found = [
+        replace(as_called(k), carrying=carrying(recording, row, as_called(k).operands))
+        for at, k in kept.items()
+        if k is not None and (row := rows[at]) is not None
+    ]
+    return tuple(found) if len(found) == len(rows) else ()
 
 
 def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> Operation | None:
@@ -184,45 +200,20 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
     )
 
 
-_OPTIONS = {  # positional arguments after the tensors, by operator
-    "_softmax": ("dim",),
-    "_log_softmax": ("dim",),
-    "logsumexp": ("dim", "keepdim"),
-    "linalg_vector_norm": ("ord", "dim", "keepdim"),
-    "norm": ("ord", "dim", "keepdim"),
-    "var": ("dim",),
-    "std": ("dim",),
-    "var_mean": ("dim",),
-    "std_mean": ("dim",),
-    "mean": ("dim", "keepdim"),
-    "sum": ("dim", "keepdim"),
-    "prod": ("dim", "keepdim"),
-    "cumsum": ("dim",),
-    "cumprod": ("dim",),
-    "logcumsumexp": ("dim",),
-    "logit": ("eps",),
-    "segment_reduce": ("reduce",),
-}
-
-
-# They warn of too few degrees of freedom; only through torch's Python functions is that a warning that can be caught.
-_WARNING = frozenset("std var std_mean var_mean".split())
-
-
 def as_called(kept: Kept) -> Operation:
     """A forward call, to be repeated with its operands exchanged."""
-    kept = _single(kept)
+    kept = single(kept)
     overload = kept.op.overloadpacket.__name__
     name = overload.rstrip("_") or overload
-    names = _OPTIONS.get(name, ())
+    names = OPTIONS.get(name, ())
     if any(isinstance(a, list) and a and isinstance(a[0], Tensor) for a in kept.args):
         return _of_lists(kept, name)
-    slots = [i for i, a in enumerate(kept.args) if isinstance(a, Tensor) or (not names and _is_number(a))]
+    slots = [i for i, a in enumerate(kept.args) if isinstance(a, Tensor) or (not names and is_number(a))]
     options = dict(kept.kwargs)
     rest = [a for i, a in enumerate(kept.args) if i not in slots]
     options |= dict(zip(names, rest, strict=False))
     inplace = overload.endswith("_")
-    call = getattr(torch, overload) if overload in _WARNING else kept.op
+    call = getattr(torch, overload) if overload in WARNING else kept.op
 
     def plain(*operands: Any) -> Tensor:
         args = list(kept.args)
@@ -238,7 +229,7 @@ def _of_lists(kept: Kept, name: str) -> Operation:
     filled = [
         i
         for i, a in enumerate(kept.args)
-        if isinstance(a, list) and a and (isinstance(a[0], Tensor) or (len(a) == 1 and _is_number(a[0])))
+        if isinstance(a, list) and a and (isinstance(a[0], Tensor) or (len(a) == 1 and is_number(a[0])))
     ]
 
     def call(changes: dict[str, Any], *operands: Any) -> Tensor:
@@ -257,30 +248,3 @@ def _of_lists(kept: Kept, name: str) -> Operation:
     }.get(name, name)
     options = {"with_eps": lambda eps, *ts: call({"eps": eps}, *ts)}
     return Operation(single, tuple(kept.args[i][0] for i in filled), lambda *ts: call({}, *ts), options)
-
-
-def _single(kept: Kept) -> Kept:
-    """Of a call on lists of tensors (``_foreach_``, ``_fused_``) the same on the first member whose result is bad."""
-    lists = [i for i, a in enumerate(kept.args) if isinstance(a, list | tuple) and a and isinstance(a[0], Tensor)]
-    if not lists or not kept.op.overloadpacket.__name__.startswith(("_foreach_", "_fused_")):
-        return kept
-    results = [t for t in kept.outputs if isinstance(t, Tensor)]
-    at = next((i for i, t in enumerate(results) if not bool(torch.isfinite(t).all())), 0)
-    args = list(kept.args)
-    for i in lists:
-        args[i] = [kept.args[i][at % len(kept.args[i])]]
-    for i, a in enumerate(args):
-        if i not in lists and isinstance(a, list | tuple) and len(a) == len(kept.args[lists[0]]):
-            args[i] = [a[at]]
-    return replace(kept, args=tuple(args), outputs=tuple(results[at : at + 1]))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def first_tensor(value: Any) -> Tensor:
-    """The (first floating) tensor among the results of an operation."""
-    if isinstance(value, Tensor):
-        return value
-    return next(v for v in value if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex()))

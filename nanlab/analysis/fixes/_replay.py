@@ -18,6 +18,9 @@ _UNARY = frozenset(
     """log log2 log10 log1p lgamma sqrt rsqrt reciprocal exp expm1 sinh cosh abs neg square tanh sigmoid relu acos asin
     acosh atanh atan sin cos erf erfinv""".split()
 )
+# What puts values beside others, and what takes some of them: those that were spoilt, where the result was spoilt as well.
+JOINS = frozenset("cat stack".split())
+PICKS = frozenset("index index_select gather split split_with_sizes unbind masked_select".split())
 _SHIFTS = frozenset("add sub rsub".split())
 _CLAMPS = frozenset("clamp clamp_min clamp_max".split())
 
@@ -26,8 +29,11 @@ def function_of(
     recording: Recording, name: str, call: int, row: tuple[int, ...], slots: list[int], alone: bool
 ) -> tuple[Step, bool] | None:
     """The function, and whether it is exactly what ran."""
-    if name in MOVES:
-        return _same, True
+    if name in MOVES | JOINS or (name == "copy" and alone):
+        return same, True
+    if name in PICKS:
+        stats = recording.stats(call)
+        return (same, True) if stats is not None and bad_elements(stats) else None
     if name == "_to_copy":
         dtype = recording.dtypes.items[row[DTYPE]]
         return (lambda t: t.to(dtype)), True
@@ -38,14 +44,15 @@ def function_of(
         return _clamped(recording, name, call)
     if name in _SHIFTS and alone:
         return _shifted(recording, name, call)
-    if name == "pow" and alone and slots == [0]:
-        return _power(recording, call)
+    if name == "pow" and slots == [0]:
+        return _power(recording, call) if alone else _power_of_tensor(recording, call)
     if name in ("mul", "div"):
         return _scaled(recording, name, call, slots, alone)
     return None
 
 
-def _same(t: Tensor) -> Tensor:
+def same(t: Tensor) -> Tensor:
+    """What moves a value, or multiplies it by what is not known."""
     return t
 
 
@@ -79,7 +86,15 @@ def bad_elements(stats: TensorStats) -> int:
 def _power(recording: Recording, call: int) -> tuple[Step, bool]:
     """A power by a Python number."""
     numbers = recording.scalars.get(call, ())
-    return ((lambda t: t ** numbers[0]), True) if len(numbers) == 1 else (_same, False)
+    return ((lambda t: t ** numbers[0]), True) if len(numbers) == 1 else (same, False)
+
+
+def _power_of_tensor(recording: Recording, call: int) -> tuple[Step, bool] | None:
+    """A power by a tensor, of which only the range was recorded: its lowest exponent, which is the one to fear at 0."""
+    read = recording.operands(call)
+    stats = recording.stats(read[1][0]) if len(read) == 2 else None
+    lowest = stats.min if stats is not None else None
+    return None if lowest is None else ((lambda t: t**lowest), False)
 
 
 def _scaled(recording: Recording, name: str, call: int, slots: list[int], alone: bool) -> tuple[Step, bool] | None:
@@ -91,4 +106,4 @@ def _scaled(recording: Recording, name: str, call: int, slots: list[int], alone:
         return (torch.square, True) if name == "mul" else None
     if name == "div" and slots == [1]:
         return torch.reciprocal, False
-    return _same, False
+    return same, False

@@ -28,6 +28,7 @@ class Rewritten:
     last: int
     text: str
     nested: bool = False  # one rewritten expression stands inside another
+    count: int = 1  # expressions that were rewritten
 
 
 def called(*names: str, arity: int = 1) -> Spelling:
@@ -111,7 +112,7 @@ def rewrite(
         return None
     outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
     changed = page.replaced([(n, page.render(n, spots, form)) for n in outer])
-    return replace(changed, nested=len(outer) < len(spots))
+    return replace(changed, nested=len(outer) < len(spots), count=len(spots))
 
 
 def _inside(inner: ast.AST, outer: ast.AST) -> bool:

@@ -107,14 +107,17 @@ def _scaled(operands: Any, at: int, share: float) -> list[Any]:
     return [t * share if i == at else t for i, t in enumerate(operands)]
 
 
-def raised_before_cast(recording: Recording, position: int, line: int) -> tuple[Candidate, Trial] | None:
+def raised_before_cast(
+    recording: Recording, position: int, line: int, backward: bool, by_hand: bool = False
+) -> tuple[Candidate, Trial] | None:
     """The power of two by which what a cast flushed to zero has to be multiplied first.
 
     It follows from the exact exponent histogram of what was cast, which a power of two moves by whole bins. None where
     the row is no cast, or where no power of two saves the values.
-    line: of the user's file; where the row was folded away, a later cast on the same line is taken.
+    line: of the user's file; where the row was folded away, a later cast on the same line is taken. backward: in the
+    backward pass. by_hand: the parameters are in half precision, of which a GradScaler takes no gradients.
     """
-    position = _at_hand(recording, position, line)
+    position = _at_hand(recording, position, line, backward)
     row = recording.row(position) if position >= 0 else None
     read = recording.operands(position) if row is not None else []
     if row is None or not read or recording.ops.items[row[OP]] != "_to_copy":
@@ -128,22 +131,29 @@ def raised_before_cast(recording: Recording, position: int, line: int) -> tuple[
     before, after = cast_shares(histogram, dtype), cast_shares(histogram, dtype, k)
     if not before.zero or after.overflow or after.limit_overflow or after.zero >= before.zero / 10:
         return None
-    backward = row[PHASE] == BACKWARD
+    title, code = _raising(k, dtype, backward, by_hand)
     lost = f"by the histogram {before.zero:,} of {before.numel:,} values go to zero without it, {after.zero:,} with it"
-    if backward:
-        title, code = f"a loss scale of 2**{k}", f"scaler = torch.amp.GradScaler(init_scale=2.0**{k})"
-    else:
-        title, code = f"multiply by 2**{k} before the cast, divide after it in float32", f"(x * 2.0**{k}).to({dtype})"
-    candidate = Candidate(f"{title}: {lost}", (), None, snippet=code)
-    return candidate, Trial(True, None, None)
+    return Candidate(f"{title}: {lost}", (), None, snippet=code), Trial(True, None, None)
 
 
-def _at_hand(recording: Recording, position: int, line: int) -> int:
-    """The row itself, or a later cast to half precision on its line; -1 where there is none."""
+def _raising(k: int, dtype: torch.dtype, backward: bool, by_hand: bool) -> tuple[str, str]:
+    """Title and code of a multiplication by 2**k."""
+    if not backward:
+        return f"multiply by 2**{k} before the cast, divide after it in float32", f"(x * 2.0**{k}).to({dtype})"
+    if not by_hand:
+        return f"a loss scale of 2**{k}", f"scaler = torch.amp.GradScaler(init_scale=2.0**{k})"
+    code = f"(loss * 2.0**{k}).backward()\nmaster.grad = p.grad.float() / 2.0**{k}   # of float32 copies, which the optimizer updates"
+    return f"a loss scale of 2**{k}, divided out in float32", code
+
+
+def _at_hand(recording: Recording, position: int, line: int, backward: bool) -> int:
+    """The row itself, or a later cast to a narrow dtype on its line; -1 where there is none."""
     if position >= 0 and recording.row(position) is not None:
         return position
     for later, row in recording.rows():
-        cast = recording.ops.items[row[OP]] == "_to_copy" and "float16" in str(recording.dtypes.items[row[DTYPE]])
-        if cast and later > position and recording.places[row[LINE]][1] == line:
+        dtype = recording.dtypes.items[row[DTYPE]]
+        narrow = isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize <= 2
+        cast = recording.ops.items[row[OP]] == "_to_copy" and (row[PHASE] == BACKWARD) == backward
+        if narrow and cast and later > position and recording.places[row[LINE]][1] == line:
             return later
     return -1
