@@ -29,7 +29,7 @@ def build(fixed: bool = False):
         loss = 1e-7 * (net(x.half()).float() - y).pow(2).mean()
         (loss * scale).backward()
         with torch.no_grad():
-            for p, m in zip(net.parameters(), master):
+            for p, m in zip(net.parameters(), master, strict=True):
                 if fixed:
                     grad = p.grad.float() / scale
                 else:

@@ -31,13 +31,13 @@ def build(fixed: bool = False):
         (loss * scale).backward()
         if not fixed:
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0 * scale)  # ORIGIN
-        for p, m in zip(net.parameters(), master):
+        for p, m in zip(net.parameters(), master, strict=True):
             m.grad = p.grad.float() / scale
         if fixed:
             torch.nn.utils.clip_grad_norm_(master, 1.0)
         opt.step()
         with torch.no_grad():
-            for p, m in zip(net.parameters(), master):
+            for p, m in zip(net.parameters(), master, strict=True):
                 p.copy_(m)
         return loss
 
