@@ -86,6 +86,8 @@ class BackwardRecorder:
                     if kwargs.get("accumulate_grad"):
                         self.clock.backward(frame, oldest, accumulates)
                         self.ended(frame)
+                    else:
+                        self.clock.differentiated(frame, oldest)
                 except Exception as error:
                     ops.failed(error)
 

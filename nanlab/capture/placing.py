@@ -51,20 +51,21 @@ class Placing:
             return OPTIMIZER, -1, *here, 0
         line, site = self.lines.here(frame)
         if not self.depth and not self.in_optimizer and line not in self.clock.checked:
-            self.clock.checked.add(line)
-            self.notice_loop(frame)
+            if line not in self.clock.openers:
+                self.clock.checked.add(line)
+            self.notice_loop(frame, line)
         now, node = _sequence(), -1
         if now > self.sequence:
             node = self._new_nodes(now, grad, frame, line, site)
         return FORWARD, node, line, site, self.module
 
-    def notice_loop(self, frame: FrameType | None) -> None:
+    def notice_loop(self, frame: FrameType | None, line: int = 0) -> None:
         """Begin a new training step if the program's loop came round."""
         position = self.recording.end
         if not self.recording.passes:
             self._note_opening(frame, position)
         # Not _sequence(): the node of the operation that is about to run is made already, and belongs to the new step.
-        if self.clock.operation(frame, position, self.sequence, not torch.is_grad_enabled()):
+        if self.clock.operation(frame, position, self.sequence, not torch.is_grad_enabled(), line):
             self.step_began(position)
 
     def _note_opening(self, frame: FrameType | None, position: int) -> None:

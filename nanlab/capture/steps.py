@@ -6,10 +6,13 @@ from types import FrameType
 
 import torch
 
+from nanlab.capture.loops import Loop, Loops
+from nanlab.capture.nesting import Nesting, Stretch
 from nanlab.capture.source import Path, call_path, goes_round
+from nanlab.capture.step_functions import StepFunctions
 
 
-class StepClock:
+class StepClock(StepFunctions):
     """Boundaries between training steps.
 
     A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next one begins with the first operation
@@ -19,10 +22,14 @@ class StepClock:
     later backward reaches over it (time steps of a recurrent loop, a helper that updates one network after the other) or
     adds to gradients that came before it (accumulation), and when an optimizer takes gradients that all came before it
     (replicas that go backward in turn, and are stepped together) or has not had its turn before.
+
+    Where a loop whose turns were steps is left and another optimizer steps, the next step began there; but if the loop around both comes
+    round, its turn was the step (``Nesting``). The turns of a loop that only computed something for the update after it are no steps.
+    Of a program that has a function for its training step, the calls of it are the steps (``StepFunctions``).
     """
 
     def __init__(self) -> None:
-        self.starts: list[int] = [0]  # position at which each step begins
+        super().__init__()
         self._tentative: list[
             tuple[int, int, bool]
         ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
@@ -39,6 +46,10 @@ class StepClock:
         # The last turn of a loop that made a boundary: its index, its sequence number, the optimizers that had stepped before it.
         self._turn: tuple[int, int, set[int]] = (0, 0, set())
         self._over_turn = False  # whether a backward pass has reached over it since
+        self._loops, self._nesting = Loops(), Nesting()
+        self._computing: dict[int, Loop | None] = {}  # boundaries made by a loop that trained nothing: that loop
+        self._asked = False  # whether the last that happened was that gradients were asked for, in a program that had trained nothing yet
+        self._outside: Path | None = None  # where the program stood when it had left the loop whose turns are steps
         self.optimizer_seen = False
         self.backward_seen = False
 
@@ -64,6 +75,9 @@ class StepClock:
         self._again = 0, set()
         self._join_turn(optimizer)
         self._stepped.add(optimizer)
+        self._nesting.keep(self.starts)
+        self._nesting.last.optimizers.add(optimizer)
+        self._nesting.last.trained = True
 
     def _join_turn(self, optimizer: int) -> None:
         """A loop over optimizers, whose losses were computed before it: each has its turn in one step."""
@@ -84,18 +98,26 @@ class StepClock:
 
     def completed(self, frame: FrameType | None) -> None:
         """An optimizer stepped, or a scaler updated its scale."""
-        self.optimizer_seen = True
+        self.optimizer_seen, self.idle = True, False
+        self._stepped_inside(frame)
         self._complete = call_path(frame)
-        self._called = None
+        self._drop_inner(self._complete)
+        self._called, self._outside, self._asked = None, None, False
         self.checked.clear()
 
     def called(self, frame: FrameType | None) -> None:
         """An outermost module was called."""
+        self.idle = False
+        self._module_inside(frame)
         self._called, self._without_grad = call_path(frame), not torch.is_grad_enabled()
         self.checked.clear()
 
     def backward(self, frame: FrameType | None, oldest: int, accumulates: bool) -> None:
         """A backward pass ended; ``oldest`` is the lowest sequence number among its nodes."""
+        self._drop_inner(call_path(frame))
+        if not self.differentiated(frame, oldest):
+            self._refuse(lambda other: not other.chosen)
+        self._asked = False
         if not self.backward_seen:
             self.backward_seen = True
             self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
@@ -105,17 +127,33 @@ class StepClock:
             self._take_back(lambda seq, no_grad: seq > self._fresh, self._first_since_update())
         else:
             self._fresh = oldest
+        self._nesting.keep(self.starts)
+        self._nesting.last.trained = True
         if not self.optimizer_seen:
             self._complete = call_path(frame)
             self.checked.clear()
 
+    def differentiated(self, frame: FrameType | None, oldest: int) -> bool:
+        """Gradients were asked for; whether they are of what a call of a step function computed, and came in it."""
+        self.idle = False
+        if not self.backward_seen and not self.optimizer_seen:  # all that this program may ever ask for
+            self._complete, self._asked = call_path(frame), True
+            self._drop_inner(self._complete)
+            self.checked.clear()
+        return self._backward_inside(frame, oldest)
+
     def doubtful(self) -> int:
         """How many of the last boundaries are likely to be taken back: some within a step were before, in a program that has an optimizer."""
+        if self._outside is not None and not self._nesting.last.trained:
+            return 1
+        if self._asked and self._updated < 0:
+            return len(self._tentative)
         inner = self._took_back and self.optimizer_seen
         return sum(seq > self._fresh for _, seq, _ in self._tentative) if inner else 0
 
     def stopped(self) -> None:
         """The program is stopped: what is doubtful was a turn of a loop within the step."""
+        self._drop_idle_end()
         if count := self.doubtful():
             del self.starts[-count:], self._tentative[-count:]
 
@@ -125,20 +163,63 @@ class StepClock:
             return -1
         return next((index for index, *_ in self._tentative if self.starts[index] > self._updated), -1)
 
+    def _drop_inner(self, now: Path) -> None:
+        """Training goes on here: the turns of a loop that was left before it only computed something for it."""
+        while self._tentative:
+            loop = self._computing.get(self.starts[self._tentative[-1][0]])
+            if loop is None or loop.holds(now):
+                break
+            self._took_back = True
+            del self.starts[self._tentative.pop()[0]]
+        if not self._tentative:
+            self._computing.clear()
+
     def _take_back(self, wrong: object, kept: int = -1) -> None:
         while self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
             self._took_back = True
             index = self._tentative.pop()[0]
             del self.starts[index]
 
-    def operation(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
+    def operation(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool, line: int = 0) -> bool:
         """Notice an operation outside of every module; True if a new step begins with it."""
+        function, where = self.calls.running(frame)
+        if function is not None and where is not None and self.calls.is_new(where):
+            self.checked.clear()
+            self.openers.add(line)
+            own = self._call_began(function, position, sequence)
+            if function.chosen:
+                return own and self._begin(position)
+        if function is not None and function.chosen:
+            return False
+        came_round = self._came_round(frame, position, sequence, no_grad)
+        if came_round and function is not None:
+            self._inside[position] = function
+        return came_round
+
+    def _settle(self) -> None:
+        """The boundaries stand as they are."""
+        self._tentative.clear()
+        self._again, self._turn, self._over_turn, self._stepped = (0, set()), (0, 0, set()), False, set()
+
+    def finished(self) -> None:
+        """The watch ends."""
+        self._drop_idle_end()
+        super().finished()
+
+    def _came_round(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
+        """Whether the surrounding loop came round."""
         if self._complete is None and self._called is None:
             return False
         now = call_path(frame)
         if self._complete is not None:
-            if not goes_round(self._complete, now, again=True):
+            if self._outside is None and self._leaves(now):
+                return self._after_loop(now, position)
+            if not goes_round(self._complete, now, again=self._outside is None and not self._asked):
                 return False
+            loop = self._loops.around(self._outside or self._complete, frame) if self.optimizer_seen else None
+            if loop in self._nesting.inner:
+                return False
+            self._join(loop, position)
             if self.optimizer_seen:
                 self._tentative.clear()
             again = self.optimizer_seen and not goes_round(self._complete, now)
@@ -146,12 +227,46 @@ class StepClock:
             self._again, self._stepped = (len(self.starts), self._stepped) if again else (0, set()), set()
             if again or not self.optimizer_seen:
                 self._tentative.append((len(self.starts), sequence, no_grad))
+            if self._asked:
+                self._computing[position] = self._loops.around(self._complete, frame)
         elif self._called is not None:
             no_grad = no_grad or self._without_grad  # a rollout: the loop around it need not be under no_grad
             if not goes_round(self._called, now) or (no_grad and self.backward_seen):
                 return False
             self._tentative.append((len(self.starts), sequence, no_grad))
-        self._complete = self._called = None
+            self._computing[position] = self._loops.around(self._called, frame)
+        self._complete = self._called = self._outside = None
         self.checked.clear()
         self.starts.append(position)
         return True
+
+    def _leaves(self, now: Path) -> bool:
+        """Whether the program has left the loop whose turns are steps."""
+        if not self.optimizer_seen:
+            return False
+        self._nesting.keep(self.starts)
+        last = self._nesting.last
+        return last.loop is not None and not last.left and last.start == self.starts[-1] and not last.loop.holds(now)
+
+    def _after_loop(self, now: Path, position: int) -> bool:
+        """Another step begins with what comes after the loop, unless nothing is trained there."""
+        self._outside = now
+        self._nesting.stretches.append(Stretch(position, self._nesting.last.loop, left=True))
+        self._settle()
+        self.checked.clear()
+        self.starts.append(position)
+        return True
+
+    def _drop_idle_end(self) -> None:
+        """What came after a loop was no step: an evaluation."""
+        last = self._nesting.last
+        if last.left and not last.trained and last.start == self.starts[-1]:
+            self.starts.pop()
+            self._nesting.keep(self.starts)
+
+    def _join(self, loop: Loop | None, position: int) -> None:
+        """A loop came round: what an inner loop took for steps is part of its turn."""
+        self._nesting.keep(self.starts)
+        self._drop_idle_end()
+        for wrong in self._nesting.turned(loop, position):
+            self.starts.remove(wrong)

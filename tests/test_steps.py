@@ -1,0 +1,292 @@
+"""What counts as a training step: loops inside of loops, phases one after the other, functions that are a step, programs without an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+
+Data = Callable[[], torch.Tensor]
+
+
+def draw() -> torch.Tensor:
+    return torch.randn(8, 4)
+
+
+def update(net: nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    opt.zero_grad()
+    net(x).square().mean().backward()
+    opt.step()
+
+
+def pair() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    one, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    return one, other, torch.optim.SGD(one.parameters(), lr=0.01), torch.optim.Adam(other.parameters(), lr=0.01)
+
+
+def optimizer_steps(trace: nanlab.Trace) -> list[int]:
+    return [int(n) for n in trace.steps.optimizer_steps]
+
+
+# -- loops inside of loops ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_functions", [False, True])
+def test_a_critic_that_learns_several_times_before_its_generator_shares_its_step(in_functions: bool) -> None:
+    critic, generator, opt_d, opt_g = pair()
+
+    def critics() -> None:
+        for _ in range(3):
+            update(critic, opt_d, draw())
+
+    with nanlab.watch() as trace:
+        for _ in range(5):
+            if in_functions:
+                critics()
+            else:
+                for _ in range(3):
+                    update(critic, opt_d, draw())
+            update(generator, opt_g, draw())
+    assert optimizer_steps(trace) == [4] * 5
+
+
+def test_a_generator_that_learns_on_every_third_batch_makes_no_longer_steps() -> None:
+    critic, generator, opt_d, opt_g = pair()
+    with nanlab.watch() as trace:
+        for i in range(6):
+            update(critic, opt_d, draw())
+            if i % 3 == 2:
+                update(generator, opt_g, draw())
+    assert optimizer_steps(trace) == [1, 1, 2, 1, 1, 2]
+
+
+def test_an_epoch_that_ends_with_another_optimizer_is_no_step() -> None:
+    net, other, opt, opt_other = pair()
+    with nanlab.watch() as trace:
+        for _ in range(2):
+            for _ in range(40):
+                update(net, opt, draw())
+            update(other, opt_other, draw())
+    assert optimizer_steps(trace) == [1] * 82
+
+
+def test_a_chain_that_only_samples_is_no_row_of_steps() -> None:
+    net, _, opt, _ = pair()
+    with nanlab.watch() as trace:
+        for _ in range(4):
+            x = draw()
+            for _ in range(3):
+                x = x.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(net(x).sum(), x)
+                x = x - 0.1 * slope
+            update(net, opt, x.detach())
+    assert optimizer_steps(trace) == [1] * 4
+
+
+# -- phases one after the other ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("in_functions", [False, True])
+def test_the_last_step_of_a_phase_and_the_first_of_the_next_are_two(in_functions: bool, rounds: int) -> None:
+    net, other, opt, opt_other = pair()
+
+    def phase(net: nn.Module, opt: torch.optim.Optimizer) -> None:
+        for _ in range(3):
+            update(net, opt, draw())
+
+    with nanlab.watch() as trace:
+        for _ in range(rounds):
+            if in_functions:
+                phase(net, opt)
+                phase(other, opt_other)
+            else:
+                for _ in range(3):
+                    update(net, opt, draw())
+                for _ in range(3):
+                    update(other, opt_other, draw())
+    assert optimizer_steps(trace) == [1] * 6 * rounds
+
+
+def test_an_evaluation_after_the_loop_or_between_epochs_is_no_step() -> None:
+    net, _, opt, _ = pair()
+    with nanlab.watch() as trace:
+        for _ in range(3):
+            for _ in range(2):
+                update(net, opt, draw())
+            with torch.no_grad():
+                for _ in range(2):
+                    net(draw()).mean()
+    assert optimizer_steps(trace) == [1] * 6
+
+
+# -- functions that are a step -----------------------------------------------------------------------------------------
+
+
+def test_every_call_of_a_training_step_is_one_whatever_loops_inside_of_it() -> None:
+    net, _, opt, _ = pair()
+
+    def train_step(x: torch.Tensor) -> None:
+        for part in x.split(4):
+            update(net, opt, part)
+
+    with nanlab.watch() as trace:
+        for _ in range(2):
+            for _ in range(3):
+                train_step(draw())
+            with torch.no_grad():
+                net(draw())
+    assert optimizer_steps(trace) == [2] * 6
+
+
+def test_calls_that_skip_their_batch_and_calls_before_the_first_update_count_too() -> None:
+    net, _, opt, _ = pair()
+    buffer: list[torch.Tensor] = []
+
+    def step(i: int) -> None:
+        x = draw()
+        buffer.append(x)
+        if len(buffer) < 3 or i == 4:
+            return
+        update(net, opt, x)
+
+    with nanlab.watch() as trace:
+        for i in range(7):
+            step(i)
+    assert optimizer_steps(trace) == [0, 0, 1, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("on_fault", ["record", "stop"])
+def test_a_fault_is_in_the_step_of_its_call_where_the_program_stops_inside_of_a_loop(on_fault: str) -> None:
+    net, _, opt, _ = pair()
+
+    def step(i: int) -> None:
+        for k in range(4):
+            x = draw()
+            opt.zero_grad()
+            (net(x).square().mean() / (0.0 if (i, k) == (2, 2) else 1.0)).backward()
+            opt.step()
+
+    with nanlab.watch(on_fault=on_fault) as trace:
+        for i in range(4):
+            step(i)
+    assert trace.culprit is not None and trace.culprit.step == 2
+
+
+def test_the_step_of_an_environment_or_of_an_optimizer_is_no_training_step() -> None:
+    net, _, opt, _ = pair()
+
+    class World:
+        def step(self, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+            return 0.9 * state + action.sum()
+
+    class Descent:
+        def step(self) -> None:
+            with torch.no_grad():
+                for p in net.parameters():
+                    p -= 0.01 * p.grad
+
+    def played(end: Callable[[], None]) -> nanlab.Trace:
+        world = World()
+        with nanlab.watch() as trace:
+            for _ in range(4):
+                state, gains = draw(), []
+                for _ in range(3):
+                    action = net(state)
+                    state = world.step(state, action.detach())
+                    gains.append(action.mean())
+                net.zero_grad()
+                torch.stack(gains).sum().backward()
+                end()
+        return trace
+
+    assert optimizer_steps(played(opt.step)) == [1] * 4
+    assert len(played(Descent().step).steps) == 4
+
+
+def test_a_helper_that_gets_a_loss_made_outside_of_it_is_no_training_step() -> None:
+    net, _, opt, _ = pair()
+
+    def step(loss: torch.Tensor) -> None:
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    with nanlab.watch() as trace:
+        for _ in range(4):
+            step(net(draw()).square().mean())
+    assert optimizer_steps(trace) == [1] * 4
+
+
+# -- programs without an optimizer -------------------------------------------------------------------------------------
+
+
+def test_gradients_that_are_only_asked_for_make_steps_with_a_loss() -> None:
+    torch.manual_seed(0)
+    w, losses = torch.randn(4), []
+    with nanlab.watch() as trace:
+        for _ in range(5):
+            w = w.detach().requires_grad_()
+            loss = (draw() @ w).square().mean()
+            (slope,) = torch.autograd.grad(loss, w)
+            losses.append(float(loss.detach()))
+            w = w - 0.1 * slope
+    assert trace.steps.loss.tolist() == pytest.approx(losses)
+
+
+def test_an_inner_loop_of_asked_gradients_belongs_to_the_outer_turn() -> None:
+    torch.manual_seed(0)
+    w, log_rate = torch.randn(4), torch.zeros(())
+    with nanlab.watch() as trace:
+        for _ in range(4):
+            log_rate, fast = log_rate.detach().requires_grad_(), w.detach().requires_grad_()
+            for _ in range(3):
+                (slope,) = torch.autograd.grad((draw() @ fast).square().mean(), fast, create_graph=True)
+                fast = fast - 0.1 * log_rate.exp() * slope
+            (hyper,) = torch.autograd.grad((draw() @ fast).square().mean(), log_rate)
+            log_rate, w = log_rate - 0.1 * hyper, fast
+    assert len(trace.steps) == 4
+
+
+def em(mass: float) -> nanlab.Trace:
+    """Expectation-maximisation by hand; from step 3 on nothing belongs to any component, and ``mass`` is added to what does."""
+    torch.manual_seed(0)
+    mean = torch.tensor([-1.0, 1.0])
+
+    def step(i: int) -> None:
+        nonlocal mean
+        x = torch.randn(20) + (100.0 if i == 3 else 0.0)
+        share = (-((x[:, None] - mean) ** 2)).exp()
+        total = share.sum(0)
+        mean = (share * x[:, None]).sum(0) / (total + mass)  # here
+
+    with nanlab.watch() as trace:
+        for i in range(6):
+            step(i)
+    return trace
+
+
+def test_a_nan_that_is_carried_from_step_to_step_is_harm_where_nothing_has_gradients() -> None:
+    found = em(0.0).culprit
+    assert found is not None
+    assert (found.cause, found.phase, found.step) == ("div-by-zero", "forward", 4)
+    assert found.source.endswith("# here")
+    assert em(1e-3).culprit is None
+
+
+def test_a_nan_in_a_record_of_one_step_is_no_harm() -> None:
+    kept = []
+
+    def step(i: int) -> None:
+        x = torch.randn(5)
+        kept.append(x[x > 10].mean())
+
+    with nanlab.watch() as trace:
+        for i in range(4):
+            step(i)
+    assert trace.culprit is None and len(trace.steps) == 4
