@@ -43,7 +43,13 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         )
     if comes_back(recording, origin):
         return "backward"
-    if origin.sink.kind == "parameter" and row[PHASE] != BACKWARD and _by_hand(recording, origin.position, row):
+    trained = bool(recording.passes)  # a search without gradients has no update apart from what it computes
+    if (
+        trained
+        and origin.sink.kind == "parameter"
+        and row[PHASE] != BACKWARD
+        and _by_hand(recording, origin.position, row)
+    ):
         return "optimizer" if not _in_forward(recording, row[LINE]) else "forward"  # a layer that initialises itself
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from nanlab.capture.apart import apart
 from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.carrying import WithoutGradients
 from nanlab.capture.failing import failure_of, mark
 from nanlab.capture.folding import fold
 from nanlab.capture.modules import ModuleRecorder
@@ -29,7 +30,7 @@ from nanlab.capture.threads import is_watched
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.trace.recording import MOST_SINKS, Recording, Sink
+from nanlab.trace.recording import Recording
 
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
@@ -92,7 +93,7 @@ class watch:
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
         self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
-        self._outputs: list[int] = []
+        self._ungraded = WithoutGradients(self.recording, model, self._ops.source)
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
         self._wire()
@@ -126,6 +127,7 @@ class watch:
             self._training.start(self.model)
             self._modules.start()
             self._backward.start()
+            self._clock.calls.start(sys._getframe(1))
             self._ops.__enter__()
         except Exception as error:  # the program runs all the same, unwatched
             self._undo()
@@ -168,14 +170,17 @@ class watch:
         if isinstance(error, Exception):
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
+        self._clock.finished()
         self._training.step_ended()
+        self._ungraded.step_ended()
         self._ops.pending.settle()
         if error is not None and not isinstance(error, _Stop):
             note_refused_value(recording, error, recording.escapes.failure)
         recording.catch_up()
         if not recording.passes:
-            recording.began = min(recording.began, self._ops.first_call)
-            recording.sinks.extend(Sink("output", position, position) for position in self._outputs)
+            idle = self._clock.idle
+            recording.began = min(recording.began, self._clock.first_call if idle else self._ops.first_call)
+            recording.sinks.extend(self._ungraded.sinks(idle))
         fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
         if error is not None and not recording.ended:
             recording.ended = "error"
@@ -194,19 +199,13 @@ class watch:
         self._ops.module, self._ops.depth = path, depth
 
     def _module_returned(self, module: nn.Module, output: Any) -> None:
-        if self.recording.passes or len(self._outputs) >= MOST_SINKS:
-            return
-        values = (
-            output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
-        )
-        for value in values:
-            if isinstance(value, torch.Tensor) and self.recording.may_be_bad(row := self._ops.source(value)):
-                self._outputs.append(row)
+        self._ungraded.returned(output)
 
     def _step_began(self, position: int) -> None:
         recording = self.recording
         self._ops.pending.settle()
         self._training.step_ended()
+        self._ungraded.step_ended()
         while len(recording.clock) < len(recording.starts):
             recording.clock.append(time.perf_counter())
         del recording.clock[len(recording.starts) :]
