@@ -132,3 +132,17 @@ def test_gradients_that_are_written_to_parameters_by_hand_stop_the_program_at_th
             done += 1
     assert done == 1
     assert trace.culprit is not None and (trace.culprit.cause, trace.culprit.step) == ("loss-scale-overflow", 0)
+
+
+def test_a_bad_value_that_is_masked_does_no_harm_where_a_product_with_its_jacobian_was_asked_for() -> None:
+    """What nanlab.safe computes first, and then mends, under a transform of torch.func."""
+    offset = nn.Parameter(torch.tensor([0.0, 0.5]))
+
+    def kernel(t: torch.Tensor) -> torch.Tensor:
+        y = t - offset
+        return torch.where(y == 0, 1.0, nanlab.safe.div(torch.sin(y), y)).sum()
+
+    with nanlab.watch() as trace:
+        torch.func.vmap(torch.func.jacrev(kernel))(torch.tensor([0.0, 1.0])).square().sum().backward()
+    assert trace.culprit is None
+    assert offset.grad is not None and bool(torch.isfinite(offset.grad).all())

@@ -104,8 +104,9 @@ class BackwardRecorder:
         )
         if not number:
             recording.began = ops.training_began(frame, oldest)
-        for source in sources:
-            if recording.may_be_bad(source):
+        for root, source in zip(roots, sources, strict=True):
+            loss = accumulates or root.numel() == 1  # else a product with a Jacobian, whose root may well be masked
+            if loss and recording.may_be_bad(source):
                 recording.sinks.append(Sink("loss", source, position))
             if accumulates and ops.in_backward == 0:
                 self.loss_seen(source, adding)
