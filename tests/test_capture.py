@@ -857,3 +857,19 @@ def test_a_trace_tells_its_size_and_what_to_ask() -> None:
         model(torch.ones(1, 2)).sum().backward()
     rows = len(trace.ops)
     assert repr(trace) == f"<nanlab.Trace: {rows} rows, 1 step; try .report(), .culprit, .ops>"
+
+
+class Measured(torch.Tensor):
+    """A tensor type with a protocol of its own."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_the_line_of_an_operation_is_not_in_the_protocol_of_a_tensor_type() -> None:
+    x = torch.zeros(2).as_subclass(Measured)
+    with nanlab.watch() as trace:
+        x.log()
+    assert trace.ops["source"].iloc[-1] == "x.log()"
+    assert trace.ops["site_line"].iloc[-1] != trace.ops["line"].iloc[-1]

@@ -88,6 +88,24 @@ def by_operator(x: Tensor) -> Tensor:
     return y
 
 
+def in_place_power(x: Tensor) -> Tensor:
+    y = x * 2
+    y **= 0.3
+    return y
+
+
+def into_a_buffer(x: Tensor) -> Tensor:
+    buffer = torch.empty(2, 2)
+    with torch.no_grad():
+        torch.log(X, out=buffer)
+    return x * buffer
+
+
+def by_another_name(x: Tensor) -> Tensor:
+    y = torch.arccos(x + 1)
+    return y
+
+
 def each_of(x: Tensor) -> Tensor:
     for fn in (torch.abs, torch.log):
         x = fn(x)
@@ -118,6 +136,9 @@ REWRITTEN: dict[str, tuple[Forward, str]] = {
     "a function that is an argument": (by_a_parameter, "y = nanlab.safe.sqrt(x)"),
     "a function that is an attribute": (Wrapped(torch.sqrt).root, "y = nanlab.safe.sqrt(x)"),
     "a function out of a table": (Wrapped(torch.sqrt).quotient, "y = nanlab.safe.div(x, x.abs())"),
+    "an augmented power": (in_place_power, "y = nanlab.safe.pow(y, 0.3)"),
+    "a result that has its place": (into_a_buffer, "buffer.copy_(nanlab.safe.log(X))"),
+    "a function by its other name": (by_another_name, "y = nanlab.safe.acos(x + 1)"),
     "a function of the operator module": (by_operator, "y = nanlab.safe.div(x, x.abs())"),
 }
 

@@ -12,6 +12,7 @@ import torch
 import torch.autograd.graph
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode  # as in torch 2.6 to 2.13
 
+from nanlab.capture.calls import unwrapped
 from nanlab.capture.deep import LEAF, hold, let_go
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
@@ -96,7 +97,7 @@ class BackwardRecorder:
         number, position = len(recording.passes), recording.end
         let_go()
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
-        sources = tuple(ops.source(_unwrapped(t)) for t in roots)
+        sources = tuple(ops.source(unwrapped(t)) for t in roots)
         line, site = ops.lines.here(frame)
         edges, nodes, oldest, adding = self._hook([t.grad_fn for t in roots if t.grad_fn is not None], number, handles)
         recording.passes.append(
@@ -210,11 +211,3 @@ class BackwardRecorder:
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)
-
-
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that a transform of torch.func works on: its wrapper has no memory. As in torch 2.13."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
-    return tensor

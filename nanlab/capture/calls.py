@@ -65,7 +65,8 @@ def saved_values(node: Any, names: list[str]) -> dict[str, Any]:
         except Exception:
             continue
         if isinstance(value, Tensor):
-            if not is_wrapper(value):  # of torch.func: its level may have ended, and it then has no memory to copy
+            value = unwrapped(value)
+            if not is_wrapper(value):
                 found[name.removeprefix("_saved_")] = value
         elif isinstance(value, (int, float, bool, str, complex)) or value is None:
             found[name.removeprefix("_saved_")] = value
@@ -81,6 +82,14 @@ def _has_hook(node: Any, name: str) -> bool:
     """
     raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
     return any(getattr(r, "unpack_hook", None) is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor that a transform of torch.func works on: its wrapper has no memory. As in torch 2.13."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def local_parts(value: Any) -> Any:

@@ -16,6 +16,7 @@ from nanlab.trace.names import Span
 _TORCH, _LIBRARY, _USER = 0, 1, 2
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_PROTOCOL = ("__torch_function__", "__torch_dispatch__")  # of a tensor type: whoever computes with it calls them
 _STDLIB = tuple({os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")})
 
 
@@ -28,6 +29,8 @@ def _kind(code: CodeType, frame: FrameType) -> int:
     path = os.path.abspath(name)
     if path.startswith((_TORCH_ROOT, _OURS)):
         return _TORCH
+    if code.co_name in _PROTOCOL:
+        return _LIBRARY
     installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
     return _LIBRARY if installed or path.startswith(_STDLIB) else _USER
 

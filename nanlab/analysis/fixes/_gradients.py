@@ -49,10 +49,10 @@ def only_way(recording: Recording, row: tuple[int, ...]) -> bool:
         fresh = [n for n in following.get(node, ()) if n not in seen and n != row[NODE]]
         seen.update(fresh)
         waiting += fresh
-    for run in recording.node_runs:
-        if run.name == ACCUMULATES and run.backward_pass == row[PASS]:
-            sources = [s for s in run.taken if s >= 0]
-            made = [recording.row(s) for s in (*sources, *(p for s in sources for p in recording.parents(s))) if s >= 0]
-            if any(r is None or r[NODE] in seen for r in made):  # a parent: of the sum of two gradients
-                return False
-    return True
+    leaves = [r for r in recording.node_runs if r.name == ACCUMULATES and r.backward_pass == row[PASS]]
+    for run in leaves:
+        sources = [s for s in run.taken if s >= 0]
+        made = [recording.row(s) for s in (*sources, *(p for s in sources for p in recording.parents(s))) if s >= 0]
+        if any(r is None or r[NODE] in seen for r in made):  # a parent: of the sum of two gradients
+            return False
+    return bool(leaves)

@@ -14,6 +14,7 @@ from nanlab.analysis.fixes._calls import NOWHERE, Calls, is_module
 from nanlab.analysis.fixes._calls import Found as Found
 from nanlab.analysis.fixes._layout import on_one_line
 
+_ALIASES = {f"arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2", "cosh", "sinh", "tanh")}
 SHORT = 24  # characters of an operand that is written twice rather than named
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
 Parts = dict[str, ast.expr | None]
@@ -37,15 +38,15 @@ def called(*names: str, arity: int = 1) -> Spelling:
     def match(node: ast.AST) -> Found | None:
         if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
             return None
-        if isinstance(node.func, ast.Name) and node.func.id in names:
+        if isinstance(node.func, ast.Name) and _ALIASES.get(node.func.id, node.func.id) in names:
             args = list(node.args)
-        elif isinstance(node.func, ast.Attribute) and node.func.attr in names:
+        elif isinstance(node.func, ast.Attribute) and _ALIASES.get(node.func.attr, node.func.attr) in names:
             args = list(node.args) if is_module(node.func.value) else [node.func.value, *node.args]
         else:
             return None
         if len(args) < arity:
             return None
-        return Found(tuple(args[:arity]), (*args[arity:], *node.keywords))
+        return Found(tuple(args[:arity]), (*args[arity:], *(k for k in node.keywords if k.arg != "out")))
 
     return match
 
@@ -79,9 +80,11 @@ def is_number(node: ast.expr) -> bool:
 
 
 def power(node: ast.AST) -> Found | None:
-    """``x ** p``, or a call of pow."""
+    """``x ** p``, ``x **= p``, or a call of pow."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         return Found((node.left, node.right))
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Pow):
+        return Found((node.target, node.value))
     return called("pow", "float_power", arity=2)(node)
 
 
@@ -205,6 +208,9 @@ class Page:
         new = form.format(**parts)
         if isinstance(node, ast.AugAssign):
             return f"{parts['x']} = {new}"
+        out = next((k.value for k in getattr(node, "keywords", ()) if k.arg == "out"), None)
+        if out is not None and isinstance(out, _ATOMS):
+            return f"{self.source(out)}.copy_({new})"
         if node in self.writes and isinstance(found.operands[0], ast.Name):
             around = next(n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and _directly(node, n))
             if isinstance(around, ast.Expr) and around.value is node:
