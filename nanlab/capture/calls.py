@@ -54,11 +54,14 @@ def saved_names(node: Any) -> list[str]:
     return [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
 
 
-def saved_values(node: Any, names: list[str]) -> dict[str, Any]:
-    """What a node has saved, by name, not copied; without what must not or cannot be read."""
+def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str, Any]:
+    """What a node has saved, by name, not copied; without what must not or cannot be read.
+
+    copied: with what ``save_on_cpu`` keeps, which is copied back to its device.
+    """
     found: dict[str, Any] = {}
     for name in names:
-        if _has_hook(node, name):
+        if _has_hook(node, name, copied):
             continue
         try:
             value = getattr(node, name)
@@ -75,13 +78,34 @@ def saved_values(node: Any, names: list[str]) -> dict[str, Any]:
     return found
 
 
-def _has_hook(node: Any, name: str) -> bool:
+def _has_hook(node: Any, name: str, copied: bool) -> bool:
     """Whether reading a saved tensor would run somebody's hook, such as a checkpoint's, which may run only once.
 
-    ``SavedTensor.unpack_hook`` was tried with torch 2.13.
+    copied: not counting the hooks of ``save_on_cpu``, which copy. ``SavedTensor.unpack_hook`` was tried with torch 2.13.
     """
     raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
-    return any(getattr(r, "unpack_hook", None) is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+    hooks = [getattr(r, "unpack_hook", None) for r in (raw if isinstance(raw, (tuple, list)) else (raw,))]
+    return any(hook is not None and not (copied and _copies(hook)) for hook in hooks)
+
+
+def _copies(hook: Any) -> bool:
+    name = getattr(hook, "__qualname__", "")
+    return getattr(hook, "__module__", "") == "torch.autograd.graph" and name.startswith("save_on_cpu.")
+
+
+def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
+    """What a node had saved, told by what its formula computes with: for nodes that do not show it."""
+    first = args[0] if args and isinstance(args[0], Tensor) else None
+    name = func.overloadpacket.__name__ if func is not None else ""
+    if first is None or first.is_complex():
+        return {}
+    if node == "PowBackward0" and name == "pow":  # p x**(p - 1)
+        return {"self": first}
+    if node in ("AcosBackward0", "AsinBackward0") and name == "rsqrt":  # of 1 - x**2
+        return {"self": (1 - first).sqrt()}
+    if node == "AcoshBackward0" and name == "rsqrt":  # of x**2 - 1
+        return {"self": (1 + first).sqrt()}
+    return {}
 
 
 def unwrapped(tensor: Tensor) -> Tensor:

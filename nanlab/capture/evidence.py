@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import Call, SavedValues, saved_names, saved_values, tensors_of
+from nanlab.capture.calls import Call, SavedValues, read_by_derivative, saved_names, saved_values, tensors_of
 from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.recomputed import Recomputed
 from nanlab.trace.recording import BORN, CARRIED, HEALED, INTENDED, LITERAL, TURNED, UNINIT, Kept, Recording, Source
@@ -226,6 +226,8 @@ class Evidence:
 
         outputs = tuple(copy(t) for t in call.targets)
         values, name = self._saved(call.node)
+        if "self" not in values:
+            values = read_by_derivative(name, call.func, call.args) | values
         saved = {k: copy(v) for k, v in values.items()}
         if 0 in call.plan.writes and call.args and isinstance(call.args[0], Tensor) and call.old is not None:
             copies[id(call.args[0])] = call.old
@@ -238,7 +240,7 @@ class Evidence:
             return {}, ""
         if isinstance(node, SavedValues):
             return node.values, node.name()
-        return self.recomputed.values(node) | saved_values(node, saved_names(node)), node.name()
+        return self.recomputed.values(node) | saved_values(node, saved_names(node), copied=True), node.name()
 
     def _tell(self, call: Call) -> None:
         """Say once for each reason why a guilty call has no operands."""

@@ -99,6 +99,8 @@ class Placing:
                 continue
             # Made without an operation of its own: a torch.autograd.Function, whose forward runs under no_grad.
             here, there = self._apply_line(frame) if not grad else (line, site)
+            if not here and not grad:
+                return -1  # a hook packs what the next operation's node saves: the node is that operation's
             nodes.rows[number] = (position, -1, here, there, self.module, not grad)
         self.sequence = now
         return own

@@ -35,7 +35,7 @@ _MAKE_PARAMETERS = frozenset("mul sub div add softplus exp addmm relu elu square
 
 def support(op: Operation) -> list[Candidate]:
     """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
-    if op.name not in ("log", "xlogy", "log1p") or op.backward or op.here:
+    if op.name not in ("log", "xlogy", "log1p", "atanh") or op.backward or op.here:
         return []
     slot = 1 if op.name == "xlogy" else 0  # xlogy(concentration - 1, value)
     made = op.makers[slot] if slot < len(op.makers) else ()
@@ -44,9 +44,12 @@ def support(op: Operation) -> list[Candidate]:
     eps = default_eps(op.dtype)
     two_sided = op.name == "log1p" or any(m.name == "stack" for m in made)  # of a share and what is left of it
     kept = f"clamp({number(eps)}, 1 - {number(eps)})" if two_sided else f"clamp_min({number(eps)})"
+    kept = f"clamp(-1 + {number(eps)}, 1 - {number(eps)})" if op.name == "atanh" else kept  # the inverse of a tanh
     text = f"{{X}}.log_prob({{Y}}.{kept})"
 
     def clamped(*ts: Any) -> Tensor:
+        if op.name == "atanh":
+            return op.plain(ts[0].clamp(-1 + eps, 1 - eps))
         last = ts[-1].clamp_min(-1 + eps if op.name == "log1p" else eps)
         return op.plain(*ts[:-1], last)
 
