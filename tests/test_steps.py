@@ -253,6 +253,36 @@ def test_an_inner_loop_of_asked_gradients_belongs_to_the_outer_turn() -> None:
     assert len(trace.steps) == 4
 
 
+def rooted(eps: float, by_data: bool) -> nanlab.Trace:
+    """Weights without a module, updated in place with gradients that were asked for; a row of zeros comes in step 2."""
+    torch.manual_seed(0)
+    w = torch.randn(3, requires_grad=True)
+
+    def step(i: int) -> None:
+        x = torch.randn(5, 3) * (i != 2)
+        loss = ((x * w).square().sum(1) + eps).sqrt().mean()  # here
+        (slope,) = torch.autograd.grad(loss, w)
+        if by_data:
+            w.data -= 0.1 * slope
+        else:
+            with torch.no_grad():
+                w.sub_(0.1 * slope)
+
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(5):
+            step(i)
+    return trace
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_a_leaf_that_is_written_with_the_gradient_that_was_asked_for_is_a_parameter(by_data: bool) -> None:
+    found = rooted(0.0, by_data).culprit
+    assert found is not None
+    assert (found.cause, found.phase, found.step, found.symptom) == ("sqrt-at-zero", "backward", 2, "param-nan")
+    assert found.source.endswith("# here")
+    assert rooted(1e-6, by_data).culprit is None
+
+
 def em(mass: float) -> nanlab.Trace:
     """Expectation-maximisation by hand; from step 3 on nothing belongs to any component, and ``mass`` is added to what does."""
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.calls import unwrapped
 from nanlab.capture.deep import LEAF, hold, let_go
+from nanlab.capture.ledger import storage_of
 from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
 from nanlab.capture.threads import is_watched
@@ -69,6 +70,8 @@ class BackwardRecorder:
         try:
             ops.backward_pass = len(ops.recording.passes)
             oldest, accumulates = self._begin(outputs, frame, bool(kwargs.get("accumulate_grad")), handles)
+            if not kwargs.get("accumulate_grad") and len(args) > 3:
+                self._ask(args[3])
         except Exception as error:
             ops.failed(error)
         ops.in_backward += 1
@@ -112,6 +115,14 @@ class BackwardRecorder:
             if accumulates and ops.in_backward == 0:
                 self.loss_seen(source, adding)
         return oldest, adding
+
+    def _ask(self, inputs: Any) -> None:
+        """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf, which may be a parameter all the same."""
+        for tensor in inputs if isinstance(inputs, (tuple, list)) else ():
+            storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_leaf else None
+            entry = self.ops.ledger.entries.get(storage._cdata) if storage is not None else None
+            if entry is not None:
+                entry.asked = True
 
     def _hook(
         self, roots: list[Any], number: int, handles: list[Any]

@@ -25,6 +25,9 @@ class Entry:
     bad = 0  # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
     grad = False  # whether its content was computed from gradients
     owner = -1  # number of the parameter or buffer that lives in it
+    asked = (
+        False  # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to write to it
+    )
     uninit = False  # allocated and not yet written
     odd = False  # whether some tensor has as many bytes as it, and yet does not show all of it: ``x[:1].expand(4)`` of four elements
 

@@ -63,7 +63,8 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
     """Writes one row for each output of each operation.
 
     ``step_began`` is called with the position at which a training step begins, ``special`` with (kind, position, args) after an operation of a
-    loss scaler, ``wrote`` with (entry, position, tensor, old value or None) after a parameter or buffer was written under ``no_grad``, ``failed`` with an exception of our own.
+    loss scaler, ``wrote`` with (entry, position, tensor, old value or None) after a parameter or buffer was written under ``no_grad``,
+    ``adopt`` with a tensor that turns out to be a parameter, ``failed`` with an exception of our own.
     """
 
     supports_higher_order_operators = True
@@ -95,6 +96,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.step_began: Callable[[int], None] = lambda position: None
         self.special: Callable[[str, int, tuple[Any, ...]], None] = lambda kind, position, args: None
         self.wrote: Callable[[Entry, int, Tensor, Tensor | None], None] = lambda entry, position, tensor, old: None
+        self.adopt: Callable[[Tensor], int] = lambda tensor: -1
         self.failed: Callable[[Exception], None] = lambda error: None
         self._flags = 0
         self._grad = False  # whether the running call reads a gradient

@@ -101,7 +101,7 @@ class watch:
     def _wire(self) -> None:
         ops, training = self._ops, self._training
         ops.failed, ops.step_began = self._failed, self._step_began
-        ops.special, ops.wrote = training.special, training.wrote
+        ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
         self.recording.catch_up, training.looking.failed = training.looking.catch_up, self._failed
         training.judge = self._judge
         self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen

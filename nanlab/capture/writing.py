@@ -71,6 +71,7 @@ class Writing:
     in_optimizer: int
     special: Callable[[str, int, tuple[Any, ...]], None]
     wrote: Callable[[Entry, int, Tensor, Tensor | None], None]
+    adopt: Callable[[Tensor], int]
     source: Callable[[Tensor], int]
     quiet: Callable[[], Any]
     _flags: int  # of the running call
@@ -252,7 +253,7 @@ class Writing:
         for i, target in enumerate(targets):
             storage = storage_of(target)
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-            if entry is not None and entry.owner >= 0:
+            if entry is not None and (entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)):
                 if not self.in_optimizer and not self.depth and not self.in_backward:
                     at = (call + i - self.chunk.start) * WIDTH + PHASE
                     if self.chunk.meta[at] in (FORWARD, OTHER):
