@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -142,6 +143,28 @@ def test_every_call_of_a_training_step_is_one_whatever_loops_inside_of_it() -> N
             with torch.no_grad():
                 net(draw())
     assert optimizer_steps(trace) == [2] * 6
+
+
+def test_while_a_debugger_traces_the_program_its_loops_are_the_steps_and_it_goes_on_as_before() -> None:
+    net, _, opt, _ = pair()
+
+    def trace_nothing(frame: object, event: str, arg: object) -> None:
+        return None
+
+    def step(i: int) -> None:
+        update(net, opt, draw())
+        update(net, opt, draw())
+
+    before = sys.gettrace()
+    with nanlab.watch() as trace:
+        for i in range(6):
+            if i == 2:
+                sys.settrace(trace_nothing)
+            step(i)
+            if i == 3:
+                sys.settrace(before)
+    assert sum(optimizer_steps(trace)) == 12 and trace.notes == []
+    assert optimizer_steps(trace)[:2] == [2, 2] and optimizer_steps(trace)[-1] == 2
 
 
 def test_calls_that_skip_their_batch_and_calls_before_the_first_update_count_too() -> None:

@@ -72,7 +72,11 @@ class StepCalls:
     def seen(self, frame: FrameType | None) -> StepFunction | None:
         """The step function that is running, where its call was noticed."""
         function, where = self.running(frame)
-        return function if where is not None and where.f_trace is self._mark else None
+        return function if self.knows(where) else None
+
+    def knows(self, frame: FrameType | None) -> bool:
+        """Whether this call was noticed; while a debugger is at work none is."""
+        return frame is not None and frame.f_trace is self._mark
 
     def is_new(self, frame: FrameType) -> bool:
         """Whether this call is noticed for the first time."""

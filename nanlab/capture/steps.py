@@ -189,7 +189,7 @@ class StepClock(StepFunctions):
             own = self._call_began(function, position, sequence)
             if function.chosen:
                 return own and self._begin(position)
-        if function is not None and function.chosen:
+        if function is not None and function.chosen and self.calls.knows(where):
             return False
         came_round = self._came_round(frame, position, sequence, no_grad)
         if came_round and function is not None:
