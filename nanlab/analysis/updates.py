@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanlab.capture.silent import outputs
+from nanlab.analysis.training import Runaway, optimizer_step_that_began
+from nanlab.capture.silent import CASTS, outputs
 from nanlab.history import SCALED, Loss, OptimizerStep, Place
 from nanlab.trace.recording import BACKWARD, CALL, LINE, OP, OUTPUT, PHASE, SHAPE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 ENLARGED = 2.0  # times: gradients that the program itself made larger before an update
 SIGNS = frozenset("sign sign_ _foreach_sign _foreach_sign_ sgn sgn_ signbit gt lt ge le".split())
+MOST_HOPS = 12  # multiplications between a gradient and what is added
 MOST_VISITS = 2000  # operations that are walked back over
 ADDS = frozenset("add add_ sub sub_ addcmul addcmul_ lerp lerp_ _foreach_add _foreach_sub".split())
 LINEAR = frozenset("mul div neg".split()) | {"_foreach_mul", "_foreach_div"}
@@ -78,25 +80,49 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
 
 
-def undivided_scale(recording: Recording, step: OptimizerStep, owner: int) -> Loss | None:
-    """The loss whose scale, put on by hand, a parameter's gradient still bore when the optimizer took it; None if it did not.
+def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
+    """The loss whose factor, put on by hand, was still on the gradients that drove a parameter away; None if it was not.
 
-    A scale is a power of two from 64 on; another factor is the weight of a loss. Between the backward pass and the
-    optimizer the gradient must have become smaller by it, or nearly so: it may have been clipped as well.
+    Between the backward pass and the update they must have become smaller by it, or nearly so: they may be clipped as well.
     """
-    number = recording.step_of(step.position)
-    inside = [r for r in recording.training.losses if recording.step_of(r.position) == number and not r.scaled]
-    loss = next((r for r in inside if SCALED <= r.factor < math.inf and math.frexp(r.factor)[0] == 0.5), None)
+    step = optimizer_step_that_began(recording, away.position)
+    number = recording.step_of(step.position) if step is not None else None
+    losses = [r for r in recording.training.losses if number in (None, recording.step_of(r.position)) and not r.scaled]
+    loss = next((r for r in losses if SCALED <= r.factor < math.inf), None)
     if loss is None:
         return None
+    shares = _used_shares(recording, away, step) if step is not None else _added_shares(recording, away)
+    return loss if any(share > loss.factor**-0.5 for share in shares) else None
+
+
+def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> list[float]:
+    """How large the gradients of a parameter were that an optimizer took, to those that backward made."""
     blocks = parameter_columns(recording)
-    rows = (
-        (blocks["owner"] == owner) & (blocks["position"] < step.end) & blocks["used_known"] & blocks["gradient_known"]
-    )
-    rows &= (blocks["gradient_rms"] > 0) & (blocks["used_nan"] + blocks["used_inf"] == 0)
+    rows = (blocks["owner"] == recording.parameter_names.index(away.name)) & (blocks["position"] < step.end)
+    rows &= blocks["used_known"] & blocks["gradient_known"] & (blocks["gradient_rms"] > 0)
+    rows &= blocks["used_nan"] + blocks["used_inf"] == 0
     with np.errstate(over="ignore", invalid="ignore"):
-        shares = blocks["used_rms"][rows] / blocks["gradient_rms"][rows]
-    return loss if bool((shares > loss.factor**-0.5).any()) else None
+        shares: list[float] = (blocks["used_rms"][rows] / blocks["gradient_rms"][rows]).tolist()
+    return shares
+
+
+def _added_shares(recording: Recording, away: Runaway) -> list[float]:
+    """The same of an update by hand, from the largest magnitudes of what it added and of the gradient that was made from."""
+    series, owner = recording.training.series, recording.parameter_names.index(away.name)
+    own = [c for c, o in series.owners.items() if c >= 0 and o == owner]
+    column = next((c for c in own if (series.places[c].op, series.places[c].line) == (away.op, away.place)), -1)
+    added = series.parents[column][-1:] if column >= 0 else ()
+    gradient = added[0] if added else -1
+    for _ in range(MOST_HOPS):
+        place = series.places[gradient] if gradient >= 0 else None
+        if place is None or place.phase == BACKWARD or place.op not in LINEAR | CASTS:
+            break
+        gradient = next(iter(series.parents[gradient]), -1)
+    if gradient < 0 or series.places[gradient].phase != BACKWARD:
+        return []
+    with np.errstate(invalid="ignore"):  # of infinities
+        logs = series.table[:, added[0]] - series.table[:, gradient]
+    return [float(2.0**x) for x in logs[np.isfinite(logs)]]
 
 
 def closure_adds_up(recording: Recording, step: OptimizerStep) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from nanlab.analysis.excused import depends_on_scale
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.analysis.skipping import scale_of
-from nanlab.analysis.training import optimizer_step_that_began, place_text, where
-from nanlab.analysis.updates import undivided_scale
+from nanlab.analysis.training import place_text, where
+from nanlab.analysis.updates import undivided_factor
 from nanlab.history import SCALED, Misuse, OptimizerStep
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
@@ -64,19 +65,18 @@ def scaler_misuse(fault: Fault) -> Finding | None:
 def _never_divided(fault: Fault) -> Finding | None:
     """Updates drove the weights away whose gradients bore a loss scale that the program put on by hand."""
     recording, away = fault.recording, drove_away(fault)
-    step = optimizer_step_that_began(recording, away.position) if away is not None else None
-    if away is None or step is None:
-        return None
-    loss = undivided_scale(recording, step, recording.parameter_names.index(away.name))
-    if loss is None:
+    loss = undivided_factor(recording, away) if away is not None else None
+    if (
+        away is None or loss is None or math.frexp(loss.factor)[0] != 0.5
+    ):  # any other number may be the weight of a loss
         return None
     file, line, _ = place_text(recording, loss.line)
     scale = f"{loss.factor:.10g}"
     return replace(
         blame_update(fault, away, "scaler-misuse", ""),
-        title=f"{step.optimizer}.step() uses gradients that still bear the loss scale {scale}: {growth_of(away)}",
-        explanation=f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself ({file}:{line}), and "
-        f"must divide the gradients by it: those of {away.name} came to the optimizer undivided, each update {scale} times too large.",
+        title=f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients that still bear the loss scale {scale}: {growth_of(away)}",
+        explanation=f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself ({location(file, line)}), and "
+        f"must divide the gradients by it: those of {away.name} came to the update undivided, each update {scale} times too large.",
         fixes=[
             Fix(
                 "divide the scale out before the step, of every parameter's gradient",

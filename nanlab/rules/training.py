@@ -17,7 +17,7 @@ from nanlab.analysis.training import (
     stable_rate,
     where,
 )
-from nanlab.analysis.updates import closure_adds_up, depends_on_gradient, enlarged_gradients
+from nanlab.analysis.updates import closure_adds_up, depends_on_gradient, enlarged_gradients, undivided_factor
 from nanlab.formats import format_of
 from nanlab.history import Place
 from nanlab.rules._evidence import plural
@@ -192,7 +192,8 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
         title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"
-    left = " The gradients are never cleared: each step uses the sum of all so far." if _uncleared(fault, away) else ""
+    left = _factor_left(fault, away)
+    left += " The gradients are never cleared: each step uses the sum of all so far." if _uncleared(fault, away) else ""
     return replace(
         finding,
         cause=cause,
@@ -208,6 +209,15 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
         position=away.position,
         fixes=_update_fixes(fault, away),
     )
+
+
+def _factor_left(fault: Fault, away: Runaway) -> str:
+    """What the loss was multiplied with, where the gradients came to the update with that factor."""
+    loss = undivided_factor(fault.recording, away)
+    if loss is None:
+        return ""
+    file, line, _ = place_text(fault.recording, loss.line)
+    return f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each update: nothing divides the gradients by it."
 
 
 def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
