@@ -149,8 +149,9 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
     row = recording.row(origin.position)
     if row is None or not eps:
         return None
-    dtype = recording.dtypes.items[row[DTYPE]]
-    limits = format_of(dtype)
+    read = [made for p in recording.parents(origin.position) if (made := recording.row(p)) is not None]
+    dtypes = [recording.dtypes.items[r[DTYPE]] for r in (row, *read)]  # moments may be narrower than the parameters
+    limits = max((format_of(d) for d in dtypes if d in (torch.float16, dtypes[0])), key=lambda f: f.rounds_to_zero)
     if eps > limits.rounds_to_zero:
         return None
     return replace(
@@ -161,7 +162,7 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
         f"{limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
         fixes=[
             Fix(
-                "keep the parameters in float32 (mixed precision)",
+                "keep the parameters and the optimizer's state in float32 (mixed precision)",
                 "model.float()  # and torch.autocast for the forward pass; it concerns the whole model",
             ),
         ],

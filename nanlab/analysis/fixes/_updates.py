@@ -71,14 +71,20 @@ def _not_centred(op: Operation) -> list[Candidate]:
 
 def eps_for_state(op: Operation) -> float:
     """The smallest eps that helps: torch's own default, or 1e-4 where half precision rounds that to 0."""
-    return _LOW if op.low else _DEFAULT
+    return _LOW if _narrowest(op).itemsize < 4 else _DEFAULT
+
+
+def _narrowest(op: Operation) -> torch.dtype:
+    """The dtype in which the state, or the parameter, holds least: moments may be kept narrower than parameters."""
+    dtypes = [t.dtype for t in op.operands if isinstance(t, Tensor) and t.is_floating_point()]
+    return min(dtypes, key=lambda d: d.itemsize, default=op.dtype)
 
 
 def _larger_eps(op: Operation) -> list[Candidate]:
     eps = (
         10 * eps_for_state(op) if op.name == "reciprocal" and op.low else eps_for_state(op)
     )  # 1 / 1e-4 is near the top of float16
-    held = str(op.dtype).removeprefix("torch.")
+    held = str(_narrowest(op)).removeprefix("torch.")
     return [
         Candidate(
             f"an optimizer eps of {number(eps)}, which {held} holds, on the state of {_OF_STATE[op.name][0]}",
