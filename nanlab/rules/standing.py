@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -64,18 +65,29 @@ def _proves(member: Standstill) -> bool:
 
 def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
     name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
-    title = "count in an integer, which model.to(dtype) leaves alone"
+    limits = format_of(getattr(torch, dtype))
+    counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
+    text = (
+        f"A count of steps in {dtype} ends where neighbouring values are 2 apart: at {2 / limits.ulp:.10g}."
+        if counts
+        else f"Neighbouring {dtype} values are {limits.ulp * 2.0 ** math.frexp(member.value)[1] / 2:.3g} apart there."
+    )
+    title, code = "count in an integer, which model.to(dtype) leaves alone", "torch.zeros((), dtype=torch.int64)"
+    if not counts:
+        title, code = (
+            "keep it out of model.to(dtype): a Python number, or float32",
+            f"model.{name} = model.{name}.float()   # after model.to(dtype)",
+        )
     goes_on = moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1)
-    fix = Fix(f"{title}; in float32 it goes on", "torch.zeros((), dtype=torch.int64)", verified=True)
+    fix = Fix(f"{title}; in float32 it goes on", code, verified=True) if goes_on else Fix(title, code)
     return Finding(
         cause="absorbed-update",
         severity="error",
         title=f"{name} stands at {member.value:.10g} for good: what {member.at.op} adds is below half an ulp in {dtype}",
-        explanation=f"{absorbed_update.explanation} A count of steps in {dtype} ends where neighbouring values are 2 apart: at "
-        f"{2 / format_of(getattr(torch, dtype)).ulp:.10g}. Nothing moved in the last {member.still} steps.",
+        explanation=f"{absorbed_update.explanation} {text} Nothing moved in the last {member.still} steps.",
         step=trace.recording.step_of(member.first),
         symptom="silent-underflow",
-        fixes=[fix if goes_on else Fix(title, "torch.zeros((), dtype=torch.int64)")],
+        fixes=[fix],
         harmful=True,
         **where(trace.recording, member.at),
     )
