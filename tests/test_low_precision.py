@@ -225,3 +225,43 @@ def test_the_square_of_an_error_that_has_become_small_is_no_error() -> None:
             error = net(x) - y + 1e-4
             (error * error).mean().backward()
     assert "error" not in {f.severity for f in trace.findings}
+
+
+def test_the_epsilon_of_a_logit_stays_in_its_line() -> None:
+    codes = [fix.code for fix in findings("f360")[0].fixes if fix.verified]
+    assert "evidence = torch.logit(p.float(), eps=1e-4)" in codes
+
+
+def test_a_sum_that_overflows_upwards_is_offered_no_bound_from_below() -> None:
+    assert not any("clamp_min" in fix.code for fix in findings("f361")[0].fixes)
+
+
+def test_a_square_that_overflows_is_written_in_float32() -> None:
+    wide = next(fix for fix in findings("f364")[0].fixes if "in float32" in fix.title)
+    assert wide.verified and "h.float().square()" in wide.code
+
+
+def test_parameters_in_half_get_a_loss_scale_that_no_scaler_refuses() -> None:
+    best = findings("f098")[0].fixes[0]
+    assert best.verified and "GradScaler" not in best.code and "p.grad.float() / 2.0**25" in best.code
+
+
+def test_a_factor_on_the_loss_that_is_no_scale_is_named_beside_the_learning_rate() -> None:
+    culprit = findings("t369")[0]
+    assert culprit.cause == "learning-rate" and "The loss is multiplied by 1000" in culprit.explanation
+
+
+def test_second_moments_narrower_than_the_parameters_are_given_an_eps_that_they_hold() -> None:
+    culprit = findings("t370")[0]
+    assert "is zero in float16" in culprit.title
+    assert culprit.fixes[0].verified and "eps=1e-4" in culprit.fixes[0].code
+
+
+def test_a_number_that_is_no_count_is_told_by_the_spacing_of_its_dtype() -> None:
+    culprit = findings("t371")[0]
+    assert "values are 0.00391 apart there" in culprit.explanation  # 2**-8, of bfloat16 at 0.5
+    assert "int64" not in culprit.fixes[0].code
+
+
+def test_the_norm_of_norms_is_one_finding_whichever_of_them_overflows() -> None:
+    assert [f.step for f in findings("t363") if f.cause == "dtype-overflow"] == [0]

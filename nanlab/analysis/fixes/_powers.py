@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nanlab import safe
-from nanlab.analysis.fixes._candidate import Candidate, eps_for, number
+from nanlab.analysis.fixes._candidate import Candidate, Form, eps_for, number
 from nanlab.analysis.fixes._elementwise import forms, in_float32, square_root
 from nanlab.analysis.fixes._inlining import log_sum_exp_of
 from nanlab.analysis.fixes._operation import Operation
@@ -41,7 +42,8 @@ def powers(op: Operation) -> list[Candidate]:
     if (
         not op.backward and not isinstance(p, Tensor) and p >= 1 and p == int(p)
     ):  # too large: nothing that lifts the base helps
-        return [*in_float32(op, (_power_of(p),), "{X}.float() ** {Y}"), _bounded(op, p)]
+        wide = in_float32(op, (_power_of(p),), "{X}.float() ** {Y}")
+        return [_or_square(c, p) for c in (*wide, _bounded(op, p))]
     spelled = _power_of(p)
     if base.is_complex():  # no order, so nothing to clamp at
         return [_with_epsilon(spelled, 1e-6)]
@@ -65,6 +67,15 @@ def powers(op: Operation) -> list[Candidate]:
             ),
         )
     return found + in_float32(op, (spelled,), "{X}.float() ** {Y}")
+
+
+def _or_square(candidate: Candidate, p: float) -> Candidate:
+    """The same for ``x.square()``, which is a power of 2 as well."""
+    if p != 2:
+        return candidate
+    texts = (form.text.removesuffix(" ** {Y}") for form in candidate.forms)
+    squares = (Form((called("square"),), f"{text}.square()") for text in texts)
+    return replace(candidate, forms=(*candidate.forms, *squares))
 
 
 def _of_magnitude(spelled: Spelling, eps: float) -> Candidate:
