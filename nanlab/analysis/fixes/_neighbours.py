@@ -144,8 +144,8 @@ def logarithm_after(recording: Recording, position: int) -> int:
 
 
 def _adds_nothing(recording: Recording, call: int) -> bool:
-    """Whether a sum is with a Python number only, whose size is not recorded: with an epsilon that may be 0."""
-    return len(recording.parents(call)) < 2
+    """Whether a sum is with a Python number only, and that is 0, or not recorded: an epsilon that may be 0."""
+    return len(recording.parents(call)) < 2 and not any(recording.scalars.get(call, ()))
 
 
 def trap(recording: Recording, position: int) -> str:
