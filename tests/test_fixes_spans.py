@@ -83,6 +83,11 @@ def by_a_parameter(x: Tensor, root: Callable[[Tensor], Tensor] = torch.sqrt) -> 
     return y
 
 
+def next_to_another_spelling(x: Tensor, root: Callable[[Tensor], Tensor] = torch.sqrt) -> Tensor:
+    y = root(x) + X**0.5
+    return y
+
+
 def by_operator(x: Tensor) -> Tensor:
     y = operator.truediv(x, x.abs())
     return y
@@ -134,6 +139,7 @@ REWRITTEN: dict[str, tuple[Forward, str]] = {
     "a second that fails is mended with it": (both_fail, "y = nanlab.safe.sqrt(x) + nanlab.safe.sqrt(2 * x)"),
     "a chain over lines is one expression": (over_lines, "nanlab.safe.sqrt(x.mul(2).abs())"),
     "a function that is an argument": (by_a_parameter, "y = nanlab.safe.sqrt(x)"),
+    "a function beside one that is spelled out": (next_to_another_spelling, "y = nanlab.safe.sqrt(x) + X**0.5"),
     "a function that is an attribute": (Wrapped(torch.sqrt).root, "y = nanlab.safe.sqrt(x)"),
     "a function out of a table": (Wrapped(torch.sqrt).quotient, "y = nanlab.safe.div(x, x.abs())"),
     "an augmented power": (in_place_power, "y = nanlab.safe.pow(y, 0.3)"),

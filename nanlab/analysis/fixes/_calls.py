@@ -35,12 +35,13 @@ class Calls:
     spans: Sequence[Span] = ()
     own: Span | None = None
 
-    def among(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
-        """Of expressions that spell the operator, those to rewrite; all of them where nothing tells."""
+    def standing(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
+        """Of expressions that spell the operator, those that stand where it was computed."""
         exact = {node: found for node, found in spots.items() if span_of(node) in self.spans}
-        exact = exact or {n: f for n, f in spots.items() if any(_ends_with(span_of(n), span) for span in self.spans)}
-        if exact:
-            return exact
+        return exact or {n: f for n, f in spots.items() if any(_ends_with(span_of(n), span) for span in self.spans)}
+
+    def in_order(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
+        """Of expressions that spell the operator, those whose turn it was; all of them where nothing tells."""
         if len(self.alike) == len(spots) and any(self.alike):
             ordered = zip(sorted(spots, key=_finished), self.alike, strict=True)
             return {node: spots[node] for node, wanted in ordered if wanted}

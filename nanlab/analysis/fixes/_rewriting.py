@@ -110,7 +110,8 @@ def rewrite(
         found = next((f for spelling in spellings if (f := spelling(node)) is not None), None)
         if found is not None:
             spots[node] = found
-    spots = calls.among(spots) or ({} if spots else calls.through_a_value(list(page.covering(line)), form))
+    named = calls.standing(spots) or calls.through_a_value(list(page.covering(line)), form)
+    spots = named or calls.in_order(spots)
     if not spots:
         return None
     outer = [n for n in spots if not any(n is not m and _inside(n, m) for m in spots)]
