@@ -111,6 +111,11 @@ def by_another_name(x: Tensor) -> Tensor:
     return y
 
 
+def beside_a_layer(x: Tensor) -> Tensor:
+    y = torch.nn.functional.normalize(x[:1, :1], dim=-1, eps=0.0) + x / 2.0 + X / X.mean()
+    return y
+
+
 def each_of(x: Tensor) -> Tensor:
     for fn in (torch.abs, torch.log):
         x = fn(x)
@@ -164,6 +169,12 @@ def test_a_call_that_does_more_than_the_operation_is_not_replaced_by_it(forward:
 
 def test_a_layer_is_not_taken_for_the_one_operation_that_failed_in_it() -> None:
     assert not any("nanlab.safe.div(x[:, 0]" in fix.code for fix in told(by_a_layer).fixes)
+
+
+def test_another_operation_of_the_kind_is_not_rewritten_for_one_inside_a_function() -> None:
+    finding = told(beside_a_layer)
+    assert finding.op == "div"
+    assert not any("X.mean().clamp_min" in fix.code or "div(X, X.mean())" in fix.code for fix in finding.fixes)
 
 
 def test_a_factor_that_is_a_number_is_no_mask() -> None:

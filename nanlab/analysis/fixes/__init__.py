@@ -229,6 +229,7 @@ def _rewritten(candidate: Candidate, text: str, line: int, calls: Calls = NOWHER
         line, calls = candidate.line, NOWHERE
     if candidate.only_spelled:
         calls = replace(calls, own=None)
+    calls = replace(calls, itself=not candidate.only_spelled and candidate.plain is None)
     if candidate.rewriter is not None:
         return candidate.rewriter(text, line)
     for form in candidate.forms:

@@ -28,12 +28,14 @@ class Calls:
 
     alike: of them all, in order, which take tensors where the one that failed does. spans: where those stand that fail
     as it does, itself among them; empty where columns are not known. own: its span, if nothing else was ever computed
-    there, so that the expression is the operation, whatever the program calls it.
+    there, so that the expression is the operation, whatever the program calls it. itself: nothing but the operation is
+    to be rewritten, no expression around it.
     """
 
     alike: Sequence[bool] = ()
     spans: Sequence[Span] = ()
     own: Span | None = None
+    itself: bool = False
 
     def standing(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
         """Of expressions that spell the operator, those that stand where it was computed."""
@@ -42,6 +44,8 @@ class Calls:
 
     def in_order(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
         """Of expressions that spell the operator, those whose turn it was; all of them where nothing tells."""
+        if self.itself and self.spans:  # an argument of the call in which it was computed may spell it
+            return {n: f for n, f in spots.items() if any(_within(span_of(n), span) for span in self.spans)}
         if len(self.alike) == len(spots) and any(self.alike):
             ordered = zip(sorted(spots, key=_finished), self.alike, strict=True)
             return {node: spots[node] for node, wanted in ordered if wanted}
@@ -88,6 +92,10 @@ def span_of(node: Any) -> Span:
 def _ends_with(node: Span, call: Span) -> bool:
     """Whether a call is the last of an expression: of a chain over several lines it begins with its own method's name."""
     return node[2:] == call[2:] and node[:2] <= call[:2] and call[0] > node[0]
+
+
+def _within(inner: Span, outer: Span) -> bool:
+    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
 
 
 def _finished(node: Any) -> tuple[int, int, int, int]:
