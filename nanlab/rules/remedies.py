@@ -28,6 +28,7 @@ from nanlab.rules._scaler import held_in_half
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, DEVICE, DTYPE, NODE, OP, OPTIMIZER, PHASE, SHAPE, Recording
 
+ROUNDING = 1e-6  # relative; a distortion up to this is no reason to prefer a fix in float32
 SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
 
 
@@ -165,6 +166,7 @@ def _fix(tried: Tried, line: int) -> Fix:
 
 
 def _rank(fix: Fix) -> tuple[int, bool, float]:
-    """Verified first; what lets no gradient through after what does; the least distorting first."""
+    """Verified first; what lets no gradient through after what does; the least distorting first, but for rounding."""
     order = {True: 0, None: 1, False: 2}[fix.verified]
-    return order, fix.gradient_max is None, math.inf if fix.distortion is None else fix.distortion
+    distortion = math.inf if fix.distortion is None else fix.distortion
+    return order, fix.gradient_max is None, distortion if distortion > ROUNDING else 0.0
