@@ -1,7 +1,7 @@
-"""Which tool names what: the programs of tests/corpus under nanlab and five other tools, as a markdown table.
+"""Which tool names what: the programs of benchmarks/unseen under nanlab and five other tools, as a markdown table.
 
     pip install -e '.[bench]'
-    python benchmarks/tools.py [f001 ...] [--every 4] [--only nanlab sherlorch] [--limit 60] [--output FILE]
+    python benchmarks/tools.py [f001 ...] [--folder tests/corpus/cases] [--only nanlab sherlorch] [--limit 60] [--output FILE]
 
 Each program, and the repaired twin of each fault, runs under each tool in a forked process with a time limit. A tool is
 asked the way its documentation shows. It "names the line" if its first answer is a line that the program marks; for a
@@ -234,7 +234,6 @@ HEAD = [
 PACKAGES = ("torch", "torchlens", "transformers", "sherlorch")
 CAVEATS = f"""Healthy ones: the healthy programs and the repaired twins. A run fails where the tool breaks the program.
 
-- nanlab was developed with these programs at hand, the other tools were not.
 - Only nanlab names causes and tries fixes.
 - detect_anomaly stops at a NaN in the backward pass.
 - DebugMode answers with the first operation that is not finite, so an intended -inf (a mask) is an answer too.
@@ -244,14 +243,13 @@ CAVEATS = f"""Healthy ones: the healthy programs and the repaired twins. A run f
 """
 
 
-def about(files: list[Path], every: int, left_out: list[str], seconds: float) -> str:
+def about(files: list[Path], folder: Path, left_out: list[str], seconds: float) -> str:
     """What was run, and how to read it."""
     packages = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name)]
-    sample = f"Every {every}th program" if every > 1 else "Every program"
     faults = sum(not path.name.startswith("h") for path in files)
     without = f" Not installed, left out: {', '.join(left_out)}." if left_out else ""
     return (
-        f"{sample} of tests/corpus: {faults} faults, {faults} repaired twins, {len(files) - faults} healthy programs; "
+        f"The programs of {folder}: {faults} faults, {faults} repaired twins, {len(files) - faults} healthy programs; "
         f"{', '.join(packages)}; {seconds / 60:.0f} minutes in all.{without}\n\n{CAVEATS}"
     )
 
@@ -259,12 +257,13 @@ def about(files: list[Path], every: int, left_out: list[str], seconds: float) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", nargs="*", help="parts of program names")
-    parser.add_argument("--every", type=int, default=1, help="take every Nth program")
+    parser.add_argument("--folder", type=Path, default=ROOT / "benchmarks" / "unseen", help="where the programs are")
     parser.add_argument("--only", nargs="*", default=list(TOOLS), choices=list(TOOLS), metavar="TOOL")
     parser.add_argument("--limit", type=float, default=60, help="seconds a program")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    files = harness.case_files(arguments.programs)[:: arguments.every]
+    harness.CASES = arguments.folder.resolve()
+    files = harness.case_files(arguments.programs)
     tools = [t for t in arguments.only if not TOOLS[t][1] or find_spec(TOOLS[t][1])]
     left_out = [t for t in arguments.only if t not in tools]
     for package in ("sherlorch", "torchlens", "transformers.debug_utils"):
@@ -280,7 +279,12 @@ def main() -> None:
                 told = f"missed: {', '.join(wrong)}" if wrong else "ALARM" if scores[-1].alarm else "right"
                 print(f"{tool:24s} {scores[-1].name:52s} {told} {scores[-1].answer.error}", file=sys.stderr, flush=True)
         lines.append(row(tool, scores))
-        text = about(files, arguments.every, left_out, time.monotonic() - start) + "\n" + "\n".join(lines) + "\n"
+        text = (
+            about(files, Path(os.path.relpath(harness.CASES, ROOT)), left_out, time.monotonic() - start)
+            + "\n"
+            + "\n".join(lines)
+            + "\n"
+        )
         if arguments.output:  # after each tool: a run that is interrupted leaves what it has
             arguments.output.parent.mkdir(parents=True, exist_ok=True)
             arguments.output.write_text(text)
