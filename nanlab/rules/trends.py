@@ -143,8 +143,10 @@ def _shrinking(recording: Recording, column: int) -> str:
     if not origins:
         return ""
     far = origins[-1]
-    file, line, _ = place_text(recording, series.places[far].line)
-    return f"It begins at {series.places[far].op} ({location(file, line)}), {2 ** -growth(series, far):.3g} times smaller than at first."
+    begins = location(*place_text(recording, series.places[far].line)[:2])
+    return (
+        f"It begins at {series.places[far].op} ({begins}), {2 ** -growth(series, far):.3g} times smaller than at first."
+    )
 
 
 def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
@@ -165,8 +167,7 @@ def story(recording: Recording, column: int) -> str:
     series = recording.training.series
 
     def named(at: int) -> str:
-        file, line, _ = place_text(recording, series.places[at].line)
-        return f"{series.places[at].op} ({location(file, line)})"
+        return f"{series.places[at].op} ({location(*place_text(recording, series.places[at].line)[:2])})"
 
     told = []
     product, weights, factor = _product(recording, column), _weights(recording, column), _factor(series, column)
