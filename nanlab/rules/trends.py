@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanlab.analysis.training import place_text, where
+from nanlab.analysis.training import where
 from nanlab.analysis.trends import End, Forecast, carried, forecasts, growing_origins, growth
 from nanlab.formats import format_of
 from nanlab.history import Series
@@ -136,17 +136,20 @@ def pace(slope: float) -> str:
     return f"{shown} times as large each step"
 
 
+def _named(recording: Recording, column: int) -> str:
+    """A result by its operation and its place."""
+    place = recording.training.series.places[column]
+    return f"{place.op} ({location(*recording.places[place.line][:2])})"
+
+
 def _shrinking(recording: Recording, column: int) -> str:
     """From where the decay comes."""
     series = recording.training.series
     origins = growing_origins(series, column, sign=-1.0)
     if not origins:
         return ""
-    far = origins[-1]
-    begins = location(*place_text(recording, series.places[far].line)[:2])
-    return (
-        f"It begins at {series.places[far].op} ({begins}), {2 ** -growth(series, far):.3g} times smaller than at first."
-    )
+    smaller = 2 ** -growth(series, origins[-1])
+    return f"It begins at {_named(recording, origins[-1])}, {smaller:.3g} times smaller than at first."
 
 
 def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
@@ -165,23 +168,23 @@ def _is_narrow(dtype: str) -> bool:
 def story(recording: Recording, column: int) -> str:
     """From where the growth comes: the results upstream that grow as well, an unnormalised product, a constant factor."""
     series = recording.training.series
-
-    def named(at: int) -> str:
-        return f"{series.places[at].op} ({location(*place_text(recording, series.places[at].line)[:2])})"
-
     told = []
     product, weights, factor = _product(recording, column), _weights(recording, column), _factor(series, column)
     origins = [c for c in growing_origins(series, column) if series.places[c].phase != BACKWARD]
     if product is not None:
-        told.append(f"the product {named(product)} multiplies vectors whose norms grow, for nothing normalises them")
+        told.append(
+            f"the product {_named(recording, product)} multiplies vectors whose norms grow, for nothing normalises them"
+        )
     elif weights is not None:
         name, times = weights
         told.append(f"the parameters behind it grow: {name} is {times:.3g} times larger than at first")
     if factor is not None:
-        told.append(f"the constant factor of {named(factor[0])} makes it {factor[1]:.3g} times larger still")
+        told.append(
+            f"the constant factor of {_named(recording, factor[0])} makes it {factor[1]:.3g} times larger still"
+        )
     if origins:
         times = 2 ** growth(series, origins[-1])
-        told.append(f"the growth begins at {named(origins[-1])}, {times:.3g} times larger than at first")
+        told.append(f"the growth begins at {_named(recording, origins[-1])}, {times:.3g} times larger than at first")
     text = "; ".join(told)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
