@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,26 +10,21 @@ import numpy as np
 import torch
 
 from nanlab.analysis.training import where
-from nanlab.analysis.trends import End, Forecast, carried, forecasts, growing_origins, growth
+from nanlab.analysis.trends import End, Forecast, carried, forecasts, growth
 from nanlab.formats import format_of
-from nanlab.history import Series
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
+from nanlab.rules._growth import constant_factor, decay, growing_weights, product_of_growing, story
 from nanlab.rules._rule import CONTEXT, Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
 from nanlab.trace import Trace
-from nanlab.trace.locations import location
 from nanlab.trace.recording import BACKWARD, LINE, OP, Recording
 
 MOST_TOLD = 3
-ENLARGED = 1.5  # a constant factor from which on it is named
 LARGE_FACTOR = 16.0  # and from which on it should be divided out
-CONSTANT = 0.05  # bits between the largest and the smallest ratio of two results that bear a constant one
-HOPS = 12  # operations upstream
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
 _TITLE = "what is carried from step to step is multiplied by more than one: a factor of at most one, or a bound"
 _OF_STATE = Fix(_TITLE, "state = state.clamp(-1e4, 1e4)")
-_PRODUCTS = frozenset("mm bmm baddbmm addmm matmul einsum dot".split())
 _SCALES = frozenset(
     "mm bmm baddbmm addmm matmul dot mul div sum pow square _to_copy linalg_vector_norm _cdist_forward sub add".split()
 )
@@ -106,7 +100,7 @@ def _warning(recording: Recording, forecast: Forecast) -> Finding:
     title = f"{name} is {way}: {2**forecast.value:.3g} at step {forecast.step}, {pace(forecast.slope)}; {end} {until(forecast)}"
     over = f" It {'did' if overflow else 'was'} at step {forecast.reached}." if forecast.reached is not None else ""
     rule_text = (dtype_overflow_ if overflow else dtype_underflow_).explanation
-    story_text = story(recording, forecast.column) if overflow else _shrinking(recording, forecast.column)
+    story_text = story(recording, forecast.column) if overflow else decay(recording, forecast.column)
     return Finding(
         cause="dtype-overflow" if overflow else "dtype-underflow",
         severity="warning",
@@ -136,22 +130,6 @@ def pace(slope: float) -> str:
     return f"{shown} times as large each step"
 
 
-def _named(recording: Recording, column: int) -> str:
-    """A result by its operation and its place."""
-    place = recording.training.series.places[column]
-    return f"{place.op} ({location(*recording.places[place.line][:2])})"
-
-
-def _shrinking(recording: Recording, column: int) -> str:
-    """From where the decay comes."""
-    series = recording.training.series
-    origins = growing_origins(series, column, sign=-1.0)
-    if not origins:
-        return ""
-    smaller = 2 ** -growth(series, origins[-1])
-    return f"It begins at {_named(recording, origins[-1])}, {smaller:.3g} times smaller than at first."
-
-
 def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
     """What keeps a shrinking result or gradient from zero."""
     fixes = [scaled_loss(recording)] if forecast.place.phase == BACKWARD else []
@@ -165,76 +143,12 @@ def _is_narrow(dtype: str) -> bool:
     return format_of(getattr(torch, dtype)).max < format_of(torch.float32).max / 2
 
 
-def story(recording: Recording, column: int) -> str:
-    """From where the growth comes: the results upstream that grow as well, an unnormalised product, a constant factor."""
-    series = recording.training.series
-    told = []
-    product, weights, factor = _product(recording, column), _weights(recording, column), _factor(series, column)
-    origins = [c for c in growing_origins(series, column) if series.places[c].phase != BACKWARD]
-    if product is not None:
-        told.append(
-            f"the product {_named(recording, product)} multiplies vectors whose norms grow, for nothing normalises them"
-        )
-    elif weights is not None:
-        name, times = weights
-        told.append(f"the parameters behind it grow: {name} is {times:.3g} times larger than at first")
-    if factor is not None:
-        told.append(
-            f"the constant factor of {_named(recording, factor[0])} makes it {factor[1]:.3g} times larger still"
-        )
-    if origins:
-        times = 2 ** growth(series, origins[-1])
-        told.append(f"the growth begins at {_named(recording, origins[-1])}, {times:.3g} times larger than at first")
-    text = "; ".join(told)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _product(recording: Recording, column: int) -> int | None:
-    """The product of growing vectors, not of a layer's weights, that a result comes from, itself included."""
-    series = recording.training.series
-    for at in (column, *growing_origins(series, column, hops=4)):
-        if series.places[at].op in _PRODUCTS and any(growth(series, p) > 0.5 for p in series.parents[at]):
-            return None if _own_parameters(recording, at) else at
-    return None
-
-
-def _own_parameters(recording: Recording, column: int) -> list[str]:
-    """The parameters of the module in which an operation ran."""
-    module = recording.modules.items[recording.training.series.places[column].module]
-    names = recording.parameter_names
-    return [name for name in names if module and name.rpartition(".")[0] == module]
-
-
-def _weights(recording: Recording, column: int) -> tuple[str, float] | None:
-    """(name, times by which it grew) of the parameter that grew most, of the modules that a growing result came through."""
-    series = recording.training.series
-    found = {n for at in (column, *growing_origins(series, column)) for n in _own_parameters(recording, at)}
-    grown = [(growth(series, at), recording.parameter_names[owner]) for at, owner in series.owners.items() if at >= 0]
-    most = max((g for g in grown if g[1] in found and g[0] > 0.5), default=None)
-    return None if most is None else (most[1], 2.0 ** most[0])
-
-
-def _factor(series: Series, column: int) -> tuple[int, float] | None:
-    """(column, factor) of the multiplication or division by a constant upstream that enlarges a result most, if one does."""
-    seen, waiting, best = {column}, [(column, 0)], (-1, math.log2(ENLARGED))
-    for at, depth in waiting:
-        if series.places[at].op in ("div", "mul") and len(series.parents[at]) == 1:
-            after, before = series.table[:, at], series.table[:, series.parents[at][0]]
-            both = np.isfinite(after) & np.isfinite(before)
-            change = after[both] - before[both]
-            if len(change) and np.ptp(change) < CONSTANT and (bits := float(np.median(change))) > best[1]:
-                best = at, bits
-        waiting += [(p, depth + 1) for p in series.parents[at] if depth < HOPS and p not in seen]
-        seen.update(series.parents[at])
-    return None if best[0] < 0 else (best[0], 2.0 ** best[1])
-
-
 def _fixes(recording: Recording, column: int) -> list[Fix]:
     series, fixes = recording.training.series, []
-    factor, narrow = _factor(series, column), _is_narrow(series.places[column].dtype)
-    if _product(recording, column) is not None:
+    factor, narrow = constant_factor(series, column), _is_narrow(series.places[column].dtype)
+    if product_of_growing(recording, column) is not None:
         fixes.append(Fix("normalise the vectors before the product", "x = torch.nn.functional.normalize(x, dim=-1)"))
-    elif not narrow and _weights(recording, column) is not None:
+    elif not narrow and growing_weights(recording, column) is not None:
         code = 'for group in optimizer.param_groups:\n    group["lr"] /= 10'
         fixes.append(Fix("a smaller learning rate: the parameters grow from step to step", code))
     if narrow and factor is not None and factor[1] >= LARGE_FACTOR:
