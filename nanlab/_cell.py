@@ -75,6 +75,7 @@ class Showing:
         self.signal = signal
 
     def __enter__(self) -> None:
+        self.replaced = vars(self.shell).get("showtraceback")  # that another tool had put in its place
         self.original = self.shell.showtraceback
         vars(self.shell)["showtraceback"] = self.show
 
@@ -87,9 +88,11 @@ class Showing:
             self.original((kind, value, without_ours(traceback)), *args, **kwargs)
 
     def __exit__(self, *exc: object) -> None:
-        vars(self.shell).pop("showtraceback", None)
-        if getattr(self.original, "__self__", None) is not self.shell:  # somebody had put another in its place
-            vars(self.shell)["showtraceback"] = self.original
+        if vars(self.shell).get("showtraceback") != self.show:
+            return  # the cell has put another in its place
+        del vars(self.shell)["showtraceback"]
+        if self.replaced is not None:
+            vars(self.shell)["showtraceback"] = self.replaced
 
 
 @dataclass

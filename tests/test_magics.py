@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -185,6 +186,24 @@ def test_showing_of_tracebacks_is_as_it_was_when_the_cell_has_ended(cell: Cell, 
     for code in ("train(1, healthy)", "1 / 0", "train(9, faulty)", "raise KeyboardInterrupt"):
         cell(f"%%nanwatch model\n{code}")
         assert "showtraceback" not in vars(shell)
+
+
+def test_showing_that_another_tool_has_put_in_place_stays(cell: Cell, shell: InteractiveShell) -> None:
+    met: list[str] = []
+
+    def show(shell: InteractiveShell, *args: Any, **kwargs: Any) -> None:
+        met.append("shown")
+
+    try:
+        vars(shell)["showtraceback"] = before = MethodType(show, shell)
+        cell("%%nanwatch model\n1 / 0")
+        assert vars(shell)["showtraceback"] is before and met == ["shown"]
+        del vars(shell)["showtraceback"]
+        shell.user_ns["other"] = before
+        cell("%%nanwatch model\nvars(get_ipython())['showtraceback'] = other")
+        assert vars(shell)["showtraceback"] is before
+    finally:
+        vars(shell).pop("showtraceback", None)
 
 
 def test_await_works_in_a_watched_cell(cell: Cell) -> None:
