@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -199,6 +199,36 @@ def test_a_fault_is_in_the_step_of_its_call_where_the_program_stops_inside_of_a_
         for i in range(4):
             step(i)
     assert trace.culprit is not None and trace.culprit.step == 2
+
+
+def test_calls_that_add_to_the_gradients_of_the_one_before_are_steps_too() -> None:
+    net, _, opt, _ = pair()
+
+    def train_step(i: int) -> None:
+        net(draw()).square().mean().backward()
+        if i % 3 == 2:
+            opt.step()
+            opt.zero_grad()
+
+    with nanlab.watch() as trace:
+        for i in range(6):
+            train_step(i)
+    assert optimizer_steps(trace) == [0, 0, 1] * 2
+
+
+def test_a_generator_named_like_a_training_step_that_never_returns_has_the_steps_of_its_loop() -> None:
+    net, _, opt, _ = pair()
+
+    def train_step() -> Iterator[None]:
+        while True:
+            update(net, opt, draw())
+            yield
+
+    training = train_step()
+    with nanlab.watch() as trace:
+        for _ in range(4):
+            next(training)
+    assert optimizer_steps(trace) == [1] * 4
 
 
 def test_the_step_of_an_environment_or_of_an_optimizer_is_no_training_step() -> None:

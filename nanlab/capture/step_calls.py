@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass, field
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import CodeType, FrameType
 
 from nanlab.capture.source import is_user
@@ -91,7 +92,8 @@ class StepCalls:
         code, function = frame.f_code, None
         caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
         wrapped = caller.replace("\\", "/").endswith("torch/optim/optimizer.py")  # the step of an optimizer
-        if _NAME.fullmatch(code.co_name) and is_user(frame) and not wrapped:
+        resumed = code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)  # the loop may be inside: one call for all steps
+        if _NAME.fullmatch(code.co_name) and is_user(frame) and not wrapped and not resumed:
             function = StepFunction()
             self.functions.append(function)
         self._codes.append(code)

@@ -14,7 +14,8 @@ class StepFunctions:
 
     A name alone proves nothing: an environment and a schedule have a ``step`` too. The calls of a function are taken for the steps once one held
     a backward pass of what it computed, or called a module in a program that has no backward pass; what loops inside of them is part of
-    them. It is refused if a backward pass runs, or an optimizer steps, outside of it.
+    them, and a call is a step though the optimizer steps in every fourth only: the program counts its calls. It is refused if a backward
+    pass runs, or an optimizer steps, outside of it.
     """
 
     _complete: Path | None

@@ -25,7 +25,7 @@ class StepClock(StepFunctions):
 
     Where a loop whose turns were steps is left and another optimizer steps, the next step began there; but if the loop around both comes
     round, its turn was the step (``Nesting``). The turns of a loop that only computed something for the update after it are no steps.
-    Of a program that has a function for its training step, the calls of it are the steps (``StepFunctions``).
+    Of a program that has a function for its training step, the calls of it are the steps, those of micro-batches too (``StepFunctions``).
     """
 
     def __init__(self) -> None:
