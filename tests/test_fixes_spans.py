@@ -198,3 +198,15 @@ def test_a_fix_over_several_lines_says_which() -> None:
 )
 def test_an_expression_is_put_on_one_line(text: str, expected: str) -> None:
     assert on_one_line(text) == expected
+
+
+def binary_entropy(x: Tensor) -> Tensor:
+    p = x / 4
+    h = p * torch.log(p) + (1 - p) * (1 - p).log()
+    return h
+
+
+def test_the_logarithm_of_the_complement_is_rewritten_too() -> None:
+    fixes = verified(binary_entropy)
+    assert "h = p * nanlab.safe.log(p) + (1 - p) * nanlab.safe.log(1 - p)" in fixes
+    assert all(fix.count("torch.log(") != 1 for fix in fixes)

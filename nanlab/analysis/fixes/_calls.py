@@ -38,9 +38,14 @@ class Calls:
     itself: bool = False
 
     def standing(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
-        """Of expressions that spell the operator, those that stand where it was computed."""
-        exact = {node: found for node, found in spots.items() if span_of(node) in self.spans}
-        return exact or {n: f for n, f in spots.items() if any(_ends_with(span_of(n), span) for span in self.spans)}
+        """Of expressions that spell the operator, those that stand where it was computed.
+
+        Where one is of a probability, that of its complement fails when its turn comes: ``p * log(p) + (1 - p) * log(1 - p)``.
+        """
+        standing = {node: found for node, found in spots.items() if span_of(node) in self.spans} or {
+            n: f for n, f in spots.items() if any(_ends_with(span_of(n), span) for span in self.spans)
+        }
+        return {n: f for n, f in spots.items() if n in standing or any(_complement(f, s) for s in standing.values())}
 
     def in_order(self, spots: dict[ast.AST, Found]) -> dict[ast.AST, Found]:
         """Of expressions that spell the operator, those whose turn it was; all of them where nothing tells."""
@@ -81,6 +86,19 @@ def _plain(node: ast.Call, arity: int) -> bool:
         return False
     return not any(
         isinstance(a, ast.Starred | ast.Lambda) or (isinstance(a, ast.Attribute) and is_module(a)) for a in node.args
+    )
+
+
+def _complement(one: Found, other: Found) -> bool:
+    """Whether an operation is of ``1 - p`` and another of ``p``."""
+    p, q = (ast.dump(found.operands[0]) for found in (one, other))
+    return any(
+        isinstance(first := found.operands[0], ast.BinOp)
+        and isinstance(first.op, ast.Sub)
+        and isinstance(first.left, ast.Constant)
+        and first.left.value == 1
+        and ast.dump(first.right) == rest
+        for found, rest in ((one, q), (other, p))
     )
 
 
