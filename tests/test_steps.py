@@ -231,6 +231,67 @@ def test_a_generator_named_like_a_training_step_that_never_returns_has_the_steps
     assert optimizer_steps(trace) == [1] * 4
 
 
+def test_a_shuffled_loader_that_finds_its_data_exhausted_begins_no_step() -> None:
+    net, _, opt, _ = pair()
+    loader = torch.utils.data.DataLoader(torch.randn(12, 4), batch_size=4, shuffle=True)
+    with nanlab.watch(net) as trace:
+        for _ in range(2):
+            for x in loader:
+                update(net, opt, x)
+    assert optimizer_steps(trace) == [1] * 6
+
+
+def test_a_turn_that_is_left_before_it_trains_is_no_step_but_one_that_failed_is() -> None:
+    net, _, opt, _ = pair()
+
+    def train(error: type[Exception] | None) -> nanlab.Trace:
+        with nanlab.watch(net) as trace:
+            for i in range(10):
+                x = draw()
+                if i == 4 and error is not None:
+                    raise error("no more data")
+                if i == 4:
+                    break
+                update(net, opt, x)
+        return trace
+
+    assert optimizer_steps(train(None)) == [1] * 4
+    with pytest.raises(ValueError, match="no more data"):
+        train(ValueError)
+    assert nanlab.last is not None
+    assert optimizer_steps(nanlab.last) == [1] * 4 + [0]
+
+
+def test_backward_passes_of_a_sampler_before_the_first_update_are_part_of_its_step() -> None:
+    net, _, opt, _ = pair()
+    with nanlab.watch(net) as trace:
+        for _ in range(4):
+            x = draw()
+            net.requires_grad_(False)
+            for _ in range(3):
+                x = x.detach().requires_grad_(True)
+                net(x).sum().backward()
+                x = x.data - 0.05 * x.grad
+            net.requires_grad_(True)
+            update(net, opt, x.detach())
+    assert optimizer_steps(trace) == [1] * 4
+
+
+def test_updates_by_hand_before_an_optimizer_stay_steps() -> None:
+    net, _, opt, _ = pair()
+    with nanlab.watch(net) as trace:
+        for _ in range(3):
+            net.zero_grad()
+            net(draw()).square().mean().backward()
+            with torch.no_grad():
+                for p in net.parameters():
+                    p -= 0.01 * p.grad
+        for _ in range(2):
+            update(net, opt, draw())
+    assert optimizer_steps(trace)[:2] == [0, 0]
+    assert optimizer_steps(trace)[-2:] == [1, 1]
+
+
 def test_the_step_of_an_environment_or_of_an_optimizer_is_no_training_step() -> None:
     net, _, opt, _ = pair()
 

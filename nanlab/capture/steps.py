@@ -48,6 +48,9 @@ class StepClock(StepFunctions):
         self._over_turn = False  # whether a backward pass has reached over it since
         self._loops, self._nesting = Loops(), Nesting()
         self._computing: dict[int, Loop | None] = {}  # boundaries made by a loop that trained nothing: that loop
+        self._sampling: dict[
+            int, Loop | None
+        ] = {}  # those made by a loop with backward passes before any optimizer had stepped: that loop
         self._asked = False  # whether the last that happened was that gradients were asked for, in a program that had trained nothing yet
         self._outside: Path | None = None  # where the program stood when it had left the loop whose turns are steps
         self.optimizer_seen = False
@@ -101,6 +104,7 @@ class StepClock(StepFunctions):
         self.optimizer_seen, self.idle = True, False
         self._stepped_inside(frame)
         self._complete = call_path(frame)
+        self._drop_sampling(self._complete)
         self._drop_inner(self._complete)
         self._called, self._outside, self._asked = None, None, False
         self.checked.clear()
@@ -174,6 +178,16 @@ class StepClock(StepFunctions):
         if not self._tentative:
             self._computing.clear()
 
+    def _drop_sampling(self, now: Path) -> None:
+        """The first optimizer steps: the turns of a loop that was left before it, and that wrote to no parameter, only made samples for it."""
+        while self._tentative:
+            start = self.starts[self._tentative[-1][0]]
+            loop = self._sampling.get(start)
+            if loop is None or loop.holds(now) or start <= self._updated:
+                break
+            del self.starts[self._tentative.pop()[0]]
+        self._sampling.clear()
+
     def _take_back(self, wrong: object, kept: int = -1) -> None:
         while self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
             self._took_back = True
@@ -201,9 +215,11 @@ class StepClock(StepFunctions):
         self._tentative.clear()
         self._again, self._turn, self._over_turn, self._stepped = (0, set()), (0, 0, set()), False, set()
 
-    def finished(self) -> None:
-        """The watch ends."""
+    def finished(self, failed: bool = False) -> None:
+        """The watch ends; ``failed``: with an exception, before which the last step need not have come far."""
         self._drop_idle_end()
+        if not failed:
+            self._drop_unbegun()
         super().finished()
 
     def _came_round(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
@@ -229,6 +245,8 @@ class StepClock(StepFunctions):
                 self._tentative.append((len(self.starts), sequence, no_grad))
             if self._asked:
                 self._computing[position] = self._loops.around(self._complete, frame)
+            elif not self.optimizer_seen:
+                self._sampling[position] = self._loops.around(self._complete, frame)
         elif self._called is not None:
             no_grad = no_grad or self._without_grad  # a rollout: the loop around it need not be under no_grad
             if not goes_round(self._called, now) or (no_grad and self.backward_seen):
@@ -263,6 +281,13 @@ class StepClock(StepFunctions):
         if last.left and not last.trained and last.start == self.starts[-1]:
             self.starts.pop()
             self._nesting.keep(self.starts)
+
+    def _drop_unbegun(self) -> None:
+        """The last turn of a loop that never came to a module or a backward pass was no step: a loader that found its data exhausted."""
+        last = self._nesting.last
+        if self.backward_seen and not last.trained and self._called is None and 0 < last.start == self.starts[-1]:
+            self.starts.pop()
+            self._tentative = [kept for kept in self._tentative if kept[0] < len(self.starts)]
 
     def _join(self, loop: Loop | None, position: int) -> None:
         """A loop came round: what an inner loop took for steps is part of its turn."""

@@ -170,7 +170,7 @@ class watch:
         if isinstance(error, Exception):
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
-        self._clock.finished()
+        self._clock.finished(failed=error is not None)
         self._training.step_ended()
         self._ungraded.step_ended()
         self._ops.pending.settle()
