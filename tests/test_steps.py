@@ -216,6 +216,74 @@ def test_calls_that_add_to_the_gradients_of_the_one_before_are_steps_too() -> No
     assert optimizer_steps(trace) == [0, 0, 1] * 2
 
 
+def test_networks_that_are_stepped_by_one_method_in_turn_share_a_step() -> None:
+    one, other, opt, opt2 = pair()
+
+    class Agent:
+        def __init__(self, net: nn.Module, opt: torch.optim.Optimizer) -> None:
+            self.net, self.opt = net, opt
+
+        def train_step(self) -> None:
+            update(self.net, self.opt, draw())
+
+    def ran(steps: int | None = None, again: bool = False) -> list[int]:
+        first, second = Agent(one, opt), Agent(other, opt2)
+        with nanlab.watch(steps=steps) as trace:
+            for _ in range(4):
+                first.train_step()
+                (first if again else second).train_step()
+        return optimizer_steps(trace)
+
+    assert ran() == [2] * 4
+    assert ran(steps=2) == [2] * 2
+    assert ran(again=True) == [1] * 8
+
+
+def test_networks_that_are_stepped_by_one_method_in_loops_of_their_own_do_not() -> None:
+    one, other, opt, opt2 = pair()
+
+    def train_step(net: nn.Module, opt: torch.optim.Optimizer) -> None:
+        update(net, opt, draw())
+
+    with nanlab.watch() as trace:
+        for _ in range(2):
+            for _ in range(3):
+                train_step(one, opt)
+            for _ in range(3):
+                train_step(other, opt2)
+    assert optimizer_steps(trace) == [1] * 12
+
+
+def test_a_training_step_that_goes_on_with_another_optimizer_on_a_later_line_of_its_own_is_the_next_step() -> None:
+    one, other, opt, opt2 = pair()
+
+    def train_step(i: int) -> None:
+        if i < 2:
+            update(one, opt, draw())
+        else:
+            update(other, opt2, draw())
+
+    with nanlab.watch() as trace:
+        for i in range(5):
+            train_step(i)
+    assert optimizer_steps(trace) == [1] * 5
+
+
+def test_a_watch_that_begins_inside_of_a_call_counts_the_next_as_the_second_step() -> None:
+    net, _, opt, _ = pair()
+    watching = nanlab.watch()
+
+    def step(i: int) -> None:
+        if i == 2:
+            watching.__enter__()
+        update(net, opt, draw())
+
+    for i in range(6):
+        step(i)
+    watching.__exit__(None, None, None)
+    assert optimizer_steps(watching.trace) == [1] * 4
+
+
 def test_a_generator_named_like_a_training_step_that_never_returns_has_the_steps_of_its_loop() -> None:
     net, _, opt, _ = pair()
 

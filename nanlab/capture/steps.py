@@ -43,6 +43,8 @@ class StepClock(StepFunctions):
         self._stepped: set[int] = set()  # optimizers that have stepped in this step
         # Where a function called again from a later line made the last boundary, and the optimizers that had stepped before it.
         self._again: tuple[int, set[int]] = (0, set())
+        self._took_turns = False  # whether such a boundary was ever taken back
+        self._calling: Loop | None = None  # the loop that last came round to a call of the step function
         # The last turn of a loop that made a boundary: its index, its sequence number, the optimizers that had stepped before it.
         self._turn: tuple[int, int, set[int]] = (0, 0, set())
         self._over_turn = False  # whether a backward pass has reached over it since
@@ -73,6 +75,7 @@ class StepClock(StepFunctions):
         if index == len(self.starts) - 1 and before and optimizer not in before:  # each network has its turn
             self._tentative = [kept for kept in self._tentative if kept[0] != index]
             del self.starts[index]
+            self._took_turns = True
         if index >= len(self.starts):
             self._stepped |= before
         self._again = 0, set()
@@ -102,7 +105,9 @@ class StepClock(StepFunctions):
     def completed(self, frame: FrameType | None) -> None:
         """An optimizer stepped, or a scaler updated its scale."""
         self.optimizer_seen, self.idle = True, False
+        stepped = self._stepped
         self._stepped_inside(frame)
+        self._stepped = stepped  # the step goes on, whatever became of the boundaries before
         self._complete = call_path(frame)
         self._drop_sampling(self._complete)
         self._drop_inner(self._complete)
@@ -149,6 +154,8 @@ class StepClock(StepFunctions):
     def doubtful(self) -> int:
         """How many of the last boundaries are likely to be taken back: some within a step were before, in a program that has an optimizer."""
         if self._outside is not None and not self._nesting.last.trained:
+            return 1
+        if self._took_turns and self._again[1] and self._again[0] == len(self.starts) - 1:
             return 1
         if self._asked and self._updated < 0:
             return len(self._tentative)
@@ -197,18 +204,38 @@ class StepClock(StepFunctions):
     def operation(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool, line: int = 0) -> bool:
         """Notice an operation outside of every module; True if a new step begins with it."""
         function, where = self.calls.running(frame)
+        began = -1  # where the call of a step function began, if it does now
         if function is not None and where is not None and self.calls.is_new(where):
             self.checked.clear()
             self.openers.add(line)
             own = self._call_began(function, position, sequence)
             if function.chosen:
-                return own and self._begin(position)
+                return own and self._call_is_step(where.f_back, position)
+            began = position
         if function is not None and function.chosen and self.calls.knows(where):
             return False
         came_round = self._came_round(frame, position, sequence, no_grad)
         if came_round and function is not None:
-            self._inside[position] = function
+            if position != began:
+                self._inside[position] = function
+            elif position not in function.began[-1:]:
+                function.began.append(position)
         return came_round
+
+    def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
+        """A call begins a step; from a later line of the same turn it may be that of another network, which shares the step."""
+        again, stepped = False, self._stepped
+        if self._complete is not None and self.optimizer_seen:
+            now = call_path(caller)
+            before = self._complete[: len(now)]
+            if goes_round(before, now):
+                self._calling = self._loops.around(before, caller)
+            else:
+                again = self._calling is None or self._calling.holds(now)
+        begins = self._begin(position)
+        if begins and again:
+            self._again = len(self.starts) - 1, stepped
+        return begins
 
     def _settle(self) -> None:
         """The boundaries stand as they are."""
