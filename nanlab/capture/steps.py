@@ -6,13 +6,12 @@ from types import FrameType
 
 import torch
 
-from nanlab.capture.loops import Loop, Loops
-from nanlab.capture.nesting import Nesting, Stretch
+from nanlab.capture.loop_turns import LoopTurns
+from nanlab.capture.loops import Loop
 from nanlab.capture.source import Path, call_path, goes_round
-from nanlab.capture.step_functions import StepFunctions
 
 
-class StepClock(StepFunctions):
+class StepClock(LoopTurns):
     """Boundaries between training steps.
 
     A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next one begins with the first operation
@@ -30,13 +29,9 @@ class StepClock(StepFunctions):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tentative: list[
-            tuple[int, int, bool]
-        ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
         self._complete: Path | None = None  # where the program stood when the current step was completed
         self._called: Path | None = None  # where the outermost module was last called
         self._without_grad = False  # whether that was under no_grad
-        self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
         self._took_back = False  # whether a boundary was ever taken back
         self._updated = -1  # position at which a parameter was last written by hand
         self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
@@ -48,14 +43,11 @@ class StepClock(StepFunctions):
         # The last turn of a loop that made a boundary: its index, its sequence number, the optimizers that had stepped before it.
         self._turn: tuple[int, int, set[int]] = (0, 0, set())
         self._over_turn = False  # whether a backward pass has reached over it since
-        self._loops, self._nesting = Loops(), Nesting()
         self._computing: dict[int, Loop | None] = {}  # boundaries made by a loop that trained nothing: that loop
         self._sampling: dict[
             int, Loop | None
         ] = {}  # those made by a loop with backward passes before any optimizer had stepped: that loop
         self._asked = False  # whether the last that happened was that gradients were asked for, in a program that had trained nothing yet
-        self._outside: Path | None = None  # where the program stood when it had left the loop whose turns are steps
-        self.optimizer_seen = False
         self.backward_seen = False
 
     @property
@@ -284,41 +276,3 @@ class StepClock(StepFunctions):
         self.checked.clear()
         self.starts.append(position)
         return True
-
-    def _leaves(self, now: Path) -> bool:
-        """Whether the program has left the loop whose turns are steps."""
-        if not self.optimizer_seen:
-            return False
-        self._nesting.keep(self.starts)
-        last = self._nesting.last
-        return last.loop is not None and not last.left and last.start == self.starts[-1] and not last.loop.holds(now)
-
-    def _after_loop(self, now: Path, position: int) -> bool:
-        """Another step begins with what comes after the loop, unless nothing is trained there."""
-        self._outside = now
-        self._nesting.stretches.append(Stretch(position, self._nesting.last.loop, left=True))
-        self._settle()
-        self.checked.clear()
-        self.starts.append(position)
-        return True
-
-    def _drop_idle_end(self) -> None:
-        """What came after a loop was no step: an evaluation."""
-        last = self._nesting.last
-        if last.left and not last.trained and last.start == self.starts[-1]:
-            self.starts.pop()
-            self._nesting.keep(self.starts)
-
-    def _drop_unbegun(self) -> None:
-        """The last turn of a loop that never came to a module or a backward pass was no step: a loader that found its data exhausted."""
-        last = self._nesting.last
-        if self.backward_seen and not last.trained and self._called is None and 0 < last.start == self.starts[-1]:
-            self.starts.pop()
-            self._tentative = [kept for kept in self._tentative if kept[0] < len(self.starts)]
-
-    def _join(self, loop: Loop | None, position: int) -> None:
-        """A loop came round: what an inner loop took for steps is part of its turn."""
-        self._nesting.keep(self.starts)
-        self._drop_idle_end()
-        for wrong in self._nesting.turned(loop, position):
-            self.starts.remove(wrong)

@@ -125,8 +125,7 @@ class Writing:
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
             self._notice_owners(targets, call, old)
             if not self.standing.idle:
-                with self.quiet():
-                    self.standing.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
+                self._notice_standing(targets, func, args, kwargs, call)
         if plan.special:
             self.special(plan.special, call, args)
         return call
@@ -259,6 +258,11 @@ class Writing:
                     if self.chunk.meta[at] in (FORWARD, OTHER):
                         self.chunk.meta[at] = OPTIMIZER
                 self.wrote(entry, call + i, target, old if i == 0 else None)
+
+    def _notice_standing(self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int) -> None:
+        """Updates that may have changed nothing."""
+        with self.quiet():
+            self.standing.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
 
     def _owner(self, target: Tensor) -> int:
         """The number of the parameter or buffer that a tensor is; -1 if it is none."""
