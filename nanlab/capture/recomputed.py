@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nanlab.capture.calls import saved_names, tensors_of
 from nanlab.capture.ledger import storage_of
-from nanlab.stats._memory import is_wrapper, unobserved
+from nanlab.stats._memory import is_wrapper
 from nanlab.trace.recording import LINE, OP, OUTPUT, Recording
 
 MOST = 64 << 20  # bytes held; of what is older, the derivative comes later
@@ -50,9 +50,11 @@ class Recomputed:
 
     def note(self, func: Any, name: str, op: int, line: int, position: int, args: Any, targets: list[Tensor]) -> None:
         """Hold operands and results of a call, where its derivative may want them."""
-        with unobserved():
-            small = (t for t in enumerate(targets) if not _odd(t[1]) and _storage_bytes([t[1]]) <= MOST // LATEST)
-            self._results += [(position + i, t.detach()) for i, t in small]
+        # Not by ``detach``, which is an operation: this is done for everything that is computed again.
+        for i, target in enumerate(targets):
+            storage = storage_of(target)
+            if storage is not None and storage.nbytes() <= MOST // LATEST and not is_wrapper(target):
+                self._results.append((position + i, target.data))
         if name not in _SINGULAR:
             return
         schema = func._schema
@@ -60,8 +62,7 @@ class Recomputed:
         made = dict(zip((r.name for r in schema.returns), targets, strict=False))
         if len(targets) == 1:
             made = {"result": targets[0]}
-        with unobserved():
-            values = {k: v.detach() if isinstance(v, Tensor) else v for k, v in (given | made).items() if not _odd(v)}
+        values = {k: v.data if isinstance(v, Tensor) else v for k, v in (given | made).items() if not _odd(v)}
         again = _Again(line, op, position, values, _storage_bytes(tensors_of(values.values())))
         self._calls.append(again)
         self._by_place.setdefault((line, op), []).append(again)
