@@ -16,7 +16,7 @@ LAB += --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test lint format conformance bench notebooks docs wheel clean
+.PHONY: help env lab test lint format conformance answers bench notebooks docs wheel clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ format: $(READY)  ## let ruff mend and format
 
 conformance: $(READY)  ## the whole of the conformance tests, the slow ones too
 	$(BIN)/python -m pytest -q -m conformance
+
+answers: $(READY)  ## what nanlab answers for every program, and what changed: make answers OLD=HEAD~1 NEW=HEAD
+	$(BIN)/python tests/answers.py $(or $(OLD),HEAD) $(or $(NEW),.)
 
 bench: $(READY)  ## measure what a watch costs
 	$(BIN)/python benchmarks/overhead.py --output benchmarks/results/overhead-cpu.md
