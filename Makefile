@@ -64,11 +64,16 @@ clean:  ## remove the environment and everything built
 
 # torch comes first and alone: pip's own configuration may choose its build (CPU or CUDA), and what follows keeps it.
 $(TORCH): constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nanlab needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt torch
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nanlab needs Python 3.11 or newer, got " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
+	@echo "nanlab: making an environment in $(VENV), once; three parts, some minutes in all"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "nanlab: 1 of 3, PyTorch"
+	@$(BIN)/python -m pip install -q -c constraints.txt torch
 	@touch $@
 
 $(READY): $(TORCH) pyproject.toml constraints.txt
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,dev,docs]'
+	@echo "nanlab: 2 of 3, JupyterLab and what else pyproject.toml names"
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,dev,docs]'
+	@echo "nanlab: 3 of 3, compiling the kernels, so that the first watch need not"
+	@$(BIN)/python -c 'from nanlab.stats import load_early; load_early().join()'
 	@touch $@

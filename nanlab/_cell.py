@@ -1,4 +1,4 @@
-"""IPython's side of a watched cell: its first line is rewritten, its end is an event, what of an error is shown, and what is told."""
+"""IPython's side of a watched cell: its first line rewritten, its end, its errors, its report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from nanlab._progress import Progress
+from nanlab._traceback import shown_traceback
 from nanlab.capture import without_ours
 from nanlab.trace import Trace
 
@@ -68,14 +69,23 @@ class UntilCellEnds:
 
 
 class Showing:
-    """While in the ``with`` block, a cell that ends by ``signal`` shows no traceback, and one that ends otherwise none of our frames."""
+    """What a watched cell shows of an exception: nothing of ``signal``, else no frame of nanlab and libraries folded.
 
-    def __init__(self, shell: InteractiveShell, signal: type[BaseException]) -> None:
+    failed: called with the exception that ends the cell, before its traceback is shown.
+    """
+
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        signal: type[BaseException],
+        failed: Callable[[BaseException], object],
+    ) -> None:
         self.shell = shell
         self.signal = signal
+        self.failed = failed
 
     def __enter__(self) -> None:
-        self.replaced = vars(self.shell).get("showtraceback")  # that another tool had put in its place
+        self.replaced = vars(self.shell).get("showtraceback")  # that another tool had put in place
         self.original = self.shell.showtraceback
         vars(self.shell)["showtraceback"] = self.show
 
@@ -85,7 +95,15 @@ class Showing:
         if kind is None or value is None:
             self.original(exc_tuple, *args, **kwargs)
         elif not issubclass(kind, self.signal):
-            self.original((kind, value, without_ours(traceback)), *args, **kwargs)
+            if kwargs.get("running_compiled_code"):
+                self.failed(value)
+            write: Callable[..., object] = self.shell._showtraceback  # shows the parts of a traceback
+
+            def folded(kind: object, error: object, parts: list[str]) -> None:
+                write(kind, error, shown_traceback(parts))
+
+            with replaced(self.shell, "_showtraceback", folded):
+                self.original((kind, value, without_ours(traceback)), *args, **kwargs)
 
     def __exit__(self, *exc: object) -> None:
         if vars(self.shell).get("showtraceback") != self.show:
@@ -93,6 +111,19 @@ class Showing:
         del vars(self.shell)["showtraceback"]
         if self.replaced is not None:
             vars(self.shell)["showtraceback"] = self.replaced
+
+
+@contextmanager
+def replaced(shell: InteractiveShell, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Put a function in the place of a method of the shell."""
+    before = vars(shell).get(name)
+    vars(shell)[name] = function
+    try:
+        yield
+    finally:
+        del vars(shell)[name]
+        if before is not None:
+            vars(shell)[name] = before
 
 
 @dataclass
@@ -135,11 +166,5 @@ def failing_formatters(shell: InteractiveShell, failures: list[BaseException]) -
     def collect(exc_tuple: tuple[type[BaseException], BaseException, Any], *_: object, **__: object) -> None:
         failures.append(exc_tuple[1])
 
-    before = vars(shell).get("showtraceback")
-    vars(shell)["showtraceback"] = collect
-    try:
+    with replaced(shell, "showtraceback", collect):
         yield
-    finally:
-        del vars(shell)["showtraceback"]
-        if before is not None:
-            vars(shell)["showtraceback"] = before

@@ -1,4 +1,4 @@
-"""One line that tells how far a long watched cell has come."""
+"""Progress of a long watched cell, in one line above what the cell prints."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from nanlab.trace.recording import STATUSES, Recording
 
 PATIENCE = 2.0  # seconds before the line appears
 PACE = 0.5  # seconds between updates
+HIDDEN = (
+    '<span class="nanlab-no-progress"></span>'
+    "<style>.jp-OutputArea-child:has(.nanlab-no-progress) { display: none }</style>"
+)
 
 
 def is_interactive() -> bool:
@@ -20,29 +24,41 @@ def is_interactive() -> bool:
 
 
 class Progress:
-    """Steps done, operations seen, the worst status so far; gone when the cell ends."""
+    """Steps done, operations seen, the worst status so far; empty until it is time, and when the cell has ended.
+
+    Its display is made before the cell's first output: one that came later would cut a progress bar of the cell's own in two.
+    """
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._next = time.monotonic() + PATIENCE
+        self._shown = False
+
+    def begin(self) -> None:
+        """Make the display, empty."""
+        self._handle = display(bundle(""), raw=True, display_id=True)
 
     def __call__(self, recording: Recording) -> None:
         """Show how far the recording is; cheap where it is not yet time."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next or self._handle is None:
             return
         self._next = now + PACE
-        shown = {"text/plain": line(recording)}
-        if self._handle is None:
-            self._handle = display(shown, raw=True, display_id=True)
-        else:
-            self._handle.update(shown, raw=True)
+        self._shown = True
+        self._handle.update(bundle(line(recording)), raw=True)
 
     def end(self) -> None:
         """Take the line away."""
-        if self._handle is not None:
-            self._handle.update({"text/plain": ""}, raw=True)
-            self._handle = None
+        if self._shown:
+            self._handle.update(bundle(""), raw=True)
+        self._handle, self._shown = None, False
+
+
+def bundle(text: str) -> dict[str, str]:
+    """One line as an output; without text nothing is to be seen of it."""
+    if not text:
+        return {"text/html": HIDDEN, "text/plain": ""}
+    return {"text/html": f'<span style="opacity:0.7;font-size:12px">{text}</span>', "text/plain": text}
 
 
 def line(recording: Recording) -> str:

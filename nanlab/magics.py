@@ -19,7 +19,7 @@ from nanlab._completion import nanwatch_matcher
 from nanlab._models import find_model
 from nanlab._options import described, positive, variable
 from nanlab._progress import Progress, is_interactive
-from nanlab.capture import StepsDone, watch
+from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.errors import NanlabError
 from nanlab.rules.errors import explain
 from nanlab.stats import load_early
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 COMMENT = re.compile(r"(^|\s)#.*")
+BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
 
 
 @magics_class
@@ -73,9 +74,9 @@ class NanMagics(Magics):
     def nanwatch(self, line: str, cell: str | None = None) -> None:
         """Watch training for NaN and inf: every op, forward, backward, mixed precision and optimizer.
 
-        %%nanwatch model      watch this cell
-        %nanwatch model       watch every following cell, until
-        %nanwatch off         no longer
+        %%nanwatch model      watch this cell; on its first line
+        %nanwatch model       watch from here on, every following cell too, until
+        %nanwatch off         ends it
         %nanwatch             what is watched now, and the last run's report again
 
         The cell runs as it would unwatched: its value, its output and its errors stay what they are.
@@ -133,11 +134,12 @@ class NanMagics(Magics):
             )
             progress = Progress()
             if is_interactive() and not options.quiet:
+                progress.begin()
                 watching.progress = progress
             trace = watching.__enter__()
         except NanlabError as error:
             raise UsageError(str(error)) from None
-        showing = Showing(self.shell, StepsDone)
+        showing = Showing(self.shell, StepsDone, self.failed)
         showing.__enter__()
         end = UntilCellEnds(self.shell, self.finish)
         self.running = Run(watching, trace, options, showing, end, progress, armed, doubled, before)
@@ -158,24 +160,32 @@ class NanMagics(Magics):
         self.running.end.cancel()
         return self.finish(None)
 
-    def finish(self, result: ExecutionResult | None) -> bool:
+    def failed(self, error: BaseException) -> None:
+        """End the watch of a cell that an exception ends, so that what it means stands above its traceback."""
+        if self.running is not None and not self.running.end.depth and not isinstance(error, FaultFound):
+            self.running.end.cancel()
+            self.finish(None, error)
+
+    def finish(self, result: ExecutionResult | None, error: BaseException | None = None) -> bool:
         """End the watch with its cell, and show what it found; whether anything was reported."""
         run, self.running = self.running, None
         if run is None:
             return False
         run.showing.__exit__()
         run.progress.end()
-        error = result.error_in_exec if result is not None else None
+        if result is not None:
+            error = result.error_in_exec
         run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
+        crashed = isinstance(error, Exception)
+        if crashed and not run.options.quiet and not isinstance(error, UsageError):
+            self.shown(lambda: explain(error))
         telling = run.is_telling
         if telling and run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
         if telling and not run.options.quiet:
-            self.shown(lambda: report_of(run.trace))
-        if not run.options.quiet and isinstance(error, Exception) and not isinstance(error, UsageError):
-            self.shown(lambda: explain(error))
+            self.shown(lambda: report_of(run.trace, crashed))
         if not telling:
             set_last(run.before)
         elif run.armed:
@@ -196,12 +206,20 @@ class NanMagics(Magics):
             note(f"the report failed ({type(failure).__name__}: {failure}); the cell is as it ran")
 
     def arm(self, options: Namespace) -> None:
-        """Watch every following cell."""
+        """Watch the rest of this cell, and every following one."""
         if options.model == "on":
             options.model = None
         self.model(options)
+        if self.running is None or self.running.armed:
+            self.conclude()
+            self.start(options, armed=True)
         self.armed = options
-        print(f"watching every following cell{described(options)}; %nanwatch off ends it")
+        print(f"watching the rest of this cell and every following cell{described(options)}; %nanwatch off ends it")
+
+    def below_the_first_line(self, line: str) -> None:
+        """Watch the rest of a cell in which ``%%nanwatch`` is not the first line, and say where it belongs."""
+        note(f"{CELL_MAGIC} belongs on the first line of a cell: what stands above it is not watched, the rest is")
+        self.start(self.parse(line))
 
     def disarm(self) -> None:
         """Watch no more; in an armed cell the watch ends here."""
@@ -246,11 +264,11 @@ class NanMagics(Magics):
         self.shell.events.unregister("pre_run_cell", self.before_cell)
 
 
-def report_of(trace: Trace) -> Any:
-    """The report of a run that ended just now; its text where nothing was found."""
+def report_of(trace: Trace, crashed: bool) -> Any:
+    """The report of a run that ended just now; its text where nothing was found, nothing of that where it crashed."""
     report = trace.report()
-    if trace.findings:
-        return report
+    if trace.findings or crashed:
+        return report if trace.findings else None
     display({"text/plain": repr(report)}, raw=True)
     return None
 
@@ -280,11 +298,22 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     Loading again replaces what an earlier load registered.
     """
     unload_ipython_extension(ip)
-    ip.register_magics(NanMagics(ip))
+    magics = NanMagics(ip)
+    ip.register_magics(magics)
+    below: Any = magics.below_the_first_line
+    ip.register_magic_function(below, "line", BELOW_THE_FIRST_LINE)
     ip.input_transformers_cleanup.append(cell_as_line)
     ip.Completer.custom_matchers.append(nanwatch_matcher)
     register_formatters(ip)
     load_early()  # so that the first watch need not wait for them
+    bind_name(ip)
+
+
+def bind_name(ip: InteractiveShell) -> None:
+    """Bind ``nanlab`` where the notebook has no such name: fixes to paste and ``nanlab.last`` need it."""
+    if "nanlab" not in ip.user_ns:
+        ip.push({"nanlab": sys.modules["nanlab"]})
+        print("nanlab is imported; %%nanwatch model on the first line of a cell watches it, %nanwatch? says more")
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
@@ -295,5 +324,5 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
     for registered in (ip.input_transformers_cleanup, ip.Completer.custom_matchers):
         registered[:] = [f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")]
     for kind in ("line", "cell"):
-        for name in ("nanwatch", LINE_FOR_CELL[1:]):
+        for name in ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE):
             ip.magics_manager.magics[kind].pop(name, None)

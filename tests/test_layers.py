@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "nanlab"
 LAYERS = [  # from the top; those in one line may not import each other
     {"magics"},
     {"_cell", "_completion"},
-    {"_models", "_options", "_progress"},
+    {"_models", "_options", "_progress", "_traceback"},
     {"views"},
     {"rules"},
     {"analysis"},

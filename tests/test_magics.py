@@ -179,7 +179,50 @@ def test_traceback_shows_no_frame_of_ours(cell: Cell, code: str) -> None:
 
     bare, watched = cell(code), cell(f"%%nanwatch\n{code}")
     assert type(watched.error) is type(bare.error)
-    assert files(watched.out) == files(bare.out)
+    assert files(cell("%tb").out) == files(bare.out)
+    assert "nanlab" not in watched.out
+
+
+def test_frames_of_libraries_are_one_line_and_the_users_own_are_whole(cell: Cell) -> None:
+    ran = cell("%%nanwatch model  # look\ndef go():\n    return model(torch.ones(4, 5))\ngo()")
+    folded = r"\.\.\. \d+ frames of torch folded \(%tb shows all\), the last: (\S+py):\d+, (\S+)"
+    assert re.findall(folded, ran.out) == [("nn/modules/linear.py", "Linear.forward")]
+    assert [text.strip() for text in re.findall(r"^-+> \d+(.*)$", ran.out, re.M)] == [
+        "go()",
+        "return model(torch.ones(4, 5))",
+    ]
+    assert ran.out.count("RuntimeError: mat1 and mat2 shapes cannot be multiplied") == 1
+
+
+def test_traceback_shows_the_first_line_as_it_was_typed(cell: Cell, shell: InteractiveShell) -> None:
+    shell.colors = "linux"
+    try:
+        out = cell("%%nanwatch model -o trace\n1 / 0").out
+    finally:
+        shell.colors = "nocolor"
+    assert "\x1b[" in out
+    assert "%%nanwatch model -o trace" in out
+    assert "_nanwatch_cell" not in out
+
+
+def test_crashed_cell_has_the_explanation_first_and_no_verdict_on_a_healthy_run(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o trace\ntrain(1, healthy)\nmodel(torch.ones(4, 5))")
+    (shown,) = ran.shown
+    assert shown.startswith("the layer Linear takes 2 features, its input has 5")
+    assert "No harmful" not in ran.text
+    assert cell("len(trace.steps)").value == 1
+
+
+def test_crashed_cell_with_a_fault_has_its_report_too(cell: Cell) -> None:
+    ran = cell("%%nanwatch model --on-fault record\ntrain(1, faulty)\nmodel(torch.ones(4, 5))")
+    assert len(ran.shown) == 2
+    assert "sqrt" in ran.shown[1]
+
+
+def test_crash_of_a_cell_run_inside_leaves_the_watch_of_the_outer_running(cell: Cell) -> None:
+    ran = cell("%%nanwatch model -o trace\nget_ipython().run_cell('1 / 0')\ntrain(2, healthy);")
+    assert ran.success
+    assert cell("len(trace.steps)").value == 2
 
 
 def test_showing_of_tracebacks_is_as_it_was_when_the_cell_has_ended(cell: Cell, shell: InteractiveShell) -> None:
@@ -389,7 +432,7 @@ def test_nanwatch_alone_before_anything_says_what_to_type(cell: Cell, monkeypatc
 def test_off_is_a_word_and_a_model_of_that_name_can_be_watched_in_parentheses(cell: Cell) -> None:
     cell("off = model")
     assert "(off)" in cell("%nanwatch off").out
-    assert cell("%nanwatch (off)").out.startswith("watching every following cell")
+    assert "every following cell" in cell("%nanwatch (off)").out
     assert cell("%nanwatch off").out.startswith("no longer watching")
 
 
@@ -497,10 +540,50 @@ def test_report_whose_repr_fails_is_a_note_and_no_traceback(cell: Cell, monkeypa
     assert "Traceback" not in ran.text
 
 
-def test_error_of_the_user_is_explained_below_its_traceback(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(magics, "explain", lambda error: f"meaning of {error}")
-    ran = cell("%%nanwatch model\nraise RuntimeError('backward twice')")
-    assert ran.shown[-1] == "'meaning of backward twice'"
+def test_error_of_the_user_is_explained_above_its_traceback(cell: Cell, shell: InteractiveShell) -> None:
+    order: list[str] = []
+    write, publish = shell._showtraceback, shell.display_pub.publish
+    vars(shell)["_showtraceback"] = lambda *exc: order.append("traceback")
+    vars(shell.display_pub)["publish"] = lambda *args, **more: order.append("explanation")
+    try:
+        shell.run_cell("%%nanwatch model\nmodel(torch.ones(4, 5))")
+        assert vars(shell)["_showtraceback"] is not write, "what another tool has put in place stays"
+    finally:
+        del vars(shell)["_showtraceback"], vars(shell.display_pub)["publish"]
+    assert order == ["explanation", "traceback"]
+    assert shell.display_pub.publish == publish
+
+
+def test_cell_magic_below_the_first_line_watches_the_rest_and_says_where_it_belongs(cell: Cell) -> None:
+    ran = cell("train(1, healthy)\n%%nanwatch model -o trace\ntrain(2, healthy)")
+    assert ran.value == 2
+    assert ran.err == (
+        "nanwatch: %%nanwatch belongs on the first line of a cell: what stands above it is not watched, the rest is\n"
+    )
+    assert cell("len(trace.steps)").value == 2
+
+
+def test_arming_in_a_cell_watches_the_rest_of_it(cell: Cell) -> None:
+    ran = cell("train(1, healthy)\n%nanwatch model -o trace\ntrain(2, healthy);")
+    assert len(ran.shown) == 1
+    assert cell("len(trace.steps)").value == 2
+    cell("train(3, healthy)")
+    assert cell("len(trace.steps)").value == 3
+
+
+def test_arming_again_in_an_armed_cell_begins_a_watch_with_the_new_options(cell: Cell) -> None:
+    cell("%nanwatch model -o first")
+    assert cell("train(1, healthy)\n%nanwatch model -o second\ntrain(2, healthy);").success
+    assert cell("len(first.steps), len(second.steps)").value == (1, 2)
+
+
+def test_loading_binds_the_name_where_it_is_free_and_says_so(cell: Cell, shell: InteractiveShell) -> None:
+    assert cell("nanlab.last").success
+    del shell.user_ns["nanlab"]
+    assert "nanlab is imported" in cell("%reload_ext nanlab").out
+    assert cell("nanlab.safe.sqrt(torch.ones(1)).item()").value == 1.0
+    assert cell("nanlab = 'mine'\n%reload_ext nanlab").out == ""
+    assert cell("nanlab").value == "mine"
 
 
 def test_loading_twice_replaces(cell: Cell, shell: InteractiveShell) -> None:

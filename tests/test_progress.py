@@ -31,19 +31,23 @@ def test_the_line_appears_after_a_while_and_goes_when_the_cell_ends(monkeypatch:
     monkeypatch.setattr(_progress, "PACE", 0.0)
     progress = Progress()
     with capture_output() as seen:
+        progress.begin()
         watched(progress)
         progress.end()
     texts = [output.data["text/plain"] for output in seen.outputs]
-    assert texts[0].startswith("nanwatch: 1 step, ")
+    assert texts[0] == "", "its place is made before the cell's own output"
+    assert texts[1].startswith("nanwatch: 1 step, ")
     assert texts[-1] == ""
 
 
 def test_a_short_cell_shows_no_line() -> None:
+    InteractiveShell.instance()
     progress = Progress()
     with capture_output() as seen:
+        progress.begin()
         watched(progress)
         progress.end()
-    assert seen.outputs == []
+    assert [output.data["text/plain"] for output in seen.outputs] == [""]
 
 
 def test_the_line_names_the_worst_status() -> None:

@@ -92,7 +92,7 @@ def test_await_and_armed_cells_work(notebook: Callable) -> None:
         "after = 1",
     )
     assert nb.run_all()
-    expect(nb.out(1)).to_contain_text("watching every following cell")
+    expect(nb.out(1)).to_contain_text("every following cell")
     expect(nb.out(2).locator(".jp-OutputArea-executeResult")).to_contain_text("value")
     assert nb.py("len(trace.steps)") == 4
 
@@ -115,3 +115,36 @@ def test_tab_offers_models_and_options(notebook: Callable) -> None:
     expect(nb.page.locator(".jp-Completer-match")).to_have_text(["model"])
     nb.page.keyboard.press("Enter")
     expect(editor).to_have_text("%%nanwatch model")
+
+
+def test_progress_leaves_a_bar_of_the_cells_own_in_one_piece(notebook: Callable) -> None:
+    """A bar is rewritten in place by a carriage return as long as no other output comes in between."""
+    bar = """%%nanwatch model
+import sys, time
+for i in range(30):
+    train()
+    time.sleep(0.1)
+    print(f"\\r{i + 1:2d}/30 |{'#' * i}", end="", file=sys.stderr)"""
+    train = "\ndef train():" + HEALTHY.replace("\n", "\n    ")
+    open_in_a_tab = "import os\nos.environ['JPY_SESSION_NAME'] = 'bar.ipynb'\n"  # the kernel of the tests is bare
+    nb = notebook("%load_ext nanlab\n" + SETUP + open_in_a_tab + train, bar)
+    nb.run(0)
+    nb.js("w.content.activeCellIndex = 1; void jupyterapp.commands.execute('notebook:run-cell')")
+    expect(nb.out(1)).to_contain_text("results seen")
+    nb.py(code="del os.environ['JPY_SESSION_NAME']")  # when the cell has ended
+    expect(nb.out(1)).not_to_contain_text("results seen")
+    expect(nb.out(1).locator(TRACEBACK)).to_have_count(1)
+    expect(nb.out(1).locator(TRACEBACK)).to_contain_text("30/30")
+    assert nb.out(1).inner_text().count("/30") == 1
+    assert nb.out(1).locator(".jp-OutputArea-child").first.bounding_box() is None, "the empty line takes no room"
+
+
+def test_a_crash_shows_what_it_means_and_then_the_users_own_lines(notebook: Callable, tmp_path: Path) -> None:
+    nb = notebook("%load_ext nanlab\n" + SETUP, "%%nanwatch model\nfor x, y in loader:\n    model(x.T)")
+    assert not nb.run_all()
+    nb.out(1).screenshot(path=tmp_path / "crash.png")
+    text = nb.out(1).inner_text()
+    assert text.index("features, its input has") < text.index("RuntimeError")
+    assert "No harmful" not in text and "_nanwatch_cell" not in text
+    assert "frames of torch folded" in text
+    assert len(text.splitlines()) < 40
