@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nanlab.rules import Fix
+
 OPS = (
     "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal min max absmin "
     "mean rms fp16_zero fp16_subnormal fp16_inf node file line source site_file site_line status"
@@ -86,15 +88,6 @@ def frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
         if name not in TEXTS and name not in {"skipped"}:
             table[name] = table[name].astype("Float64" if name in FLOATS else "Int64")
     return table
-
-
-@dataclass
-class Fix:
-    title: str
-    code: str
-    verified: bool | None
-    distortion: float | None = None
-    gradient_max: float | None = None
 
 
 @dataclass
@@ -328,10 +321,27 @@ def sqrt_finding() -> Finding:
             },
         ],
         fixes=[
-            Fix("nanlab.safe.sqrt, whose gradient at 0 is 0", "distance = nanlab.safe.sqrt(square)", True, 0.0, 12.5),
-            Fix("an epsilon under the root", "distance = torch.sqrt(square + 1e-12)", True, 3e-7, 5e5),
-            Fix("nan_to_num on the result", "distance = torch.sqrt(square).nan_to_num()", False),
-            Fix("compute the loss in float64", "square = square.double()", None),
+            Fix(
+                "nanlab.safe.sqrt, whose gradient at 0 is 0",
+                "distance = nanlab.safe.sqrt(square)",
+                "verified",
+                distortion=0.0,
+                gradient_max=12.5,
+            ),
+            Fix(
+                "an epsilon under the root",
+                "distance = torch.sqrt(square + 1e-12)",
+                "verified",
+                distortion=3e-7,
+                gradient_max=5e5,
+            ),
+            Fix(
+                "nan_to_num on the result",
+                "distance = torch.sqrt(square).nan_to_num()",
+                "fails",
+                "the gradient stays NaN",
+            ),
+            Fix("compute the loss in float64", "square = square.double()"),
         ],
     )
 

@@ -98,7 +98,7 @@ def test_verified_fixes_come_first_and_the_least_distorting_of_them() -> None:
     cost = [f.distortion for f in fixes if f.verified]
     assert cost == sorted(cost)
     assert any("nanlab.safe.sqrt(" in f.code for f in fixes if f.verified)
-    assert any(f.verified is False and "failed" in f.title for f in fixes)  # an epsilon after the root
+    assert any(f.verdict == "fails" and f.why for f in fixes)  # an epsilon after the root
 
 
 def test_repairing_the_value_alone_is_never_offered() -> None:
@@ -130,7 +130,7 @@ def test_what_is_not_tried_in_time_is_said_to_be_untried(monkeypatch: pytest.Mon
     with nanlab.watch(on_fault="record") as trace:
         x.log().sum().backward()
     found = trace.culprit.fixes if trace.culprit is not None else []
-    assert found and all(f.verified is None and "not tried: the others took" in f.title for f in found)
+    assert found and all(f.verdict == "untried" and "the others took" in f.why for f in found)
 
 
 def test_a_larger_adam_eps_is_not_offered_for_a_bad_loss() -> None:

@@ -102,7 +102,7 @@ def test_a_sentence_begins_with_a_capital_and_code_is_set_as_code(text: str, op:
 
 
 def test_an_explanation_says_which_of_its_fixes_were_tried() -> None:
-    tried, untried = Fix("pad first", "pad(x)", True), Fix("another way", "y = x", None)
+    tried, untried = Fix("pad first", "pad(x)", "verified"), Fix("another way", "y = x")
     both = Explanation("shape", "two sizes", "why", fixes=[tried, untried])
     assert "fix (verified): pad first:  pad(x)" in str(both)
     assert "fix: another way:  y = x" in str(both)

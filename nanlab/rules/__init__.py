@@ -28,7 +28,7 @@ from nanlab.rules import (
 )
 from nanlab.rules._fault import Fault
 from nanlab.rules._origin import finding_of, matched, surveyed
-from nanlab.rules._rule import Finding, Fix, Match, Rule, rule
+from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, rule
 from nanlab.rules.remedies import with_fixes
 from nanlab.trace import Trace
 
@@ -121,4 +121,4 @@ def culprit_of(findings: list[Finding]) -> Finding | None:
     return next((f for f in findings if f.harmful and f.severity == "error"), None)
 
 
-__all__ = ["BUILTIN", "Fault", "Finding", "Fix", "Match", "Rule", "culprit_of", "diagnose", "rule"]
+__all__ = ["BUILTIN", "Edit", "Fault", "Finding", "Fix", "Match", "Rule", "culprit_of", "diagnose", "rule"]

@@ -24,7 +24,7 @@ def _last_rate(fault: Fault) -> list[Fix]:
     if rate is None or not finite_at_rate(fault.recording, fault.position, rate):
         return []
     code = 'if not math.isfinite(group["lr"]):\n    group["lr"] = last  # the last rate that was a number'
-    return [Fix(f"keep the last rate, {rate:.3g}, where the schedule gives no number", code, verified=True)]
+    return [Fix(f"keep the last rate, {rate:.3g}, where the schedule gives no number", code, verdict="verified")]
 
 
 def bad_rate(fault: Fault, step: OptimizerStep | None, explanation: str) -> Finding:

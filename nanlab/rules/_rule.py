@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,21 +14,65 @@ from nanlab.errors import UsageError
 from nanlab.trace.locations import location
 
 Severity = Literal["error", "warning", "note"]
+Verdict = Literal["verified", "finite", "fails", "untried"]
 # Of several rules that fit one origin the one of highest precedence names its cause; of equals the later in the list.
 FALLBACK, GENERAL, OPERATION, COMPOSITE, CONTEXT, TRAINING = 10, 20, 30, 50, 70, 90
 
 
 @dataclass(frozen=True)
+class Edit:
+    """Lines ``first`` to ``last`` of a file become ``text``, which bears no indentation of its own."""
+
+    file: str
+    first: int
+    last: int
+    text: str
+    old: str = ""  # those lines as they stand, with their indentation
+
+    def rows(self) -> list[str]:
+        """The new lines, indented as the old ones are."""
+        indent = self.old[: len(self.old) - len(self.old.lstrip())]
+        return [indent + row if row else row for row in self.text.splitlines()]
+
+
+@dataclass(frozen=True)
 class Fix:
-    """What to write instead, and what became of it when it was tried on the operands that failed."""
+    """What to write instead, and what became of the whole failing step when it was run again with it.
+
+    ``verified``: finite throughout, right at the offending elements, healthy ones moved by at most 1 %.
+    ``finite``: finite, but not all of that. ``fails``: something is not finite. ``untried``: it was not run.
+    """
 
     title: str
     code: str
-    verified: bool | None = (
-        None  # True: re-run forward and backward, and finite; None: cannot be tried on one operation
-    )
-    distortion: float | None = None  # largest relative change on the healthy elements, against float64
+    verdict: Verdict = "untried"
+    why: str = ""  # one clause, where the verdict is not "verified"
+    edits: tuple[Edit, ...] = ()
+    distortion: float | None = None  # largest relative change of a healthy element, against float64
     gradient_max: float | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether the failing step was run again with it and came out right."""
+        return self.verdict == "verified"
+
+    def diff(self) -> str:
+        """The edits as a unified diff; empty where there are none."""
+        return diff_of(self.edits)
+
+
+def diff_of(edits: Sequence[Edit]) -> str:
+    """Edits as a unified diff, file by file, without lines of context."""
+    parts: list[str] = []
+    for file in dict.fromkeys(edit.file for edit in edits):
+        parts += [f"--- {file}", f"+++ {file}"]
+        moved = 0
+        for edit in sorted((e for e in edits if e.file == file), key=lambda e: e.first):
+            old, new = edit.old.splitlines(), edit.rows()
+            parts.append(f"@@ -{edit.first},{len(old)} +{edit.first + moved},{len(new)} @@")
+            parts += [f"-{row}" for row in old] + [f"+{row}" for row in new]
+            moved += len(new) - len(old)
+    return "\n".join(parts)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from nanlab.analysis.fixes import (
     takes_float32,
     try_out,
 )
-from nanlab.rules._rule import Finding, Fix
+from nanlab.rules._rule import Edit, Finding, Fix
 from nanlab.rules._scaler import held_in_half
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, DEVICE, DTYPE, NODE, OP, OPTIMIZER, PHASE, SHAPE, Recording
@@ -49,9 +49,9 @@ def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
 
 def _explained(fix: Fix) -> Fix:
     """What a rule proposes itself concerns more than the operation that failed: it says so."""
-    if fix.verified is not None or "not tried" in fix.title:
+    if fix.verdict != "untried" or fix.why:
         return fix
-    return replace(fix, title=f"{fix.title} (not tried: it concerns the program, not one operation)")
+    return replace(fix, why="it concerns the program, not one operation")
 
 
 def _note(trace: Trace, text: str) -> None:
@@ -65,7 +65,9 @@ BEYOND_ONE_OPERATION = frozenset("learning-rate exploding-gradient scaler-misuse
 
 def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:
     """What to write instead, verified first, of these the least distorting first."""
-    return sorted((_fix(tried, finding.line) for tried in tried_for(trace, finding)), key=_rank)
+    text = text_of(trace, finding)
+    found = (_fix(t, finding.line, finding.file, text) for t in tried_for(trace, finding))
+    return sorted(found, key=_rank)
 
 
 def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
@@ -150,23 +152,39 @@ def text_of(trace: Trace, finding: Finding) -> str:
     return "".join(linecache.getlines(real)) or finding.source
 
 
-def _fix(tried: Tried, line: int) -> Fix:
-    fix = Fix(tried.candidate.title, tried.code)
+def _fix(tried: Tried, line: int, file: str, text: str) -> Fix:
+    fix = Fix(tried.candidate.title, tried.code, edits=_edits(tried, file, text))
     trial = tried.trial
     if trial is None:
-        return replace(fix, title=f"{fix.title} (not tried: {tried.candidate.why or 'it cannot be on one operation'})")
+        return replace(fix, why=tried.candidate.why or "it cannot be tried on one operation")
     if tried.line is not None and line and not tried.line.first <= line <= tried.line.last:
         fix = replace(fix, title=f"{fix.title} (line {tried.line.first})")
     elif tried.line is not None and tried.line.last > tried.line.first:
         fix = replace(fix, title=f"{fix.title} (lines {tried.line.first} to {tried.line.last})")
-    title = fix.title if trial.finite else f"{fix.title}: tried, and failed: {trial.why}"
-    if trial.finite and not trial.holds:
-        return Fix(f"{title} (finite here; not verified: {trial.doubt})", fix.code)
-    return Fix(title, fix.code, trial.finite, trial.distortion, trial.gradient_max)
+    if not trial.finite:
+        return replace(fix, verdict="fails", why=trial.why)
+    if not trial.holds:
+        return replace(fix, verdict="finite", why=trial.doubt)
+    return replace(fix, verdict="verified", distortion=trial.distortion, gradient_max=trial.gradient_max)
+
+
+def _edits(tried: Tried, file: str, text: str) -> tuple[Edit, ...]:
+    """The edit that writes a candidate into the user's file; none where its line could not be rewritten."""
+    if tried.line is None or not file:
+        return ()
+    first, last = tried.line.first, tried.line.last
+    old = "\n".join(text.splitlines()[first - 1 : last])
+    return (Edit(file, first, last, tried.line.text, old),)
+
+
+_ORDER = {"verified": 0, "untried": 1, "finite": 2, "fails": 3}
 
 
 def _rank(fix: Fix) -> tuple[int, bool, float]:
     """Verified first; what lets no gradient through after what does; the least distorting first, but for rounding."""
-    order = {True: 0, None: 1, False: 2}[fix.verified]
     distortion = math.inf if fix.distortion is None else fix.distortion
-    return order, fix.gradient_max is None, distortion if distortion > ROUNDING else 0.0
+    return (
+        _ORDER[fix.verdict],
+        fix.gradient_max is None,
+        distortion if distortion > ROUNDING else 0.0,
+    )

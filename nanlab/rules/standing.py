@@ -79,7 +79,7 @@ def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
             f"model.{name} = model.{name}.float()   # after model.to(dtype)",
         )
     goes_on = moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1)
-    fix = Fix(f"{title}; in float32 it goes on", code, verified=True) if goes_on else Fix(title, code)
+    fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified") if goes_on else Fix(title, code)
     return Finding(
         cause="absorbed-update",
         severity="error",
@@ -168,7 +168,7 @@ def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:
     moved, numel = next((t for t in tried if t is not None), (0, 0))
     if not moved:
         return Fix(title, code)
-    return Fix(f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verified=True)
+    return Fix(f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verdict="verified")
 
 
 def _vanished_finding(trace: Trace, first: Standstill, shown: str) -> Finding:

@@ -29,16 +29,17 @@ def place(finding: Finding) -> str:
     return ", ".join(part for part in (location(finding.file, finding.line), module, step, finding.phase) if part)
 
 
+_TINT = {"verified": "good", "finite": "warning", "fails": "error", "untried": "note"}
+
+
 def verdict(fix: Fix) -> tuple[str, str]:
-    """What became of a fix, in words, and the tint that goes with them."""
-    if fix.verified is None:
-        return "cannot be tried on one operation", "note"
-    return ("verified", "good") if fix.verified else ("tried and failed", "error")
+    """What became of a fix, in a word of the contract, and the tint that goes with it."""
+    return fix.verdict, _TINT[fix.verdict]
 
 
 def fix_title(fix: Fix) -> str:
-    """What a fix does and, where it failed, why; that it failed its verdict says."""
-    return fix.title.replace(": tried, and failed: ", ": ")
+    """What a fix does and, where it is not verified, why."""
+    return f"{fix.title}: {fix.why}" if fix.why else fix.title
 
 
 def card(finding: Finding, trace: Trace | None = None, titled: bool = True) -> str:
@@ -140,10 +141,10 @@ def fixes(finding: Finding) -> str:
         word, tint = verdict(fix)
         written = f'<div style="{CODE}">{escape(fix.code)}</div>'
         title = f'<div style="{WORDS}">{sentence(fix_title(fix))}</div>'
-        numbers = ["–", "–"] if fix.verified is False else [number(fix.distortion), number(fix.gradient_max)]
+        numbers = ["–", "–"] if fix.verdict == "fails" else [number(fix.distortion), number(fix.gradient_max)]
         rows.append([badge(word, tint), title, written, *numbers])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
-    tried = sum(fix.verified is not None for fix in finding.fixes)
+    tried = sum(fix.verdict != "untried" for fix in finding.fixes)
     caption = f"{tried} of {len(rows)} re-run, forward and backward, on the operands that failed" if tried else ""
     if any(known(fix.distortion) != "" for fix in finding.fixes):
         caption += "; distortion: the largest relative change of an element that was healthy"

@@ -53,7 +53,7 @@ def _text(value: object) -> str:
 def _fixes(explanation: Explanation) -> str:
     if not explanation.fixes:
         return ""
-    tried = any(fix.verified is not None for fix in explanation.fixes)
+    tried = any(fix.verdict != "untried" for fix in explanation.fixes)
     rows = []
     for fix in explanation.fixes:
         title = f'<div style="{WORDS}">{sentence(fix.title)}</div>'
@@ -75,6 +75,6 @@ def as_text(explanation: Explanation) -> str:
         lines += [f"    {line}" for line in table_text.splitlines()]
     for fix in explanation.fixes:
         first, *rest = fix.code.splitlines() or [""]
-        outcome = f" ({verdict(fix)[0]})" if fix.verified is not None else ""
+        outcome = f" ({verdict(fix)[0]})" if fix.verdict != "untried" else ""
         lines += [f"  fix{outcome}: {fix.title}:  {first}", *(f"         {line}" for line in rest)]
     return "\n".join(lines)
