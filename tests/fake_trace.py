@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nanlab.rules import Fix
+from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 OPS = (
     "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal min max absmin "
@@ -109,6 +110,7 @@ class Finding:
     samples: list[int] = field(default_factory=list)
     path: list[dict[str, Any]] = field(default_factory=list)
     fixes: list[Fix] = field(default_factory=list)
+    position: int = -1
 
 
 @dataclass
@@ -122,6 +124,16 @@ class FakeTrace:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     shadow: pd.DataFrame | None = None
+    selection: Selection = field(default_factory=Selection)
+
+    @property
+    def at(self) -> Place | None:
+        chosen = self.selection.place
+        return culprit_place(self) if chosen is None else chosen
+
+    @at.setter
+    def at(self, what: Any) -> None:
+        self.selection.select(place_at(self, position_of(what)))
 
     @property
     def culprit(self) -> Finding | None:
@@ -230,6 +242,8 @@ def fake_trace(faulty: bool = True) -> FakeTrace:
     ]
     made = build.trace(steps, [sqrt_finding()] if faulty else [])
     if faulty:
+        born = made.backward["status"] == "born"
+        made.findings[0].position = int(made.backward[born]["position_out"].item())
         made.steps["gradient_norm"] = pd.arrays.FloatingArray(np.array([3.1, 2.4, np.nan]), np.zeros(3, dtype=bool))
     return made
 

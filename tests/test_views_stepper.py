@@ -7,8 +7,10 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from fake_trace import big_trace, fake_trace
 
+import nanlab
 from nanlab.errors import UsageError
 from nanlab.views._story import story
 from nanlab.views.stepper import stepper
@@ -122,4 +124,40 @@ def test_the_local_story_follows_from_the_counts(numbers: dict[str, int], words:
 
 def test_a_nan_from_forward_is_not_called_born_in_backward() -> None:
     row = {"grad_in_nan": 0, "grad_in_inf": 0, "grad_out_nan": 2, "grad_out_inf": 0}
-    assert story(pd.Series(row), 8, forward_bad=2).startswith("Bad from forward")
+    assert story(pd.Series(row), 8, forward_bad=2).startswith("Carried from forward")
+
+
+def test_a_leaf_receives_what_the_optimizer_would_write() -> None:
+    names = [f"grad_{side}_{what}" for side in ("in", "out") for what in ("nan", "inf", "zero")]
+    row = dict.fromkeys(names, 0) | {"name": "AccumulateGrad", "parameter": "0.weight", "grad_in_nan": 256}
+    assert story(pd.Series(row)) == "0.weight receives 256 NaN: the optimizer would write them."
+    row |= {"grad_in_nan": 0, "grad_in_rms": 0.5}
+    assert story(pd.Series(row)) == "0.weight receives its gradient: every value is finite, rms 0.5."
+
+
+def test_it_opens_on_the_culprit_that_the_report_names() -> None:
+    weight = torch.full((3,), 100.0, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        loss = (weight * 1.0).exp()
+        (loss - loss.detach()).sum().backward()
+    made = stepper(trace)
+    found = trace.culprit
+    assert found is not None and made.row is not None
+    assert (found.phase, made.row["name"], made.row["line"]) == ("forward", "ExpBackward0", found.line)
+    assert "born forward in" in made.culprit["text"] and "backward meets it here" in made.culprit["text"]
+
+
+def test_a_culprit_without_a_node_is_said_to_be_outside_of_the_pass() -> None:
+    layer = torch.nn.Linear(2, 1)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        layer(torch.full((1, 2), float("nan"))).sum().backward()
+    assert "outside of the backward pass" in stepper(trace).culprit["text"] or "position" in stepper(trace).culprit
+
+
+def test_a_node_that_reads_a_bad_forward_result_carries_it() -> None:
+    x = torch.full((3,), 100.0, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        x.exp().sum().backward()
+    row = trace.backward.set_index("name").loc["ExpBackward0"]
+    assert (row["grad_in_inf"], row["grad_out_inf"], row["status"]) == (0, 3, "carried")
+    assert "born" not in set(trace.backward["status"])

@@ -11,6 +11,7 @@ import pandas as pd
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames, training_frames
 from nanlab.trace.recording import CALL, Kept, Recording
+from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 if TYPE_CHECKING:
     from nanlab.analysis.clipping import Clipping
@@ -26,6 +27,7 @@ class Trace:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        self.selection = Selection()
         self._cache: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def _state(self) -> tuple[int, ...]:
@@ -154,6 +156,21 @@ class Trace:
             (n, linecache.getline(real, n).rstrip("\n")) for n in range(max(1, line - context), line + context + 1)
         ]
         return [(n, text) for n, text in texts if text or n == line]
+
+    # -- the selection ---------------------------------------------------------------------------------------------
+
+    @property
+    def at(self) -> Place | None:
+        """The selected row, as its position: the culprit's at first, then what was clicked in a view or set here.
+
+        Set it to a position, a row of ``ops`` or ``backward``, or a finding, and every view shows it.
+        """
+        chosen = self.selection.place
+        return culprit_place(self) if chosen is None else chosen
+
+    @at.setter
+    def at(self, what: Any) -> None:
+        self.selection.select(place_at(self, position_of(what)))
 
     # -- doors -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ import pandas as pd
 from nanlab.trace.columns import COUNTS, HALF, VALUES, Array, counts_array, lookup, stat_columns, values_array
 from nanlab.trace.nodes import NodeRun, owner_of_leaf
 from nanlab.trace.recording import (
+    BORN,
+    CARRIED,
     DEVICE,
     DTYPE,
     LINE,
@@ -24,6 +26,7 @@ from nanlab.trace.recording import (
     SITE,
     STAT,
     STATUSES,
+    TURNED,
     WIDTH,
     Recording,
 )
@@ -124,15 +127,27 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
     return total
 
 
-def _node_status(taken: dict[str, Array], given: dict[str, Array]) -> list[str]:
+def _reading_bad(recording: Recording) -> set[int]:
+    """Nodes whose bad gradient comes from a forward tensor that was bad: of their operations some carry, none begin."""
+    carrying: set[int] = set()
+    beginning: set[int] = set()
+    for position, code in recording.status.items():
+        row = recording.row(position) if code in (BORN, TURNED, CARRIED) else None
+        if row is not None and PHASES[row[PHASE]] == "backward":
+            (carrying if code == CARRIED else beginning).add(row[NODE])
+    return carrying - beginning
+
+
+def _node_status(taken: dict[str, Array], given: dict[str, Array], reading_bad: list[bool]) -> list[str]:
     into = (taken["nan"] > 0).astype(int) + 2 * (taken["inf"] > 0)
     out = (given["nan"] > 0).astype(int) + 2 * (given["inf"] > 0)
     words = []
-    for i, o, numel in zip(into.tolist(), out.tolist(), given["numel"].tolist(), strict=True):
+    columns = (into.tolist(), out.tolist(), given["numel"].tolist(), reading_bad)
+    for i, o, numel, from_forward in zip(*columns, strict=True):
         if not o:
             words.append("healed" if i and numel else ("carried" if i else "ok"))
         elif not i:
-            words.append("born")
+            words.append("carried" if from_forward else "born")
         else:
             words.append("turned" if o & 1 and not i & 1 else "carried")
     return words
@@ -185,7 +200,8 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
             columns[f"{prefix}_{name}"] = values_array(side[name])
     columns["fp16_zero"] = counts_array(given["fp16_zero"], everything)
     columns["gain"] = values_array(gain)
-    columns["status"] = _node_status(taken, given)
+    bad = _reading_bad(recording)
+    columns["status"] = _node_status(taken, given, [r.node in bad for r in runs])
     columns["backward_pass"] = [r.backward_pass for r in runs]
     columns["parameter"] = np.array(parameters, dtype=object)
     columns["position_in"] = _first_row([r.taken for r in runs])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from nanlab.views._html import plural
+from nanlab.trace.nodes import ACCUMULATES
+from nanlab.views._html import number, plural
 
 
 def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
@@ -14,6 +15,8 @@ def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
 
     numel: elements of its outgoing gradient, 0 if unknown. forward_bad: non-finite values in the forward result.
     """
+    if row.get("name") == ACCUMULATES:
+        return _received(row)
     nan_in, inf_in, nan_out, inf_out = (
         _count(row, f"grad_{part}") for part in ("in_nan", "in_inf", "out_nan", "out_inf")
     )
@@ -28,10 +31,21 @@ def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
     return _finite(row, numel)
 
 
+def _received(row: pd.Series[Any]) -> str:
+    """What a parameter's gradient gets."""
+    name = str(row.get("parameter") or "a leaf tensor")
+    nan, inf = _count(row, "grad_in_nan"), _count(row, "grad_in_inf")
+    if nan + inf:
+        return f"{name} receives {_bad(nan, inf)}: the optimizer would write them."
+    rms = row.get("grad_in_rms")
+    size = "" if rms is None or pd.isna(rms) else f", rms {number(float(rms))}"
+    return f"{name} receives its gradient: every value is finite{size}."
+
+
 def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
-    if forward_bad:
-        told = f"only finite gradients came in, {_bad(nan, inf)} went out"
-        return f"Bad from forward: {told}; the forward result already holds {plural(forward_bad, 'non-finite value')}."
+    if forward_bad or row.get("status") == "carried":
+        held = f"; the forward result already holds {plural(forward_bad, 'non-finite value')}" if forward_bad else ""
+        return f"Carried from forward: finite gradients came in, {_bad(nan, inf)} went out{held}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
         told = f"{_bad(nan, 0)}; {plural(zeros, 'zero')} came in"

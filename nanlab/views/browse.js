@@ -59,14 +59,29 @@ function render({ model, el }) {
   }
   function row(r) {
     const cells = blocks.get(r), columns = get("heads");
-    const out = h("tr", { "aria-rowindex": r + 2 }, columns.map(([, align], i) => {
+    const chosen = r === get("selected");
+    const out = h("tr", { "aria-rowindex": r + 2, "aria-selected": chosen ? "true" : null, class: chosen ? "nl-chosen" : null,
+      onclick: () => { if (String(getSelection()) === "") set("selected", r); } }, columns.map(([, align], i) => {
       const td = h("td", { class: `nl-${align}` });
       td.innerHTML = cells?.[i] ?? "…";  // made by nanlab, every text in it escaped
       return td;
     }));
     return out;
   }
-  const events = { "change:block": keep, "change:total": about, "change:caption": about, "change:sort_by": about };
+  /** What another view selected is brought into view. */
+  function selected() {
+    const at = get("selected"), top = at * ROW, high = scroller.clientHeight || 420;
+    if (at >= 0 && (top < scroller.scrollTop || top > scroller.scrollTop + high - 3 * ROW)) scroller.scrollTop = Math.max(0, top - high / 3);
+    draw();
+  }
+  const events = { "change:selected": selected, "change:block": keep, "change:total": about, "change:caption": about, "change:sort_by": about };
+  scroller.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
+    if (!step || event.target !== scroller || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const to = Math.max(0, Math.min(get("total") - 1, get("selected") + step));
+    if (to !== get("selected")) set("selected", to);
+  });
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   keep();

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import traitlets
 
+from nanlab.trace.selection import Place
 from nanlab.views._columns import columns_for, trouble_first
 from nanlab.views._graph import severity
 from nanlab.views._html import plural
@@ -34,12 +35,14 @@ class TableBrowser(View):
     want = traitlets.Int(0).tag(sync=True)  # the first row the page needs
     block = traitlets.Dict().tag(sync=True)  # first: its first row, rows: their cells as HTML, status of each
     needle = traitlets.Unicode().tag(sync=True)  # the filter: text found in any text column
+    selected = traitlets.Int(-1).tag(sync=True)  # row of ``frame`` that is selected in all views; -1: none of them
     sort_by = traitlets.List([-1, True]).tag(sync=True)  # number of the column, -1: trouble first; ascending
 
     def __init__(self, table: TraceTable) -> None:
         self._table = table
         self._columns = columns_for(table, table.kind)
         self.frame = trouble_first(table)
+        self._following = False  # whether the selection comes from elsewhere
         self._order = 0  # counts the filters and sorts, so that the page forgets the rows of the last one
         heads = [[column.title, column.align] for column in self._columns]
         texts = [c.title for c in self._columns if c.align == "left" and c.title != "exponents"]
@@ -53,6 +56,35 @@ class TableBrowser(View):
         )
         self.observe(lambda change: self._refill(), "want")
         self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
+        self.observe(lambda change: self._select(), "selected")
+        if table.trace is not None and table.kind in ("ops", "backward"):
+            table.trace.selection.follow(self._follow)
+            if table.trace.selection.place is not None:
+                self._follow(table.trace.selection.place)
+
+    def _select(self) -> None:
+        trace = self._table.trace
+        if self._following or trace is None or not 0 <= self.selected < len(self.frame):
+            return
+        trace.at = self.frame.iloc[self.selected]
+
+    def _follow(self, place: Place) -> None:
+        self._following = True
+        try:
+            self.selected = self._row_of(place)
+        finally:
+            self._following = False
+
+    def _row_of(self, place: Place) -> int:
+        frame = self.frame
+        if "position" in frame.columns:
+            same = frame["position"] == place
+        elif "node" in frame.columns and place.node is not None and "step" in frame.columns:
+            same = (frame["node"] == place.node) & (frame["step"] == place.step)
+        else:
+            return -1
+        found = np.flatnonzero(same.fillna(False).to_numpy(dtype=bool))
+        return int(found[0]) if len(found) else -1
 
     def _arrange(self) -> None:
         number, ascending = self.sort_by
@@ -64,6 +96,9 @@ class TableBrowser(View):
             key = (lambda c: c.map(lambda s: severity(str(s))).astype(int)) if name == "status" else None
             self.frame = rows.sort_values(name, ascending=bool(ascending), kind="stable", key=key)
         self._order += 1
+        place = self._table.trace.selection.place if self._table.trace is not None else None
+        if place is not None:
+            self._follow(place)
         with self.hold_sync():
             self.total, self.caption, self.want = len(self.frame), self._caption(), 0
             self._refill()

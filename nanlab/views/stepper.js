@@ -81,13 +81,13 @@ export function lanes(count, edges, heading = () => false) {
 
 function render({ model, el }) {
   const uid = "nl" + Math.random().toString(36).slice(2, 8);
-  let graph, paths, roots, rows, rowOf, edges, shownEdges, layout, timer = null, laneStep = 12;
+  let graph, paths, roots, rows, rowOf, edges, shownEdges, layout, timer = null, laneStep = 12, ours = false;
   const get = (name) => model.get(name);
   const count = () => graph.node?.length ?? 0;
   const button = (label, action, title) => h("button", { type: "button", onclick: action, title }, label);
   const play = button("Play", () => (timer ? stop() : start()), "Go on by itself");
   play.setAttribute("aria-pressed", "false");
-  const buttons = { bad: button("First bad", () => show(firstBad(0)), "The first node that is not finite"),
+  const buttons = { culprit: button("Culprit", () => toCulprit(), "Where the fault began"), bad: button("First bad", () => show(firstBad(0)), "The first node that is not finite"),
     back: button("Previous", () => go(get("position") - 1)), on: button("Next", () => go(get("position") + 1)) };
   const slider = h("input", { type: "range", min: 0, "aria-label": "Backward step", oninput: () => go(Number(slider.value)) });
   const where = h("span", { class: "nl-where" });
@@ -98,12 +98,21 @@ function render({ model, el }) {
   const lanesAt = s("svg", { class: "nl-lanes", "aria-hidden": "true" }), list = h("div", { class: "nl-rows", role: "none" });
   const tree = h("div", { class: "nl-tree", role: "tree", tabindex: 0, "aria-label": "Backward graph", onscroll: () => draw() }, list);
   const pane = h("div", { class: "nl-detail", role: "region", "aria-label": "Selected node", tabindex: 0 });
-  const root = h("div", { class: "nanlab nl-stepper" },
-    h("div", { class: "nl-bar-of-controls" }, buttons.bad, buttons.back, buttons.on, play, slider, where),
+  const origin = h("div", { class: "nl-origin", role: "note", "aria-label": "Origin" });
+  const root = h("div", { class: "nanlab nl-stepper" }, origin,
+    h("div", { class: "nl-bar-of-controls" }, buttons.culprit, buttons.bad, buttons.back, buttons.on, play, slider, where),
     h("div", { class: "nl-bar-of-controls" }, search, hits, colour.label, step.label, pass.label),
     h("div", { class: "nl-panes" }, tree, pane));
   el.append(root);
 
+  /** Where the fault began, in another pass too: the kernel selects it. */
+  function toCulprit() {
+    const { chosen, position } = get("culprit");
+    if (chosen === get("chosen")) return show(position);
+    stop();
+    model.set("wanted", (get("wanted") ?? 0) + 1);
+    model.save_changes();
+  }
   function choice(name, options, action) {
     const select = h("select", { onchange: action }, options.map(([value, text]) => h("option", { value }, text)));
     return { select, label: h("label", {}, name, select) };
@@ -256,8 +265,15 @@ function render({ model, el }) {
     if (!count()) return;
     const to = Math.max(0, Math.min(count() - 1, node));
     if (to === get("position")) return select();
+    ours = true;
     model.set("position", to);  // its event selects
+    ours = false;
     model.save_changes();
+  }
+  /** The position may come from another view: its row is shown then. */
+  function selected() {
+    if (!ours && !stale()) reveal(get("position"));
+    select();
   }
   const show = (node) => { if (node !== null) { reveal(node); go(node); } };
   function select() {
@@ -269,6 +285,9 @@ function render({ model, el }) {
     buttons.back.disabled = at <= 0;
     buttons.on.disabled = play.disabled = at >= last;
     buttons.bad.disabled = firstBad(0) === null;
+    buttons.culprit.disabled = get("culprit")?.position === undefined;
+    origin.textContent = get("culprit")?.text ?? "";
+    origin.hidden = !origin.textContent;
     const top = (rowOf[at] ?? 0) * ROW, high = tree.clientHeight || 460;
     if (top < tree.scrollTop + ROW || top > tree.scrollTop + high - 2 * ROW) tree.scrollTop = Math.max(0, top - high / 3);
     draw();
@@ -289,7 +308,7 @@ function render({ model, el }) {
       source(detail, Number(g.places[g.place[at]].split(":").pop())),
       h("table", {}, h("thead", {}, h("tr", {}, ["gradient", "NaN", "inf", "zero", "rms", "max", "gain"].map((t) => h("th", { scope: "col" }, t)))),
         h("tbody", {}, row("in", "grad_in"), row("out", "grad_out"))),
-      tensors(detail), ...pictures(detail));
+      tensors(detail) ?? "", ...pictures(detail));
   }
   function source(detail, marked) {
     const lines = (detail?.source ?? []).map(([n, text]) => h("div", { class: n === marked ? "nl-marked" : "" },
@@ -370,7 +389,7 @@ function render({ model, el }) {
     if (item.children) toggle(item, open);
     else if (key === "ArrowLeft" && item.parent) toggle(item.parent, false);
   }
-  const events = { "change:graph": load, "change:position": select, "change:detail": describe };
+  const events = { "change:graph": load, "change:position": selected, "change:detail": describe };
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
   root.addEventListener("keydown", press);
   for (const [name, action] of Object.entries(events)) model.on(name, action);

@@ -11,6 +11,7 @@ import traitlets
 from nanlab.analysis.precision import format_bins
 from nanlab.errors import UsageError
 from nanlab.trace.locations import location
+from nanlab.trace.selection import Place, culprit_place
 from nanlab.views._graph import BAD, STATUSES, edge_bytes, graph_columns, passes, rows_of
 from nanlab.views._histograms import format_for_browser
 from nanlab.views._html import badge, code, escape, plural
@@ -41,17 +42,24 @@ class Stepper(View):
     edges = traitlets.Bytes(b"").tag(sync=True)  # int32 pairs of positions
     position = traitlets.Int(0).tag(sync=True)
     detail = traitlets.Dict().tag(sync=True)  # what the selected node is shown with
+    culprit = traitlets.Dict().tag(sync=True)  # text: where it began; chosen, position: its node, if it has one
+    wanted = traitlets.Int(0).tag(sync=True)  # counts how often the page asked for the culprit's pass
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._rows = trace.backward.iloc[:0]
         found = passes(trace.backward)
         worst = [number for number, each in enumerate(found) if each["worst"] in BAD]
-        first = worst[0] if worst else max(0, len(found) - 1)
+        origin = self._origin(found)
+        first = origin.get("chosen", worst[0] if worst else max(0, len(found) - 1))
         half = format_for_browser(format_bins(torch.float16))
-        super().__init__(passes=found, half=half, chosen=first, **(self._pass(found[first]) if found else {}))
+        shown = self._pass(found[first], origin.get("position")) if found else {}
+        super().__init__(passes=found, half=half, chosen=first, culprit=origin, **shown)
+        self._following = False  # whether the selection comes from elsewhere
         self.observe(self._show_pass, "chosen")
         self.observe(self._show_position, "position")
+        self.observe(lambda change: self._show_culprit(), "wanted")
+        trace.selection.follow(self._follow)
 
     @property
     def row(self) -> pd.Series[Any] | None:
@@ -86,12 +94,78 @@ class Stepper(View):
 
     def _show_position(self, change: Any) -> None:
         self.detail = self._detail(self.position)
+        if not self._following and (position := self._own_row()) is not None:
+            self._following = True
+            try:
+                self._trace.at = position
+            finally:
+                self._following = False
 
-    def _pass(self, chosen: dict[str, Any]) -> dict[str, Any]:
-        """What shows a pass, at its first bad node or at its first one."""
+    def _own_row(self) -> int | None:
+        """The row of ``trace.ops`` that stands for the node: of its own work, else of its forward operation."""
+        row, ops = self.row, self._trace.ops
+        if row is None:
+            return None
+        known = [int(row[side]) for side in ("position_out", "position_in") if not pd.isna(row.get(side))]
+        known = [position for position in known if position in ops.index]
+        if self.node is None:
+            return next(iter(known), None)
+        same = (ops["node"] == self.node) & (ops["step"] == row["step"])
+        own = ops.index[same.fillna(False).to_numpy(dtype=bool)].tolist()
+        return next((position for position in [*known, *own] if position in own), next(iter(known), None))
+
+    def _show_culprit(self) -> None:
+        if "position" in self.culprit:
+            self._go(self.culprit["chosen"], self.culprit["position"])
+
+    def _go(self, chosen: int, position: int) -> None:
+        with self.hold_sync():
+            self.chosen = chosen
+            self.position = position
+
+    def _follow(self, place: Place) -> None:
+        """Show what was selected elsewhere, where it is a node of a backward pass."""
+        found = None if self._following else self._node_of(place, self.passes)
+        if found is None:
+            return
+        self._following = True
+        try:
+            self._go(*found)
+        finally:
+            self._following = False
+
+    def _node_of(self, place: Place, passes: list[dict[str, Any]]) -> tuple[int, int] | None:
+        """Which pass, and which node of it, a row of ``trace.ops`` belongs to; None if to none that is at hand."""
+        frame = self._trace.backward
+        same = (frame["position_out"] == place) | (frame["position_in"] == place)
+        if place.node is not None:
+            same = (frame["node"] == place.node) & (frame["step"] == place.step)
+        found = frame[same.fillna(False).to_numpy(dtype=bool)]
+        for number, each in enumerate(passes):
+            rows = rows_of(found, each["step"], each["backward_pass"])
+            if len(rows):
+                all_ = rows_of(frame, each["step"], each["backward_pass"])
+                return number, int(all_.index.get_indexer(rows.index)[0])
+        return None
+
+    def _origin(self, passes: list[dict[str, Any]]) -> dict[str, Any]:
+        """The culprit as a sentence, with its node in these passes."""
+        found = self._trace.culprit
+        if found is None:
+            return {}
+        place, told = culprit_place(self._trace), location(found.file, found.line)
+        where = f"{found.phase} in {told}" if told else found.phase
+        at = None if place is None else self._node_of(place, passes)
+        if at is None:
+            return {"text": f"The fault began {where}, step {found.step}, outside of the backward pass."}
+        met = "; backward meets it here" if place is not None and place.phase == "forward" else ""
+        return {"text": f"Culprit: born {where}, step {found.step}{met}.", "chosen": at[0], "position": at[1]}
+
+    def _pass(self, chosen: dict[str, Any], position: int | None = None) -> dict[str, Any]:
+        """What shows a pass, at a node of it: by default its first bad one, or its first."""
         step, number = chosen["step"], chosen["backward_pass"]
         self._rows = rows_of(self._trace.backward, step, number)
-        position = self._first_bad()
+        position = self._first_bad() if position is None else position
         return {
             "graph": graph_columns(self._rows, self._numel()),
             "edges": edge_bytes(self._trace.edges, self._rows, step, number),

@@ -13,6 +13,7 @@ import traitlets
 from nanlab.analysis.first_losses import first_losses
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, cast_shares, format_bins
 from nanlab.errors import UsageError
+from nanlab.trace.selection import Place
 from nanlab.views._columns import known
 from nanlab.views._histograms import before_rounding, browser_histogram, dense, format_for_browser, twin_for_browser
 from nanlab.views._html import escape, number, plural, table
@@ -61,6 +62,25 @@ class UnderflowExplorer(View):
             first_loss=first,
             selected=first.get("selected", 0),
         )
+        self._following = False  # whether the selection comes from elsewhere
+        self.observe(lambda change: self._select(), "selected")
+        trace.selection.follow(self._follow)
+        if trace.selection.place is not None:
+            self._follow(trace.selection.place)
+
+    def _select(self) -> None:
+        row = self.row
+        if row is not None and not self._following:
+            self._trace.at = row
+
+    def _follow(self, place: Place) -> None:
+        """Show the tensor that was selected elsewhere, where it is in the list."""
+        found = np.flatnonzero(self.rows["position"] == place)
+        self._following = True
+        try:
+            self.selected = int(found[0]) if len(found) else self.selected
+        finally:
+            self._following = False
 
     def _first_loss(self) -> dict[str, Any]:
         loss = first_loss(self._trace)
