@@ -22,7 +22,7 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"history"},  # plain events, which a recording holds
     {"stats"},
     {"safe"},
-    {"formats"},
+    {"formats", "operators"},
     {"errors"},
 ]
 SETS_LAST = ("capture/", "magics.py")  # bind `nanlab.last`, the package's one mutable global, inside a function

@@ -13,11 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from nanlab.capture.source import SourceLines
+from nanlab.operators import having
 
 LOW = (torch.float16, torch.bfloat16)
 Site = tuple[str, int]  # (file, line) of the innermost line outside torch
-_CASTS = frozenset(("_to_copy", "to", "copy_", "clone", "detach", "alias", "lift_fresh"))
-_UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
+_CASTS = having("copies") | {"copy_"}
+_UNWRITTEN = having("uninitialised")
 _sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.formats import FloatFormat
+from nanlab.operators import having, with_forms
 
-_ADDS = {"add", "add_"}
-_FLOORS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "maximum"}
+_ADDS = with_forms("add", in_place=True)
+_FLOORS = having("floors", in_place=True)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from nanlab.formats import format_of
+from nanlab.operators import having
 from nanlab.trace.columns import stat_columns
 from nanlab.trace.recording import DTYPE, FACTOR, FLAGS, LINE, MODULE, OP, OPTIMIZER, PHASE, PHASES, STAT, Recording
 
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from nanlab.trace import Trace
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-ELEMENTWISE = frozenset("mul mul_ div div_ pow _to_copy copy_ _foreach_mul_ _foreach_div_".split())
-SUMS = frozenset("mm bmm addmm baddbmm convolution linear mean".split())
-ADDS = frozenset("add add_ sub sub_ rsub".split())
-FLOORS = frozenset("clamp clamp_ clamp_min clamp_min_".split())
+ELEMENTWISE = having("scales", in_place=True, lists=True) | having("casts") | {"pow", "copy_"}
+SUMS = having("matmul") | {"linear", "mean"} | {"convolution"}
+SCALES = having("scales", in_place=True)
+ADDS = having("adds", in_place=True)
+FLOORS = having("floors", in_place=True)
 MOST_TERM = 16.0  # times the smallest normal number: the size of products up to which zeros in their sum are lost ones
 LEAST = 0.01  # share of a result's values from which its loss is listed
 _NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
@@ -125,7 +127,7 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
             return None
     elif op not in ELEMENTWISE or any(s.numel > stats.numel for s in operands):  # a view of a larger tensor
         return None
-    if len(operands) == 1 and op in ("mul", "mul_", "div", "div_"):
+    if len(operands) == 1 and op in SCALES:
         row = recording.row(position)
         if len(recording.operands(position)) == 1 and row is not None and not row[FLAGS] & FACTOR:
             return None  # times a number that may be zero

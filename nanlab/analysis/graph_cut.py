@@ -7,17 +7,15 @@ from typing import Literal, get_args
 
 from nanlab.analysis.graph_flow import GraphFlow, place, place_of
 from nanlab.analysis.graph_values import dead_ends, held_by, read_before
+from nanlab.operators import having
 from nanlab.trace.recording import DTYPE, FLAGS, LINE, MODULE, NOGRAD, OP
 
 # What cut the graph; of several cuts the one named first here explains most.
 Kind = Literal[
     "no-grad", "literal", "number", "detach", "data", "numpy", "index", "cast", "comparison", "frozen", "unknown"
 ]
-_CHOICES = frozenset(
-    "argmax argmin argsort sort topk multinomial bincount nonzero searchsorted bucketize unique one_hot histc any all "
-    "max min kthvalue mode median".split()
-)
-_COMPARISONS = frozenset("gt lt ge le eq ne isnan isfinite isinf logical_and logical_or logical_not signbit".split())
+_CHOICES = having("ranks")
+_COMPARISONS = having("compares")
 _ORDER: tuple[Kind, ...] = get_args(Kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from nanlab.operators import having
 from nanlab.trace.recording import (
     BACKWARD,
     BORN,
@@ -23,32 +24,14 @@ from nanlab.trace.recording import (
 
 Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
 # Operators that move values without computing with them.
-MOVES = frozenset(
-    "copy_ clone detach alias lift_fresh _to_copy to index index_select select slice narrow view _unsafe_view t "
-    "transpose permute unsqueeze squeeze expand expand_as reshape cat stack split split_with_sizes unbind chunk gather "
-    "index_put_ index_put scatter scatter_ slice_scatter select_scatter unfold repeat roll flip as_strided "
-    "_reshape_alias contiguous where masked_fill masked_fill_ take pad constant_pad_nd masked_select full full_like "
-    "new_full fill_ fill tensor split_copy im2col tril triu embedding new_tensor scalar_tensor movedim swapaxes rot90 "
-    "unflatten flatten diagonal diag_embed take_along_dim masked_scatter index_fill index_fill_ index_copy index_copy_ "
-    "select_scatter diagonal_scatter view_as_real view_as_complex real imag meshgrid broadcast_to repeat_interleave "
-    "resolve_conj tril_ triu_ hstack vstack concatenate".split()
-)
-_SOFTMAXES = frozenset(
-    "_softmax _log_softmax _safe_softmax logsumexp _scaled_dot_product_flash_attention_for_cpu _fused_sdp_choice".split()
-)
+MOVES = having("moves", in_place=True)
+_SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
 # Operators that take a mask of -inf: what is added to scores, compared, or summed in the log domain.
-_TAKES_MASK = _SOFTMAXES | frozenset(
-    "add add_ baddbmm maximum minimum amax amin max min topk sort logaddexp logcumsumexp exp exp_ sigmoid".split()
-)
+_TAKES_MASK = having("takes_mask", in_place=True)
 # Operators by which a program takes a bad value out.
-CHOICES = frozenset(
-    "where masked_fill clamp clamp_min clamp_max maximum minimum masked_scatter hardtanh nan_to_num index_put copy fill "
-    "index masked_select index_select gather select slice amin amax min max topk fmin fmax relu threshold".split()
-)
+CHOICES = having("bounds", "masks", "picks", "extreme", "assigns") | {"nan_to_num"} | {"relu", "threshold"}
 # Operators that stand for a layer: what they compute with is an input, not a bound or a mask.
-_LAYERS = frozenset(
-    "addmm mm bmm baddbmm mv dot linear convolution native_layer_norm native_batch_norm gru lstm mkldnn_rnn_layer".split()
-)
+_LAYERS = having("layer")
 
 
 def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:

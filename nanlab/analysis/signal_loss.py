@@ -16,6 +16,7 @@ from nanlab.analysis.training import place_text
 from nanlab.capture.silent import CASTS
 from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
+from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, LINE, NODE, OP, PHASE, VIEW, Recording
 
@@ -24,10 +25,7 @@ LOW = (
     2  # binary exponents above the smallest subnormal in which values must lie for zeros beside them to be flushed ones
 )
 # Operations whose result is zero only where an operand is, but for rounding.
-PRODUCTS = frozenset(
-    """mm bmm addmm baddbmm mul div sum mean convolution_backward gelu_backward silu_backward tanh_backward
-    sigmoid_backward threshold_backward _softmax_backward_data _log_softmax_backward_data native_layer_norm_backward""".split()
-)
+PRODUCTS = having("zero_from_zero")
 COLUMNS = (
     "parameter step zero flushed op node file line source dtype measured needed_log2_scale kept_by position".split()
 )

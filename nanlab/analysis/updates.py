@@ -11,15 +11,16 @@ import numpy as np
 from nanlab.analysis.training import Runaway, optimizer_step_that_began
 from nanlab.capture.silent import CASTS, outputs
 from nanlab.history import SCALED, Loss, OptimizerStep, Place
+from nanlab.operators import having, with_forms
 from nanlab.trace.recording import BACKWARD, CALL, LINE, OP, OUTPUT, PHASE, SHAPE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 ENLARGED = 2.0  # times: gradients that the program itself made larger before an update
-SIGNS = frozenset("sign sign_ _foreach_sign _foreach_sign_ sgn sgn_ signbit gt lt ge le".split())
+SIGNS = having("sign", in_place=True, lists=True)
 MOST_HOPS = 12  # multiplications between a gradient and what is added
 MOST_VISITS = 2000  # operations that are walked back over
-ADDS = frozenset("add add_ sub sub_ addcmul addcmul_ lerp lerp_ _foreach_add _foreach_sub".split())
-LINEAR = frozenset("mul div neg".split()) | {"_foreach_mul", "_foreach_div"}
+ADDS = having("updates", in_place=True) - with_forms("addcdiv", in_place=True) | {"_foreach_add", "_foreach_sub"}
+LINEAR = with_forms("mul", "div", lists=True) | {"neg"}
 RISES = 3  # inner updates in a row after each of which the weights are larger ...
 ROSE = 20.0  # ... and bits by which they are in the end
 

@@ -11,6 +11,7 @@ from nanlab.capture.following import StepRows
 from nanlab.capture.silent import CASTS, outputs
 from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
+from nanlab.operators import having, in_place, with_forms
 from nanlab.trace.recording import (
     BACKWARD,
     CALL,
@@ -29,10 +30,11 @@ from nanlab.trace.recording import (
     Recording,
 )
 
-FOLLOWS = frozenset("add_ sub_ lerp_ _foreach_add_ _foreach_sub_ _foreach_lerp_".split())
-BLENDS = frozenset("add lerp _foreach_add _foreach_lerp".split())
-SCALES = frozenset("mul_ _foreach_mul_".split())  # what may be done to an average before the parameter is added
-CARRIES = CASTS | frozenset("mul sub detach alias clone view _foreach_mul _foreach_sub".split())
+FOLLOWS = in_place(having("blends", lists=True))
+BLENDS = with_forms("add", "lerp", lists=True)
+SCALES = in_place(with_forms("mul", lists=True))  # what may be done to an average before the parameter is added
+DUPLICATES = having("copies") - having("casts")
+CARRIES = having("copies") | CASTS | with_forms("mul", "sub", lists=True) | {"view"}
 MOST_HOPS = 12
 STEPS_BACK = 2  # training steps in which a parameter that is averaged was updated last
 MOST = 2000  # averages
@@ -116,7 +118,7 @@ def _follow_copies(rows: StepRows, history: History) -> None:
     fresh = [p for p in history.averages if p >= rows.start]
     if not fresh:
         return
-    copies = np.array([n in ("clone", "detach", "alias") for n in rows.recording.ops.items])[rows.meta[:, OP]]
+    copies = np.array([n in DUPLICATES for n in rows.recording.ops.items])[rows.meta[:, OP]]
     for position in (np.flatnonzero(copies) + rows.start).tolist():
         made = rows.recording.operands(position)
         if made and made[0][0] in history.averages and made[0][0] >= rows.start:

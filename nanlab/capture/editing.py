@@ -15,16 +15,14 @@ from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.ledger import storage_of
 from nanlab.capture.scaling import UNSCALES
 from nanlab.history import GradientEdit, History, ParameterStep, Place
+from nanlab.operators import having
 from nanlab.trace.recording import FACTOR, FLAGS, OP, OUTPUT, Recording, Sink
 
 if TYPE_CHECKING:
     from nanlab.capture.ops import OpRecorder
 
-CLAMPS = frozenset(
-    """clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ clip clip_ hardtanh hardtanh_ minimum maximum where
-    _foreach_clamp_min _foreach_clamp_min_ _foreach_clamp_max _foreach_clamp_max_ _foreach_minimum_ _foreach_maximum_""".split()
-)
-FACTORS = frozenset("mul mul_ div div_ _foreach_mul _foreach_mul_ _foreach_div _foreach_div_".split())
+CLAMPS = having("bounds", in_place=True, lists=True) | {"where"}
+FACTORS = having("scales", in_place=True, lists=True)
 MOST_HOPS = 12
 MOST_VISITS = 4000  # rows that are walked back over from the gradients of one optimizer step
 NEAR = 0.01  # relative distance up to which a factor is taken for the loss scale

@@ -9,6 +9,7 @@ import torch
 from nanlab.capture.calls import Call, SavedValues, read_by_derivative, saved_names, saved_values, tensors_of
 from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.recomputed import Recomputed
+from nanlab.operators import having
 from nanlab.trace.recording import BORN, CARRIED, HEALED, INTENDED, LITERAL, TURNED, UNINIT, Kept, Recording, Source
 
 Tensor = torch.Tensor
@@ -17,11 +18,7 @@ KEEP_ALL = 512 << 20  # bytes of all of them
 KEEP_CALLS = 64  # kept operations of one step
 KEEP_USES = 8  # of these, operations that computed with what came in bad: data, a table, a likelihood of nothing
 # Layers, losses and reductions in which such a value shows first.
-_USES = frozenset(
-    """addmm mm bmm baddbmm mv convolution mkldnn_rnn_layer gru lstm native_layer_norm native_batch_norm
-    native_group_norm mse_loss smooth_l1_loss huber_loss nll_loss_forward nll_loss2d_forward logsumexp logcumsumexp sub
-    mul mean embedding""".split()
-)
+_USES = having("shows_bad_input")
 UNHELD = "nothing of it could have been kept"  # a reason that no note tells
 
 

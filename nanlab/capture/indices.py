@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanlab.errors import NanlabError
+from nanlab.operators import having
 from nanlab.trace.failure import BadIndices
 from nanlab.trace.recording import OP, Recording
 
@@ -23,20 +24,13 @@ COPIES = 64  # latest checks whose indices are kept on the host
 COPY_LIMIT = 1 << 17  # elements of the largest indices that are copied whole; of larger ones the least and the greatest
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_ALONG_A_DIMENSION = frozenset(
-    "index_select gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_ "
-    "index_copy index_copy_ index_fill index_fill_ index_reduce index_reduce_".split()
-)
-_EMBEDDINGS = frozenset("embedding _embedding_bag _embedding_bag_forward_only".split())
-_LIKELIHOODS = frozenset("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd".split())
-_SUBSCRIPTS = frozenset("index index_put index_put_ _index_put_impl_ _unsafe_index".split())
+_ALONG_A_DIMENSION = having("indexes_dim", in_place=True)
+_EMBEDDINGS = having("embeds")
+_LIKELIHOODS = having("likelihood")
+_SUBSCRIPTS = having("subscript", in_place=True)
 INDEXING = _ALONG_A_DIMENSION | _EMBEDDINGS | _LIKELIHOODS | _SUBSCRIPTS | {"take"}
 # The same elements, or some of them: the range of the operand holds for the result.
-_NARROWS = frozenset(
-    "_to_copy copy_ clone detach alias lift_fresh view _unsafe_view _reshape_alias reshape t transpose permute "
-    "unsqueeze squeeze expand "
-    "slice select narrow index_select index split split_with_sizes unbind chunk contiguous".split()
-)
+_NARROWS = having("copies", "reshapes", "parts", "picks_any") | {"copy_", "contiguous"}
 _LONGEST_CHAIN = 32
 
 

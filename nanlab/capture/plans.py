@@ -8,51 +8,25 @@ from typing import Any
 import torch
 
 from nanlab.capture.indices import INDEXING
+from nanlab.operators import card, having, in_place
 from nanlab.trace.names import Names
 
 # Writes all of its target without reading it, so what was there before is no operand.
-_OVERWRITES = frozenset(
-    "copy_ fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_ log_normal_ cauchy_ geometric_ set_ "
-    "_foreach_zero_ _foreach_copy_ resize_ eye arange linspace".split()
-)
+_OVERWRITES = in_place(having("overwrites", lists=True))
 # The same elements in another shape or order: the statistics are those of the base.
-_SAME_ELEMENTS = frozenset(
-    "t transpose permute view _unsafe_view unsqueeze squeeze detach alias _reshape_alias lift_fresh lift "
-    "view_as movedim swapaxes adjoint mT flatten_dense_tensors real_if_close".split()
-)
-_UNINITIALISED = frozenset("empty empty_like empty_strided new_empty new_empty_strided _empty_affine_quantized".split())
-# Hidden writes, by operator: indices of arguments that change although the schema does not say so.
-# Tried with torch 2.13: running_mean and running_var in training mode (argument 5).
-_HIDDEN_WRITES: dict[str, tuple[int, ...]] = {
-    "native_batch_norm": (3, 4),
-    "cudnn_batch_norm": (3, 4),
-    "miopen_batch_norm": (3, 4),
-}
-# Outputs that are no numbers but bytes which the backward of the operator reads in its own way (megabytes, for a recurrent layer).
-# After torch 2.13's native_functions.yaml and kernels.
-_OPAQUE: dict[str, tuple[int, ...]] = {
-    "mkldnn_rnn_layer": (3,),
-    "_cudnn_rnn": (4,),
-    "miopen_rnn": (4,),
-    "cudnn_batch_norm": (3,),
-}
+_SAME_ELEMENTS = having("same_elements")
+_UNINITIALISED = having("uninitialised")
 # Operators that tell nothing about numbers.
 _SKIPPED_NAMESPACES = frozenset({"profiler", "prim", "prims"})
-_SKIPPED = frozenset(
-    "_local_scalar_dense is_same_size _has_compatible_shallow_copy_type equal resize_ set_ _nested_tensor_size".split()
-)
+_SCALES = having("scales", in_place=True)
+_SKIPPED = having("skipped")
 # Pure functions of one operand that destroy it when done in place; worth a copy of a small operand.
-RISKY_IN_PLACE = frozenset(
-    "log_ log2_ log10_ log1p_ sqrt_ rsqrt_ reciprocal_ pow_ div_ acos_ asin_ acosh_ atanh_ erfinv_ exp_ expm1_ logit_ lgamma_ "
-    "remainder_ fmod_ mul_ sub_ add_ addcdiv_ addcmul_ square_ sinh_ cosh_ tan_".split()
-)
+RISKY_IN_PLACE = in_place(having("lossy"))
 
 
 # The Python numbers of such a call are noted: epsilons, bounds, factors, exponents.
-_WITH_SCALARS = frozenset(
-    "add add_ sub sub_ rsub mul mul_ div div_ pow pow_ clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_".split()
-)
-RISKY_IN_OPTIMIZER = frozenset("sqrt_ rsqrt_ reciprocal_ div_ pow_ log_".split())
+_WITH_SCALARS = having("arithmetic", "clamps", in_place=True)
+RISKY_IN_OPTIMIZER = in_place(having("lossy_in_optimizer"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +78,7 @@ def plan_for(func: Any, names: Names) -> Plan:
     for i, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             writes.append(argument.name if argument.kwarg_only else i)
+    known = card(name)
     out_only = bool(writes) and all(isinstance(w, str) for w in writes)
     view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
     return Plan(
@@ -111,7 +86,7 @@ def plan_for(func: Any, names: Names) -> Plan:
         skip=namespace in _SKIPPED_NAMESPACES or name in _SKIPPED,
         writes=tuple(writes),
         fresh=bool(writes) and any(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
-        hidden=_HIDDEN_WRITES.get(name, ()),
+        hidden=known.hidden_writes,
         overwrites=name in _OVERWRITES or out_only,
         blind=name in _OVERWRITES and 0 in writes,
         view=view or name == "lift_fresh",
@@ -121,14 +96,14 @@ def plan_for(func: Any, names: Names) -> Plan:
         pointwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         inplace_risk=name in RISKY_IN_PLACE,
         optimizer_risk=name in RISKY_IN_OPTIMIZER,
-        plain=not writes and name not in _HIDDEN_WRITES,
+        plain=not writes and not known.hidden_writes,
         lifts=name == "lift_fresh",
         special=_SPECIAL.get(name, ""),
         reads_out=name == "_local_scalar_dense",
-        scales=name in ("mul", "mul_", "div", "div_"),
+        scales=name in _SCALES,
         pads=name in ("select_backward", "slice_backward"),
         scalars=name in _WITH_SCALARS,
         number=names(name),
-        opaque=_OPAQUE.get(name, ()),
+        opaque=known.opaque,
         indexes=name in INDEXING,
     )

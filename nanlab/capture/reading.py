@@ -10,11 +10,12 @@ import torch
 
 from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
 from nanlab.capture.plans import Plan
+from nanlab.operators import having
 from nanlab.trace.recording import LITERAL, Chunk, Recording, Source
 
 Tensor = torch.Tensor
 # Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is filled with.
-_COMPUTES = frozenset("add add_ sub sub_ rsub mul mul_ div div_ pow pow_ addcmul_ addcdiv_ lerp_".split())
+_COMPUTES = having("arithmetic", "updates", in_place=True)
 
 
 class Reading:

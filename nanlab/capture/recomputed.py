@@ -10,18 +10,14 @@ from torch import Tensor
 
 from nanlab.capture.calls import saved_names, tensors_of
 from nanlab.capture.ledger import storage_of
+from nanlab.operators import having
 from nanlab.stats._memory import is_wrapper
 from nanlab.trace.recording import LINE, OP, OUTPUT, Recording
 
 MOST = 64 << 20  # bytes held; of what is older, the derivative comes later
 LATEST = 16  # results held whatever made them: the last operation of a checkpoint does not run again, its operands do
 # Operators whose derivative may be infinite or NaN at finite operands.
-_SINGULAR = frozenset(
-    """sqrt rsqrt pow log log2 log10 log1p logit acos asin acosh atanh erfinv special_ndtri div reciprocal hypot atan2 angle
-    abs xlogy lgamma digamma exp exp2 expm1 sinh cosh tan special_entr linalg_vector_norm norm std var std_mean var_mean prod
-    cumprod logsumexp _softmax _log_softmax cdist _cdist_forward _linalg_svd _linalg_eigh linalg_eig linalg_qr _linalg_slogdet
-    _linalg_det linalg_inv_ex _linalg_solve_ex linalg_cholesky_ex renorm""".split()
-)
+_SINGULAR = having("singular")
 
 
 _NAMES = (("self",), ("other", "exponent"))  # of the first and the second operand, where an operation did not run again

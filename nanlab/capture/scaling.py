@@ -10,12 +10,13 @@ import numpy as np
 
 from nanlab.capture.following import StepRows, place_of
 from nanlab.history import SCALED, History, Misuse, ParameterStep
+from nanlab.operators import in_place, with_forms
 from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
-_HARMLESS = frozenset(
-    ("zero_", "_foreach_zero_", "copy_", "_foreach_copy_", "add_", "_foreach_add_", UNSCALES)
-)  # accumulation too
+_HARMLESS = in_place(with_forms("zero", "copy", lists=True) | with_forms("add", lists=True)) | {
+    UNSCALES
+}  # accumulation too
 MOST_HOPS = 16
 
 

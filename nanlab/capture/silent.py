@@ -11,6 +11,7 @@ import torch
 from nanlab.capture.following import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History
+from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.recording import (
     BACKWARD,
@@ -30,16 +31,14 @@ from nanlab.trace.recording import (
     Recording,
 )
 
-CASTS = frozenset(("_to_copy", "copy_", "to"))
-PRODUCTS = frozenset(
-    "mul mul_ div div_ mm bmm addmm baddbmm convolution convolution_backward _foreach_mul_ _foreach_div_".split()
-)
+CASTS = having("casts", in_place=True)
+PRODUCTS = in_place(having("scales", lists=True)) | having("scales", "matmul") | {"convolution", "convolution_backward"}
 # Products of two values, or sums of such, that a zero of one operand does not make zero throughout.
-PAIRS = frozenset("mul mul_ _foreach_mul_ sigmoid_backward tanh_backward mm bmm".split())
+PAIRS = with_forms("mul", in_place=True) | {"_foreach_mul_"} | {"sigmoid_backward", "tanh_backward"} | {"mm", "bmm"}
 SUMS = frozenset(("mm", "bmm"))
 NEAR = 4.0  # times what rounds to zero: the typical size up to which a sum of products may have been lost whole
-QUOTIENTS = frozenset(("div", "div_", "_foreach_div_"))
-INVERSES = frozenset("rsqrt rsqrt_ reciprocal reciprocal_ pow pow_".split())  # quotients whose dividend is 1
+QUOTIENTS = with_forms("div", in_place=True) | {"_foreach_div_"}
+INVERSES = having("inverts", in_place=True)  # quotients whose dividend is 1
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
 SEVERAL = 8  # elements from which on a lost result is more than a small term of a sum
 MOST_CANDIDATES = 64  # flushes that are looked into in one step

@@ -14,18 +14,17 @@ from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.silent import CASTS, outputs
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.history import History, ParameterStep, Standstill
+from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.columns import stat_columns
 from nanlab.trace.recording import CALL, DTYPE, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
 
 # Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
-ADDS = frozenset(
-    "add_ sub_ addcdiv_ addcmul_ lerp_ _foreach_add_ _foreach_sub_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_lerp_".split()
-)
-BLENDS = frozenset(("add", "sub", "lerp"))
-COUNTS = frozenset(("add", "add_", "sub", "sub_"))
-SUMS = frozenset("add sub addcdiv addcmul lerp".split())  # in place or not, of one tensor or of a list
-KEEPS = frozenset("mul detach alias clone view".split())  # what may be done to a parameter besides
+ADDS = in_place(having("updates", lists=True))
+BLENDS = having("blends")
+COUNTS = with_forms("add", "sub", in_place=True)
+SUMS = having("updates")  # in place or not, of one tensor or of a list
+KEEPS = having("copies") - having("casts") | {"mul", "view"}  # what may be done to a parameter besides
 MOST_HOPS = 12  # operations between what was read of a parameter and what is written back
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 

@@ -12,6 +12,7 @@ import torch
 
 from nanlab.analysis.naming import in_hook, operator_of_node
 from nanlab.analysis.provenance import Origin
+from nanlab.operators import having
 from nanlab.rules._host import on_host
 from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
@@ -277,7 +278,7 @@ class Fault(Neighbourhood):
         if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
             return []
         size = self.bad.shape[0]
-        if size == 0 or size % self.batch or (size != self.batch and self.name not in ("_softmax", "bmm", "baddbmm")):
+        if size == 0 or size % self.batch or (size != self.batch and self.name not in having("split_heads")):
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})

@@ -8,13 +8,14 @@ import numpy as np
 
 from nanlab.analysis.trends import growing_origins, growth
 from nanlab.history import Series
+from nanlab.operators import having
 from nanlab.trace.locations import location
 from nanlab.trace.recording import BACKWARD, Recording
 
 ENLARGED = 1.5  # a constant factor from which on it is named
 CONSTANT = 0.05  # bits between the largest and the smallest ratio of two results that bear a constant one
 HOPS = 12  # operations upstream
-_PRODUCTS = frozenset("mm bmm baddbmm addmm matmul einsum dot".split())
+_PRODUCTS = having("matmul", "dot", "composed_product")
 
 
 def _named(recording: Recording, column: int) -> str:

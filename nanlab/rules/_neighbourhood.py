@@ -7,17 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
+from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, FLAGS, HEALED, INPLACE, LINE, NODE, OP, PHASE, Recording
 
 # Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
-THROUGH = frozenset(
-    "_to_copy clone copy_ expand expand_as view _unsafe_view reshape unsqueeze squeeze permute transpose t select "
-    "slice index index_select "
-    "gather cat stack repeat alias detach contiguous clamp clamp_min clamp_max maximum minimum add add_ sub rsub mul "
-    "mul_ div neg abs "
-    "masked_fill where sqrt sqrt_ rsqrt pow square unbind split narrow diagonal as_strided real view_as_real".split()
-)
+THROUGH = having("hands_on", in_place=True)
 
 ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
 

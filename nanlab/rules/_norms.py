@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from nanlab.analysis.leaves import MOVES
+from nanlab.operators import having
 from nanlab.rules._neighbourhood import THROUGH, Neighbourhood
 from nanlab.trace.recording import DTYPE
 
-NORMS = frozenset(
-    "linalg_vector_norm norm linalg_norm frobenius_norm renorm _weight_norm_interface _weight_norm".split()
-)
+NORMS = having("norm")
 # Operators after which a length of zero is a number of zero still.
-_KEEPS_ZERO = MOVES | frozenset("copy mul clamp clamp_min clamp_max maximum minimum amax amin".split())
+_KEEPS_ZERO = MOVES | having("bounds", "extreme") | {"copy", "mul"}
 _DEPTH = 16  # operators from the divisor to the vector
 _NEAR = 3  # operators by which the vector may differ from what was divided
-_SAME_NUMBERS = THROUGH | frozenset("complex polar view_as_complex _conj".split())
+_SAME_NUMBERS = THROUGH | having("complex_view")
 _MOST_ROWS = 400
 
 
@@ -46,7 +45,7 @@ def nowhere_zero(around: Neighbourhood, position: int) -> bool:
 def rooted(around: Neighbourhood, position: int) -> set[int]:
     """The vectors of which a row is the magnitude, or the root of the sum of squares."""
     op, parents = around.op_at(position), around.parents(position)
-    if op in ("sqrt", "rsqrt", "pow") and parents:
+    if op in {"sqrt", "rsqrt"} | {"pow"} and parents:
         return squared(around, parents[0])
     return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
 
@@ -58,7 +57,7 @@ def squared(around: Neighbourhood, position: int, depth: int = _DEPTH, summed: b
         return set()
     if summed and (bases := _square_of(around, position)):
         return bases
-    if op in ("dot", "vdot", "linalg_vecdot"):
+    if op in having("inner"):
         return {parents[0]} if _same(around, *parents[:2]) else set()
     if op == "add" and len(parents) > 1:
         terms = [squared(around, p, depth - 1, True) for p in parents]

@@ -6,11 +6,12 @@ import math
 
 import torch
 
+from nanlab.operators import having
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 
 TIMES = "A mask of ones times -inf is -inf where it is one, and NaN where it is zero: write it with masked_fill."
-_MATRICES = frozenset("mm bmm baddbmm mv dot".split())
+_MATRICES = having("matmul", "dot") - {"addmm"}
 
 
 def infinite_number(fault: Fault) -> bool:

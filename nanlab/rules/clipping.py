@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from nanlab.analysis.clipping import always_on
 from nanlab.analysis.training import where
+from nanlab.operators import having
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import OPTIMIZER, PHASE
 
-_NORMS = frozenset("linalg_vector_norm norm sum dot mul".split())
+_NORMS = having("norm") | {"sum", "dot"} | {"mul"}
 _REFUSE = Fix(
     "refuse to clip by such a norm", "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)"
 )

@@ -5,19 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 from nanlab.analysis.leaves import is_mask
+from nanlab.operators import card, having
 from nanlab.rules._evidence import plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
 from nanlab.trace.recording import CALL, FLAGS, INPLACE, OPTIMIZER, PHASE
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
-# Tensor operands of an operator that are parameters, by slot.
-_WEIGHTS = {"addmm": (0, 2), "linear": (1, 2), "convolution": (1, 2), "embedding": (0,), "native_layer_norm": (1, 2)}
-_WEIGHTS |= {"native_batch_norm": (1, 2), "native_group_norm": (1, 2), "_weight_norm_interface": (0, 1), "lstm": (2, 3)}
 # Operators that stand for a layer of a model: what they read is an input, not a target.
-_LAYERS = frozenset(
-    "addmm mm bmm baddbmm mv dot convolution embedding native_layer_norm native_batch_norm gru lstm".split()
-)
+_LAYERS = having("layer")
 
 
 def _first_use(fault: Fault) -> tuple[int, int]:
@@ -63,7 +59,7 @@ def _is_weight(fault: Fault) -> bool:
     """Whether an operation on the path read the value as the weight of a layer."""
     path = fault.origin.path
     for before, after in pairwise(path):
-        slots = _WEIGHTS.get(fault.op_at(after), ())
+        slots = card(fault.op_at(after)).weights
         if slots and any(s == before and slot in slots for s, slot in fault.recording.operands(after)):
             return True
     return False

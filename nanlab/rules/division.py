@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from nanlab.operators import card, having
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._norms import NORMS, measured, normalises, nowhere_zero, squared
@@ -11,20 +12,15 @@ from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 from nanlab.rules.powers import power_of_tiny
 
 Tensor = torch.Tensor
-_QUOTIENTS = frozenset("div true_divide divide floor_divide reciprocal remainder fmod addcdiv rsqrt".split())
-_DEVIATIONS = frozenset(
-    "std var std_mean var_mean var_std native_layer_norm native_batch_norm native_group_norm _fused_rms_norm".split()
-)
+_QUOTIENTS = having("quotient")
+_DEVIATIONS = having("deviation", "normalises")
 
 
 def divisor(fault: Fault) -> Tensor | None:
     """What the guilty call divided by."""
-    if fault.name in ("reciprocal", "rsqrt"):
-        found = fault.argument(0)
-    elif fault.name == "addcdiv":
-        found = fault.argument(2)
-    elif fault.name in _QUOTIENTS:
-        found = fault.argument(1)
+    slot = card(fault.name).divisor
+    if slot is not None:
+        found = fault.argument(slot)
     elif fault.name in ("pow", "float_power") and _is_minus_one(fault.argument(1)):
         found = fault.argument(0)
     else:
@@ -49,9 +45,10 @@ def _divisor_row(fault: Fault) -> int:
 
 def _divisor_slot(fault: Fault) -> int:
     """Which operand of the forward operation divides."""
-    if fault.forward in NORMS | _DEVIATIONS | {"sqrt", "rsqrt", "reciprocal", "pow"}:
+    if fault.forward in NORMS | _DEVIATIONS | {"sqrt", "pow"}:
         return 0
-    return 2 if fault.forward == "addcdiv" else 1
+    slot = card(fault.forward).divisor
+    return 1 if slot is None else slot
 
 
 def centred_squares(fault: Fault) -> bool:
@@ -63,7 +60,7 @@ def centred_squares(fault: Fault) -> bool:
         if op in _DEVIATIONS:
             return True
         if op == "mean":
-            squared = [p for p in fault.parents(at) if fault.op_at(p) in ("pow", "mul", "square")]
+            squared = [p for p in fault.parents(at) if fault.op_at(p) in having("squares")]
             for p in squared:
                 if any(fault.op_at(q) in ("sub", "rsub") and _subtracts_mean(fault, q) for q in fault.parents(p)):
                     return True
@@ -115,11 +112,7 @@ def div_by_zero(fault: Fault) -> Match | None:
     if not count:
         return None
     below = divisor(fault)
-    above = (
-        fault.argument(0)
-        if fault.name in ("div", "true_divide", "divide", "floor_divide", "remainder", "fmod")
-        else None
-    )
+    above = fault.argument(0) if card(fault.name).divisor == 1 else None
     name = "derivative of a division" if fault.backward and fault.forward in _QUOTIENTS else "division"
     if fault.backward and fault.forward not in _QUOTIENTS:
         name = f"derivative of {fault.forward}: a division"
@@ -139,7 +132,7 @@ _SIGN_OF_ZERO = (
 )
 
 
-_HANDS_ON = frozenset("view reshape unsqueeze squeeze expand transpose permute select slice index".split())
+_HANDS_ON = having("reshapes") | {"select", "slice"} | {"index"}
 
 
 def _flushed(fault: Fault) -> str:
@@ -149,7 +142,7 @@ def _flushed(fault: Fault) -> str:
         row = next(iter(fault.parents(row)), -1)
     made, parents = fault.op_at(row), fault.parents(row) if row >= 0 else []
     known = [s for p in parents if (s := fault.recording.stats(p)) is not None and s.known]
-    if made not in ("mul", "pow", "square", "exp") or not known or len(known) < len(parents):
+    if made not in having("squares") | {"exp"} or not known or len(known) < len(parents):
         return ""
     if made != "exp" and any(s.zero for s in known):
         return ""
@@ -200,7 +193,7 @@ def div_by_tiny(fault: Fault) -> Match | None:
     smallest = below.abs().max()
     if smallest.item() >= 0.1:
         return None
-    above = fault.argument(0) if fault.name in ("div", "true_divide", "divide") else None
+    above = fault.argument(0) if fault.name in having("divides") else None
     title = (
         f"division by {number(smallest)} overflows {fault.dtype} for {plural(fault.count, 'element')} of "
         f"{fault.numel:,}"
@@ -232,7 +225,7 @@ def _large_reciprocal(fault: Fault) -> Match | None:
     return match(fault, title, result=result)
 
 
-_SAME_SIZE = frozenset("view reshape unsqueeze squeeze expand add sub mul clamp clamp_min".split())
+_SAME_SIZE = having("reshapes", "shifts") | {"sub", "mul"}
 
 
 def _of_lengths(fault: Fault) -> bool:

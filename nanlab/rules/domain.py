@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from nanlab.operators import card, having
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import OPERATION, Match, rule
 from nanlab.rules.powers import power_overflow
 
 Tensor = torch.Tensor
-# Argument at which the function has its pole; the domain lies above it.
-_POLES = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0, "special_log_ndtr": -float("inf")}
-_LOGS = frozenset(
-    {
-        *_POLES,
-        "logit",
-        "xlogy",
-        "special_xlog1py",
-        "lgamma",
-        "digamma",
-        "polygamma",
-        "mvlgamma",
-        "special_entr",
-        "special_zeta",
-    }
-)
+_LOGS = having("log_like")
 
 
 def _logarithm(fault: Fault) -> str:
@@ -42,7 +28,7 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
         argument = operand(1, "other")
         pole = -1.0 if name.endswith("1py") else 0.0
     else:
-        argument, pole = operand(1 if name == "polygamma" else 0), _POLES.get(name, 0.0)
+        argument, pole = operand(1 if name == "polygamma" else 0), card(name).poles[0]
     if (
         argument is None and fault.backward and fault.name == "div"
     ):  # saved by recomputation: its derivative 1 / x is at hand
@@ -57,7 +43,7 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
     if isinstance(order, int):  # a product of gamma functions of x, x - 1/2, ..., x - (p - 1)/2
         distance = values - (order - 1) / 2
         return argument, torch.where(distance.abs() < 1e-6, torch.zeros_like(distance), distance)
-    if name in ("lgamma", "digamma", "polygamma", "mvlgamma"):
+    if name in having("gamma"):
         return argument, torch.where((values <= 0) & (values == values.round()), torch.zeros_like(values), values.abs())
     return argument, values - pole
 
@@ -72,7 +58,7 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
     zero, below = int((distance == 0).sum()), int((distance < 0).sum())
     if (zero < below or not zero) if sign == 0 else (below <= zero or not below):
         return None
-    points = {"log1p": "-1", "logit": "0 or 1", "special_xlog1py": "-1"}.get(name, "0")
+    points = " or ".join(f"{pole:g}" for pole in card(name).poles)
     if sign:
         lowest = number(fault.at(argument).double().min())  # type: ignore[union-attr]
         return match(
@@ -140,14 +126,7 @@ def log_of_negative(fault: Fault) -> Match | None:
 
 # -- inverse functions -------------------------------------------------------------------------------------------------
 
-_INVERSE = {  # (lowest, highest) argument
-    "acos": (-1.0, 1.0),
-    "asin": (-1.0, 1.0),
-    "atanh": (-1.0, 1.0),
-    "erfinv": (-1.0, 1.0),
-    "acosh": (1.0, float("inf")),
-    "special_ndtri": (0.0, 1.0),
-}
+_INVERSE = having("inverse")
 
 
 def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -158,7 +137,7 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
     values = fault.at(argument)
     if values is None or not isinstance(argument, torch.Tensor) or values.is_complex():
         return None
-    low, high = _INVERSE[fault.forward]
+    low, high = card(fault.forward).domain
     return argument, (values == low) | (values == high), (values < low) | (values > high)
 
 
@@ -225,7 +204,7 @@ def inverse_function_domain(fault: Fault) -> Match | None:
         return None
     argument, _, outside = found
     values = fault.at(argument)[outside]  # type: ignore[index]
-    low, high = _INVERSE[fault.forward]
+    low, high = card(fault.forward).domain
     furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
     title = (
         f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}] (such as "
@@ -236,10 +215,7 @@ def inverse_function_domain(fault: Fault) -> Match | None:
 
 # -- exp ---------------------------------------------------------------------------------------------------------------
 
-_EXPS = frozenset(
-    """exp exp2 expm1 sinh cosh i0 special_i1 special_i0 special_erfcx linalg_matrix_exp matrix_exp
-    soft_margin_loss""".split()
-)
+_EXPS = having("exponential")
 
 
 @rule(

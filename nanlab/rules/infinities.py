@@ -7,25 +7,21 @@ import math
 import torch
 
 from nanlab.formats import format_of
+from nanlab.operators import having
 from nanlab.rules._evidence import match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._products import TIMES, became_nan, cancels, infinite_number
 from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
 
 Tensor = torch.Tensor
-_SUMS = frozenset("add sub rsub sum mean cumsum logcumsumexp logaddexp addcmul lerp var std logsumexp diff".split())
-_PRODUCTS = frozenset(
-    """mul div addmm mm bmm baddbmm mv dot matmul convolution prod cumprod addcmul addcdiv upsample_linear1d
-    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d grid_sampler_2d""".split()
-)
-_WAVES = frozenset("sin cos tan polar sinc".split())
+_SUMS = having("sums")
+_PRODUCTS = having("multiplies")
+_WAVES = having("wave")
 
 # -- rows without a choice ---------------------------------------------------------------------------------------------
 
-_SOFTMAXES = frozenset(
-    "_softmax _log_softmax softmax log_softmax logsumexp _safe_softmax logcumsumexp _masked_softmax".split()
-)
-_OF_A_ROW = frozenset("logsumexp amax max logcumsumexp".split())
+_SOFTMAXES = having("softmax")
+_OF_A_ROW = {"logsumexp", "logcumsumexp"} | {"amax", "max"}
 _ATTENTION = (
     " In attention this is a query that may look at no key: a sample that is all padding, or masks that together "
     "cover the row."
@@ -115,7 +111,7 @@ def _impossible_pair(fault: Fault) -> Match | None:
 def _intended_row(fault: Fault) -> Match | None:
     """An infinity that the program wrote went through a logsumexp into the loss."""
     for position in fault.origin.path:
-        if position >= 0 and fault.op_at(position) in ("logsumexp", "logcumsumexp", "logaddexp"):
+        if position >= 0 and fault.op_at(position) in {"logsumexp", "logcumsumexp"} | {"logaddexp"}:
             stats = fault.recording.stats(position)
             rows = stats.neginf + stats.nan
             title = (
@@ -261,7 +257,7 @@ def mask_overflow(fault: Fault) -> Match | None:
     From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in the dtype of the
     scores.
     """
-    if fault.backward or fault.name not in ("add", "sub", "mul", "div", "_to_copy", "baddbmm", "copy", "addmm"):
+    if fault.backward or fault.name not in having("scores"):
         return None
     result = fault.at(fault.result)
     if result is None or result.is_complex() or not bool((result == -float("inf")).all()):
@@ -270,9 +266,7 @@ def mask_overflow(fault: Fault) -> Match | None:
     found = [c for v in operands if bool(torch.isfinite(v).all()) and (c := _mask_constant(v)) is not None]
     if not found:
         return None
-    verb = {"add": "added", "sub": "added", "mul": "scaled", "div": "scaled", "_to_copy": "cast", "copy": "cast"}.get(
-        fault.name, "added"
-    )
+    verb = "scaled" if fault.name in having("scales") else "cast" if fault.name in having("casts") else "added"
     title = (
         f"the mask constant {number(min(found))}, {verb} in {fault.dtype}, overflows to -inf for "
         f"{plural(fault.count, 'element')} of {fault.numel:,}"

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 import torch
 
 from nanlab.analysis.naming import comes_back
+from nanlab.operators import having
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
 from nanlab.trace.recording import FLAGS, INPLACE
 
 Tensor = torch.Tensor
-_CHOICES = frozenset("where masked_fill clamp clamp_min clamp_max maximum minimum masked_scatter hardtanh".split())
-_PICKS = frozenset("index masked_select index_select gather select slice".split())
+_CHOICES = having("masks", "bounds")
+_PICKS = having("picks")
 _REPAIRS = frozenset({"nan_to_num"})
-_IN_PLACE = frozenset("masked_fill index_put copy fill clamp where masked_scatter".split())
-_ASSIGNMENTS = frozenset("index_put copy fill zero".split())  # what ``x[i] = value`` runs
+_IN_PLACE = having("masks") | {"index_put", "copy"} | {"fill", "clamp"}
+_ASSIGNMENTS = having("assigns")  # what ``x[i] = value`` runs
 
 
 def hidden_by(fault: Fault) -> tuple[int, str] | None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from nanlab.operators import having
 from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, Match, rule
 
-_MATRIX = (
-    "linalg_svd linalg_eig linalg_qr linalg_inv linalg_solve linalg_lu linalg_det slogdet logdet linalg_cholesky "
-    "cholesky "
-    "linalg_lstsq linalg_pinv triangular_solve linalg_ldl linalg_householder geqrf lu_solve inverse"
-).split()
+_MATRIX = having("matrix_function")
 
 
 @rule(

@@ -8,12 +8,13 @@ import torch
 
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.formats import format_of
+from nanlab.operators import having
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.stats import TensorStats
 from nanlab.trace.recording import Recording
 
-_SUMS = frozenset(("add", "mul", "addcmul", "lerp"))
+_SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
 
 
 @rule(

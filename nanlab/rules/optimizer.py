@@ -13,6 +13,7 @@ from nanlab.analysis.training import comes_from_gradients, optimizer_step_at, pl
 from nanlab.analysis.updates import inner_updates
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
+from nanlab.operators import card, having
 from nanlab.rules._evidence import plural, table
 from nanlab.rules._fault import Fault, floating, nonfinite
 from nanlab.rules._origin import place_of
@@ -23,16 +24,8 @@ from nanlab.trace.locations import location
 from nanlab.trace.recording import CALL, DTYPE, FORWARD, OP, OPTIMIZER, PHASES, Recording
 
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
-_OF_SAMPLES = frozenset("std var std_mean var_mean mean".split())
-_DIVIDES = frozenset(
-    "addcdiv_ _foreach_addcdiv_ div div_ _foreach_div_ reciprocal reciprocal_ _foreach_reciprocal_".split()
-)
-# What the operands of a division are to it; "" for what is only added to.
-_ROLES = {
-    "addcdiv": ("", "dividend", "divisor"),
-    "div": ("dividend", "divisor"),
-    "reciprocal": ("divisor",),
-}
+_OF_SAMPLES = having("deviation") | {"mean"}
+_DIVIDES = having("quotient", in_place=True, lists=True)
 
 
 @rule(
@@ -73,16 +66,23 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
     )
 
 
+def _role(name: str, i: int) -> str:
+    """What an operand of a division is to it; "" for what is only added to."""
+    slot = card(name).divisor
+    if slot is None or i > slot:
+        return f"operand {i + 1}"
+    return "divisor" if i == slot else "dividend" if i == slot - 1 else ""
+
+
 def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
     """The tensors that an update was made from, by what they are to it; of a call on lists, those of the one that failed."""
     if fault.kept is None or fault.row is None:
         return {}
-    names = _ROLES.get(fault.name, ())
     place, found = fault.position - fault.row[CALL], {}
     for i, value in enumerate(fault.kept.args):
         if isinstance(value, (list, tuple)):
             value = value[place] if place < len(value) else None
-        name = names[i] if i < len(names) else f"operand {i + 1}"
+        name = _role(fault.name, i)
         if (
             isinstance(value, torch.Tensor) and name and not (floating(value) and nonfinite(value).any())
         ):  # it was overwritten by the result

@@ -10,6 +10,7 @@ import torch
 
 from nanlab.errors import TypeMismatchError
 from nanlab.formats import FloatFormat, format_of
+from nanlab.operators import card, having
 from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import LOW, Fault, floating
 from nanlab.rules._origin import matched
@@ -19,10 +20,10 @@ from nanlab.trace.recording import DTYPE
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
 _ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|0\.0+\d)|0\.9{6,}")  # so near 1 that float64 has rounded it too
-_MIRRORED = frozenset("logit log1p acos asin acosh atanh erfinv".split())  # they fail at 1, not at 0
-_OF_SQUARES = frozenset("linalg_vector_norm norm frobenius_norm std".split())  # their squares overflow first
+_MIRRORED = having("inverse") | {"logit", "log1p"}  # they fail at 1, not at 0
+_OF_SQUARES = having("norm") | {"std"}  # their squares overflow first
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-_CLAMPS = frozenset("clamp clamp_min clamp_max maximum".split())
+_CLAMPS = having("floors", "clamps")
 
 
 @rule(
@@ -110,11 +111,11 @@ def _same_numbers(fault: Fault, position: int) -> bool:
 
 def vanished_epsilon(fault: Fault) -> int | None:
     """The row of an epsilon that made no difference, upstream of the operand that failed; None if there is none."""
-    slot = 1 if fault.forward in ("div", "xlogy", "remainder", "fmod") else 0
+    slot = 1 if card(fault.forward).divisor == 1 or fault.forward == "xlogy" else 0
     start = fault.operand_row(slot)
     mirrored = fault.forward in _MIRRORED
     for position, op in fault.upstream(start, 6) if start != -1 else ():
-        mirrored = mirrored or op in ("rsub", "sub", "neg")
+        mirrored = mirrored or op in {"rsub", "sub"} | {"neg"}
         row, stats = fault.recording.row(position), fault.recording.stats(position)
         if row is None or stats is None:
             continue
@@ -129,7 +130,7 @@ def vanished_epsilon(fault: Fault) -> int | None:
 def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.dtype) -> bool:
     """Whether what an operation adds, or clamps to, is not zero before it is rounded to the dtype."""
     numbers = fault.recording.scalars.get(position)
-    if op in ("add", "sub", "rsub"):
+    if op in having("adds"):
         return any(numbers or (1.0,)) and _low(dtype) and _same_numbers(fault, position)
     if op not in _CLAMPS:
         return False

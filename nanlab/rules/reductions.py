@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import torch
 
+from nanlab.operators import having
 from nanlab.rules._evidence import match, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, FALLBACK, Match, rule
 from nanlab.trace.recording import NODE, OPTIMIZER, PHASE
 
 Tensor = torch.Tensor
-_SPREADS = frozenset("std var std_mean var_mean".split())
-_LOSSES = frozenset("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d".split())
-_PICKS = frozenset("gather kl_div index take_along_dim index_select select take masked_select".split())
-_LOGARITHMS = frozenset("log log2 log10 log1p xlogy special_xlog1py lgamma logit".split())
+_SPREADS = having("deviation")
+_LOSSES = having("likelihood")
+_PICKS = having("picks") - {"slice"} | {"kl_div"}
+_LOGARITHMS = having("log_like")
 
 
 def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import torch
 
+from nanlab.operators import having
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, Match, rule
 from nanlab.rules.division import centred_squares, divisor, zeros
 
 Tensor = torch.Tensor
-_ROOTS = frozenset("sqrt rsqrt hypot _cdist_forward cdist _euclidean_dist _pdist_forward pdist".split())
+_ROOTS = having("root")
 
 
 @rule(
@@ -118,7 +119,7 @@ def std_of_constant(fault: Fault) -> Match | None:
             f"the derivative of {fault.forward} of a constant is infinite for {plural(fault.count, 'element')}",
             algebra(fault, "inf") + ".",
         )
-    if fault.forward in ("native_layer_norm", "native_batch_norm", "native_group_norm"):
+    if fault.forward in having("normalises"):
         if fault.exact is None or fault.bad is None or bool(torch.isfinite(fault.exact[fault.bad]).any()):
             return None  # an overflow, which float64 does not have
         return match(

@@ -20,6 +20,7 @@ from nanlab.analysis.training import (
 from nanlab.analysis.updates import closure_adds_up, depends_on_gradient, enlarged_gradients, undivided_factor
 from nanlab.formats import format_of
 from nanlab.history import Place
+from nanlab.operators import having, with_forms
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rates import NOT_NEGATIVE, SCALE_FREE, bad_rate
@@ -28,8 +29,11 @@ from nanlab.trace.locations import location
 from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
 from nanlab.trace.training_frames import parameter_columns
 
-_PRODUCTS = frozenset(
-    "mm addmm bmm baddbmm mul mul_ convolution convolution_backward sum add add_ matmul linear dot mv".split()
+_PRODUCTS = (
+    having("matmul", "dot", "composed_product")
+    | with_forms("mul", "add", in_place=True)
+    | {"convolution", "convolution_backward"}
+    | {"sum"}
 )
 
 _SIGN_FIX = Fix(

@@ -12,6 +12,7 @@ import torch
 from nanlab.analysis.training import where
 from nanlab.analysis.trends import End, Forecast, carried, forecasts, growth
 from nanlab.formats import format_of
+from nanlab.operators import having
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._growth import constant_factor, decay, growing_weights, product_of_growing, story
@@ -25,9 +26,7 @@ LARGE_FACTOR = 16.0  # and from which on it should be divided out
 GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
 _TITLE = "what is carried from step to step is multiplied by more than one: a factor of at most one, or a bound"
 _OF_STATE = Fix(_TITLE, "state = state.clamp(-1e4, 1e4)")
-_SCALES = frozenset(
-    "mm bmm baddbmm addmm matmul dot mul div sum pow square _to_copy linalg_vector_norm _cdist_forward sub add".split()
-)
+_SCALES = having("grows")
 
 
 @rule(
