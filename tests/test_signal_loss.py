@@ -119,3 +119,24 @@ def test_run_without_gradients_is_refused() -> None:
         torch.ones(3).sum()
     with pytest.raises(UsageError, match="no gradients"):
         signal_loss(trace)
+
+
+def test_healthy_run_shows_one_sentence_and_no_row_of_blanks() -> None:
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with nanlab.watch(net, keep=3) as trace:
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+    lost = trace.signal_loss()
+    assert len(lost) == 6
+    assert repr(lost) == "No gradient lost a value in 3 kept steps (2 parameters)."
+    assert repr(lost) in lost._repr_html_()
+
+
+def test_what_was_not_lost_is_a_dash(measured: pd.DataFrame) -> None:
+    html = measured._repr_html_()
+    assert "nan" not in html.lower()
+    assert "loss scale 2^" in html
+    assert "NaN" not in repr(measured)

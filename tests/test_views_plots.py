@@ -155,3 +155,29 @@ def test_an_empty_histogram_says_so() -> None:
     ax = plot_exponents(nothing)
     assert "no non-zero finite value" in [text.get_text() for text in ax.texts]
     plt.close(ax.figure)
+
+
+def test_zeros_and_infinities_are_bars_and_flushed_zeros_their_red_part() -> None:
+    exponents = pd.Series([5, 7], index=[-20, -19])
+    ax = plot_exponents(exponents, others={"zero": 9, "flushed": 6, "posinf": 2, "nan": 0, "neginf": 0})
+    assert sorted(bar.get_height() for bar in ax.patches) == [0, 2, 3, 5, 6, 7]
+    told = [text.get_text() for text in ax.texts]
+    assert "zero\n9\n6 flushed" in told
+    assert "+inf\n2" in told
+    assert not any("NaN" in text for text in told)
+
+
+def test_heights_are_linear_unless_asked_otherwise() -> None:
+    exponents = pd.Series([1, 1000], index=[-3, 2])
+    assert plot_exponents(exponents).get_yscale() == "linear"
+    assert plot_exponents(exponents, log=True).get_yscale() == "symlog"
+
+
+@pytest.mark.parametrize(("losses", "since"), [([np.nan, np.inf, np.nan], 0), ([1.0, np.inf, 1.0, np.nan, np.nan], 3)])
+def test_steps_from_which_on_the_loss_is_never_finite_are_a_band_with_words(losses: list[float], since: int) -> None:
+    loss = pd.Series(pd.arrays.FloatingArray(np.array(losses), np.zeros(len(losses), dtype=bool)))
+    ax = plot_steps(pd.DataFrame({"step": range(len(losses)), "loss": loss}))
+    (band,) = ax.patches
+    assert (band.get_x(), band.get_x() + band.get_width()) == (since - 0.5, len(losses) - 0.5)
+    assert ax.get_xlim()[0] == -0.5
+    assert f"loss not finite from step {since} on" in [text.get_text() for text in ax.texts]

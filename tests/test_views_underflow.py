@@ -179,3 +179,26 @@ def test_shares_of_a_flushed_tensor_are_those_of_its_float32_twin() -> None:
     shares = made.shares.loc["float16"]
     assert shares["numel"] == sum(twin["counts"])
     assert 0 < twin["flushed"] <= shares["zero"] + shares["limit"]
+
+
+def half_precision(shadow: str | None = None) -> Trace:
+    """A product that float16 flushes in part, and a sum that overflows."""
+    with nanlab.watch(on_fault="record", shadow=shadow) as trace:
+        small = torch.full((100,), 1e-4, dtype=torch.float16)
+        torch.cat([small[:30], torch.ones(70, dtype=torch.float16)]) * small  # 30 of 1e-8
+        torch.full((4,), 60000.0, dtype=torch.float16) * 2
+    return trace
+
+
+@pytest.mark.parametrize("shadow", [None, "float32"])
+def test_zeros_that_were_other_values_are_counted_apart(shadow: str | None) -> None:
+    made = underflow(half_precision(shadow))
+    product = next(t for t in made.tensors if t["label"].startswith("mul") and t["data"]["numel"] == 100)
+    assert (product["data"]["zero"], product["data"]["flushed"], product["data"]["overflowed"]) == (30, 30, 0)
+
+
+def test_what_has_overflowed_already_is_counted_and_named() -> None:
+    made = underflow(half_precision())
+    assert made.tensors[0]["data"]["overflowed"] == 4
+    assert made.static_text().endswith("mul loses most: as it ran in float16 4 became infinite of 4 values")
+    assert "lost as it ran" in made.static_html()

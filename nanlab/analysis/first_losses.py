@@ -63,6 +63,16 @@ def first_losses(trace: Trace) -> pd.DataFrame:
     return frame.astype({"largest": "Float64"})
 
 
+def flushed_at(trace: Trace, position: int) -> int:
+    """Values of one row that became zero as it was computed; 0 where nothing tells them from true zeros."""
+    recording: Recording | None = getattr(trace, "recording", None)
+    row = recording.row(position) if recording is not None else None
+    if recording is None or row is None or recording.dtypes.items[row[DTYPE]] not in NARROW:
+        return 0
+    loss = _loss_of(trace, position, row)
+    return loss.lost if loss is not None and loss.told_by != "epsilon" else 0
+
+
 def _narrow_rows(recording: Recording) -> Iterator[tuple[int, tuple[int, ...]]]:
     """(position, numbers) of the rows in low precision that an operation may have lost values in."""
     dtypes = np.array([dtype in NARROW for dtype in recording.dtypes.items] or [False])

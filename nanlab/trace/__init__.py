@@ -230,8 +230,9 @@ class Trace:
     def signal_loss(self) -> pd.DataFrame:
         """For each parameter where along the backward pass its gradient was flushed to zero, and what would have kept it."""
         from nanlab.analysis.signal_loss import signal_loss
+        from nanlab.views.tables import as_table
 
-        return signal_loss(self)
+        return as_table(signal_loss(self), "signal_loss", self)
 
     def __repr__(self) -> str:
         rows, steps = self.recording.end, len(self.recording.starts)

@@ -41,7 +41,15 @@ def _finite_or_marked(text: str) -> str:
 
 
 def _text(name: str, title: str = "") -> Column:
-    return Column(title or name, lambda row, trace: escape(known(getattr(row, name))), name, "left")
+    return Column(title or name, lambda row, trace: escape(str(known(getattr(row, name)))), name, "left")
+
+
+def _share(name: str) -> Column:
+    def html(row: Row, trace: Trace | None) -> str:
+        value = getattr(row, name)
+        return number(None) if pd.isna(value) else f"{100 * value:.3g} %"
+
+    return Column(name, html, name)
 
 
 def known(value: Any) -> Any:
@@ -95,6 +103,10 @@ KINDS: dict[str, Sequence[Column]] = {
         *(_number("grad_out_inf", "out inf"), _histogram("position_out"), _number("grad_in_rms", "in rms")),
         *(_number("grad_out_rms", "out rms"), _number("gain"), _number("grad_out_max", "out max")),
         *(_number("grad_out_zero", "out zero"), _number("fp16_zero", "fp16 → 0"), _number("node")),
+    ],
+    "signal_loss": [
+        *(_text("parameter"), _number("step"), _share("flushed"), _share("zero"), _text("op"), WHERE, _text("dtype")),
+        *(_text("measured", "known by"), _text("kept_by", "would be kept by")),
     ],
     "parameters": [],
     "steps": [],

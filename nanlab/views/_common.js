@@ -70,33 +70,49 @@ const castShares = (histogram, format, scale) => {
 };
 
 const extra = (h) => [["zero", h.zero], ["−inf", h.neginf], ["+inf", h.posinf], ["NaN", h.nan]];
+const SIDE = 168, AXIS = 44;  // room for zeros and what is not finite at the right, for the numbers of the axis at the left
 
-/** An exponent histogram as SVG. axis: [low, high] exponents; format: colours the bars and draws its three limits. */
-function histogram(data, { axis, format, scale = 0, width = 520, height = 120, label, top }) {
-  const [low, high] = axis, side = 168, plot = width - side, unit = plot / (high - low + 1), base = height - 18;
+/** Where the axis of a histogram of so many values has its lines: shares of all values, or powers of ten of a count. */
+function ticks(most, total, log) {
+  if (log) return Array.from({ length: Math.floor(Math.log10(most)) + 1 }, (_, i) => [10 ** i, shortCount(10 ** i)]);
+  const step = [0.5, 0.25, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001].find((n) => 2 * n * total <= most) ?? most / total / 2;
+  return Array.from({ length: Math.min(4, Math.floor(most / total / step + 1e-9)) }, (_, i) => [(i + 1) * step * total, `${Number((100 * (i + 1) * step).toPrecision(3))} %`]);
+}
+
+/** An exponent histogram as SVG. axis: [low, high] exponents; format: colours the bars and draws its three limits;
+ *  log: heights by the logarithm of the count. Zeros that were other values before they were rounded are a part of their bar. */
+function histogram(data, { axis, format, scale = 0, width = 520, height = 120, label, top, log = false }) {
+  const [low, high] = axis, plot = width - SIDE - AXIS, unit = plot / (high - low + 1), base = height - 18;
   const others = extra(data), most = top ?? Math.max(1, ...data.counts, ...others.map((o) => o[1]));
-  const tall = (n) => (n ? 3 + ((base - 17) * Math.log1p(n)) / Math.log1p(most) : 0);
-  const x = (e) => (e - low) * unit;
+  const total = Math.max(1, data.counts.reduce((a, b) => a + b, 0) + others.reduce((a, o) => a + o[1], 0));
+  const tall = (n) => (n ? Math.max(1.5, ((base - 17) * (log ? Math.log1p(n) / Math.log1p(most) : n / most))) : 0);
+  const x = (e) => AXIS + (e - low) * unit;
   const root = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "nl-histogram", role: "img", "aria-label": label });
-  const bar = (left, wide, n, kind, title) => n && root.append(
-    s("rect", { x: left, y: base - tall(n), width: wide, height: tall(n), class: `nl-bar nl-${kind}` }, s("title", {}, title)));
+  for (const [n, text] of ticks(most, total, log)) {
+    root.append(s("line", { x1: AXIS, x2: width, y1: base - tall(n), y2: base - tall(n), class: "nl-grid" }));
+    root.append(s("text", { x: AXIS - 5, y: base - tall(n) + 3, "text-anchor": "end", class: "nl-axis" }, text));
+  }
+  const bar = (left, wide, n, kind, title, under = 0) => n && root.append(
+    s("rect", { x: left, y: base - tall(n + under), width: wide, height: tall(n + under) - tall(under), class: `nl-bar nl-${kind}` }, s("title", {}, title)));
   data.counts.forEach((n, i) => {
     const e = data.first + i;
     bar(x(e) + 0.5, Math.max(1, unit - 1), n, fate(e, format, scale), `2^${e} to 2^${e + 1}: ${plural(n, "value")}`);
   });
   others.forEach(([name, n], i) => {
-    const left = plot + 14 + i * 39;
-    bar(left + 6, 22, n, { zero: "true-zero" }[name] ?? "nonfinite", `${name}: ${plural(n, "value")}`);
+    const left = width - SIDE + 14 + i * 39, flushed = name === "zero" ? Math.min(n, data.flushed ?? 0) : 0;
+    const kind = name === "zero" ? "true-zero" : name !== "NaN" && data.overflowed ? "overflow" : "nonfinite";
+    bar(left + 6, 22, n - flushed, kind, `${name}: ${plural(n - flushed, "value")}`);
+    bar(left + 6, 22, flushed, "zero", `flushed to zero as it ran: ${plural(flushed, "value")}`, n - flushed);
     root.append(s("text", { x: left + 17, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, name));
     root.append(s("text", { x: left + 17, y: base - tall(n) - 3, "text-anchor": "middle", class: "nl-count" }, shortCount(n)));
   });
-  root.append(s("line", { x1: 0, x2: width, y1: base, y2: base, class: "nl-base" }));
+  root.append(s("line", { x1: AXIS, x2: width, y1: base, y2: base, class: "nl-base" }));
   const every = [1, 2, 5, 10, 20, 50, 100, 200].find((n) => n * unit >= 38) ?? 500;
   for (let e = Math.ceil(low / every) * every; e <= high; e += every)
-    if (x(e) + unit / 2 > 11) root.append(s("text", { x: x(e) + unit / 2, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, `2${superscript(e)}`));
+    if (x(e) + unit / 2 > AXIS + 11) root.append(s("text", { x: x(e) + unit / 2, y: height - 5, "text-anchor": "middle", class: "nl-axis" }, `2${superscript(e)}`));
   for (const [edge, name] of [[format.zero_limit, "0"], [format.normal_limit + 1, "normal"], [format.overflow_limit + 1, "max"]]) {
     const at = x(edge - scale);
-    if (at < 0 || at > plot) continue;
+    if (at < AXIS || at > AXIS + plot) continue;
     root.append(s("line", { x1: at, x2: at, y1: 0, y2: base, class: "nl-limit" }));
     root.append(s("text", { x: at + 3, y: 9, class: "nl-limit-name" }, name));
   }

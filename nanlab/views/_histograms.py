@@ -42,7 +42,7 @@ def dense(exponents: pd.Series[int]) -> dict[str, Any]:
 
 
 def browser_histogram(trace: Trace, row: pd.Series[Any] | None) -> dict[str, Any]:
-    """A row's histogram with its zeros, infinities and NaN; empty where the row is unknown. Parts add up to numel."""
+    """Histogram of a row with its zeros, infinities and NaN; parts add up to numel. Empty where the row is unknown."""
     if row is None or pd.isna(row["numel"]):
         return {}
     names = ("numel", "zero", "neginf", "posinf", "nan")

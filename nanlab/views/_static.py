@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -43,6 +43,9 @@ def steps_picture(steps: pd.DataFrame) -> str:
     return picture(lambda ax: plot_steps(steps, ax), "loss, gradient norm and loss scale by training step")
 
 
-def exponents_picture(exponents: pd.Series[int]) -> str:
-    """An exponent histogram against float16."""
-    return picture(lambda ax: plot_exponents(exponents, torch.float16, ax=ax), "exponent histogram against float16")
+def exponents_picture(exponents: pd.Series[int], others: Mapping[str, int]) -> str:
+    """An exponent histogram against float16, with its zeros and what is not finite."""
+    return picture(
+        lambda ax: plot_exponents(exponents, torch.float16, ax=ax, others=others),
+        "exponent histogram against float16",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views._graph import BAD
@@ -19,16 +20,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RED, ORANGE, BLUE, PURPLE, GREY, GREEN = "#d32f2f", "#e9a13b", "#4f8fc0", "#ad1499", "#777777", "#3d8b46"
+OTHERS = {"zero": "zero", "neginf": "−inf", "posinf": "+inf", "nan": "NaN"}  # what has no exponent
 FATES = (RED, "#a86400", "#2f6f9f", PURPLE)  # of the names of zones: flushed, subnormal, normal, overflow
 
 
 def plot_exponents(
-    exponents: pd.Series[int], dtype: torch.dtype = torch.float16, log2_scale: int = 0, ax: Axes | None = None
+    exponents: pd.Series[int],
+    dtype: torch.dtype = torch.float16,
+    log2_scale: int = 0,
+    ax: Axes | None = None,
+    *,
+    others: Mapping[str, int] | None = None,
+    log: bool = False,
 ) -> Axes:
     """Draw an exponent histogram against the limits of ``dtype``.
 
     exponents: count of values per floor(log2|x|), as ``trace.histogram(position)`` gives it.
     log2_scale: the values are multiplied by 2**log2_scale before the cast; the limits move, the bars stay.
+    others: counts of values without an exponent, as a row of ``trace.ops`` holds them (zero, neginf, posinf, nan), a bar
+    each at the right; ``flushed``: how many of the zeros were other values before they were rounded.
+    log: heights by the logarithm of the count.
     """
     ax = ax or _axes()
     bins = format_bins(dtype)
@@ -36,18 +47,35 @@ def plot_exponents(
     colours = [_fate_colour(int(e) + log2_scale, bins) for e in index]
     ax.bar(index + 0.5, exponents.to_numpy(dtype="int64"), width=0.9, color=colours)
     low, high = _span(index, bins.zero_limit - log2_scale, bins.overflow_limit - log2_scale)
-    ax.set_xlim(low, high)
-    _zones(
-        ax, low, high, [edge - log2_scale for edge in (bins.zero_limit, bins.normal_limit + 1, bins.overflow_limit + 1)]
-    )
+    limits = [edge - log2_scale for edge in (bins.zero_limit, bins.normal_limit + 1, bins.overflow_limit + 1)]
+    right = _others(ax, high, (high - low) / 24, others or {})
+    ax.set_xlim(low, right)
+    _zones(ax, low, high, limits)
     if not len(index):
-        ax.set_ylim(0, 1)
-        ax.text(0.5, 0.5, "no non-zero finite value", transform=ax.transAxes, ha="center", va="center", color=GREY)
+        ax.set_ylim(0, None if right > high else 1)
+        ax.text((low + high) / 2, 0.5, "no non-zero finite value", ha="center", va="center",
+                transform=ax.get_xaxis_transform(), color=GREY)  # fmt: skip
     shares = cast_shares(exponents, dtype, log2_scale)
     lost = f"{shares.zero:,} of {shares.numel:,} flushed, {shares.overflow:,} overflow"
     scale = f" × 2^{log2_scale}" if log2_scale else ""
-    ax.set(xlabel=f"exponent, floor(log2|x|)   ({bins.name}{scale}: {lost})", ylabel="values", yscale="symlog")
+    ax.set(xlabel=f"exponent, floor(log2|x|)   ({bins.name}{scale}: {lost})", ylabel="values")
+    ax.set_yscale("symlog" if log else "linear")
     return ax
+
+
+def _others(ax: Axes, high: int, wide: float, others: Mapping[str, int]) -> float:
+    """Bars right of ``high`` for what has no exponent, with their counts; where they end."""
+    bars = [(OTHERS[name], others[name], name) for name in OTHERS if others.get(name)]
+    for i, (text, count, name) in enumerate(bars):
+        at = high + wide * (1.5 + 2 * i)
+        flushed = min(count, others.get("flushed", 0)) if name == "zero" else 0
+        ax.bar(at, count - flushed, width=wide, color=GREY if name == "zero" else PURPLE)
+        ax.bar(at, flushed, width=wide, bottom=count - flushed, color=RED)
+        told = f"{text}\n{count:,}" if not flushed else f"{text}\n{count:,}\n{flushed:,} flushed"
+        ax.annotate(told, (at, count), (0, 2), textcoords="offset points", ha="center", fontsize=7, color=GREY)
+    if bars:
+        ax.margins(y=0.3)
+    return high + wide * 2 * (len(bars) + 0.5) if bars else high
 
 
 def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
@@ -102,9 +130,37 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("training step")
     _set_scale(ax, [steps[name] for name in columns])
     _plain_numbers(ax)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _bands(ax, steps, columns)
+    ax.xaxis.set_major_locator(
+        MaxNLocator(integer=True) if len(steps) > 2 else FixedLocator(_numbers(steps["step"]).tolist())
+    )
     _legend(ax, drawn)
     return ax
+
+
+def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
+    """All steps from the first one on; a red band with words over those from which on a value is never finite again."""
+    at = _numbers(steps["step"])
+    if not len(at):
+        return
+    first, last = float(at.min()) - 0.5, float(at.max()) + 0.5
+    ax.set_xlim(first, last)
+    never: dict[float, list[str]] = {}
+    for name in columns:
+        finite = np.isfinite(_numbers(steps[name])) | steps[name].isna().to_numpy()
+        bad = at[int(np.flatnonzero(finite)[-1]) + 1 :] if finite.any() else at
+        if len(bad):
+            never.setdefault(float(bad[0]), []).append(name.replace("_", " "))
+    for i, (start, names) in enumerate(sorted(never.items())):
+        ax.axvspan(start - 0.5, last, color=RED, alpha=0.12, linewidth=0)
+        words = f"{' and '.join(names)} not finite from step {start:g} on"
+        left = start - 0.5 < (first + last) / 2
+        ax.annotate(words, (start - 0.5 if left else last, 0.5 - 0.12 * i), (4 if left else -4, 0),
+                    xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8,
+                    color=RED, ha="left" if left else "right", va="center")  # fmt: skip
+    if not any(np.isfinite(_numbers(steps[name])).any() for name in columns):
+        ax.set_ylim(0, 1)
+        ax.set_yticks([])
 
 
 def _set_scale(ax: Axes, columns: list[pd.Series[Any]]) -> None:
@@ -112,6 +168,8 @@ def _set_scale(ax: Axes, columns: list[pd.Series[Any]]) -> None:
     values = np.concatenate([_numbers(column) for column in columns] or [np.empty(0)])
     values = values[np.isfinite(values)]
     sizes = np.abs(values[values != 0])
+    if not len(values):
+        return
     if (values > 0).all():
         ax.set_yscale("log")
     elif len(sizes) and sizes.max() > 1000 * sizes.min():
@@ -166,9 +224,10 @@ def _legend(ax: Axes, drawn: list[Axes]) -> None:
 def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str, top: float = 1.0) -> None:
     at, values = _numbers(steps), _numbers(column)
     usable = np.isfinite(values)
-    ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
+    if usable.any():
+        ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
     missing = at[~np.isfinite(values) & ~column.isna().to_numpy()]
-    if len(missing) and usable.any():
+    if len(missing):
         ax.plot(
             missing,
             [top] * len(missing),

@@ -38,7 +38,14 @@ class TraceTable(pd.DataFrame):
     def _repr_html_(self) -> str | None:
         if not _is_telling(self):
             return cast(str | None, super()._repr_html_())  # type: ignore[misc]
+        if nothing := nothing_lost(self):
+            return f"<div>{nothing}</div>"
         return static_table(self, self.kind, self.trace)
+
+    def __repr__(self) -> str:
+        if self.kind != "signal_loss" or not _is_telling(self):
+            return super().__repr__()
+        return nothing_lost(self) or self.to_string(na_rep="–", max_rows=ROWS, index=False)
 
     def _ipython_display_(self) -> None:
         if len(self) <= ROWS or not _is_telling(self):
@@ -58,7 +65,17 @@ def as_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None) -> Trac
     return made
 
 
+def nothing_lost(frame: TraceTable) -> str:
+    """The sentence that stands for a table of lost gradients where none was lost; "" otherwise."""
+    if frame.kind != "signal_loss" or not len(frame) or (frame["flushed"] > 0).any():
+        return ""
+    steps, parameters = frame["step"].nunique(), frame["parameter"].nunique()
+    return f"No gradient lost a value in {plural(steps, 'kept step')} ({plural(parameters, 'parameter')})."
+
+
 def _is_telling(frame: TraceTable) -> bool:
+    if frame.kind == "signal_loss":
+        return {"parameter", "step", "flushed"} <= set(map(str, frame.columns))
     if frame.kind not in ("ops", "backward"):
         return bool(frame.kind) and frame.columns.nlevels == 1
     return {"status", "op", "file", "line"} <= set(map(str, frame.columns))

@@ -4,10 +4,13 @@ function render({ model, el }) {
   const get = (name) => model.get(name), uid = "nl" + Math.random().toString(36).slice(2, 8);
   const set = (name, value) => { model.set(name, value); model.save_changes(); draw(); };
   const tensors = get("tensors"), formats = get("formats"), gradients = get("gradients");
-  const select = h("select", { "aria-label": "Tensor", onchange: () => set("selected", Number(select.value)) },
-    tensors.map((tensor, i) => h("option", { value: i }, tensor.label)));
+  const select = h("select", { "aria-label": "Tensor", onchange: () => set("selected", Number(select.value)) });
+  const search = h("input", { type: "search", "aria-label": "Search", placeholder: "Search: op, module, line, step", oninput: list });
+  const found = h("span", { class: "nl-dim", role: "status", "aria-label": "Matches" });
   const slider = h("input", { type: "range", min: -16, max: 40, step: 1, "aria-label": "Loss scale (log2)", oninput: () => set("log2_scale", Number(slider.value)) });
   const scaleText = h("output", { class: "nl-scale nl-mono" });
+  let log = false;
+  const logarithmic = h("button", { type: "button", "aria-pressed": "false", title: "Heights by the logarithm of the count", onclick: () => { log = !log; draw(); } }, "log");
   const boxes = formats.map(({ name }) => h("input", { type: "checkbox", id: `${uid}-${name}`, onchange: () =>
     set("chosen", formats.map((f) => f.name).filter((_, i) => boxes[i].checked)) }));
   const use = (get_scale) => h("button", { type: "button", onclick: () => set("log2_scale", get_scale()) });
@@ -19,17 +22,35 @@ function render({ model, el }) {
   const first = get("first_loss"), lossy = first?.text && h("div", { class: "nl-bar-of-controls nl-first-loss" },
     h("button", { type: "button", onclick: () => set("selected", first.selected) }, "First loss"), h("span", {}, `Signal is lost first at ${first?.text}`));
   const root = h("div", { class: "nanlab nl-underflow" }, lossy || null,
-    h("div", { class: "nl-bar-of-controls" }, h("label", { class: "nl-grow" }, "Tensor", select)),
+    h("div", { class: "nl-bar-of-controls" }, search, h("label", { class: "nl-grow" }, "Tensor", select), found),
     h("div", { class: "nl-bar-of-controls", role: "group", "aria-label": "Formats" },
-      formats.map(({ name }, i) => h("label", { for: `${uid}-${name}` }, boxes[i], name))),
+      formats.map(({ name }, i) => h("label", { for: `${uid}-${name}` }, boxes[i], name)), logarithmic),
     h("div", { class: "nl-bar-of-controls" }, h("span", { class: "nl-dim", "aria-hidden": "true" }, "Loss scale"), slider, scaleText),
     h("div", { class: "nl-bar-of-controls" }, h("span", { class: "nl-dim nl-loses" }), bestHere, bestAll), plots, key, readout);
   const loses = root.querySelector(".nl-loses");
   if (!tensors.length) root.replaceChildren(h("p", { class: "nl-dim" }, "No tensor was recorded."));
   el.append(root);
 
+  /** The tensors that match what is sought, a group for each module, the worst first; the one at hand always. */
+  function list() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean), groups = new Map();
+    let matching = 0;
+    tensors.forEach((tensor, i) => {
+      const text = `${tensor.module} ${tensor.label}`.toLowerCase(), matches = words.every((word) => text.includes(word));
+      matching += matches;
+      if (!matches && i !== get("selected")) return;
+      const name = tensor.module || "outside any module";
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(h("option", { value: i }, tensor.label));
+    });
+    select.replaceChildren(...[...groups].map(([name, options]) => h("optgroup", { label: name }, options)));
+    select.value = get("selected");
+    found.textContent = words.length ? `${counted(matching)} of ${plural(tensors.length, "tensor")}` : plural(tensors.length, "tensor");
+  }
   function draw() {
     if (!tensors.length) return;
+    if (!select.querySelector(`option[value="${get("selected")}"]`)) list();
+    logarithmic.setAttribute("aria-pressed", String(log));
     const scale = get("log2_scale"), tensor = now(), format = primary();
     select.value = get("selected");
     slider.value = scale;
@@ -53,48 +74,52 @@ function render({ model, el }) {
   }
   function drawPlots(tensor, format, scale) {
     const twin = tensor.twin;
-    const both = [[`as run, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
+    const both = [[`as it ran, ${tensor.dtype}`, tensor.data], ...(twin ? [["its float32 twin", twin]] : [])];
     const axis = commonAxis(both.map((each) => each[1]), formats[0]);
     const top = Math.max(1, ...both.flatMap(([, d]) => [...d.counts, ...extra(d).map((o) => o[1])]));
     const figures = both.map(([name, data]) => {
       const total = data.counts.reduce((a, b) => a + b, 0) + data.zero + data.neginf + data.posinf + data.nan;
       const sum = `${counted(total)} values: ${counted(total - data.zero - data.neginf - data.posinf - data.nan)} finite and not zero`
         + extra(data).filter((o) => o[1]).map(([what, n]) => `, ${counted(n)} ${what}`).join("");
-      const lost = data.flushed ? `; ${plural(data.flushed, "value")} became zero as run` : "";
-      return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}${lost}`)),
-        histogram(data, { axis, top, format, scale, width: 860, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
+      const lost = [data.flushed && `${counted(data.flushed)} became zero`, data.overflowed && `${counted(data.overflowed)} became infinite`].filter(Boolean);
+      return h("figure", {}, h("figcaption", {}, h("b", {}, name), h("span", { class: "nl-dim" }, `  ${sum}`),
+        lost.length ? h("span", { class: "nl-lost" }, `  as it ran, ${lost.join(" and ")}`) : null),
+        histogram(data, { axis, top, log, format, scale, width: 860, height: twin ? 130 : 190, label: `${name}: ${sum}` }));
     });
     plots.replaceChildren(...figures, bands(axis, scale));
   }
   /** What each format does with each exponent, under the histograms on their axis. */
   function bands(axis, scale) {
-    const chosen = formats.filter((f) => get("chosen").includes(f.name)), width = 860, unit = (width - 168) / (axis[1] - axis[0] + 1);
+    const chosen = formats.filter((f) => get("chosen").includes(f.name)), width = 860, unit = (width - SIDE - AXIS) / (axis[1] - axis[0] + 1);
     const root = s("svg", { viewBox: `0 0 ${width} ${Math.max(1, chosen.length * 20)}`, class: "nl-histogram nl-bands", "aria-hidden": "true" });
     chosen.forEach((format, row) => {
       const edges = [axis[0], format.zero_limit - scale, format.normal_limit + 1 - scale, format.overflow_limit + 1 - scale, axis[1] + 1];
       FATES.forEach(([name, text], i) => {
         const from = Math.max(axis[0], edges[i]), to = Math.min(axis[1] + 1, edges[i + 1]), long = (to - from) * unit;
         if (long <= 0) return;
-        root.append(s("rect", { x: (from - axis[0]) * unit, y: row * 20 + 2, width: Math.max(0, long - 1), height: 15, class: `nl-bar nl-band nl-${name}` }));
-        if (long > 6.2 * text.length) root.append(s("text", { x: (from - axis[0]) * unit + long / 2, y: row * 20 + 13, "text-anchor": "middle", class: "nl-band-name" }, text));
+        root.append(s("rect", { x: AXIS + (from - axis[0]) * unit, y: row * 20 + 2, width: Math.max(0, long - 1), height: 15, class: `nl-bar nl-band nl-${name}` }));
+        if (long > 6.2 * text.length) root.append(s("text", { x: AXIS + (from - axis[0]) * unit + long / 2, y: row * 20 + 13, "text-anchor": "middle", class: "nl-band-name" }, text));
       });
-      root.append(s("text", { x: width - 160, y: row * 20 + 14, class: "nl-format" }, format.name));
+      root.append(s("text", { x: width - SIDE + 8, y: row * 20 + 14, class: "nl-format" }, format.name));
     });
     return root;
   }
   function shares(tensor, scale) {
     const chosen = formats.filter((f) => get("chosen").includes(f.name));
     if (!chosen.length) return [h("p", { class: "nl-dim" }, "Choose a format.")];
+    const { flushed = 0, overflowed = 0, numel } = tensor.data, gone = tensor.twin ? 0 : flushed + overflowed;
     const rows = chosen.map((format) => {
       const cast = castShares(tensor.twin ?? tensor.data, format, scale);
       return h("tr", {}, h("th", { scope: "row" }, format.name), FATES.map(([name]) =>
         h("td", { class: `nl-share-${name}` }, percent(cast[name], cast.numel), h("span", { class: "nl-dim" }, ` ${counted(cast[name])}`))),
-        h("td", { class: "nl-share-limit" }, counted(cast.limit)));
+        h("td", { class: "nl-share-limit" }, counted(cast.limit)),
+        gone ? h("td", { class: "nl-lost" }, percent(gone, numel), h("span", { class: "nl-dim" }, ` ${counted(gone)}`)) : null);
     });
-    const heads = ["format", ...FATES.map((f) => f[1]), "in a limit’s own bin"];
+    const heads = ["format", ...FATES.map((f) => f[1]), "in a limit’s own bin", ...(gone ? ["lost as it ran"] : [])];
     return [h("table", {}, h("thead", {}, h("tr", {}, heads.map((t) => h("th", { scope: "col" }, t)))), h("tbody", {}, rows)),
       h("p", { class: "nl-dim nl-note" }, `Shares of the non-zero finite values${tensor.twin ? " of the float32 twin" : ""} times the loss scale; exact but for values in a limit’s own bin, `
         + "which count as kept: some of them may round across the limit."
+        + (gone ? " Values lost as it ran are not among them: no scale brings these back. Watch with --shadow float32 to see where they lay." : "")
         + (tensor.run_scale ? ` The values bear the loss scale of the run already, 2${superscript(tensor.run_scale)}; the slider multiplies it.` : "")
         + (tensor.scalable ? "" : " A loss scale reaches gradients only: of a forward result the slider shows what scaling its values would do.")
         + (get("left_out") ? ` ${plural(get("left_out"), "more tensor")} that would lose less ${get("left_out") === 1 ? "is" : "are"} not listed.` : ""))];

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 import traitlets
 
-from nanlab.analysis.first_losses import first_losses
+from nanlab.analysis.first_losses import first_losses, flushed_at
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, cast_shares, format_bins
 from nanlab.errors import UsageError
 from nanlab.trace.selection import Place
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nanlab.trace import Trace
 
 FORMATS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+NARROW = [str(dtype).removeprefix("torch.") for dtype in FORMATS]
+GONE = {"flushed": "zero", "overflowed": "infinite"}
 MOST = 500  # tensors in the list
 
 
@@ -53,6 +55,7 @@ class UnderflowExplorer(View):
         self.rows = ordered.head(MOST)  # rows of trace.ops, in the order of the list
         self._trace = trace
         self._scales = _run_scales(trace)
+        self._flushed = _twin_flushed(trace)
         first = self._first_loss()
         super().__init__(
             formats=[format_for_browser(format_bins(dtype)) for dtype in FORMATS],
@@ -128,13 +131,20 @@ class UnderflowExplorer(View):
     def _tensor(self, row: pd.Series[Any]) -> dict[str, Any]:
         return {
             "label": _label(row),
+            "module": str(known(row["module"])),
             "dtype": str(row["dtype"]),
-            "data": browser_histogram(self._trace, row),
+            "data": browser_histogram(self._trace, row) | self._lost_as_run(row),
             "twin": twin_for_browser(self._trace, row),
             "best": _best(before_rounding(self._trace, row)),
             "run_scale": self._scales.get(int(row["step"]), 0) if row["phase"] == "backward" else 0,
             "scalable": row["phase"] == "backward",
         }
+
+    def _lost_as_run(self, row: pd.Series[Any]) -> dict[str, int]:
+        """Values that were rounded away when the row was computed: no scale brings these back."""
+        position = int(row["position"])
+        flushed = self._flushed.get(position) or flushed_at(self._trace, position)
+        return {"flushed": flushed, "overflowed": _overflowed(row)}
 
     def static_text(self) -> str:
         """The tensor that would lose most, in one line."""
@@ -143,13 +153,20 @@ class UnderflowExplorer(View):
             return "Underflow explorer: nothing was recorded"
         first = self.rows.iloc[0]
         count = plural(len(self.tensors) + self.left_out, "tensor")
-        lost = self.first_loss or any(int(known(first[name]) or 0) for name in ("fp16_zero", "fp16_inf"))
-        told = f"{first['op']} loses most: {self._share(first)}" if lost else "float16 would flush and overflow nothing"
-        return f"Underflow explorer: {count}; {told}"
+        return f"Underflow explorer: {count}; {self._told(first)}"
 
-    def _share(self, row: pd.Series[Any]) -> str:
+    def _told(self, row: pd.Series[Any]) -> str:
+        """What float16 would lose of a row, and what was lost of it as it ran."""
+        lost = self._lost_as_run(row)
+        gone = [f"{lost[name]:,} became {what}" for name, what in GONE.items() if lost[name]]
+        if gone:
+            of = plural(int(row["numel"]), "value")
+            return f"{row['op']} loses most: as it ran in {row['dtype']} {' and '.join(gone)} of {of}"
         zero, inf = int(known(row["fp16_zero"]) or 0), int(known(row["fp16_inf"]) or 0)
-        return f"float16 flushes {zero:,} and overflows {inf:,} of {plural(int(row['numel']), 'value')}"
+        if not zero and not inf:
+            return "float16 would flush and overflow nothing"
+        of = plural(int(row["numel"]), "value")
+        return f"{row['op']} loses most: float16 flushes {zero:,} and overflows {inf:,} of {of}"
 
     def static_html(self) -> str:
         """The histogram of the tensor that would lose most, and a table of the first ten."""
@@ -158,17 +175,26 @@ class UnderflowExplorer(View):
             return f"<div>{escape(self.static_text())}</div>"
         from nanlab.views._static import exponents_picture
 
-        heads = ["tensor", "values", "fp16 → 0", "fp16 subnormal", "fp16 → inf", "best scale"]
-        names = ["numel", "fp16_zero", "fp16_subnormal", "fp16_inf"]
+        heads = ["tensor", "values", "lost as it ran", "fp16 → 0", "fp16 subnormal", "fp16 → inf", "best scale"]
+        names = ["fp16_zero", "fp16_subnormal", "fp16_inf"]
         rows = [
-            [escape(t["label"]), *(number(r[name]) for name in names), f"2^{t['best']['float16']}"]
+            [
+                escape(_whole_label(t)),
+                number(r["numel"]),
+                number(t["data"]["flushed"] + t["data"]["overflowed"]),
+                *(number(r[name]) for name in names),
+                f"2^{t['best']['float16']}",
+            ]
             for t, (_, r) in zip(self.tensors[:10], self.rows.head(10).iterrows(), strict=True)
         ]
         first = self.first_loss.get("text", "")
         title = f"<div><b>Signal is lost first at</b> {escape(first)}</div>" if first else ""
-        title += f"<div>{escape(self.tensors[self.selected]['label'])}</div>"
-        picture = exponents_picture(self._trace.histogram(int(row["position"])))
-        return title + picture + table(heads, rows, ["left", *["right"] * 5])
+        shown = self.tensors[self.selected]
+        title += f"<div>{escape(_whole_label(shown))}</div>"
+        others = {name: int(known(row[name]) or 0) for name in ("zero", "neginf", "posinf", "nan")}
+        exponents = self._trace.histogram(int(row["position"]))
+        picture = exponents_picture(exponents, others | {"flushed": shown["data"]["flushed"]})
+        return title + picture + table(heads, rows, ["left", *["right"] * 6])
 
 
 def by_loss(trace: Trace) -> pd.DataFrame:
@@ -183,6 +209,8 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     numel = ops["numel"].to_numpy(dtype="float64", na_value=np.nan)
     lost = _floats(ops["fp16_zero"]) + _floats(ops["fp16_inf"])
     lost = np.maximum(lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64"))
+    born = ops["status"].eq("born") & ops["dtype"].isin(NARROW)
+    lost = np.where(born, np.maximum(lost, _floats(ops["posinf"]) + _floats(ops["neginf"])), lost)
     already = first_losses(trace).set_index("position")["share"]
     share = np.maximum(lost / numel, ops["position"].map(already).fillna(0).to_numpy(dtype="float64"))
     aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(["float32", "float64"]).to_numpy(
@@ -190,6 +218,13 @@ def by_loss(trace: Trace) -> pd.DataFrame:
     )
     keys = pd.DataFrame({"aside": aside, "lost": -share, "faint": -_floats(ops["fp16_subnormal"]) / numel})
     return ops.iloc[keys.sort_values(list(keys.columns), kind="stable").index.to_numpy()]
+
+
+def _overflowed(row: pd.Series[Any]) -> int:
+    """Infinities of a row in low precision whose operands were finite."""
+    if row["status"] != "born" or row["dtype"] not in NARROW:
+        return 0
+    return int(known(row["posinf"]) or 0) + int(known(row["neginf"]) or 0)
 
 
 def _twin_flushed(trace: Trace) -> dict[int, int]:
@@ -204,10 +239,13 @@ def _floats(column: pd.Series[Any]) -> Any:
 
 
 def _label(row: pd.Series[Any]) -> str:
-    module, place = known(row["module"]), f"{str(known(row['file'])).rsplit('/', 1)[-1]}:{known(row['line'])}"
+    place = f"{str(known(row['file'])).rsplit('/', 1)[-1]}:{known(row['line'])}"
     kind = "gradient" if row["phase"] == "backward" else str(row["phase"])
-    where = f" in {module}" if module else ""
-    return f"{row['op'] or 'accumulate'} · {kind}{where} · {place} · step {row['step']} · #{row['position']}"
+    return f"{row['op'] or 'accumulate'} · {kind} · {place} · step {row['step']} · #{row['position']}"
+
+
+def _whole_label(tensor: dict[str, Any]) -> str:
+    return f"{tensor['module']} · {tensor['label']}" if tensor["module"] else str(tensor["label"])
 
 
 def _gradients(trace: Trace) -> dict[str, Any]:

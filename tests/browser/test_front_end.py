@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
@@ -14,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bare_page import mount
-from fake_trace import big_trace, fake_trace
+from fake_trace import Builder, big_trace, fake_trace
 
 import nanlab
 from nanlab.analysis.precision import cast_shares, format_bins
@@ -253,16 +255,14 @@ def test_best_scales_are_taken_over_by_a_click(bare: Page) -> None:
 
 
 def test_a_half_precision_result_stands_beside_its_float32_twin(bare: Page) -> None:
-    import pandas as pd
-
     trace = fake_trace()
     position = int(underflow(trace).rows["position"].iloc[0])
     twin = trace.histogram(position)
     trace.shadow = pd.DataFrame({"position": [position], "flushed": [12], "exponents": [twin]})
     mount(bare, underflow(trace))
-    expect(bare.get_by_role("img", name="as run, float32")).to_be_visible()
+    expect(bare.get_by_role("img", name="as it ran, float32")).to_be_visible()
     expect(bare.get_by_role("img", name="its float32 twin")).to_be_visible()
-    expect(bare.get_by_text("12 values became zero as run")).to_be_visible()
+    expect(bare.get_by_text("as it ran, 12 became zero").first).to_be_visible()
     expect(bare.get_by_text("of the float32 twin times")).to_be_visible()
 
 
@@ -272,6 +272,46 @@ def test_the_drawn_bars_carry_every_value(bare: Page) -> None:
     titles = bare.locator(".nl-plots figure svg rect title").all_text_contents()
     drawn = sum(int(title.split(": ")[1].split()[0].replace(",", "")) for title in titles)
     assert drawn == made.tensors[0]["data"]["numel"]
+
+
+def heights(page: Page) -> dict[str, float]:
+    """Height of each bar of the first histogram by its count, as a share of the tallest."""
+    found = page.locator(".nl-plots figure svg").first.evaluate(
+        "svg => [...svg.querySelectorAll('.nl-bar')].map(b => [b.textContent.split(': ')[1], b.height.baseVal.value])"
+    )
+    most = max(height for _, height in found)
+    return {text.split()[0]: height / most for text, height in found}
+
+
+def test_heights_are_shares_of_an_axis_and_logarithmic_by_a_click(bare: Page) -> None:
+    build = Builder()
+    values = np.repeat(np.array([0.2, 5.0], dtype=np.float32), [990, 10])
+    build.op(values, step=0, phase="forward", op="mul", module="", line=4)
+    mount(bare, underflow(build.trace([], [])))
+    drawn = heights(bare)
+    assert drawn["10"] == pytest.approx(10 / 990, abs=0.02), "one in a hundred looks like one in a hundred"
+    axis = bare.locator(".nl-plots figure svg .nl-axis").all_text_contents()
+    assert {"25 %", "50 %", "75 %"} & set(axis)
+    log = bare.get_by_role("button", name="log")
+    log.click()
+    expect(log).to_have_attribute("aria-pressed", "true")
+    assert heights(bare)["10"] > 0.3
+    assert {"10", "100"} <= set(bare.locator(".nl-plots figure svg .nl-axis").all_text_contents())
+
+
+def test_tensors_are_found_by_words_and_stand_by_module(bare: Page) -> None:
+    made = underflow(fake_trace())
+    mount(bare, made)
+    select = bare.get_by_role("combobox", name="Tensor")
+    modules = list(dict.fromkeys(t["module"] or "outside any module" for t in made.tensors))
+    assert select.locator("optgroup").evaluate_all("groups => groups.map(g => g.label)") == modules
+    bare.get_by_role("searchbox", name="Search").fill("sqrt step 1")
+    wanted = [i for i, t in enumerate(made.tensors) if "sqrt" in t["label"] and "step 1" in t["label"]]
+    offered = select.locator("option").evaluate_all("options => options.map(o => Number(o.value))")
+    assert sorted(offered) == sorted({0, *wanted}), "the tensor at hand stays in the list"
+    expect(bare.get_by_role("status", name="Matches")).to_have_text(f"{len(wanted)} of {len(made.tensors)} tensors")
+    select.select_option(str(wanted[0]))
+    assert bare.evaluate("window.model.get('selected')") == wanted[0]
 
 
 def test_a_table_asks_for_the_rows_in_view_only(bare: Page) -> None:

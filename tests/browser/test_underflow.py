@@ -40,7 +40,7 @@ def test_each_control_changes_the_readout_and_the_kernel(notebook: Callable[...,
     nb.until("list(u.shares.index)", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
     out.get_by_role("checkbox", name="float16", exact=True).uncheck()
     expect(readout.get_by_role("row")).to_have_count(4)
-    out.get_by_label("Tensor").select_option(index=3)
+    out.get_by_label("Tensor").select_option("3")
     nb.until("[u.selected, int(u.row['numel']) >= int(u.shares['numel'].iloc[0])]", [3, True])
     shown = readout.get_by_role("row").nth(1).get_by_role("cell").first.inner_text()
     assert int(shown.split()[-1].replace(",", "")) == nb.py("int(u.shares['zero'].iloc[0])")
