@@ -1,0 +1,887 @@
+"""Tensors of numbers with any exponent and as many digits as asked for.
+
+Neither overflows nor cancels: ``exp(1000)`` is a number, ``1 - sigmoid(400)`` is not 0. An ordinary
+function of torch runs on them, and autograd through it, because they answer torch's operators:
+those that compute by mpmath, those that only move elements by moving a tensor of indices.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import mpmath
+import numpy as np
+import torch
+from mpmath import mp, mpf
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from nanlab.errors import NanlabError
+
+MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
+
+
+class NotExact(NanlabError):
+    """An operator that exact numbers do not know, or a tensor too large for them."""
+
+
+@contextmanager
+def digits(count: int) -> Iterator[None]:
+    """Compute with that many decimal digits."""
+    before = mp.dps
+    mp.dps = count
+    try:
+        yield
+    finally:
+        mp.dps = before
+
+
+class Exact(Tensor):
+    """A tensor that looks like float64 to torch; its numbers are mpmath's."""
+
+    pool: np.ndarray  # flat, of mpf; views share it
+    places: np.ndarray  # in the pool, of each element
+
+    @staticmethod
+    def __new__(cls, numbers: np.ndarray, pool: np.ndarray | None = None) -> Exact:
+        """Wrap an array of mpf, or an array of places in a pool."""
+        if numbers.size > MOST_ELEMENTS:
+            raise NotExact(f"{numbers.size:,} numbers are too many to compute exactly")
+        made: Exact = torch.Tensor._make_wrapper_subclass(
+            cls, numbers.shape, dtype=torch.float64, device=torch.device("cpu")
+        )
+        if pool is None:
+            made.pool = numbers.reshape(-1)
+            made.places = np.arange(numbers.size).reshape(numbers.shape)
+        else:
+            made.pool, made.places = pool, numbers
+        return made
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The numbers, in the tensor's shape."""
+        taken: np.ndarray = self.pool[self.places.reshape(-1)]
+        return taken.reshape(self.places.shape)
+
+    def write(self, numbers: np.ndarray) -> None:
+        """Overwrite the elements, in every view of them."""
+        self.pool[self.places] = np.broadcast_to(numbers, self.places.shape)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        """The numbers, rounded to float64."""
+        return f"Exact({_rounded(self.numbers).tolist()})"
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one function; the derivative of a number's power has the number's rounded logarithm."""
+        name = getattr(func, "__name__", "")
+        if name in ("__rpow__", "pow", "pow.Scalar") and len(args) == 2:
+            x, y = args if name != "__rpow__" else args[::-1]
+            if isinstance(x, int | float):
+                args, func = (Exact(_numbers(x)), y), torch.pow
+        with torch._C.DisableTorchFunctionSubclass():  # results are of the kind that they are
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator."""
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
+        if name in _ARITHMETIC:
+            return _ARITHMETIC[name](func, *args, **kwargs)
+        if name.endswith("_") and name[:-1] in _ARITHMETIC:
+            target = args[0]
+            if not isinstance(target, Exact):
+                raise NotExact(f"{name} writes exact numbers into a tensor of another kind")
+            target.write(_ARITHMETIC[name[:-1]](func, *args, **kwargs).numbers)
+            return target
+        if func.is_view:
+            return _viewed(func, args, kwargs)
+        if name.endswith("_") and name[:-1] in _MOVES and isinstance(args[0], Exact):
+            packet = getattr(torch.ops.aten, name[:-1])
+            args[0].write(packet(*args, **kwargs).numbers)
+            return args[0]
+        if name in _MOVES:
+            return _moved(func, args, kwargs)
+        table = torch._decomp.decomposition_table  # a dict in torch 2.6 to 2.13
+        if func in table:
+            return table[func](*args, **kwargs)
+        made = func.decompose(*args, **kwargs)
+        if made is NotImplemented:
+            raise NotExact(f"{name} is not known for exact numbers")
+        return made
+
+
+class AllExact(TorchDispatchMode):
+    """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator."""
+        made = func(*args, **(kwargs or {}))
+        plain = not any(isinstance(x, Tensor) for x in tree_flatten((args, kwargs))[0])
+        if (plain or func is torch.ops.aten.lift_fresh.default) and isinstance(made, Tensor):
+            if made.is_floating_point() and not isinstance(made, Exact):
+                if torch.Tag.nondeterministic_seeded in func.tags:
+                    raise NotExact(f"{func._schema.name} draws random numbers")
+                return lift(made)
+        return made
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that keeps dynamo out imports it first, which takes seconds
+
+
+def lift(x: Tensor) -> Exact:
+    """The same numbers, exactly."""
+    return Exact(_numbers(x.detach()))
+
+
+def rounded(x: Tensor) -> Tensor:
+    """The numbers in float64, infinite beyond its range; an ordinary tensor as it is."""
+    return torch.from_numpy(_rounded(x.numbers)) if isinstance(x, Exact) else x.detach()
+
+
+def _rounded(numbers: np.ndarray) -> np.ndarray:
+    flat = [float(v) for v in numbers.reshape(-1)]
+    return np.array(flat, dtype=np.float64).reshape(numbers.shape)
+
+
+def _numbers(x: Any) -> np.ndarray:
+    """An array of mpf from a tensor or a Python number."""
+    if isinstance(x, Exact):
+        return x.numbers
+    if isinstance(x, Tensor):
+        if x.numel() > MOST_ELEMENTS:
+            raise NotExact(f"{x.numel():,} numbers are too many to compute exactly")
+        if x.is_complex():
+            raise NotExact("complex numbers are not computed exactly")
+        if not x.dim():
+            return _numbers(float(x))
+        flat = [mpf(v) for v in x.detach().cpu().double().reshape(-1).tolist()]
+        return _array(flat, tuple(x.shape))
+    return _array([_constant(float(x))], ())
+
+
+def _constant(x: float) -> Any:
+    """A number, or the one that it stands for: derivatives have pi and log(2) rounded to float64."""
+    for rounded_one, meant in _CONSTANTS.items():
+        if abs(x) == rounded_one:
+            return meant() if x > 0 else -meant()
+    return mpf(x)
+
+
+_CONSTANTS: dict[float, Callable[[], Any]] = {
+    math.pi: lambda: +mp.pi,
+    2 * math.pi: lambda: 2 * mp.pi,
+    math.pi / 2: lambda: mp.pi / 2,
+    2 / math.sqrt(math.pi): lambda: 2 / mpmath.sqrt(mp.pi),
+    math.sqrt(math.pi) / 2: lambda: mpmath.sqrt(mp.pi) / 2,
+    math.sqrt(2 / math.pi): lambda: mpmath.sqrt(2 / mp.pi),
+    1 / math.sqrt(2 * math.pi): lambda: 1 / mpmath.sqrt(2 * mp.pi),
+    math.sqrt(2 * math.pi): lambda: mpmath.sqrt(2 * mp.pi),
+    math.sqrt(0.5): lambda: mpmath.sqrt(mpf("0.5")),
+    math.sqrt(2): lambda: mpmath.sqrt(2),
+    math.log(2): lambda: mpmath.log(2),
+    math.log(10): lambda: mpmath.log(10),
+    math.log(2 * math.pi): lambda: mpmath.log(2 * mp.pi),
+}
+
+
+def _array(flat: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
+    out = np.empty(len(flat), dtype=object)
+    out[:] = flat
+    return out.reshape(tuple(shape))
+
+
+# --- real functions, with the infinities and NaNs of IEEE 754 -----------------------------------
+
+NAN, INF = mpf("nan"), mpf("inf")
+
+
+def _real(fn: Callable[..., Any], poles: dict[Any, Any] | None = None) -> Callable[..., Any]:
+    """The function with NaN outside its domain and the given values at its poles."""
+
+    def value(*x: Any) -> Any:
+        if any(v != v for v in x):
+            return NAN
+        if poles and len(x) == 1 and x[0] in poles:
+            return poles[x[0]]
+        try:
+            found = fn(*x)
+        except (ZeroDivisionError, ValueError, OverflowError):
+            return NAN
+        return NAN if isinstance(found, mpmath.mpc) else found
+
+    return value
+
+
+def _divide(a: Any, b: Any) -> Any:
+    if b == 0:
+        return NAN if a == 0 or a != a else (INF if a > 0 else -INF)
+    return NAN if mpmath.isinf(a) and mpmath.isinf(b) else a / b
+
+
+def _multiply(a: Any, b: Any) -> Any:
+    if (a == 0 and mpmath.isinf(b)) or (b == 0 and mpmath.isinf(a)):
+        return NAN
+    return a * b
+
+
+def _power(a: Any, b: Any) -> Any:
+    if b == 0:
+        return mpf(1)
+    if a != a or b != b:
+        return NAN
+    if a == 0:
+        return mpf(0) if b > 0 else INF
+    if a < 0 and b != mpmath.floor(b):
+        return NAN
+    if mpmath.isinf(a) or mpmath.isinf(b):
+        return mpf(math.pow(float(a), float(b)))
+    return a ** (int(b) if b == mpmath.floor(b) and abs(b) < 1e6 else b)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + mpmath.exp(-x)) if x > -INF else mpf(0)
+
+
+def _erfinv(x: Any) -> Any:
+    return (INF if x > 0 else -INF) if abs(x) == 1 else mpmath.erfinv(x)
+
+
+def _xlogy(x: Any, y: Any) -> Any:
+    if y != y:
+        return NAN
+    return mpf(0) if x == 0 else _multiply(x, _log(y))
+
+
+def _sinc(x: Any) -> Any:
+    return mpf(1) if x == 0 else mpmath.sin(mp.pi * x) / (mp.pi * x)
+
+
+def _logaddexp(a: Any, b: Any) -> Any:
+    top = max(a, b)
+    return top if mpmath.isinf(top) else top + mpmath.log1p(mpmath.exp(min(a, b) - top))
+
+
+def _round(x: Any) -> Any:
+    return x if mpmath.isinf(x) else mpf(round(x))
+
+
+_log = _real(mpmath.log, {mpf(0): -INF, INF: INF})
+_sqrt = _real(mpmath.sqrt, {INF: INF})
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg,
+    "abs": abs,
+    "exp": _real(mpmath.exp),
+    "exp2": _real(lambda x: mpf(2) ** x),
+    "expm1": _real(mpmath.expm1),
+    "log": _log,
+    "log1p": _real(mpmath.log1p, {mpf(-1): -INF, INF: INF}),
+    "log2": _real(lambda x: mpmath.log(x, 2), {mpf(0): -INF, INF: INF}),
+    "log10": _real(mpmath.log10, {mpf(0): -INF, INF: INF}),
+    "sqrt": _sqrt,
+    "rsqrt": lambda x: _divide(mpf(1), _sqrt(x)),
+    "reciprocal": lambda x: _divide(mpf(1), x),
+    "square": lambda x: x * x,
+    "sin": _real(mpmath.sin),
+    "cos": _real(mpmath.cos),
+    "tan": _real(mpmath.tan),
+    "asin": _real(mpmath.asin),
+    "acos": _real(mpmath.acos),
+    "atan": _real(mpmath.atan),
+    "sinh": _real(mpmath.sinh),
+    "cosh": _real(mpmath.cosh),
+    "tanh": _real(mpmath.tanh),
+    "asinh": _real(mpmath.asinh),
+    "acosh": _real(mpmath.acosh),
+    "atanh": _real(mpmath.atanh, {mpf(1): INF, mpf(-1): -INF}),
+    "sigmoid": _real(_sigmoid),
+    "erf": _real(mpmath.erf),
+    "erfc": _real(mpmath.erfc),
+    "erfinv": _real(_erfinv),
+    "lgamma": _real(lambda x: mpmath.log(abs(mpmath.gamma(x)))),
+    "digamma": _real(mpmath.digamma),
+    "sgn": _real(mpmath.sign),
+    "sign": _real(mpmath.sign),
+    "floor": _real(mpmath.floor),
+    "ceil": _real(mpmath.ceil),
+    "round": _real(_round),
+    "trunc": _real(lambda x: mpmath.floor(x) if x > 0 else mpmath.ceil(x)),
+    "relu": lambda x: x if x != x or x > 0 else mpf(0),
+    "sinc": _real(_sinc),
+}
+_BINARY: dict[str, Callable[..., Any]] = {
+    "mul": _multiply,
+    "pow": _power,
+    "maximum": lambda a, b: NAN if a != a or b != b else max(a, b),
+    "minimum": lambda a, b: NAN if a != a or b != b else min(a, b),
+    "atan2": _real(mpmath.atan2),
+    "hypot": _real(mpmath.hypot),
+    "fmod": _real(lambda a, b: a - b * _UNARY["trunc"](a / b)),
+    "copysign": lambda a, b: abs(a) if b >= 0 else -abs(a),
+    "xlogy": _real(_xlogy),
+    "logaddexp": _real(_logaddexp),
+    "tanh_backward": lambda g, y: _multiply(g, 1 - y * y),
+    "sigmoid_backward": lambda g, y: _multiply(g, y * (1 - y)),
+}
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _mapped(fn: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
+    spread = np.broadcast_arrays(*arrays)
+    flat = [fn(*v) for v in zip(*(a.reshape(-1) for a in spread), strict=True)]
+    return _array(flat, spread[0].shape)
+
+
+# --- operators ----------------------------------------------------------------------------------
+
+
+def _elementwise(fn: Callable[..., Any], operands: int) -> Callable[..., Any]:
+    def run(func: Any, *args: Any, **kwargs: Any) -> Exact:
+        return Exact(_mapped(fn, *(_numbers(a) for a in args[:operands])))
+
+    return run
+
+
+def _comparison(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(func: Any, a: Any, b: Any) -> Tensor:
+        return torch.from_numpy(_mapped(fn, _numbers(a), _numbers(b)).astype(bool))
+
+    return run
+
+
+def _test(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(func: Any, a: Any) -> Tensor:
+        return torch.from_numpy(_mapped(fn, _numbers(a)).astype(bool))
+
+    return run
+
+
+def _add(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
+    return Exact(_mapped(lambda x, y: x + y * alpha if alpha != 1 else x + y, *map(_numbers, (a, b))))
+
+
+def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
+    return Exact(_mapped(lambda x, y: x - y * alpha if alpha != 1 else x - y, *map(_numbers, (a, b))))
+
+
+def _rsub(func: Any, a: Any, b: Any, alpha: Any = 1) -> Exact:
+    return _sub(func, b, a, alpha=alpha)
+
+
+def _div(func: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Exact:
+    quotient = _mapped(_divide, _numbers(a), _numbers(b))
+    if rounding_mode is not None:
+        quotient = _mapped(_UNARY[rounding_mode], quotient)
+    return Exact(quotient)
+
+
+def _remainder(func: Any, a: Any, b: Any) -> Exact:
+    return Exact(_mapped(lambda x, y: x - y * mpmath.floor(_divide(x, y)), *map(_numbers, (a, b))))
+
+
+def _clamp(func: Any, x: Any, low: Any = None, high: Any = None, **named: Any) -> Exact:
+    low = named.get("min", low)
+    high = named.get("max", high)
+    made = _numbers(x)
+    if low is not None:
+        made = _mapped(lambda a, b: a if a != a or a > b else b, made, _numbers(low))
+    if high is not None:
+        made = _mapped(lambda a, b: a if a != a or a < b else b, made, _numbers(high))
+    return Exact(made)
+
+
+def _clamp_max(func: Any, x: Any, high: Any) -> Exact:
+    return _clamp(func, x, None, high)
+
+
+def _threshold_backward(func: Any, g: Any, x: Any, threshold: Any) -> Exact:
+    zero = mpf(0)
+    return Exact(_mapped(lambda a, b: a if b > threshold else zero, _numbers(g), _numbers(x)))
+
+
+def _lgamma_derivative(func: Any, n: int, x: Any) -> Exact:
+    return Exact(_mapped(_real(lambda v: mpmath.psi(n, v)), _numbers(x)))
+
+
+def _axes(x: Tensor, dim: Any) -> tuple[int, ...]:
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return tuple(range(x.dim()))
+    return tuple(d % max(x.dim(), 1) for d in ([dim] if isinstance(dim, int) else dim))
+
+
+def _reduced(numbers: np.ndarray, axes: tuple[int, ...], keep: bool, fn: Callable[..., Any]) -> np.ndarray:
+    """The function over the elements along the axes, each list of them in order."""
+    if numbers.ndim == 0:
+        return _array([fn([numbers.item()])], ())
+    kept = [i for i in range(numbers.ndim) if i not in axes]
+    rows = numbers.transpose([*kept, *axes]).reshape(int(np.prod([numbers.shape[i] for i in kept], dtype=np.int64)), -1)
+    shape = [1 if i in axes else n for i, n in enumerate(numbers.shape)]
+    out = _array([fn(list(row)) for row in rows], [n for i, n in enumerate(shape) if i in kept])
+    return out.reshape(shape) if keep else out
+
+
+def _total(row: list[Any]) -> Any:
+    return sum(row, mpf(0))
+
+
+def _extreme(choose: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    return lambda row: NAN if any(v != v for v in row) else choose(row)
+
+
+def _product(row: list[Any]) -> Any:
+    made = mpf(1)
+    for v in row:
+        made = _multiply(made, v)
+    return made
+
+
+def _mean_of(row: list[Any]) -> Any:
+    return _divide(_total(row), mpf(len(row)))
+
+
+def _reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Exact:
+        return Exact(_reduced(_numbers(x), _axes(x, dim), keepdim, fn))
+
+    return run
+
+
+def _extreme_with_index(choose: Callable[..., Any]) -> Callable[..., Any]:
+    def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        numbers, axes = _numbers(x), _axes(x, dim)
+        found = _reduced(numbers, axes, keepdim, _extreme(choose))
+        if dim is None:
+            return Exact(found)
+        first = _reduced(numbers, axes, keepdim, lambda row: row.index(choose(row)))
+        return Exact(found), torch.from_numpy(first.astype(np.int64))
+
+    return run
+
+
+def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
+    def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
+        first = _reduced(_numbers(x), _axes(x, dim), keepdim, lambda row: row.index(choose(row)))
+        return torch.from_numpy(first.astype(np.int64))
+
+    return run
+
+
+def _norm(func: Any, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, **kw: Any) -> Exact:
+    order = 2 if order is None else order
+
+    def size(row: list[Any]) -> Any:
+        if any(v != v for v in row):
+            return NAN
+        if order in (math.inf, -math.inf):
+            return (max if order > 0 else min)(abs(v) for v in row)
+        if order == 0:
+            return mpf(sum(v != 0 for v in row))
+        return _power(_total([_power(abs(v), mpf(order)) for v in row]), 1 / mpf(order))
+
+    return Exact(_reduced(_numbers(x), _axes(x, dim), keepdim, size))
+
+
+def _spread(root: bool) -> Callable[..., Any]:
+    def run(func: Any, x: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Exact:
+        if isinstance(dim, bool):  # the overload with `unbiased` alone
+            dim, args = None, (dim, *args)
+        unbiased = kwargs.get("unbiased", args[0] if args and isinstance(args[0], bool) else None)
+        correction = kwargs.get("correction")
+        keep = bool(kwargs.get("keepdim", args[1] if len(args) > 1 else False))
+        if correction is None and func._schema.name.startswith("prims::"):
+            correction = args[0] if args else 0
+        less = (1 if unbiased in (None, True) else 0) if correction is None else correction
+
+        def variance(row: list[Any]) -> Any:
+            mean = _mean_of(row)
+            found = _divide(_total([(v - mean) ** 2 for v in row]), mpf(max(len(row) - less, 0)))
+            return _sqrt(found) if root else found
+
+        return Exact(_reduced(_numbers(x), _axes(x, dim), keep, variance))
+
+    return run
+
+
+def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(func: Any, x: Any, dim: int, **kwargs: Any) -> Exact:
+        numbers = _numbers(x)
+        if numbers.ndim == 0:
+            return Exact(numbers)
+        moved = np.moveaxis(numbers, dim, 0).copy()
+        for i in range(1, len(moved)):
+            moved[i] = _mapped(fn, moved[i - 1], moved[i])
+        return Exact(np.moveaxis(moved, 0, dim).copy())
+
+    return run
+
+
+def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
+    left, right = _numbers(a), _numbers(b)
+    terms = left.shape[-1] * max(left.size // max(left.shape[-1], 1), 1) * (right.shape[-1] if right.ndim > 1 else 1)
+    if terms > 8 * MOST_ELEMENTS:
+        raise NotExact("the matrices are too large to multiply exactly")
+    return Exact(
+        np.asarray(np.matmul(left, right) if left.ndim + right.ndim > 2 else _array([np.dot(left, right)], ()))
+    )
+
+
+def _add_product(func: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Exact:
+    product = _matrix_product(func, a, b).numbers
+    return Exact(_mapped(lambda x, y: x * beta + y * alpha, _numbers(c), product))
+
+
+def _add_quotient(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
+    return Exact(_mapped(lambda x, y, z: x + value * _divide(y, z), *map(_numbers, (c, a, b))))
+
+
+def _add_elements(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
+    return Exact(_mapped(lambda x, y, z: x + value * _multiply(y, z), *map(_numbers, (c, a, b))))
+
+
+def _softmax_row(row: list[Any]) -> list[Any]:
+    top = max(row)
+    parts = [mpmath.exp(v - top) if v > -INF else mpf(0) for v in row] if top > -INF else [NAN] * len(row)
+    whole = _total(parts)
+    return [_divide(v, whole) for v in parts]
+
+
+def _along(numbers: np.ndarray, dim: int, fn: Callable[..., Any], *others: np.ndarray) -> np.ndarray:
+    """The function of rows along one dimension, which returns rows."""
+    if numbers.ndim == 0:
+        return _array(fn([numbers.item()], *([o.item()] for o in others)), ())
+    arrays = [np.moveaxis(a, dim, -1) for a in (numbers, *others)]
+    rows = zip(*(a.reshape(-1, numbers.shape[dim]) for a in arrays), strict=True)
+    flat = [v for row in rows for v in fn(*(list(r) for r in row))]
+    return np.moveaxis(_array(flat, arrays[0].shape), -1, dim).copy()
+
+
+def _softmax(func: Any, x: Any, dim: int, half: bool = False) -> Exact:
+    return Exact(_along(_numbers(x), dim, _softmax_row))
+
+
+def _log_softmax(func: Any, x: Any, dim: int, half: bool = False) -> Exact:
+    def run(row: list[Any]) -> list[Any]:
+        top = max(row)
+        if mpmath.isinf(top):
+            return [NAN] * len(row)
+        whole = top + mpmath.log(_total([mpmath.exp(v - top) if v > -INF else mpf(0) for v in row]))
+        return [v - whole for v in row]
+
+    return Exact(_along(_numbers(x), dim, run))
+
+
+def _softmax_backward(func: Any, g: Any, y: Any, dim: int, dtype: Any) -> Exact:
+    def run(row: list[Any], out: list[Any]) -> list[Any]:
+        whole = _total([_multiply(a, b) for a, b in zip(row, out, strict=True)])
+        return [_multiply(b, a - whole) for a, b in zip(row, out, strict=True)]
+
+    return Exact(_along(_numbers(g), dim, run, _numbers(y)))
+
+
+def _log_softmax_backward(func: Any, g: Any, y: Any, dim: int, dtype: Any) -> Exact:
+    def run(row: list[Any], out: list[Any]) -> list[Any]:
+        whole = _total(row)
+        return [a - _multiply(mpmath.exp(b), whole) for a, b in zip(row, out, strict=True)]
+
+    return Exact(_along(_numbers(g), dim, run, _numbers(y)))
+
+
+def _filled(value: float | None) -> Callable[..., Any]:
+    def run(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        dtype = kwargs.get("dtype")
+        if dtype is not None and not dtype.is_floating_point:
+            return torch.full(tuple(x.shape), 0 if value is None else value, dtype=dtype)
+        number = mpf(args[0] if value is None else value)
+        return Exact(_array([number] * x.numel(), tuple(x.shape)))
+
+    return run
+
+
+def _new_filled(value: float | None) -> Callable[..., Any]:
+    def run(func: Any, x: Any, size: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+        number = mpf(args[0] if value is None else value)
+        return Exact(_array([number] * math.prod(size), tuple(size)))
+
+    return run
+
+
+def _converted(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    dtype = kwargs.get("dtype")
+    if dtype is not None and dtype.is_complex:
+        raise NotExact("complex numbers are not computed exactly")
+    if dtype is not None and not dtype.is_floating_point:
+        return rounded(x).to(dtype)
+    return Exact(x.numbers)
+
+
+def _converted_to(func: Any, x: Any, dtype: torch.dtype) -> Any:
+    return _converted(func, x, dtype=dtype)
+
+
+def _to(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    kinds = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)]
+    return _converted(func, x, dtype=kinds[0]) if kinds else x
+
+
+def _sorted(func: Any, x: Any, dim: int = -1, descending: bool = False, **kwargs: Any) -> Any:
+    numbers = _numbers(x)
+    order = _along(numbers, dim, lambda row: sorted(range(len(row)), key=row.__getitem__, reverse=descending))
+    places = torch.from_numpy(order.astype(np.int64))
+    return x.gather(dim, places), places
+
+
+def _largest(func: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Any:
+    values, places = _sorted(func, x, dim, largest)
+    return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+
+
+def _copy(func: Any, x: Any, source: Any, *args: Any) -> Exact:
+    return Exact(np.broadcast_to(_numbers(source), tuple(x.shape)).copy())
+
+
+def _index_put(func: Any, x: Any, at: Any, values: Any, accumulate: bool = False, *more: Any) -> Exact:
+    made = _numbers(x).copy()
+    places = torch.arange(x.numel()).reshape(x.shape)[tuple(slice(None) if i is None else i for i in at)]
+    spread = np.broadcast_to(_numbers(values), tuple(places.shape)).reshape(-1)
+    flat = made.reshape(-1)
+    for place, value in zip(places.reshape(-1).tolist(), spread, strict=True):
+        flat[place] = flat[place] + value if accumulate else value
+    return Exact(flat.reshape(made.shape))
+
+
+def _scatter_add(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
+    made = _numbers(x).copy().reshape(-1)
+    places = torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
+    part = _numbers(source)[tuple(slice(n) for n in index.shape)]
+    for place, value in zip(places.reshape(-1).tolist(), part.reshape(-1), strict=True):
+        made[int(place)] = made[int(place)] + value
+    return Exact(made.reshape(tuple(x.shape)))
+
+
+def _scatter(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
+    made = _numbers(x).copy().reshape(-1)
+    places = torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
+    part = np.broadcast_to(_numbers(source), tuple(index.shape))
+    for place, value in zip(places.reshape(-1).tolist(), part.reshape(-1), strict=True):
+        made[int(place)] = value
+    return Exact(made.reshape(tuple(x.shape)))
+
+
+def _derivative_of_unfold(func: Any, g: Any, size: Sequence[int], dim: int, length: int, step: int) -> Exact:
+    numbers = _numbers(g).reshape(-1)
+    made = _array([mpf(0)] * math.prod(size), (math.prod(size),))
+    places = torch.arange(math.prod(size)).reshape(tuple(size)).unfold(dim, length, step)
+    for place, value in zip(places.reshape(-1).tolist(), numbers, strict=True):
+        made[place] = made[place] + value
+    return Exact(made.reshape(tuple(size)))
+
+
+def _cross(func: Any, a: Any, b: Any, *, dim: int = -1) -> Exact:
+    (x, y, z), (u, v, w) = ([np.take(n, i, axis=dim) for i in range(3)] for n in map(_numbers, (a, b)))
+    return Exact(np.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=dim))
+
+
+def _softplus(func: Any, x: Any, beta: Any = 1, threshold: Any = 20) -> Exact:
+    return Exact(_mapped(lambda v: _logaddexp(v * beta, mpf(0)) / beta, _numbers(x)))
+
+
+def _derivative_of_softplus(func: Any, g: Any, x: Any, beta: Any, threshold: Any) -> Exact:
+    return Exact(_mapped(lambda a, v: _multiply(a, _sigmoid(v * beta)), *map(_numbers, (g, x))))
+
+
+def _log_sigmoid(func: Any, x: Any) -> tuple[Exact, Exact]:
+    made = Exact(_mapped(lambda v: -_logaddexp(-v, mpf(0)), _numbers(x)))
+    return made, made
+
+
+def _derivative_of_log_sigmoid(func: Any, g: Any, x: Any, buffer: Any) -> Exact:
+    return Exact(_mapped(lambda a, v: _multiply(a, _sigmoid(-v)), *map(_numbers, (g, x))))
+
+
+def _scalar(func: Any, x: Exact) -> float:
+    return float(x.numbers.item())
+
+
+def _refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise NotExact(f"{func._schema.name} draws random numbers")
+
+
+def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any = None) -> Exact:
+    large = torch.finfo(torch.float64).max
+
+    def run(v: Any) -> Any:
+        if v != v:
+            return mpf(nan or 0)
+        if mpmath.isinf(v):
+            return mpf((large if high is None else high) if v > 0 else (-large if low is None else low))
+        return v
+
+    return Exact(_mapped(run, _numbers(x)))
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    **{name: _elementwise(fn, 1) for name, fn in _UNARY.items()},
+    **{f"special_{name}": _elementwise(_UNARY[name], 1) for name in ("expm1", "erf", "sinc", "erfinv")},
+    **{name: _elementwise(fn, 2) for name, fn in _BINARY.items()},
+    **{name: _comparison(fn) for name, fn in _COMPARE.items()},
+    "special_xlogy": _elementwise(_BINARY["xlogy"], 2),
+    "isnan": _test(lambda v: v != v),
+    "isinf": _test(mpmath.isinf),
+    "isfinite": _test(mpmath.isfinite),
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "div": _div,
+    "remainder": _remainder,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp_max,
+    "threshold_backward": _threshold_backward,
+    "polygamma": _lgamma_derivative,
+    "nan_to_num": _nan_to_num,
+    "sum": _reduction(_total),
+    "mean": _reduction(_mean_of),
+    "prod": _reduction(_product),
+    "amax": _reduction(_extreme(max)),
+    "amin": _reduction(_extreme(min)),
+    "max": _extreme_with_index(max),
+    "min": _extreme_with_index(min),
+    "argmax": _arg_extreme(max),
+    "argmin": _arg_extreme(min),
+    "linalg_vector_norm": _norm,
+    "norm": _norm,
+    "var": _spread(False),
+    "std": _spread(True),
+    "cumsum": _cumulative(operator.add),
+    "cumprod": _cumulative(_multiply),
+    "mm": _matrix_product,
+    "bmm": _matrix_product,
+    "mv": _matrix_product,
+    "dot": _matrix_product,
+    "addmm": _add_product,
+    "baddbmm": _add_product,
+    "addmv": _add_product,
+    "addcdiv": _add_quotient,
+    "addcmul": _add_elements,
+    "_softmax": _softmax,
+    "_log_softmax": _log_softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _log_softmax_backward,
+    "zeros_like": _filled(0.0),
+    "ones_like": _filled(1.0),
+    "empty_like": _filled(0.0),
+    "full_like": _filled(None),
+    "fill": _filled(None),
+    "zero": _filled(0.0),
+    "new_zeros": _new_filled(0.0),
+    "new_empty": _new_filled(0.0),
+    "new_empty_strided": _new_filled(0.0),
+    "new_ones": _new_filled(1.0),
+    "new_full": _new_filled(None),
+    "_to_copy": _converted,
+    "convert_element_type": _converted_to,
+    "to": _to,
+    "sort": _sorted,
+    "topk": _largest,
+    "copy": _copy,
+    "index_put": _index_put,
+    "_unsafe_index_put": _index_put,
+    "scatter_add": _scatter_add,
+    "scatter": _scatter,
+    "unfold_backward": _derivative_of_unfold,
+    "linalg_cross": _cross,
+    "softplus": _softplus,
+    "softplus_backward": _derivative_of_softplus,
+    "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid_backward": _derivative_of_log_sigmoid,
+    "_local_scalar_dense": _scalar,
+    **dict.fromkeys(("native_dropout", "bernoulli", "rand_like", "randn_like"), _refuse),
+}
+_MOVES = frozenset(  # besides the views: what only copies elements, or fills with zeros
+    """clone contiguous index gather cat stack where masked_fill flip roll select_backward slice_backward
+    constant_pad_nd repeat index_select tril triu masked_select _unsafe_view lift_fresh diagonal_backward
+    take lift_fresh_copy""".split()
+)
+
+
+def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator that only moves elements, run on their numbers; number 0 is a zero."""
+    held: list[np.ndarray] = [_array([mpf(0)], (1,))]
+    at = 1
+
+    def numbered(x: Any) -> Any:
+        nonlocal at
+        if isinstance(x, Tensor) and x.is_floating_point():
+            held.append(_numbers(x).reshape(-1))
+            at += x.numel()
+            return torch.arange(at - x.numel(), at).reshape(x.shape)
+        return x
+
+    name = func._schema.name
+    if name in ("aten::where", "aten::masked_fill", "aten::constant_pad_nd"):
+        args = tuple(_as_tensor(a, at_) for at_, a in enumerate(args))
+    moved_args, moved_kwargs = tree_map(numbered, args), tree_map(numbered, kwargs)
+    if name == "aten::constant_pad_nd" and len(args) > 2:
+        if float(args[2]) != 0:
+            raise NotExact("padding with another value than 0 is not known for exact numbers")
+        moved_args = (*moved_args[:2], 0)
+    if name == "aten::masked_fill":
+        source, mask, value = moved_args
+        found: Any = torch.where(mask, value, source)
+    elif name == "aten::where":
+        found = torch.where(*moved_args)
+    else:
+        found = func(*moved_args, **moved_kwargs)
+    pool = np.concatenate(held)
+
+    def back(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        if x.is_floating_point():
+            raise NotExact(f"{name} does more than move elements")
+        places = x.numpy()
+        return Exact(_array(list(pool[places.reshape(-1)]), places.shape))
+
+    return tree_map(back, found)
+
+
+def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A view: the same pool, other places."""
+    x = args[0]
+    if not isinstance(x, Exact):
+        raise NotExact(f"{func._schema.name} views a tensor of another kind")
+    places = torch.from_numpy(x.places)
+    if "as_strided" in func._schema.name and x.pool.size != x.places.size:
+        raise NotExact("a strided view of a view is not known for exact numbers")
+    found = func(places, *args[1:], **kwargs)
+
+    def back(y: Any) -> Any:
+        return Exact(y.numpy(), x.pool) if isinstance(y, Tensor) else y
+
+    return tree_map(back, found)
+
+
+def _as_tensor(value: Any, position: int) -> Any:
+    """A number that ``where`` and ``masked_fill`` put among the elements, as a tensor."""
+    return torch.tensor(value, dtype=torch.float64) if position and isinstance(value, float) else value

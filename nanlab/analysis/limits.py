@@ -1,0 +1,529 @@
+"""The limit of an expression, and of its derivatives, where the expression itself is singular.
+
+The true value is the expression in exact arithmetic (:mod:`nanlab.analysis.exact`); where that is
+singular too, the limit along healthy neighbours. Every question takes the expression as a function
+of *all* that it depends on, as far up as it can be followed: of ``sin(x / 2)`` and ``x`` as two
+independent operands the quotient has no limit; of ``x`` alone it has.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from mpmath import mpf
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nanlab.analysis.exact import AllExact, Exact, digits, lift, rounded
+
+Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
+WITHIN = 0.01  # a fix may differ by that much from the limit
+SAME = 1e-3  # limits along different directions that differ by no more are one
+# digits, and distances from the singular point, evenly spaced in their logarithm
+EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (700, (1e-12, 1e-20, 1e-28, 1e-36)))
+DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
+SECONDS = 2.0  # for one question in exact arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The limit of each element of a tensor."""
+
+    value: Tensor  # float64: ±inf where it diverges with one sign, NaN where there is none, or unknown
+    unknown: Tensor  # bool: nothing could be found out
+    one_sided: Tensor  # bool: approached from inside of the domain alone
+    bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
+
+    @property
+    def exists(self) -> Tensor:
+        """Where the limit is a finite number."""
+        return self.value.isfinite()
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What an expression and its vector-Jacobian product are at the operands, or tend to."""
+
+    values: tuple[Limit, ...]  # one for each result
+    gradients: tuple[Limit | None, ...]  # one for each operand; None: not differentiated
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Results and gradients, in one evaluation."""
+
+    values: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them that there are."""
+        return self.values + tuple(g for g in self.gradients if g is not None)
+
+
+class Wide(TorchDispatchMode):
+    """Casts to narrower dtypes, and tensors made in them, stay float64."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator."""
+        kwargs = dict(kwargs or {})
+        dtype = kwargs.get("dtype")
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that keeps dynamo out imports it first, which takes seconds
+
+
+def evaluate(
+    fn: Function,
+    operands: Sequence[Any],
+    incoming: Sequence[Tensor | None] | None = None,
+    differentiated: Sequence[bool] | None = None,
+    *,
+    outside: bool = False,
+) -> Evaluation:
+    """Results of ``fn`` at the operands and its vector-Jacobian product, as an ordinary program has them.
+
+    incoming: gradients of the results; None: ones. A non-finite one counts as 1.
+    differentiated: which operands get a gradient; None: see :func:`default_differentiated`.
+    outside: gradients are NaN where the value is, as of ``log(x)`` at a negative x, where 1 / x is not.
+    """
+    wanted = default_differentiated(operands) if differentiated is None else differentiated
+    leaves = [
+        x.detach().requires_grad_(bool(w)) if isinstance(x, Tensor) else x
+        for x, w in zip(operands, wanted, strict=True)
+    ]
+    with warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        found = fn(*leaves)
+        results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
+        given = [None] * len(results) if incoming is None else list(incoming)
+        pairs = [
+            (y, _gradient_of(y, g, outside))
+            for y, g in zip(results, given, strict=True)
+            if y.requires_grad and y.is_floating_point()
+        ]
+        sources = [x for x, w in zip(leaves, wanted, strict=True) if w]
+        gradients: Sequence[Tensor | None] = [None] * len(sources)
+        if pairs and sources:
+            gradients = torch.autograd.grad([y for y, _ in pairs], sources, [g for _, g in pairs], allow_unused=True)
+    have = iter(torch.zeros_like(x) if g is None else g for x, g in zip(sources, gradients, strict=True))
+    return Evaluation(tuple(y.detach() for y in results), tuple(next(have).detach() if w else None for w in wanted))
+
+
+def default_differentiated(operands: Sequence[Any]) -> list[bool]:
+    """The operands that require a gradient; all of floating point where none does."""
+    asked = [isinstance(x, Tensor) and x.requires_grad for x in operands]
+    return asked if any(asked) else [_is_real(x) for x in operands]
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def _gradient_of(y: Tensor, given: Tensor | None, outside: bool) -> Tensor:
+    one = torch.ones_like(y)
+    g = one if given is None else torch.where(given.isfinite(), given, one).to(y.dtype)
+    return torch.where(y.isnan(), y.detach(), g) if outside else g
+
+
+def truth(
+    fn: Function,
+    operands: Sequence[Any],
+    incoming: Sequence[Tensor | None] | None = None,
+    differentiated: Sequence[bool] | None = None,
+) -> Truth:
+    """Value and vector-Jacobian product of ``fn`` at the operands in exact arithmetic, or their limits.
+
+    Moved towards the operands are first those that are differentiated, the others held; where that
+    helps nothing the others; then all. Each along several directions, which must agree.
+    Takes any operands: the expression is evaluated in exact numbers where their count and the
+    operators allow it, and in float64 otherwise.
+    """
+    wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
+    problem = _Problem(fn, operands, incoming, wanted)
+    deadline = time.monotonic() + SECONDS
+    found: list[Limit] | None = None
+    for kind in (*(_Arithmetic(*exactly, deadline) for exactly in EXACT), _Arithmetic(0, DISTANCES)):
+        try:
+            limits = problem.solve(kind)
+        except Exception:  # an operator that these numbers do not know, or the time is over
+            continue
+        found = limits if found is None else _filled(found, limits)
+        if not any(bool(limit.unknown.any()) for limit in found):
+            break
+    return problem.truth(found)
+
+
+def _filled(found: list[Limit], more: list[Limit]) -> list[Limit]:
+    """The limits, those that are not known taken from others."""
+    return [_merged(a, b, a.unknown) for a, b in zip(found, more, strict=True)]
+
+
+class _Late(Exception):
+    """The time for exact arithmetic is over."""
+
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """Numbers to evaluate in, and the distances at which they still resolve differences."""
+
+    digits: int  # 0: float64
+    distances: tuple[float, ...]
+    deadline: float = math.inf
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Evaluate in these numbers."""
+        if time.monotonic() > self.deadline:
+            raise _Late
+        with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
+            torch.manual_seed(0)
+            if self.digits:
+                with digits(self.digits), AllExact():
+                    yield
+            else:
+                before = torch.get_default_dtype()
+                torch.set_default_dtype(torch.float64)
+                try:
+                    with Wide():
+                        yield
+                finally:
+                    torch.set_default_dtype(before)
+
+    def number(self, x: Tensor) -> Tensor:
+        """An operand in these numbers."""
+        return lift(x) if self.digits else x.detach().double()
+
+    def moved(self, x: Tensor, direction: Tensor, distance: float) -> Tensor:
+        """An operand, a distance away from where it is."""
+        if not self.digits:
+            return x.detach().double() + distance * direction
+        step = lift(direction).numbers
+        return Exact(np.asarray(lift(x).numbers + step * mpf(distance), dtype=object))
+
+
+class _Problem:
+    """An expression at its operands."""
+
+    def __init__(
+        self,
+        fn: Function,
+        operands: Sequence[Any],
+        incoming: Sequence[Tensor | None] | None,
+        wanted: list[bool],
+    ) -> None:
+        self.fn, self.operands, self.incoming, self.wanted = fn, operands, incoming, wanted
+        real = [_is_real(x) for x in operands]
+        held = [r and not w for r, w in zip(real, wanted, strict=True)]
+        self.movable = [m for m in (wanted, held, real) if any(m)]
+
+    def truth(self, limits: list[Limit] | None) -> Truth:
+        """The limits in their places; None: nothing is known."""
+        if limits is None:
+            now = evaluate(self.fn, self.operands, self.incoming, self.wanted)
+            limits = [_unknown(t.double()) for t in now.tensors]
+        count = len(limits) - sum(self.wanted)
+        rest = iter(limits[count:])
+        return Truth(tuple(limits[:count]), tuple(next(rest) if w else None for w in self.wanted))
+
+    def at(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Evaluation:
+        """The expression, a distance away along the given directions."""
+        with arithmetic.active():
+            operands = [
+                x
+                if not _is_real(x)
+                else arithmetic.number(x)
+                if d is None or not distance
+                else arithmetic.moved(x, d, distance)
+                for x, d in zip(self.operands, moving, strict=True)
+            ]
+            incoming = self.incoming
+            if arithmetic.digits and incoming is not None:
+                incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
+            found = evaluate(self.fn, operands, incoming, self.wanted, outside=bool(distance))
+        return Evaluation(
+            tuple(rounded(y).double() for y in found.values),
+            tuple(None if g is None else rounded(g).double() for g in found.gradients),
+        )
+
+    def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
+        """The limit of each tensor of the evaluation."""
+        still: list[Tensor | None] = [None] * len(self.operands)
+        limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
+        trusted = bool(arithmetic.digits)  # what is finite exactly is true; in float64 it may have cancelled
+        for movable in self.movable:
+            if trusted and not any(bool(limit.unknown.any()) for limit in limits):
+                break
+            limits = self._approached(arithmetic, movable, limits, trusted)
+            trusted = True
+        return limits
+
+    def _approached(
+        self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
+    ) -> list[Limit]:
+        """The limits, those that are not known yet found by moving the given operands."""
+        paths: list[list[_Path]] = []
+        for moving in _directions(self.operands, movable):
+            seen = [self.at(arithmetic, moving, h).tensors for h in arithmetic.distances]
+            follow = _path_exact if arithmetic.digits else _path
+            paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
+        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+        if trusted:
+            return [_merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)]
+        return [
+            _merged(now, new, now.unknown | new.exists | ~_continuous(now.value, list(along)))
+            for now, new, along in zip(limits, found, zip(*paths, strict=True), strict=True)
+        ]
+
+
+def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:
+    """Where the value at the operands themselves is that of their neighbours."""
+    near = [(p.near - here).abs() <= WITHIN * torch.maximum(here.abs(), p.scale) for p in paths]
+    return torch.stack([n | p.outside for n, p in zip(near, paths, strict=True)]).all(0)
+
+
+def _here(t: Tensor) -> Limit:
+    value = t.double()
+    return Limit(value, ~value.isfinite(), torch.zeros_like(value, dtype=torch.bool), value.abs())
+
+
+def _unknown(t: Tensor) -> Limit:
+    no = torch.zeros_like(t, dtype=torch.bool)
+    return Limit(torch.full_like(t, math.nan), ~no, no, torch.full_like(t, math.inf))
+
+
+def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
+    return Limit(
+        torch.where(where, new.value, now.value),
+        torch.where(where, new.unknown, now.unknown),
+        torch.where(where, new.one_sided, now.one_sided),
+        torch.where(where, new.bound, now.bound),
+    )
+
+
+def _directions(operands: Sequence[Any], movable: Sequence[bool]) -> Iterator[list[Tensor | None]]:
+    """Ways to leave the operands: all up, all down, inward (to 0), outward, and at random."""
+    generator = torch.Generator().manual_seed(0)
+
+    def size(x: Tensor) -> Tensor:
+        return 0.5 + torch.rand(x.shape, generator=generator, dtype=torch.float64)
+
+    sizes = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
+    other = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
+    signs = [
+        None if s is None else torch.where(torch.rand(s.shape, generator=generator) < 0.5, -1.0, 1.0) for s in sizes
+    ]
+    inward = [
+        None if s is None else torch.where(x.detach().cpu() > 0, -1.0, 1.0)
+        for s, x in zip(sizes, operands, strict=True)
+    ]
+    for side in (1.0, -1.0):
+        yield [None if s is None else side * s for s in sizes]
+        yield [None if s is None else side * s * i for s, i in zip(other, inward, strict=True)]  # type: ignore[operator]
+        yield [None if s is None else side * s * i for s, i in zip(sizes, signs, strict=True)]  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class _Path:
+    """What the elements of a tensor do along one direction."""
+
+    value: Tensor  # the limit, ±inf where they diverge, NaN where neither was seen
+    outside: Tensor  # bool: not finite along the whole of it, as outside of the domain
+    scale: Tensor  # limits along two directions that differ by less than SAME of it are one
+    near: Tensor  # the value close by
+
+
+def _path_exact(seen: Tensor) -> _Path:
+    """The limit of what was seen at distances evenly spaced in their logarithm, without rounding."""
+    far, last = seen[0], seen[-1]
+    size, change = seen.abs(), (seen[1:] - seen[:-1]).abs()
+    shrinks = (change[1:] <= 0.5 * change[:-1]) | (change[1:] <= 1e-12 * size[2:])
+    settled = shrinks.all(0) & (change[-1] <= 1e-6 * size[-1])
+    vanishes = (size[1:] <= 0.5 * size[:-1]).all(0) & (size[-1] <= 1e-3 * size[0])
+    vanishes |= (size[-2:] == 0).all(0)
+    # a power of the distance grows by the same factor each time, its logarithm by the same amount
+    factor, even = size[1:] / size[:-1], change[1:] / change[:-1]
+    same_sign = (seen.sign() == last.sign()).all(0)
+    power = (factor >= 1.3).all(0) & (factor.amax(0) <= 3 * factor.amin(0)) & same_sign
+    logarithm = ((even >= 0.7) & (even <= 1.5)).all(0) & (size[-1] > size[-2]) & (size[-2] > size[-3])
+    beyond = last.isinf() & seen[0].isfinite() & same_sign
+    value = torch.full_like(last, math.nan)
+    value = torch.where(power | logarithm | beyond, last.sign() * math.inf, value)
+    value = torch.where(settled, last, value)
+    value = torch.where(vanishes, torch.zeros_like(last), value)
+    outside = ~seen[-2:].isfinite().all(0) & ~beyond
+    return _Path(value, outside, 1e-3 * far.abs().nan_to_num(0, 0, 0), last)
+
+
+def _path(seen: Tensor) -> _Path:
+    """The limit of what was seen at distances that shrink by 4, computed in float64.
+
+    Near by it is the difference of nearly equal numbers, far off it is another value: extrapolated to
+    the distance 0 from each stretch of distances, it is taken where it changes least.
+    """
+    scale = seen[:3].nan_to_num(0, 0, 0).abs().amax(0)
+    best = torch.full_like(seen[0], math.nan)
+    error = torch.full_like(seen[0], math.inf)
+    for factors in ((), (4,), (4, 16), (4, 16, 64), (2,), (2, 4), (2, 4, 8)):  # of each power's error
+        table = seen
+        for factor in factors:
+            table = table[1:] + (table[1:] - table[:-1]) / (factor - 1)
+        change = (table[1:] - table[:-1]).abs()
+        for at in range(1, len(change)):
+            doubt = torch.maximum(change[at], change[at - 1])
+            better = (doubt < error) & doubt.isfinite()
+            error = torch.where(better, doubt, error)
+            best = torch.where(better, table[at + 1], best)
+    size, steps = seen.abs(), (seen[1:] - seen[:-1]).abs()
+    settled = error <= SAME * torch.maximum(best.abs(), 0.1 * scale)
+    same_sign = (seen[2:].sign() == seen[-1].sign()).all(0)
+    rises = (size[1:] >= 1.3 * size[:-1])[1:].all(0) & same_sign
+    even = (steps[1:] >= 0.7 * steps[:-1]) & (steps[1:] <= 1.5 * steps[:-1])
+    logs = even[1:].all(0) & (size[-1] > size[2]) & (steps[-1] > 0)
+    value = torch.where(settled & ~rises & ~logs, best, torch.full_like(best, math.nan))
+    value = torch.where(rises | logs, seen[-1].sign() * math.inf, value)
+    outside = ~seen[len(seen) // 2 :].isfinite().any(0)
+    return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2])
+
+
+def _agreed(paths: list[_Path]) -> Limit:
+    """One limit from those along several directions; directions outside of the domain do not count."""
+    values = torch.stack([p.value for p in paths])
+    outside = torch.stack([p.outside for p in paths])
+    used = ~outside
+    any_used = used.any(0)
+    missing = (values.isnan() & used).any(0)
+    low = values.masked_fill(outside | values.isnan(), math.inf).amin(0)
+    high = values.masked_fill(outside | values.isnan(), -math.inf).amax(0)
+    size = torch.maximum(low.abs(), high.abs())
+    scale = torch.stack([p.scale for p in paths]).amax(0)
+    one = (high == low) | ((high - low) <= SAME * torch.maximum(size, scale))
+    middle = torch.where(high == low, low, (low + high) / 2)
+    middle = torch.where(size <= 1e-6 * scale, torch.zeros_like(middle), middle)
+    known = any_used & ~missing
+    differ = any_used & ~one & (low <= high)
+    value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
+    bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
+    bound = torch.where(missing, torch.full_like(size, math.inf), bound)
+    return Limit(value, ~known & ~differ, known & outside.any(0), bound)
+
+
+# --- a fix against the limit ---------------------------------------------------------------------
+
+Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "masked", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Whether a fix has the limits of the expression that it replaces, at the offending elements."""
+
+    kind: Kind
+    why: str = ""  # one clause: "the gradient is 0, its limit 0.146"
+    unknown: int = 0  # elements whose limit nobody knows
+
+    @property
+    def holds(self) -> bool:
+        """Nothing is known to be wrong."""
+        return self.kind in ("agrees", "unknown")
+
+
+def agrees(
+    fix: Function,
+    fn: Function,
+    operands: Sequence[Any],
+    incoming: Sequence[Tensor | None] | None = None,
+    differentiated: Sequence[bool] | None = None,
+    removed: Sequence[Tensor | None] | None = None,
+    known: Truth | None = None,
+) -> Agreement:
+    """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or gradient.
+
+    operands: in the dtypes that the program has. Where a limit exists, the fix has to have it, within
+    1 %; where it diverges, to stay finite and keep the sign; where there is none, to stay finite, and
+    no larger than along any direction.
+    removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or None:
+    their gradient has to be 0, and their value is nobody's concern.
+    known: the truth, from an earlier call of :func:`truth`.
+    """
+    wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
+    try:
+        new = evaluate(fix, operands, incoming, wanted)
+    except Exception as error:
+        return Agreement("infinite", f"it raises {type(error).__name__}: {error}")
+    old = evaluate(fn, operands, incoming, wanted)
+    true = truth(fn, operands, incoming, wanted) if known is None else known
+    if len(new.values) != len(old.values) or any(
+        a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
+    ):
+        return Agreement("value", "its result has another shape")
+    unknown = 0
+    for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
+        if removed is not None and any(r is not None for r in removed):
+            continue
+        verdict = _compared("value", a.double(), ~before.isfinite(), known_value)
+        if not verdict.holds:
+            return verdict
+        unknown += verdict.unknown
+    for i, (g, b, limit) in enumerate(zip(new.gradients, old.gradients, true.gradients, strict=True)):
+        if g is None or b is None or limit is None:
+            continue
+        mask = None if removed is None else removed[i]
+        if mask is not None:
+            off = g[mask.expand(g.shape)]
+            if bool((off != 0).any()):
+                return Agreement("masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked")
+        bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
+        verdict = _compared("gradient", g.double(), bad, limit)
+        if not verdict.holds:
+            return verdict
+        unknown += verdict.unknown
+    return Agreement("unknown", "the limit is not known", unknown) if unknown else Agreement("agrees")
+
+
+def _compared(what: Literal["value", "gradient"], got: Tensor, bad: Tensor, limit: Limit) -> Agreement:
+    """The elements that were bad against their limits."""
+    got = got.cpu()
+    bad = bad.cpu()
+    if bool((~got.isfinite() & bad).any()):
+        worst = got[~got.isfinite() & bad][0]
+        return Agreement("infinite", f"the {what} is {_shown(worst)}")
+    exists = limit.exists & bad
+    scale = float(limit.value[limit.exists].abs().max()) if bool(limit.exists.any()) else 0.0
+    off = (got - limit.value).abs() > WITHIN * limit.value.abs() + WITHIN / 10 * scale
+    if bool((off & exists).any()):
+        gap = torch.where(off & exists, (got - limit.value).abs(), torch.zeros_like(got))
+        at = int(gap.argmax())
+        pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
+        return Agreement(what, f"the {what} is {pair[0]}, its limit {pair[1]}")
+    diverges = limit.value.isinf() & bad
+    off = got * limit.value.sign().nan_to_num(0) <= 0
+    if bool((off & diverges).any()):
+        at = int((off & diverges).flatten().nonzero()[0])
+        pair = _shown(got.flatten()[at]), _shown(limit.value.flatten()[at])
+        return Agreement("sign", f"the {what} is {pair[0]}, it tends to {pair[1]}")
+    without = limit.value.isnan() & ~limit.unknown & bad
+    off = got.abs() > (1 + WITHIN) * limit.bound + WITHIN / 10 * scale
+    if bool((off & without).any()):
+        at = int((off & without).flatten().nonzero()[0])
+        pair = _shown(got.flatten()[at]), _shown(limit.bound.flatten()[at])
+        return Agreement("unbounded", f"the {what} is {pair[0]}, along no direction over {pair[1]}")
+    count = int((limit.unknown & bad).sum())
+    return Agreement("unknown" if count else "agrees", unknown=count)
+
+
+def _shown(x: Tensor) -> str:
+    return f"{float(x):.3g}"

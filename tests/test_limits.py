@@ -1,0 +1,314 @@
+"""Limits of expressions against what analysis says, and fixes against these limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanlab.analysis import limits
+from nanlab.analysis.exact import AllExact, digits, lift, rounded
+from nanlab.analysis.limits import Truth, agrees, truth
+
+INF = math.inf
+NONE = math.nan
+
+# expression, where, the limits of its value and of its derivative there
+ONE_VARIABLE: dict[str, tuple[Callable[[Tensor], Tensor], float, float, float]] = {
+    "sin(x) / x": (lambda x: torch.sin(x) / x, 0.0, 1.0, 0.0),
+    "x / (exp(x) - 1)": (lambda x: x / (torch.exp(x) - 1), 0.0, 1.0, -1 / 2),
+    "(1 - cos(x)) / x^2": (lambda x: (1 - torch.cos(x)) / x**2, 0.0, 1 / 2, 0.0),
+    "(x - sin(x)) / x^3": (lambda x: (x - torch.sin(x)) / x**3, 0.0, 1 / 6, 0.0),
+    "log(1 + x) / x": (lambda x: torch.log(1 + x) / x, 0.0, 1.0, -1 / 2),
+    "(1 - g^5) / (1 - g)": (lambda g: (1 - g**5) / (1 - g), 1.0, 5.0, 10.0),
+    "coth(x) - 1 / x": (lambda x: 1 / torch.tanh(x) - 1 / x, 0.0, 0.0, 1 / 3),
+    "(2^l - 1) / l": (lambda x: (2.0**x - 1) / x, 0.0, math.log(2), math.log(2) ** 2 / 2),
+    "erf(x) / x": (lambda x: torch.erf(x) / x, 0.0, 2 / math.sqrt(math.pi), 0.0),
+    "sqrt(x)": (torch.sqrt, 0.0, 0.0, INF),
+    "acos(x) at 1": (torch.acos, 1.0, 0.0, -INF),
+    "acos(x) at -1": (torch.acos, -1.0, math.pi, -INF),
+    "log(x)": (torch.log, 0.0, -INF, INF),
+    "x log(x)": (lambda x: x * torch.log(x), 0.0, 0.0, -INF),
+    "1 / x": (lambda x: 1 / x, 0.0, NONE, -INF),
+    "1 / x^2": (lambda x: 1 / x**2, 0.0, INF, NONE),
+    "x sin(1 / x)": (lambda x: x * torch.sin(1 / x), 0.0, 0.0, NONE),
+    "exp(-1 / x^2)": (lambda x: torch.exp(-1 / x**2), 0.0, 0.0, 0.0),
+}
+# beyond float64, or of digits that float64 does not have
+OUT_OF_RANGE: dict[str, tuple[Callable[[Tensor], Tensor], float, float, float]] = {
+    "log(1 + exp(x))": (lambda x: torch.log(1 + torch.exp(x)), 2000.0, 2000.0, 1.0),
+    "log(sigmoid(x))": (lambda x: torch.log(torch.sigmoid(x)), -3000.0, -3000.0, 1.0),
+    "sqrt(x^2)": (lambda x: torch.sqrt(x**2), 1e-30, 1e-30, 1.0),
+    "log(cosh(x))": (lambda x: torch.log(torch.cosh(x)), 1e4, 1e4 - math.log(2), 1.0),
+    "exp(x) / (1 + exp(x))": (lambda x: torch.exp(x) / (1 + torch.exp(x)), 900.0, 1.0, 0.0),
+    "(1 - cos(x)) / x^2, tiny": (lambda x: (1 - torch.cos(x)) / x**2, 1e-25, 0.5, 0.0),
+    "sin(1e9 x) / x": (lambda x: torch.sin(1e9 * x) / x, 0.0, 1e9, 0.0),
+}
+
+
+def limits_at(fn: Callable[[Tensor], Tensor], at: float) -> tuple[float, float]:
+    found = truth(fn, [torch.tensor([at, at])])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert not found.values[0].unknown.any()
+    return float(found.values[0].value[0]), float(gradient.value[0])
+
+
+def same(found: float, expected: float) -> bool:
+    return found == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", ONE_VARIABLE)
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "float64"])
+def test_value_and_derivative_tend_to_what_analysis_says(
+    name: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fn, at, value, slope = ONE_VARIABLE[name]
+    if not exact:
+        monkeypatch.setattr(limits, "EXACT", ())
+        monkeypatch.setattr(limits, "SAME", 1e-3)
+    found = truth(fn, [torch.tensor([at, at])])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    for limit, expected in ((found.values[0], value), (gradient, slope)):
+        got = limit.value.tolist()
+        assert got == pytest.approx([expected] * 2, rel=2e-3, abs=1e-3, nan_ok=True)
+        if exact:
+            assert got == pytest.approx([expected] * 2, rel=1e-6, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_what_float64_cannot_hold_has_its_exact_value(name: str) -> None:
+    fn, at, value, slope = OUT_OF_RANGE[name]
+    got = limits_at(fn, float(torch.tensor(at)))
+    assert same(got[0], value if at > 1e-20 else float(torch.tensor(value)))
+    assert same(got[1], slope)
+
+
+def test_an_expression_that_nobody_can_evaluate_is_unknown_and_not_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "EXACT", ())
+    found = truth(lambda x: torch.log(1 + torch.exp(x)), [torch.tensor([2000.0, 1.0])])
+    assert found.values[0].unknown.tolist() == [True, False]
+
+
+def test_the_domain_is_approached_from_inside() -> None:
+    found = truth(lambda x: torch.acos(x).sum(), [torch.tensor([1.0, -1.0, 0.5])])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert gradient.value.tolist() == pytest.approx([-INF, -INF, -1 / math.sqrt(0.75)])
+    assert gradient.one_sided.tolist()[:2] == [True, True]
+
+
+def test_directions_that_disagree_leave_no_limit_but_a_bound() -> None:
+    found = truth(lambda w: (w**2).sum(1).sqrt(), [torch.tensor([[0.0, 0.0], [3.0, 4.0]])])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert found.values[0].value.tolist() == pytest.approx([0.0, 5.0])
+    assert gradient.value.tolist()[0] == pytest.approx([NONE, NONE], nan_ok=True)
+    assert gradient.value.tolist()[1] == pytest.approx([0.6, 0.8])
+    assert not gradient.unknown.any()
+    assert float(gradient.bound[0].max()) <= 1.0  # of a unit vector
+
+
+def test_rotation_by_a_zero_vector_has_the_generators_as_derivative() -> None:
+    def hat(v: Tensor) -> Tensor:
+        zero = torch.zeros_like(v[..., 0])
+        x, y, z = v.unbind(-1)
+        return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(3, 3)
+
+    def rotation(w: Tensor) -> Tensor:
+        k, t = hat(w), w.norm()
+        return torch.eye(3) + torch.sin(t) / t * k + (1 - torch.cos(t)) / t**2 * (k @ k)
+
+    incoming = torch.arange(9.0).reshape(3, 3) ** 2
+    found = truth(rotation, [torch.zeros(3)], [incoming])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert torch.equal(found.values[0].value, torch.eye(3).double())
+    skew = incoming - incoming.T  # of the generator: hat(e_i) has two entries, 1 and -1
+    expected = [float(skew[2, 1]), float(skew[0, 2]), float(skew[1, 0])]
+    assert gradient.value.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_constant_that_is_singular_is_moved_where_the_parameters_do_not_help() -> None:
+    distance = torch.tensor([[0.0], [0.9]])
+    rate = torch.tensor([1.0, 2.1], requires_grad=True)
+    found = truth(lambda k, r: torch.sin(k * r) / r, [rate, distance])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert found.gradients[1] is None
+    assert found.values[0].value[0].tolist() == pytest.approx([1.0, 2.1], rel=1e-6)
+    assert gradient.value.tolist() == pytest.approx([1 + math.cos(0.9), 1 + math.cos(1.89)], rel=1e-6)
+
+
+def test_a_softmax_by_hand_beyond_every_dtype_is_a_softmax() -> None:
+    z = torch.tensor([[5000.0, 4999.0], [1.0, -1.0]])
+    found = truth(lambda x: torch.exp(x) / torch.exp(x).sum(1, keepdim=True), [z])
+    assert torch.allclose(found.values[0].value, z.double().softmax(1))
+
+
+def test_a_large_tensor_is_judged_in_float64() -> None:
+    x = torch.arange(-20_000, 20_001) / 10_000
+    found = truth(lambda x: x / torch.expm1(x), [x])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert float(found.values[0].value[20_000]) == pytest.approx(1.0, rel=1e-4)
+    assert float(gradient.value[20_000]) == pytest.approx(-0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        torch.exp,
+        torch.lgamma,
+        torch.erfinv,
+        torch.atanh,
+        torch.expm1,
+        F.softplus,
+        F.logsigmoid,
+        F.gelu,
+        F.silu,
+        lambda x: x.softmax(1) * x,
+        lambda x: x.log_softmax(1) * x,
+        lambda x: F.layer_norm(x, (4,)) * x,
+        lambda x: F.cross_entropy(x, torch.tensor([1, 0, 2])),
+        lambda x: F.normalize(x, dim=1) * x,
+        lambda x: x.std(1),
+        lambda x: x.cumsum(0) ** 2,
+        lambda x: x.gather(1, torch.tensor([[0, 1], [1, 1], [2, 3]])) ** 2,
+        lambda x: torch.einsum("ij,kj->ik", x, x),
+        lambda x: torch.vmap(lambda row: row / row.norm())(x)[:, 0],
+        lambda x: x.diff(dim=1) ** 2,
+        lambda x: F.embedding(torch.tensor([0, 0, 2]), x) ** 2,
+        lambda x: x.topk(2, 1)[0] ** 2,
+    ],
+)
+def test_exact_numbers_give_what_float64_gives(fn: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    x = 0.1 + 0.8 * torch.rand(3, 4, dtype=torch.float64)
+    plain = x.clone().requires_grad_()
+    expected = fn(plain)
+    (slope,) = torch.autograd.grad(expected.sum(), plain)
+    with digits(60), AllExact():
+        exact = lift(x).requires_grad_()
+        value = fn(exact)
+        (gradient,) = torch.autograd.grad(value.sum(), exact)
+    assert torch.allclose(rounded(value), expected, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(rounded(gradient), slope, rtol=1e-12, atol=1e-13)
+
+
+def test_a_matrix_filled_in_place_keeps_its_exact_numbers() -> None:
+    def turn(angle: Tensor) -> Tensor:
+        made = torch.zeros(2, 2)
+        made[0, 0] = made[1, 1] = torch.cos(angle)
+        made[0, 1] = -torch.sin(angle)
+        made[1, 0] = torch.sin(angle)
+        return made
+
+    found = truth(turn, [torch.tensor(0.3)], [torch.tensor([[0.0, 0.0], [1.0, 0.0]])])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert float(found.values[0].value[0, 1]) == pytest.approx(-math.sin(0.3), rel=1e-6)
+    assert float(gradient.value) == pytest.approx(math.cos(0.3), rel=1e-6)
+
+
+# --- fixes ---------------------------------------------------------------------------------------
+
+
+def half_sine(x: Tensor) -> Tensor:
+    return torch.sin(x / 2) / x
+
+
+def test_a_fix_that_kills_the_gradient_is_told_what_it_should_be() -> None:
+    def fn(k: Tensor, x: Tensor) -> Tensor:
+        return torch.sin(k * x) / x
+
+    def fix(k: Tensor, x: Tensor) -> Tensor:
+        return torch.where(x == 0, 0.0, torch.sin(k * x) / torch.where(x == 0, 1.0, x))
+
+    k, x = torch.tensor(0.146, requires_grad=True), torch.tensor([0.0])
+    assert agrees(fix, fn, [k, x]).why == "the value is 0, its limit 0.146"
+    right = agrees(lambda k, x: k * torch.sinc(k * x / math.pi), fn, [k, x])
+    assert right.kind == "agrees"
+    assert right.holds
+
+
+def test_an_epsilon_under_a_removable_singularity_is_wrong_in_value_or_gradient() -> None:
+    x = torch.tensor([0.0, 0.7])
+    found = agrees(lambda x: x / (torch.exp(x) - 1 + 1e-6), lambda x: x / (torch.exp(x) - 1), [x])
+    assert found.kind == "value"
+    assert not found.holds
+    clamped = agrees(
+        lambda x: torch.where(x == 0, 1.0, x / (torch.exp(x) - 1).clamp_min(1e-6)),
+        lambda x: x / (torch.exp(x) - 1),
+        [x],
+    )
+    assert clamped.kind in ("infinite", "gradient")
+
+
+def test_an_infinite_slope_has_to_stay_finite_and_keep_its_sign() -> None:
+    x = torch.tensor([0.0, 4.0])
+    assert agrees(lambda x: torch.sqrt(x + 1e-6), torch.sqrt, [x]).kind == "agrees"
+    dead = agrees(lambda x: torch.sqrt(x.clamp_min(1e-12)) * (x > 0), torch.sqrt, [x])
+    assert dead.kind == "sign"
+    assert dead.why == "the gradient is 0, it tends to inf"
+    assert agrees(torch.sqrt, torch.sqrt, [x]).kind == "infinite"
+
+
+def test_a_subgradient_is_right_and_a_larger_one_is_not() -> None:
+    w = torch.tensor([[0.0, 0.0], [0.6, -0.8]])
+
+    def length(w: Tensor) -> Tensor:
+        return torch.sqrt((w**2).sum(1))
+
+    assert agrees(lambda w: torch.linalg.vector_norm(w, dim=1), length, [w]).kind == "agrees"
+    tilted = agrees(lambda w: torch.linalg.vector_norm(w, dim=1) + 3 * w.sum(1), length, [w])
+    assert tilted.kind == "unbounded"
+
+
+def test_what_a_mask_removes_has_to_have_gradient_zero() -> None:
+    mask = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    h = torch.tensor([[0.5, -0.2], [0.4, 0.1]], requires_grad=True)
+    removed = [torch.tensor([[False], [True]]), None]
+
+    def fn(h: Tensor, mask: Tensor) -> Tensor:
+        return (h * mask).sum(1) / mask.sum(1)
+
+    def by_count(h: Tensor, mask: Tensor) -> Tensor:
+        return (h * mask).sum(1) / mask.sum(1).clamp_min(1)
+
+    def unmasked(h: Tensor, mask: Tensor) -> Tensor:
+        return h.sum(1) / mask.sum(1).clamp_min(1)
+
+    assert agrees(by_count, fn, [h, mask], removed=removed).kind == "agrees"
+    assert agrees(unmasked, fn, [h, mask], removed=removed).kind == "masked"
+
+
+def test_a_fix_is_tried_in_the_dtype_of_the_program() -> None:
+    x = torch.tensor([12.0, 1.0], dtype=torch.float16)
+    wide = agrees(F.softplus, lambda x: torch.log(1 + torch.exp(x)), [x])
+    assert wide.kind == "agrees"
+    narrow = agrees(lambda x: torch.log(2 + torch.exp(x)), lambda x: torch.log(1 + torch.exp(x)), [x])
+    assert narrow.kind == "infinite"
+
+
+def test_the_truth_can_be_asked_once_for_many_fixes() -> None:
+    x = torch.tensor([0.0, 0.5])
+    known = truth(half_sine, [x])
+    assert isinstance(known, Truth)
+    right = agrees(lambda x: torch.sinc(x / 2 / math.pi) / 2, half_sine, [x], known=known)
+    assert right.kind == "agrees"
+    assert agrees(lambda x: 0 * x, half_sine, [x], known=known).kind == "value"
+
+
+def test_the_random_state_of_the_program_is_left_as_it_was() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    truth(half_sine, [torch.tensor([0.0])])
+    assert torch.equal(torch.random.get_rng_state(), before)
