@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import harness
 import torch
+from programs import Program, programs
 
 import nanlab
 
@@ -70,17 +71,20 @@ def plain(op: str) -> str:
     return re.sub(r"backward\d*$|[_\d]", "", op.lower())
 
 
-def watch(path: Path, fixed: bool = False) -> Answer:
+def watch(program: Path | Program, fixed: bool = False) -> Answer:
     """Run a program under a watch; of a fault of data or initialisation the building of the program too."""
-    module = harness.load(path)
-    meta = module.META
-    if meta.get("phase") in GIVEN:
+    if isinstance(program, Path):
+        module = harness.load(program)
+        build, meta = module.build, module.META
+    else:
+        build, meta = program.build, program.meta
+    if meta.get("phase") in GIVEN or meta.get("building"):
         with nanlab.watch(on_fault="record") as trace:
-            _, step = module.build(fixed)
+            _, step = build(fixed)
             for i in range(meta["n_steps"]):
                 step(i)
     else:
-        model, step = module.build(fixed)
+        model, step = build(fixed)
         with nanlab.watch(model, on_fault="record") as trace:
             for i in range(meta["n_steps"]):
                 step(i)
@@ -99,11 +103,15 @@ def answer_of(trace: nanlab.Trace) -> Answer:
     return Answer(*place, found.title, verified, told, notes)
 
 
-def judge(path: Path, answer: Answer, fixed: bool = False) -> Score:
+def judge(program: Path | Program, answer: Answer, fixed: bool = False) -> Score:
     """Hold an answer against META and marks."""
-    meta, marks = harness.load(path).META, harness.markers(path)
+    if isinstance(program, Path):
+        name, path = program.stem, program
+        meta, marks = harness.load(path).META, harness.markers(path)
+    else:
+        name, path, meta, marks = program.name, program.path, program.meta, program.marks
     if fixed or "cause" not in meta:
-        return Score(path.stem + " (twin)" * fixed, answer, alarm=bool(answer.cause))
+        return Score(name + " (twin)" * fixed, answer, alarm=bool(answer.cause))
     given = meta["phase"] in GIVEN
     lines = [*marks["ORIGIN"], *marks["ALSO"], *marks["FIRST"], *(marks["DATA"] if given else [])]
     ops = {plain(op) for op in (meta["origin_op"], *meta.get("also_ops", ()))}
@@ -118,10 +126,10 @@ def judge(path: Path, answer: Answer, fixed: bool = False) -> Score:
         "step": answer.step == meta["first_bad_step"],
         "verified": answer.verified,
     }
-    return Score(path.stem, answer, {part: detected and good for part, good in right.items()})
+    return Score(name, answer, {part: detected and good for part, good in right.items()})
 
 
-def _child(connection: Any, path: Path, fixed: bool) -> None:
+def _child(connection: Any, path: Path | Program, fixed: bool) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     try:
@@ -131,7 +139,7 @@ def _child(connection: Any, path: Path, fixed: bool) -> None:
     connection.send(answer)
 
 
-def score(path: Path, fixed: bool = False, limit: float = 120) -> Score:
+def score(path: Path | Program, fixed: bool = False, limit: float = 120) -> Score:
     """Run one program in a process of its own, forked so that torch is imported once."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
@@ -161,11 +169,13 @@ def main() -> None:
     parser.add_argument("only", nargs="*", help="parts of program names")
     parser.add_argument("--kind", default="fth", help="f: faults, t: training loop, h: healthy")
     parser.add_argument("--twins", action="store_true", help="run the repaired twins too")
+    parser.add_argument("--fields", action="store_true", help="the programs of corpus/fields alone")
     arguments = parser.parse_args()
     scores = []
-    for path in harness.case_files(arguments.only, arguments.kind):
-        for fixed in (False, True) if arguments.twins and not path.name.startswith("h") else (False,):
-            scores.append(score(path, fixed))
+    cases = [] if arguments.fields else harness.case_files(arguments.only, arguments.kind)
+    for program in [*cases, *programs(arguments.only, arguments.kind)]:
+        for fixed in (False, True) if arguments.twins and not program.name.startswith("h") else (False,):
+            scores.append(score(program, fixed))
             print(scores[-1], flush=True)
     found = ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares(scores).items())
     print(f"{sum(bool(s.right) for s in scores)} faults: {found}; {sum(s.alarm for s in scores)} false alarms")

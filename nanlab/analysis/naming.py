@@ -41,6 +41,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
             if row[MODULE] or _in_forward(recording, row[LINE])
             else "data"
         )
+    if origin.position < recording.began:  # while the program was built
+        return "data" if recording.owned.isdisjoint(origin.path) else "init"
     if comes_back(recording, origin):
         return "backward"
     trained = bool(recording.passes)  # a search without gradients has no update apart from what it computes

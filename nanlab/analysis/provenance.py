@@ -62,8 +62,6 @@ def origin_of(recording: Recording, sink: Sink) -> Origin | None:
     path = _path(came_from, [position], sink)
     if kind == "data" and (unseen := derivative_unseen(recording, position)) >= 0:
         position, kind, path = unseen, "operation", [unseen, *path]
-    if kind == "operation" and 0 <= position < recording.began:  # made while the program was built
-        kind = "parameter" if not recording.owned.isdisjoint(path) else "data"
     if kind == "data":
         path = _path(came_from, _way_to_first_use(recording, position, came_from), sink)
     return Origin(kind, position, sink, tuple(path))

@@ -9,6 +9,7 @@ META = {
     "also_ops": ("div", "linear"),
     "phase": "data",
     "cause": "nan-in-input",
+    "also_causes": ("div-by-zero",),
     "symptom": "loss-nan",
     "first_bad_step": 2,
     "n_steps": 4,
