@@ -123,7 +123,7 @@ def judge(program: Path | Program, answer: Answer, fixed: bool = False) -> Score
         "op": plain(answer.op) in ops,
         "phase": answer.phase in phases,
         "cause": answer.cause in {meta["cause"], *meta.get("also_causes", ())},
-        "step": answer.step == meta["first_bad_step"],
+        "step": answer.step == harness.first_bad_step(path),
         "verified": answer.verified,
     }
     return Score(name, answer, {part: detected and good for part, good in right.items()})

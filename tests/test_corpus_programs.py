@@ -71,16 +71,6 @@ def meta_of(name: str) -> dict[str, Any]:
     return dict(harness.load(file_of(name)).META)
 
 
-def symptom(loss: torch.Tensor, parameters: dict[str, torch.Tensor]) -> str | None:
-    gradients = [p.grad for p in parameters.values() if p.grad is not None]
-    for place, tensors in (("loss", [loss]), ("grad", gradients), ("param", list(parameters.values()))):
-        if any(bool(t.isnan().any()) for t in tensors):
-            return f"{place}-nan"
-        if any(bool(t.isinf().any()) for t in tensors):
-            return f"{place}-inf"
-    return None
-
-
 def is_zero(gradient: torch.Tensor | None) -> bool:
     return gradient is not None and not bool(gradient.any())
 
@@ -96,7 +86,7 @@ def run(name: str, fixed: bool = False, witness: Witness | None = None) -> Run:
         before = [p.detach().clone() for p in parameters.values()]
         with witness or nullcontext():
             loss = one_step(step, i, witness)
-        record.symptoms.append(symptom(loss, parameters))
+        record.symptoms.append(harness.symptom(loss, parameters.values()))
         record.zero_gradients.append({key for key, p in parameters.items() if is_zero(p.grad)})
         record.moved.append(any(not torch.equal(a, b) for a, b in zip(before, parameters.values(), strict=True)))
     return record

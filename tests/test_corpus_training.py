@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+sys.path.insert(0, str(Path(__file__).parent / "corpus"))
+
+import harness
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, of schedules that divide by zero
 
@@ -53,17 +58,6 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def symptom(model: nn.Module, loss: torch.Tensor) -> str | None:
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    places = (("loss", [loss.detach()]), ("grad", gradients), ("param", list(model.parameters())))
-    for place, tensors in places:
-        if any(bool(t.isnan().any()) for t in tensors):
-            return f"{place}-nan"
-        if any(bool(t.isinf().any()) for t in tensors):
-            return f"{place}-inf"
-    return None
-
-
 def state(model: nn.Module) -> dict[str, torch.Tensor]:
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach().double().clone() for name, tensor in tensors}
@@ -79,9 +73,13 @@ def run(name: str, fixed: bool = False) -> Run:
     for i in range(module.META["n_steps"]):
         before = state(model)
         loss = step(i)
-        symptoms.append(symptom(model, loss))
+        symptoms.append(harness.symptom(loss, model.parameters()))
         moves.append({k: float((v - before[k]).abs().max()) for k, v in state(model).items() if v.numel()})
     return Run(symptoms, moves, all(bool(v.isfinite().all()) for v in state(model).values()))
+
+
+def bad_step(name: str) -> int:
+    return harness.first_bad_step(CASES / f"{name}.py")
 
 
 def marked(name: str, mark: str) -> list[int]:
@@ -104,7 +102,7 @@ def test_a_fault_declares_what_a_judge_needs(name: str) -> None:
     assert {meta["cause"], *meta.get("also_causes", ())} <= CAUSES
     assert meta["symptom"] in SYMPTOMS | SILENT
     assert meta["phase"] in {"forward", "backward", "optimizer", "init"}
-    assert 0 <= meta["first_bad_step"] < meta["n_steps"] and meta["fix"] and meta["origin_op"]
+    assert 0 <= bad_step(name) < meta["n_steps"] and meta["fix"] and meta["origin_op"]
     assert len(marked(name, "ORIGIN")) == 1
     assert bool(marked(name, "FIRST")) == (meta.get("oracle") == "drift")
     assert bool(marked(name, "DATA")) == (meta["phase"] == "init")
@@ -114,7 +112,7 @@ def test_a_fault_declares_what_a_judge_needs(name: str) -> None:
 @pytest.mark.parametrize("name", of(lambda meta: meta["symptom"] in SYMPTOMS))
 def test_the_symptom_shows_first_at_the_declared_step(name: str) -> None:
     meta, seen = load(name).META, run(name).symptoms
-    bad = meta["first_bad_step"]
+    bad = bad_step(name)
     first = next(i for i, s in enumerate(seen) if s is not None)
     assert abs(first - bad) <= bad // 10  # a long drift may end a step sooner where the sums run in another order
     assert seen[first] is not None and (seen[first] == meta["symptom"] or first != bad)
@@ -217,7 +215,7 @@ def test_a_non_finite_value_is_born_on_a_marked_line(name: str) -> None:
     births = Births(CASES / f"{name}.py")
     _, step = load(name).build()
     for i in range(meta["n_steps"]):
-        if i < meta["first_bad_step"]:
+        if i < bad_step(name):
             step(i)
         elif not births.lines:
             with births, torch.autograd.set_detect_anomaly(True, check_nan=False):

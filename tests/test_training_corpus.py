@@ -50,4 +50,4 @@ def test_stopped_program_is_diagnosed_as_if_it_had_been_recorded(number: str) ->
         for i in range(meta["n_steps"]):
             step(i)
     assert trace.culprit is not None
-    assert (trace.culprit.cause, trace.culprit.step) == (meta["cause"], meta["first_bad_step"])
+    assert (trace.culprit.cause, trace.culprit.step) == (meta["cause"], harness.first_bad_step(path))

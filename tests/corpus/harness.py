@@ -6,6 +6,7 @@ import importlib.util
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,3 +51,53 @@ def parameters(model: Any, step: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from model.named_parameters()
     else:
         yield from step.parameters.items()
+
+
+def symptom(loss: torch.Tensor, parameters: Iterable[torch.Tensor]) -> str | None:
+    """The first of loss, gradients and parameters that is not finite: ``"grad-nan"``."""
+    parameters = list(parameters)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    for place, tensors in (("loss", [loss.detach()]), ("grad", gradients), ("param", parameters)):
+        if any(bool(t.isnan().any()) for t in tensors):
+            return f"{place}-nan"
+        if any(bool(t.isinf().any()) for t in tensors):
+            return f"{place}-inf"
+    return None
+
+
+def course(path: Path, seed: int | None = None) -> list[str | None]:
+    """The symptom of each step, without nanlab.
+
+    seed: after each step the weights that it changed move by one unit in the last place, up or down at random, as
+    sums in another order on another processor may leave them.
+    """
+    module = load(path)
+    model, step = module.build()
+    weights = [p for _, p in parameters(model, step)]
+    random, seen = torch.Generator().manual_seed(seed or 0), []
+    for i in range(module.META["n_steps"]):
+        before = [p.detach().clone() for p in weights]
+        seen.append(symptom(step(i), weights))
+        if seed is not None:
+            for weight, old in zip(weights, before, strict=True):
+                _move(weight.data, old, random)
+    return seen
+
+
+def _move(weight: torch.Tensor, old: torch.Tensor, random: torch.Generator) -> None:
+    """Move the elements that differ from ``old`` by one unit in the last place; zeros, which are exact, stay."""
+    if not weight.is_floating_point() or weight.dtype.itemsize == 1:
+        return
+    up = torch.rand(weight.shape, generator=random) < 0.5
+    ends = torch.where(up, torch.inf, -torch.inf).to(weight.dtype)
+    moves = (weight != old) & (weight != 0) & weight.isfinite()
+    weight.copy_(torch.where(moves, weight.nextafter(ends), weight))
+
+
+@cache
+def first_bad_step(path: Path) -> int:
+    """The step in which the symptom first shows: that of META, or of a run where the course is chaotic."""
+    meta = load(path).META
+    if not meta.get("chaotic"):
+        return int(meta["first_bad_step"])
+    return next(i for i, seen in enumerate(course(path)) if seen is not None)

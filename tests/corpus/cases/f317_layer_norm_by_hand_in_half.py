@@ -35,7 +35,7 @@ class LayerNorm(nn.Module):
 class Net(nn.Module):
     def __init__(self, wide):
         super().__init__()
-        self.inp, self.norm, self.out = nn.Linear(6, 16), LayerNorm(16, wide), nn.Linear(16, 3)
+        self.inp, self.norm, self.out = nn.Linear(6, 16, bias=False), LayerNorm(16, wide), nn.Linear(16, 3)
 
     def forward(self, x, offset):
         return self.out(torch.relu(self.norm(self.inp(x) + offset)))
@@ -51,7 +51,8 @@ def build(fixed: bool = False):
         x = torch.randn(16, 6, generator=gen).half()
         offset = torch.zeros(16, 1)
         if i >= 3:
-            offset[::2] = 60.0  # a residual stream that has drifted
+            x[::2] *= 0.01  # quiet rows in a residual stream that has drifted
+            offset[::2] = 60.0
         y = torch.randint(0, 3, (16,), generator=gen)
         opt.zero_grad()
         loss = nn.functional.cross_entropy(net(x, offset.half()).float(), y)

@@ -9,7 +9,7 @@ META = {
     "phase": "forward",
     "cause": "dtype-overflow",
     "symptom": "loss-nan",
-    "first_bad_step": 32,
+    "chaotic": True,
     "n_steps": 60,
     "fix": "L2-normalise the embeddings, or compute the scores in float32",
 }

@@ -8,7 +8,7 @@ META = {
     "phase": "forward",
     "cause": "dtype-overflow",
     "symptom": "loss-nan",
-    "first_bad_step": 78,
+    "chaotic": True,
     "n_steps": 110,
     "fix": "L2-normalise the embeddings",
 }
