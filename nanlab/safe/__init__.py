@@ -1,7 +1,9 @@
 """Operators of torch that stay finite, gradients included.
 
-One rule for all of them. Wherever torch's value and derivative are finite, the result has torch's own bits, in value
-and in gradient. Elsewhere:
+Where numerator and divisor vanish together, as in ``sin(x) / x`` at 0, neither value nor derivative
+is 0: no operator can know that, so there :func:`removable` takes the whole expression. One rule for
+all others. Wherever torch's value and derivative are finite, the result has torch's own bits, in
+value and in gradient. Elsewhere:
 
 - The value is torch's where that is finite; otherwise the one its docstring states. Where it states none: 0 for what
   torch leaves undefined (NaN), the largest magnitude of the dtype, with its sign, for an infinity.
@@ -36,6 +38,7 @@ from nanlab.safe._logs import entropy, exp, log, log1p, log2, log10, logit, xlog
 from nanlab.safe._norms import cosine_similarity, norm, normalize
 from nanlab.safe._reductions import masked_mean, std, var
 from nanlab.safe._roots import pow, rsqrt, sqrt
+from nanlab.safe._series import removable
 from nanlab.safe._softmax import log_softmax, logsumexp, softmax
 
 __all__ = [
@@ -61,6 +64,7 @@ __all__ = [
     "normalize",
     "pow",
     "reciprocal",
+    "removable",
     "rsqrt",
     "softmax",
     "sqrt",

@@ -1,0 +1,157 @@
+"""Series of a function around a removable singularity, found through the singular function itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nanlab.errors import NanlabError
+
+POINTS = 64  # on the circle, or nodes on the line
+TERMS = 26  # of them kept: at half the radius what follows is below float64's rounding
+WORST = 1e-11  # share of a series that may stand where a series has nothing
+RADII = tuple(2.0**-k for k in range(44))
+NODES = 32  # on the line: more of them resolve no further digit
+
+
+class NotRemovableError(NanlabError, ValueError):
+    """A function has a pole, a branch point or a jump where it was to have a removable singularity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A power series around a point: coefficients[k] belongs to (x - at)**k."""
+
+    coefficients: Tensor  # float64 [terms, ...]; carries gradients of what the function closes over
+    radius: float  # of the circle it was taken from; right to float64's rounding in half of it
+
+    def __call__(self, distance: Tensor) -> Tensor:
+        """The sum of the series at a distance from the point, by Horner's rule."""
+        total = self.coefficients[-1]
+        for c in reversed(self.coefficients[:-1].unbind(0)):
+            total = total * distance + c
+        return total
+
+
+def series(fn: Callable[[Tensor], Tensor], at: Tensor | float = 0.0, dims: int = 0) -> Series:
+    """The series of ``fn`` around ``at``.
+
+    fn: of real tensors, element by element; of complex ones too where its operators know them.
+    dims: number of dimensions that the function's argument shall have; results are [terms, *shape].
+    By Cauchy's integral over a circle in complex128; where that does not do, from values on both
+    sides of the point. Raises NotRemovableError where there is no such series.
+    """
+    center = torch.as_tensor(at, dtype=torch.float64)
+    center = center.detach().reshape((1,) * max(dims - center.dim(), 0) + tuple(center.shape))
+    found = _on_circle(fn, center) or _on_line(fn, center)
+    if isinstance(found, Series):
+        return found
+    place = f"at {float(center.reshape(-1)[0]):g}" if center.numel() == 1 else "at one of the points"
+    raise NotRemovableError(f"the function has {found} {place}, so no value continues it; write what it is to be there")
+
+
+def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
+    """The series by Cauchy's integral; None where that shows none."""
+    angle = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64, device=center.device) / POINTS
+    circle = torch.polar(torch.ones_like(angle), angle).reshape(-1, *(1,) * center.dim())
+    for radius in RADII:
+        try:
+            with torch.autocast(center.device.type, enabled=False):
+                values = fn(center + radius * circle)
+        except Exception:  # an operator that knows no complex numbers
+            return None
+        if not values.is_complex() or values.shape[:1] != (POINTS,):
+            return None
+        if not bool(values.isfinite().all()):
+            continue
+        bins = torch.fft.fft(values, dim=0) / POINTS
+        size = bins.detach().abs()
+        largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
+        rest = (size[POINTS // 2 :].amax(0) / largest).amax()
+        crooked = (bins.detach().imag[: POINTS // 2].abs().amax(0) / largest).amax()
+        if float(rest) <= WORST and float(crooked) <= WORST:
+            return Series(_scaled(bins[:TERMS].real, radius), radius)
+    return None
+
+
+def _scaled(bins: Tensor, radius: float) -> Tensor:
+    powers: Tensor = radius ** -torch.arange(len(bins), dtype=torch.float64, device=bins.device)
+    return bins * powers.reshape(-1, *(1,) * (bins.dim() - 1))
+
+
+def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | str:
+    """The series from Chebyshev nodes around the point, or what the function has instead of one."""
+    j = torch.arange(NODES, dtype=torch.float64, device=center.device)
+    nodes = torch.cos(math.pi * (j + 0.5) / NODES).reshape(-1, *(1,) * center.dim())
+    orders = torch.arange(NODES, dtype=torch.float64, device=center.device)
+    to_chebyshev = torch.cos(orders[:, None] * math.pi * (j[None, :] + 0.5) / NODES) * 2 / NODES
+    to_chebyshev[0] /= 2
+    largest_values: list[float] = []
+    for radius in RADII:
+        with torch.autocast(center.device.type, enabled=False):
+            values = fn(center + radius * nodes)
+        finite = values.isfinite().reshape(NODES, -1).all(1)
+        if not bool(finite.all()):
+            if bool(finite[: NODES // 2].all()) != bool(finite[NODES // 2 :].all()):
+                largest_values.append(math.nan)
+            continue
+        part = torch.tensordot(to_chebyshev, values, dims=([1], [0]))
+        size = part.detach().abs()
+        largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
+        if float((size[NODES * 2 // 3 :].amax(0) / largest).amax()) <= WORST:
+            return Series(_scaled(_powers(part[: NODES * 2 // 3]), radius), radius)
+        largest_values.append(float(values.detach().abs().max()))
+    return _other(largest_values)
+
+
+def _other(largest: list[float]) -> str:
+    """What a function has that has no series, from its largest values at distances that halve."""
+    if not largest or math.isnan(largest[-1]):
+        return "values on one side only"
+    if len(largest) < 9 or largest[-9] == 0:
+        return "no series"
+    growth = math.log2(largest[-1] / largest[-9]) / 8
+    if growth > 0.9 and abs(growth - round(growth)) < 0.05:
+        return f"a pole of order {round(growth)}"
+    return "a branch point" if growth > 0.02 else "a jump or a kink"
+
+
+def _powers(part: Tensor) -> Tensor:
+    """Coefficients of powers from those of Chebyshev's polynomials."""
+    count = len(part)
+    rows = torch.zeros(count, count, dtype=torch.float64)
+    rows[0, 0] = 1.0
+    if count > 1:
+        rows[1, 1] = 1.0
+    for k in range(2, count):
+        rows[k, 1:] = 2 * rows[k - 1, :-1]
+        rows[k] -= rows[k - 2]
+    powers: Tensor = torch.tensordot(rows.T.to(part.device), part, dims=([1], [0]))
+    return powers
+
+
+def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.0) -> Tensor:
+    """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right there.
+
+    fn: a function of one tensor, element by element, that is analytic but for a removable singularity
+    at ``at``, as ``lambda x: torch.sin(x) / x`` at 0. It is called with float64 numbers, and, to find
+    the series, with complex ones; where it knows no complex numbers, with real ones on both sides of
+    the point. What it closes over gets its gradient too.
+    at: a number, or a tensor that broadcasts with x.
+    Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``.
+    Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it, the
+    series', right to float64's rounding. A NaN that came in stays NaN.
+    """
+    power_series = series(fn, at, x.dim())
+    wide = x.double()
+    distance = wide - torch.as_tensor(at, dtype=torch.float64, device=x.device)
+    reach = power_series.radius / 2
+    near = distance.detach().abs() < reach
+    away = torch.as_tensor(at, dtype=torch.float64, device=x.device) + 1.5 * reach
+    outside = fn(torch.where(near, away, wide))
+    inside = power_series(torch.where(near, distance, 0.0))
+    return torch.where(near, inside, outside).to(x.dtype)

@@ -1,0 +1,153 @@
+"""Series fixes, and `nanlab.safe.removable`, against high-precision arithmetic and known series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from mpmath import mpf
+from torch import Tensor
+
+import nanlab
+from nanlab.analysis.series_text import series_text
+
+Expression = Callable[[Any], Any]
+# the expression's text; T is torch or mpmath; where; its series there as far as it is written here
+SERIES = {
+    "T.sin(x) / x": (0.0, [1, 0, -1 / 6, 0, 1 / 120]),
+    "x / (T.exp(x) - 1)": (0.0, [1, -1 / 2, 1 / 12, 0, -1 / 720]),
+    "(1 - T.cos(x)) / x**2": (0.0, [1 / 2, 0, -1 / 24, 0, 1 / 720]),
+    "(x - T.sin(x)) / x**3": (0.0, [1 / 6, 0, -1 / 120, 0, 1 / 5040]),
+    "x / T.tanh(x)": (0.0, [1, 0, 1 / 3, 0, -1 / 45]),
+    "T.erf(x) / x": (0.0, [2 / math.sqrt(math.pi), 0, -2 / (3 * math.sqrt(math.pi))]),
+    "T.log(x) / (x - 1)": (1.0, [1, -1 / 2, 1 / 3, -1 / 4, 1 / 5]),
+    "(1 - x**5) / (1 - x)": (1.0, [5, 10, 10, 5, 1]),
+    "T.sin(abs(x)) / abs(x)": (0.0, [1, 0, -1 / 6, 0, 1 / 120]),
+}
+AWAY = [0.0, 1e-12, 1e-5, -3e-3, 0.04, -0.13, 0.21, -0.4, 0.6]
+
+
+def of(text: str, library: Any) -> Expression:
+    return eval(f"lambda x: {text}", {"T": library, "abs": abs})
+
+
+def derivatives(fn: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    leaf = x.clone().requires_grad_()
+    value = fn(leaf)
+    (first,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), leaf)
+    return [t.detach().double() for t in (value, first, second)]
+
+
+def exact(text: str, at: float, x: Tensor, order: int) -> Tensor:
+    """A derivative in 60 digits; at the singular point itself, and next to it, of the series there."""
+    with mpmath.workdps(60):
+        fn, found = of(text, mpmath), []
+        around = mpmath.taylor(lambda t: fn(at + t) if t else fn(at + mpf(10) ** -25), mpf(10) ** -14, 6)
+        for v in x.double().tolist():
+            distance = mpf(v) - at
+            if abs(distance) < 1e-4:
+                found.append(float(mpmath.diff(lambda t: mpmath.polyval(around[::-1], t), distance, order)))
+            else:
+                found.append(float(mpmath.diff(fn, mpf(v), order, h=mpf(10) ** -15)))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("text", SERIES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_removable_has_value_first_and_second_derivative_to_rounding(text: str, dtype: torch.dtype) -> None:
+    at = SERIES[text][0]
+    x = (at + torch.tensor(AWAY, dtype=torch.float64)).to(dtype)
+    found = derivatives(lambda x: nanlab.safe.removable(of(text, torch), x, at), x)
+    tolerance = max(2 * torch.finfo(dtype).eps, 1e-8)
+    for order, got in enumerate(found):
+        assert torch.allclose(got, exact(text, at, x, order), rtol=tolerance, atol=tolerance), order
+
+
+def test_removable_reaches_what_the_function_closes_over() -> None:
+    k = torch.tensor([1.0, 2.1], requires_grad=True)
+    r = torch.tensor([[0.0], [1e-5], [0.9]])
+    value = nanlab.safe.removable(lambda r: torch.sin(k * r) / r, r)
+    (slope,) = torch.autograd.grad(value.sum(), k)
+    assert torch.allclose(value[0], k)
+    assert torch.allclose(slope, 2 + torch.cos(0.9 * k.detach()))  # the derivative in k is cos(k r)
+
+
+def test_removable_takes_a_tensor_of_points() -> None:
+    at = torch.tensor([1.0, 2.0, -0.5])
+    x = torch.tensor([[1.0, 2.0, -0.5], [1.001, 1.5, 3.0]])
+    value = nanlab.safe.removable(lambda x: torch.sinh(x - at) / (x - at), x, at)
+    d = (x - at).double()
+    expected = torch.where(d == 0, 1.0, torch.sinh(d) / torch.where(d == 0, 1.0, d))
+    assert torch.allclose(value.double(), expected, rtol=1e-6)
+
+
+def test_removable_keeps_a_nan_that_came_in() -> None:
+    x = torch.tensor([0.0, math.nan])
+    value = nanlab.safe.removable(lambda x: torch.sin(x) / x, x)
+    assert value[0] == 1
+    assert value[1].isnan()
+
+
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda x: 1 / x, "a pole of order 1 at 0"),
+        (lambda x: torch.cos(x) / x**2, "a pole of order 2 at 0"),
+        (torch.log, "values on one side only"),
+        (lambda x: torch.sqrt(x) / x, "values on one side only"),
+        (lambda x: x.abs() / x, "a jump or a kink"),
+        (lambda x: torch.erf(x) / x**3, "a pole of order 2"),
+    ],
+)
+def test_removable_says_what_a_function_has_that_is_not_removable(fn: Expression, what: str) -> None:
+    with pytest.raises(nanlab.NanlabError, match=what):
+        nanlab.safe.removable(fn, torch.zeros(3))
+
+
+# --- the text ------------------------------------------------------------------------------------
+
+
+def test_the_text_is_what_one_would_write() -> None:
+    made = series_text(lambda x: x / torch.expm1(x), "x / torch.expm1(x)", "x")
+    assert made.terms.startswith("1 - x / 2 + x**2 / 12")
+    assert made.lines[1] == "safe = torch.where(near, 1, x)"
+    assert made.expression == f"torch.where(near, {made.terms}, safe / torch.expm1(safe))"
+
+
+def test_the_text_does_not_use_names_that_are_taken() -> None:
+    made = series_text(torch.sinc, "torch.sin(near) / near", "near", taken={"safe"})
+    assert made.lines[0].startswith("near_ = near.abs()")
+    assert made.lines[1].startswith("safe_ = ")
+
+
+def test_a_point_other_than_zero_gets_a_name_of_its_own() -> None:
+    made = series_text(lambda g: (1 - g**5) / (1 - g), "(1 - self.g**5) / (1 - self.g)", "self.g", at=1.0)
+    assert made.lines[0] == "d = self.g - 1"
+    assert made.terms == "5 + 10 * d + 10 * d**2 + 5 * d**3 + d**4"
+
+
+@pytest.mark.parametrize("text", SERIES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_the_text_is_right_in_value_and_derivatives(text: str, dtype: torch.dtype) -> None:
+    at, known = SERIES[text]
+    plain = text.replace("T.", "torch.")
+    made = series_text(of(text, torch), plain, "x", at, dtype)
+
+    def run(x: Tensor) -> Tensor:
+        names: dict[str, Any] = {"torch": torch, "x": x}
+        exec("\n".join((*made.lines, f"y = {made.expression}")), names)
+        return names["y"]
+
+    x = (at + torch.tensor(AWAY, dtype=torch.float64)).to(dtype)
+    x = x[(x.double() - at).abs() <= 1.5 * made.radius]  # farther off it is the expression itself
+    eps = torch.finfo(dtype).eps
+    scale = max(abs(c) for c in known)
+    steps = zip(derivatives(run, x), (32, 512, 16384), (0.004, 0.02, 0.1), strict=True)
+    for order, (got, within, most) in enumerate(steps):
+        tolerance = min(max(within * eps, 1e-9), most) * scale
+        assert torch.allclose(got, exact(text, at, x, order), rtol=0.0, atol=tolerance), order
