@@ -38,7 +38,7 @@ def answer_of(trace: Any) -> dict[str, Any]:
     if found is not None:
         said |= {part: getattr(found, part) for part in ("cause", "line", "op", "phase", "step", "severity", "title")}
         said["file"] = Path(found.file).name
-        said["fixes"] = [{"title": f.title, "code": f.code, "verified": f.verified} for f in found.fixes]
+        said["fixes"] = [{"title": f.title, "code": f.code, "verified": bool(f.verified)} for f in found.fixes]
         said["verified"] = any(f.verified for f in found.fixes)
     return said
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanlab.trace.recording import BACKWARD, CALL, DTYPE, PHASE, Recording
+from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
     from nanlab.analysis.provenance import Origin
@@ -52,7 +52,7 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     """Whether the origin is an overflow that a smaller loss scale avoids, judged by running it again on smaller gradients."""
     if origin.kind != "operation":
         return False
-    row = recording.row(origin.position)
+    row = recording.op(origin.position)
     if row is None:
         return False
     if origin.position == origin.sink.position and any(
@@ -60,20 +60,20 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
         for loss in recording.training.losses
     ):
         return True
-    if row[PHASE] != BACKWARD:
+    if not row.backward:
         return False
-    kept = recording.kept.get(row[CALL])
+    kept = recording.kept.get(row.call)
     if kept is None:
         stats = recording.stats(origin.position)
-        return stats is not None and not stats.nan and "float16" in str(recording.dtypes.items[row[DTYPE]])
+        return stats is not None and not stats.nan and "float16" in str(row.dtype)
     gradients = {slot for source, slot in recording.operands(origin.position) if is_gradient(recording, source)}
     return finite_when_scaled(kept, gradients)
 
 
 def is_gradient(recording: Recording, source: int) -> bool:
     """Whether a row was made by a backward operation."""
-    row = recording.row(source) if source >= 0 else None
-    return row is not None and row[PHASE] == BACKWARD
+    row = recording.op(source)
+    return row is not None and row.backward
 
 
 def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:

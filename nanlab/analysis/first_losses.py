@@ -15,7 +15,7 @@ import torch
 from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import DTYPE, FACTOR, FLAGS, LINE, MODULE, OP, OPTIMIZER, PHASE, PHASES, STAT, Recording
+from nanlab.trace.recording import DTYPE, OP, OPTIMIZER, PHASES, STAT, Op, Recording
 
 if TYPE_CHECKING:
     from nanlab.stats import TensorStats
@@ -54,9 +54,9 @@ def first_losses(trace: Trace) -> pd.DataFrame:
     not counted again. Losses below one value in a hundred are left out.
     """
     recording: Recording | None = getattr(trace, "recording", None)
-    found: dict[tuple[str, int, int], tuple[Any, ...]] = {}
-    for position, row in _narrow_rows(recording) if recording is not None else ():
-        key = (recording.ops.items[row[OP]], row[LINE], row[MODULE])  # type: ignore[union-attr]
+    found: dict[tuple[str, int, str], tuple[Any, ...]] = {}
+    for row in _narrow_rows(recording) if recording is not None else ():
+        position, key = row.position, (row.name, row.place, row.module)
         if key not in found and (loss := _loss_of(trace, position, row)) is not None:
             found[key] = _columns(trace, position, row, loss)
     frame = pd.DataFrame(list(found.values()), columns=COLUMNS).sort_values("position", ignore_index=True)
@@ -66,15 +66,15 @@ def first_losses(trace: Trace) -> pd.DataFrame:
 def flushed_at(trace: Trace, position: int) -> int:
     """Values of one row that became zero as it was computed; 0 where nothing tells them from true zeros."""
     recording: Recording | None = getattr(trace, "recording", None)
-    row = recording.row(position) if recording is not None else None
-    if recording is None or row is None or recording.dtypes.items[row[DTYPE]] not in NARROW:
+    row = recording.op(position) if recording is not None else None
+    if recording is None or row is None or row.dtype not in NARROW:
         return 0
     loss = _loss_of(trace, position, row)
     return loss.lost if loss is not None and loss.told_by != "epsilon" else 0
 
 
-def _narrow_rows(recording: Recording) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(position, numbers) of the rows in low precision that an operation may have lost values in."""
+def _narrow_rows(recording: Recording) -> Iterator[Op]:
+    """The results in low precision that an operation may have lost values in."""
     dtypes = np.array([dtype in NARROW for dtype in recording.dtypes.items] or [False])
     numbered = np.array([name in ADDS | FLOORS for name in recording.ops.items] or [False])
     counted = np.array([name in ELEMENTWISE | SUMS for name in recording.ops.items] or [False])
@@ -88,15 +88,15 @@ def _narrow_rows(recording: Recording) -> Iterator[tuple[int, tuple[int, ...]]]:
         compared = counted[table[:, OP]] | np.isin(where, list(recording.shadows))
         wanted = narrow & (numbered[table[:, OP]] | (compared & (stat_columns(recording, stats)["zero"] > 0)))
         for at in np.flatnonzero(wanted).tolist():
-            yield int(where[at]), tuple(table[at].tolist())
+            yield Op(recording, int(where[at]), tuple(table[at].tolist()))
 
 
-def _loss_of(trace: Trace, position: int, row: tuple[int, ...]) -> _Loss | None:
+def _loss_of(trace: Trace, position: int, row: Op) -> _Loss | None:
     recording = trace.recording
     stats = recording.stats(position)
     if stats is None or not stats.known or not stats.numel or not stats.is_finite:
         return None
-    op = recording.ops.items[row[OP]]
+    op = row.name
     ways: list[Callable[[], _Loss | None]] = [
         lambda: _epsilon(trace, position, row, op, stats),
         lambda: _twin(recording, position),
@@ -114,10 +114,12 @@ def _twin(recording: Recording, position: int) -> _Loss | None:
         return None
     chunk = recording.chunks[shadow.stat >> 32]
     twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
-    dtype = recording.dtypes.items[(recording.row(position) or ())[DTYPE]]
+    result = recording.op(position)
+    if result is None:
+        return None
     whole = shadow.flushed == twin.numel - twin.zero
     known = whole and twin.min is not None and twin.max is not None
-    largest = max(abs(twin.min or 0.0), abs(twin.max or 0.0)) if known else format_of(dtype).rounds_to_zero
+    largest = max(abs(twin.min or 0.0), abs(twin.max or 0.0)) if known else format_of(result.dtype).rounds_to_zero
     return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
 
 
@@ -138,8 +140,8 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
     elif op not in ELEMENTWISE or any(s.numel > stats.numel for s in operands):  # a view of a larger tensor
         return None
     if len(operands) == 1 and op in SCALES:
-        row = recording.row(position)
-        if len(recording.operands(position)) == 1 and row is not None and not row[FLAGS] & FACTOR:
+        row = recording.op(position)
+        if len(recording.operands(position)) == 1 and row is not None and not row.scaled:
             return None  # times a number that may be zero
     accounted = min(stats.numel, sum(-(-s.zero * stats.numel // s.numel) for s in operands))
     return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
@@ -147,14 +149,14 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
 
 def _of_small_terms(recording: Recording, position: int, operands: list[TensorStats]) -> bool:
     """Whether the products that were summed up lie at the lower end of the dtype, so that zeros do not come from cancelling."""
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None or len(operands) < 2:
         return True
     size = (operands[-1].rms or 0.0) * (operands[-2].rms or 0.0)
-    return bool(size <= MOST_TERM * format_of(recording.dtypes.items[row[DTYPE]]).smallest_normal)
+    return bool(size <= MOST_TERM * format_of(row.dtype).smallest_normal)
 
 
-def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: TensorStats) -> _Loss | None:
+def _epsilon(trace: Trace, position: int, row: Op, op: str, stats: TensorStats) -> _Loss | None:
     """A Python number that was added, or taken as floor, and that the dtype rounds to zero.
 
     One that the user's line does not spell is a library's own, and told only where there is a zero that it should prevent;
@@ -166,24 +168,24 @@ def _epsilon(trace: Trace, position: int, row: tuple[int, ...], op: str, stats: 
     before = [recording.stats(source) for source, _ in recording.operands(position)]
     if len(before) != 1 or before[0] is None or before[0] != stats:
         return None
-    limit = format_of(recording.dtypes.items[row[DTYPE]]).rounds_to_zero
+    limit = format_of(row.dtype).rounds_to_zero
     vanished = [abs(x) for x in recording.scalars.get(position, ()) if 0.0 < abs(x) <= limit]
     spelled = {float(number) for number in _NUMBER.findall(_text(trace, row))}
-    matters = stats.zero > 0 and row[PHASE] != OPTIMIZER
+    matters = stats.zero > 0 and row.phase != OPTIMIZER
     told = [x for x in vanished if matters or x in spelled]
     return _Loss(stats.numel, stats.numel, max(told), "epsilon") if told else None
 
 
-def _text(trace: Trace, row: tuple[int, ...]) -> str:
-    _, line, real = trace.recording.places[row[LINE]]
+def _text(trace: Trace, row: Op) -> str:
+    _, line, real = trace.recording.places[row.place]
     return linecache.getline(real, line).strip() if line else ""
 
 
-def _columns(trace: Trace, position: int, row: tuple[int, ...], loss: _Loss) -> tuple[Any, ...]:
+def _columns(trace: Trace, position: int, row: Op, loss: _Loss) -> tuple[Any, ...]:
     recording = trace.recording
-    file, line, _ = recording.places[row[LINE]]
-    dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
-    place = (recording.ops.items[row[OP]], recording.modules.items[row[MODULE]], file, line, _text(trace, row))
+    file, line = row.file, row.line
+    dtype = str(row.dtype).removeprefix("torch.")
+    place = (row.name, row.module, file, line, _text(trace, row))
     stats = recording.stats(position)
     size = (dtype, stats.numel, loss.lost, loss.lost / loss.of, loss.largest, loss.told_by)
-    return (position, recording.step_of(position), PHASES[row[PHASE]], *place, *size)
+    return (position, recording.step_of(position), PHASES[row.phase], *place, *size)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from nanlab.analysis.graph_flow import GraphFlow, place, place_of
 from nanlab.analysis.graph_values import dead_ends, held_by, read_before
 from nanlab.operators import having
-from nanlab.trace.recording import DTYPE, FLAGS, LINE, MODULE, NOGRAD, OP
+from nanlab.trace.recording import Op
 
 # What cut the graph; of several cuts the one named first here explains most.
 Kind = Literal[
@@ -57,10 +57,10 @@ def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:
 def _cut(flow: GraphFlow, reader: int, carrier: int, steps: int) -> Cut:
     recording = flow.recording
     at = _detached(flow, carrier, reader)
-    row = recording.row(at)
+    row = recording.op(at)
     assert row is not None
-    op, module = recording.ops.items[row[OP]], recording.modules.items[row[MODULE]]
-    file, line, source = place(recording, row[LINE])
+    op, module = row.name, row.module
+    file, line, source = place(recording, row.place)
     kind = _kind(flow, row, carrier, source)
     return Cut(kind, at, op, module, file, line, source, carrier, True, steps)
 
@@ -70,8 +70,8 @@ def _detached(flow: GraphFlow, carrier: int, reader: int) -> int:
 
     A detached tensor is an alias, so that the edge of its reader does not name the row of ``detach``.
     """
-    row = flow.recording.row(reader)
-    if row is not None and row[FLAGS] & NOGRAD:
+    row = flow.recording.op(reader)
+    if row is not None and row.without_grad:
         return reader
     for position in range(reader - 1, max(carrier, flow.recording.chunk_of(reader).start - 1), -1):
         if flow.op(position) == "detach" and carrier in flow.recording.parents(position):
@@ -79,15 +79,15 @@ def _detached(flow: GraphFlow, carrier: int, reader: int) -> int:
     return reader
 
 
-def _kind(flow: GraphFlow, row: tuple[int, ...], carrier: int, source: str) -> Kind:
-    op = flow.recording.ops.items[row[OP]].rstrip("_")
+def _kind(flow: GraphFlow, row: Op, carrier: int, source: str) -> Kind:
+    op = row.name.rstrip("_")
     if op == "detach":
         return _kind_of_detach(source)
-    if row[FLAGS] & NOGRAD:
+    if row.without_grad:
         return "no-grad"
     if op in _COMPARISONS:
         return "comparison"
-    dtype = flow.recording.dtypes.items[row[DTYPE]]
+    dtype = row.dtype
     whole = not (dtype.is_floating_point or dtype.is_complex)
     if op in _CHOICES and whole:
         return "index"
@@ -119,8 +119,8 @@ def _literal(flow: GraphFlow, number: int, steps: int) -> Cut:
     held = held_by(flow, number, ends)
     read = read_before(flow, position, held or ends)
     arrays = [end for end in held or ends if flow.op(end) == "detach"]
-    row = recording.row(position)
-    module = recording.modules.items[row[MODULE]] if row is not None else ""
+    row = recording.op(position)
+    module = row.module if row is not None else ""
     spot = place_of(recording, position)
     if read is not None:
         return Cut("number", position, "item", module, *place(recording, read[1]), read[0], True, steps)

@@ -6,15 +6,15 @@ import linecache
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
-from nanlab.trace.recording import FLAGS, FORWARD, INPLACE, LINE, NODE, NOGRAD, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import FORWARD, OPTIMIZER, Recording
 
 MOST_ROWS = 100_000  # rows that are walked over
 
 
 def place_of(recording: Recording, position: int) -> tuple[str, int, str]:
     """(file, line, source text) of a row."""
-    row = recording.row(position) if position >= 0 else None
-    return ("", 0, "") if row is None else place(recording, row[LINE])
+    row = recording.op(position)
+    return ("", 0, "") if row is None else place(recording, row.place)
 
 
 def place(recording: Recording, number: int) -> tuple[str, int, str]:
@@ -48,11 +48,11 @@ class GraphFlow:
         if position < 0:
             source = self.recording.sources.get(position)
             return position in self.parameters or (source is not None and source.kind == "parameter")
-        row = self.recording.row(position)
+        row = self.recording.op(position)
         if row is None or position in self.parameters:
             return position in self.parameters
-        in_place = bool(row[FLAGS] & INPLACE)
-        if row[PHASE] == OPTIMIZER:
+        in_place = bool(row.inplace)
+        if row.phase == OPTIMIZER:
             return in_place
         # A tensor that was computed and then asked for a gradient is "owned" too, and no parameter.
         return position in self.recording.owned and (in_place or not self.recording.parents(position))
@@ -61,18 +61,18 @@ class GraphFlow:
         """Whether a row is part of a graph, or a parameter."""
         if self.is_parameter(position):
             return True
-        row = self.recording.row(position) if position >= 0 else None
-        if row is None or row[PHASE] != FORWARD:
+        row = self.recording.op(position)
+        if row is None or row.phase != FORWARD:
             return False
-        return row[NODE] >= 0 or (bool(row[FLAGS] & NOGRAD) and self._in_custom(position))
+        return row.node >= 0 or (bool(row.without_grad) and self._in_custom(position))
 
     def _in_custom(self, position: int) -> bool:
         """Whether a row without gradient is inside the forward of a torch.autograd.Function."""
         at = bisect_right(self._custom, position) - 1
         if at < 0:
             return False
-        rows = (self.recording.row(p) for p in range(self._custom[at], position))
-        return all(row is not None and row[FLAGS] & NOGRAD for row in rows)
+        rows = (self.recording.op(p) for p in range(self._custom[at], position))
+        return all(row is not None and row.without_grad for row in rows)
 
     def walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
         """(row or source, operations to the root) of what leads to it, where ``follow(parent, child)``.
@@ -98,13 +98,13 @@ class GraphFlow:
         """Whether a row carries gradient that an operation which reads it does not hand on."""
         if not self.carries(parent):
             return False
-        row = self.recording.row(child)
-        if row is None or row[PHASE] != FORWARD or not self.carries(child):
+        row = self.recording.op(child)
+        if row is None or row.phase != FORWARD or not self.carries(child):
             return True
-        made = self.recording.row(parent) if parent >= 0 and not self.is_parameter(parent) else None
-        if made is None or made[NODE] < 0 or row[NODE] not in self._live:
+        made = self.recording.op(parent) if parent >= 0 and not self.is_parameter(parent) else None
+        if made is None or made.node < 0 or row.node not in self._live:
             return False
-        return made[NODE] not in self._live
+        return made.node not in self._live
 
     def reaches_parameter(self, root: int) -> bool:
         """Whether gradient flows from ``root`` to some parameter."""
@@ -121,5 +121,5 @@ class GraphFlow:
 
     def op(self, position: int) -> str:
         """Name of a row's operation; "" for a source."""
-        row = self.recording.row(position) if position >= 0 else None
-        return "" if row is None else str(self.recording.ops.items[row[OP]])
+        row = self.recording.op(position)
+        return "" if row is None else row.name

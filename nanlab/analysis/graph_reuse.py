@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 from nanlab.trace.nodes import BackwardPass, NodeInfo
 from nanlab.trace.recording import (
-    FLAGS,
     FORWARD,
-    INPLACE,
-    LINE,
-    OP,
-    PHASE,
-    SHAPE,
-    VIEW,
     Recording,
 )
 
@@ -90,9 +83,9 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
 def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
     """The first row that erased a tensor of this shape; ``zero_`` and ``copy_`` read nothing, so no edge names it."""
     for at in range(start + 1, end):
-        row = recording.row(at)
-        written = row is not None and bool(row[FLAGS] & INPLACE) and row[PHASE] == FORWARD
-        if row is not None and written and tuple(recording.shapes.items[row[SHAPE]]) == shape:
+        row = recording.op(at)
+        written = row is not None and bool(row.inplace) and row.phase == FORWARD
+        if row is not None and written and tuple(row.shape) == shape:
             return at
     return None
 
@@ -101,14 +94,14 @@ def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
     """What an operation read and made, and every view of that, each with the operand or the result it shows."""
     family = {position: position} | {p: p for p in recording.parents(position)}
     for operand in list(family):  # the base of a view
-        row = recording.row(operand) if operand >= 0 else None
-        while operand != position and row is not None and row[FLAGS] & VIEW and recording.parents(operand):
+        row = recording.op(operand)
+        while operand != position and row is not None and row.view and recording.parents(operand):
             parent = recording.parents(operand)[0]
             family.setdefault(parent, family[operand])
-            operand, row = parent, recording.row(parent) if parent >= 0 else None
+            operand, row = parent, recording.op(parent)
     for at in range(max(0, min((p for p in family if p >= 0), default=position)), end):
-        row = recording.row(at)
-        if row is not None and row[FLAGS] & VIEW and at not in family:
+        row = recording.op(at)
+        if row is not None and row.view and at not in family:
             root = next((family[p] for p in recording.parents(at) if p in family), None)
             if root is not None:
                 family[at] = root
@@ -119,8 +112,8 @@ def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) 
     """(row, what it changed) of the in-place operations between two positions."""
     found = []
     for at in range(start + 1, end):
-        row = recording.row(at)
-        if row is None or not row[FLAGS] & INPLACE:
+        row = recording.op(at)
+        if row is None or not row.inplace:
             continue
         root = next((family[p] for p in recording.parents(at) if p in family), None)
         if root is None:
@@ -132,10 +125,10 @@ def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) 
 
 def _written_through_view(recording: Recording, position: int, family: dict[int, int]) -> int | None:
     """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that no edge names the view."""
-    row = recording.row(position)
+    row = recording.op(position)
     for before in (position - 1, position - 2):
-        view = recording.row(before) if before >= 0 else None
-        if row is not None and view is not None and before in family and view[FLAGS] & VIEW and view[LINE] == row[LINE]:
+        view = recording.op(before)
+        if row is not None and view is not None and before in family and view.view and view.place == row.place:
             return family[before]
     return None
 
@@ -144,8 +137,8 @@ def _fits(recording: Recording, position: int, root: int, shape: tuple[int, ...]
     """Whether what was written, or what it is a part of, has the shape that torch names."""
     shapes = []
     for each in (position, root):
-        row = recording.row(each) if each >= 0 else None
-        shapes.append(tuple(recording.shapes.items[row[SHAPE]]) if row is not None else recording.sources[each].shape)
+        row = recording.op(each)
+        shapes.append(tuple(row.shape) if row is not None else recording.sources[each].shape)
     return any(sorted(s) == sorted(shape) for s in shapes)
 
 
@@ -155,5 +148,5 @@ def op_of(recording: Recording, info: NodeInfo | None) -> str:
         return "an operation before the watch began"
     if info.custom:
         return "a custom autograd.Function"
-    row = recording.row(info.position)
-    return str(recording.ops.items[info.op if row is None else row[OP]])
+    row = recording.op(info.position)
+    return str(recording.ops.items[info.op]) if row is None else row.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanlab.analysis.graph_flow import MOST_ROWS, GraphFlow, place
-from nanlab.trace.recording import FLAGS, FORWARD, INPLACE, LINE, OPTIMIZER, PHASE, VIEW
+from nanlab.trace.recording import FORWARD, OPTIMIZER, Op
 
 
 def dead_ends(flow: GraphFlow, before: int) -> list[int]:
@@ -13,17 +13,17 @@ def dead_ends(flow: GraphFlow, before: int) -> list[int]:
     used = set(chunk.edge_table()[:, 1].tolist())
     ends = []
     for position in range(_since(flow, before), before):
-        row = recording.row(position)
-        if row is None or position in used or row[PHASE] != FORWARD or flow.is_parameter(position):
+        row = recording.op(position)
+        if row is None or position in used or row.phase != FORWARD or flow.is_parameter(position):
             continue
-        if row[FLAGS] & VIEW and all(flow.is_parameter(p) for p in recording.parents(position)):
+        if row.view and all(flow.is_parameter(p) for p in recording.parents(position)):
             continue
         if _detached_by_program(flow, position, row) or flow.carries(position):
             ends.append(position)
     return ends
 
 
-def _detached_by_program(flow: GraphFlow, position: int, row: tuple[int, ...]) -> bool:
+def _detached_by_program(flow: GraphFlow, position: int, row: Op) -> bool:
     """Whether a row is a ``detach`` that the program wrote.
 
     Autograd detaches what it saves, right after the operation that made it.
@@ -32,7 +32,7 @@ def _detached_by_program(flow: GraphFlow, position: int, row: tuple[int, ...]) -
     if flow.op(position) != "detach":
         return False
     parents = recording.parents(position)
-    written = any(word in place(recording, row[LINE])[2] for word in ("detach", "numpy", ".data"))
+    written = any(word in place(recording, row.place)[2] for word in ("detach", "numpy", ".data"))
     return any(flow.carries(p) for p in parents) and (written or position - 1 not in parents)
 
 
@@ -52,8 +52,8 @@ def _since(flow: GraphFlow, position: int) -> int:
     chunk = recording.chunk_of(position)
     first = max(chunk.start, position - MOST_ROWS)
     for at in range(position - 1, first - 1, -1):
-        row = recording.row(at)
-        if row is not None and row[PHASE] == OPTIMIZER and row[FLAGS] & INPLACE:
+        row = recording.op(at)
+        if row is not None and row.phase == OPTIMIZER and row.inplace:
             return at + 1
     return first
 

@@ -6,18 +6,9 @@ from typing import Literal
 
 from nanlab.operators import having
 from nanlab.trace.recording import (
-    BACKWARD,
     BORN,
-    FLAGS,
     INTENDED,
-    LINE,
-    LITERAL,
-    NODE,
-    OP,
-    PASS,
-    PHASE,
     TURNED,
-    UNINIT,
     Recording,
     Source,
 )
@@ -44,15 +35,15 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
         if source is None or any(parent in came_from for parent in source.parents):
             return None
         return _source_kind(recording, source, came_from)
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None:
         return None
     status = recording.status.get(position)
-    if row[FLAGS] & UNINIT:
+    if row.uninitialised:
         return "uninitialised"
     if status == INTENDED:
         return "parameter" if _into_parameter(recording, position, came_from) else "intended"
-    if row[FLAGS] & LITERAL and status == BORN and _wrote_nan(recording, position):
+    if row.literal and status == BORN and _wrote_nan(recording, position):
         return "data"
     if status in (BORN, TURNED):
         return "operation"
@@ -99,8 +90,8 @@ def _first_computation(recording: Recording, position: int, came_from: dict[int,
     """The first operator on the way to the symptom that computes with a value; whether it made NaN of an infinity."""
     while position in came_from and came_from[position] != position:
         position = came_from[position]
-        row = recording.row(position) if position >= 0 else None
-        name = str(recording.ops.items[row[OP]]) if row is not None else ""
+        row = recording.op(position)
+        name = row.name if row is not None else ""
         if name and name not in MOVES:
             return name, recording.status.get(position) == TURNED
     return "", False
@@ -108,9 +99,9 @@ def _first_computation(recording: Recording, position: int, came_from: dict[int,
 
 def _wrote_nan(recording: Recording, position: int) -> bool:
     """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
-    row = recording.row(position)
+    row = recording.op(position)
     stats = recording.stats(position)
-    return row is not None and recording.ops.items[row[OP]] in MOVES and bool(stats.nan)
+    return row is not None and row.name in MOVES and bool(stats.nan)
 
 
 def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
@@ -118,8 +109,8 @@ def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, K
     source = recording.sources.get(position)
     if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
         return False
-    rows = [recording.row(p) for p, _ in guilty if p >= 0]
-    return any(row is not None and recording.ops.items[row[OP]] in _SOFTMAXES for row in rows)
+    rows = [recording.op(p) for p, _ in guilty if p >= 0]
+    return any(row is not None and row.name in _SOFTMAXES for row in rows)
 
 
 def derivative_unseen(recording: Recording, number: int) -> int:
@@ -128,14 +119,14 @@ def derivative_unseen(recording: Recording, number: int) -> int:
     -1 where something else may have brought it: a Function of the program, a hook, the start of the pass.
     """
     source = recording.sources.get(number)
-    reader = recording.row(source.first) if source is not None else None
-    info = recording.nodes.get(reader[NODE]) if reader is not None and reader[PHASE] == BACKWARD else None
-    if source is None or reader is None or info is None or info.op < 0 or info.custom or info.line != reader[LINE]:
+    reader = recording.op(source.first) if source is not None else None
+    info = recording.nodes.get(reader.node) if reader is not None and reader.backward else None
+    if source is None or reader is None or info is None or info.op < 0 or info.custom or info.line != reader.place:
         return -1
     for position in range(source.first - 1, -1, -1):
-        row = recording.row(position)
-        if row is None or row[PHASE] != BACKWARD or row[PASS] != reader[PASS]:
+        row = recording.op(position)
+        if row is None or not row.backward or row.backward_pass != reader.backward_pass:
             return -1
-        if row[NODE] != reader[NODE]:
-            return position if recording.nodes.get(row[NODE]) is not None else -1
+        if row.node != reader.node:
+            return position if recording.nodes.get(row.node) is not None else -1
     return -1

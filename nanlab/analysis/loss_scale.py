@@ -15,7 +15,7 @@ from nanlab.analysis.signal_loss import signal_loss
 from nanlab.analysis.skipping import scale_of, skips_frame
 from nanlab.errors import UsageError
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, PHASE, VIEW, Recording
+from nanlab.trace.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def _activations(recording: Recording, step: int, scale: float, dtype: torch.dty
     high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
     found = []
     for position in range(max(low, 0), high):
-        row = recording.row(position)
-        if row is None or row[PHASE] != BACKWARD or row[FLAGS] & VIEW or recording.dtypes.items[row[DTYPE]] != dtype:
+        row = recording.op(position)
+        if row is None or not row.backward or row.view or row.dtype != dtype:
             continue
         stat = recording.stat_of(position)
         if stat >= 0 and any(source >= low for source, _ in recording.operands(position)):

@@ -10,16 +10,8 @@ from nanlab.analysis.training import comes_from_gradients
 from nanlab.trace.nodes import ACCUMULATES
 from nanlab.trace.recording import (
     BACKWARD,
-    CALL,
-    FLAGS,
-    LINE,
-    MODULE,
-    NODE,
-    NOGRAD,
-    OP,
     OPTIMIZER,
-    PASS,
-    PHASE,
+    Op,
     Recording,
 )
 
@@ -30,7 +22,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         return "data"
     if origin.kind in ("parameter", "buffer"):
         return "init"
-    row = recording.row(origin.position)
+    row = recording.op(origin.position)
     if row is None:
         return "forward" if origin.kind == "intended" else "data"
     if origin.kind == "uninitialised":
@@ -38,7 +30,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
             "init"
             if origin.position < recording.began or _taken_by_update(recording, origin)
             else "forward"
-            if row[MODULE] or _in_forward(recording, row[LINE])
+            if row.module or _in_forward(recording, row.place)
             else "data"
         )
     if origin.position < recording.began:  # while the program was built
@@ -46,27 +38,22 @@ def phase_of(recording: Recording, origin: Origin) -> str:
     if comes_back(recording, origin):
         return "backward"
     trained = bool(recording.passes)  # a search without gradients has no update apart from what it computes
-    if (
-        trained
-        and origin.sink.kind == "parameter"
-        and row[PHASE] != BACKWARD
-        and _by_hand(recording, origin.position, row)
-    ):
-        return "optimizer" if not _in_forward(recording, row[LINE]) else "forward"  # a layer that initialises itself
-    return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row[PHASE], "forward")
+    if trained and origin.sink.kind == "parameter" and not row.backward and _by_hand(recording, origin.position, row):
+        return "optimizer" if not _in_forward(recording, row.place) else "forward"  # a layer that initialises itself
+    return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
 
 
 def _taken_by_update(recording: Recording, origin: Origin) -> bool:
     """Whether what came from outside went into a parameter, or the state of an optimizer, by way of an update."""
-    rows = [recording.row(p) for p in origin.path if p >= 0]
+    rows = [recording.op(p) for p in origin.path if p >= 0]
     return origin.sink.kind in ("parameter", "state") and any(
-        row is not None and row[PHASE] == OPTIMIZER for row in rows
+        row is not None and row.phase == OPTIMIZER for row in rows
     )
 
 
-def _by_hand(recording: Recording, position: int, row: tuple[int, ...]) -> bool:
+def _by_hand(recording: Recording, position: int, row: Op) -> bool:
     """Whether an operation on the way to a parameter is part of an update that the program makes itself."""
-    return bool(row[FLAGS] & NOGRAD) or (row[NODE] < 0 and comes_from_gradients(recording, position))
+    return bool(row.without_grad) or (row.node < 0 and comes_from_gradients(recording, position))
 
 
 def _in_forward(recording: Recording, place: int) -> bool:
@@ -85,13 +72,9 @@ def comes_back(recording: Recording, origin: Origin) -> bool:
     """Whether a forward value harmed nothing but the gradient of its own operation, which had kept it."""
     if origin.sink.kind != "gradient" or len(origin.path) < 2:
         return False
-    born, after = recording.row(origin.position), recording.row(origin.path[1])
+    born, after = recording.op(origin.position), recording.op(origin.path[1])
     return (
-        born is not None
-        and after is not None
-        and born[PHASE] != BACKWARD
-        and after[PHASE] == BACKWARD
-        and born[NODE] == after[NODE] >= 0
+        born is not None and after is not None and not born.backward and after.backward and born.node == after.node >= 0
     )
 
 
@@ -109,28 +92,28 @@ def in_hook(recording: Recording, position: int) -> bool:
     A formula bears the line of its node, and what adds to a parameter's gradient that of the call of backward; a hook
     bears its own. Nor is it a formula where the node is that of a whole scripted function, which begins with a detach.
     """
-    row = recording.row(position) if position >= 0 else None
-    if row is None or row[PHASE] != BACKWARD:
+    row = recording.op(position)
+    if row is None or not row.backward:
         return False
-    info = recording.nodes.get(row[NODE]) if row[NODE] >= 0 else None
+    info = recording.nodes.get(row.node) if row.node >= 0 else None
     if info is not None:
         scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"  # torch.jit: has no derivative of its own
-        return info.op >= 0 and not info.custom and (info.line != row[LINE] or scripted)
-    kept = recording.kept.get(row[CALL])
-    called = recording.passes[row[PASS]].line if 0 <= row[PASS] < len(recording.passes) else row[LINE]
-    return kept is not None and kept.node_name.endswith(ACCUMULATES) and row[LINE] != called
+        return info.op >= 0 and not info.custom and (info.line != row.place or scripted)
+    kept = recording.kept.get(row.call)
+    called = recording.passes[row.backward_pass].line if 0 <= row.backward_pass < len(recording.passes) else row.place
+    return kept is not None and kept.node_name.endswith(ACCUMULATES) and row.place != called
 
 
 def operator_name(recording: Recording, position: int) -> str:
     """The operator to name: for a backward row the forward operator of its node, else its own."""
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None:
         return ""
-    if row[PHASE] == BACKWARD and row[NODE] >= 0 and not in_hook(recording, position):
-        info = recording.nodes.get(row[NODE])
+    if row.backward and row.node >= 0 and not in_hook(recording, position):
+        info = recording.nodes.get(row.node)
         if info is not None and info.op >= 0 and not info.custom:
             return str(recording.ops.items[info.op])
-        kept = recording.kept.get(row[CALL])  # a node that no forward row names, as under torch.func
+        kept = recording.kept.get(row.call)  # a node that no forward row names, as under torch.func
         if (info is None or info.op < 0) and kept is not None and (name := operator_of_node(kept.node_name)):
             return name
-    return str(recording.ops.items[row[OP]])
+    return row.name

@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from nanlab.analysis.excused import handled_by_scaler
 from nanlab.analysis.leaves import CHOICES, MOVES, Kind, derivative_unseen, hides_nothing, leaf_kind
 from nanlab.trace.recording import (
-    BACKWARD,
-    CALL,
     CARRIED,
     HEALED,
     MOST_SINKS,
-    NODE,
-    OP,
-    PASS,
-    PHASE,
     TURNED,
     Recording,
     Sink,
@@ -35,9 +29,7 @@ class Origin:
     def first_use(self, recording: Recording) -> int:
         """The first row on the path that computes with the value, rather than move it."""
         rows = [p for p in self.path if p >= 0]
-        computing = [
-            p for p in rows if (row := recording.row(p)) is not None and recording.ops.items[row[OP]] not in MOVES
-        ]
+        computing = [p for p in rows if (row := recording.op(p)) is not None and row.name not in MOVES]
         training = [p for p in computing if p >= recording.began]
         return next(iter(training or computing or rows), self.sink.step_position)
 
@@ -79,12 +71,12 @@ def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]
     """From what came as it is to the earliest row that computes with it; the way to the symptom may be shorter elsewhere."""
     moved: dict[int, list[int]] = {position: [position]}
     for here in sorted(p for p in among if p >= 0 and p != position):
-        row = recording.row(here)
+        row = recording.op(here)
         taken = next((moved[p] for p in recording.parents(here) if p in moved), None)
         if row is None or taken is None:
             continue
         moved[here] = [*taken, here]
-        if here >= recording.began and recording.ops.items[row[OP]] not in MOVES:
+        if here >= recording.began and row.name not in MOVES:
             return moved[here]
     return moved[position]
 
@@ -94,25 +86,21 @@ def _swallowed(recording: Recording, position: int) -> bool:
 
     One that the program took out itself, by ``where`` or a clamp, was known to be there: its own derivative is told.
     """
-    row = recording.row(position) if position >= 0 else None
-    if row is None or row[PHASE] != BACKWARD or recording.status.get(position) != TURNED:
+    row = recording.op(position)
+    if row is None or not row.backward or recording.status.get(position) != TURNED:
         return False
     step = recording.step_of(position)
-    healers = (recording.row(p) for p, status in recording.status.items() if status == HEALED and p >= 0)
+    healers = (recording.op(p) for p, status in recording.status.items() if status == HEALED and p >= 0)
     named = {
-        str(recording.ops.items[r[OP]]).rstrip("_")
-        for r in healers
-        if r is not None and r[PHASE] != BACKWARD and recording.step_of(r[CALL]) == step
+        r.name.rstrip("_") for r in healers if r is not None and not r.backward and recording.step_of(r.call) == step
     }
     return bool(named) and not named & CHOICES
 
 
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
     """Whether a backward row only hands on the infinity of a forward value that the loss never saw."""
-    row = recording.row(position) if position >= 0 else None
-    return (
-        kind == "operation" and row is not None and row[PHASE] == BACKWARD and recording.status.get(position) == CARRIED
-    )
+    row = recording.op(position)
+    return kind == "operation" and row is not None and row.backward and recording.status.get(position) == CARRIED
 
 
 def _time(recording: Recording, position: int) -> int:
@@ -149,13 +137,13 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
 
     What came from outside the graph (an input that is infinite) is no such value: it is bad in itself.
     """
-    row = recording.row(position)
-    if row is None or row[PHASE] != BACKWARD:
+    row = recording.op(position)
+    if row is None or not row.backward:
         return False
-    parent_row = recording.row(parent)
-    if parent_row is None or parent_row[PHASE] == BACKWARD:
+    parent_row = recording.op(parent)
+    if parent_row is None or parent_row.backward:
         return False
-    roots = recording.passes[row[PASS]].roots if 0 <= row[PASS] < len(recording.passes) else ()
+    roots = recording.passes[row.backward_pass].roots if 0 <= row.backward_pass < len(recording.passes) else ()
     if any(r in recording.bad for r in roots):  # the cheap question first: the others walk the graph
         return False
     return _born_in_graph(recording, parent) and not _from_outside(recording, parent)
@@ -167,8 +155,8 @@ def _from_outside(recording: Recording, position: int) -> bool:
     waiting = [position]
     for here in waiting:
         kind = leaf_kind(recording, here, seen)
-        row = recording.row(here) if here >= 0 else None
-        if kind is not None and kind != "intended" and (row is None or row[NODE] < 0):
+        row = recording.op(here)
+        if kind is not None and kind != "intended" and (row is None or row.node < 0):
             stats = recording.stats(here)
             return stats is None or bool(stats.nan or stats.posinf)
         for parent in recording.parents(here):
@@ -182,8 +170,8 @@ def _born_in_graph(recording: Recording, position: int) -> bool:
     """Whether a bad forward value was born in the graph; else it came with the data, before the first autograd node."""
     waiting, seen = [position], {position}
     for at in waiting:
-        row = recording.row(at) if at >= 0 else None
-        if row is not None and row[NODE] >= 0 and recording.status.get(at) != CARRIED:
+        row = recording.op(at)
+        if row is not None and row.node >= 0 and recording.status.get(at) != CARRIED:
             return True
         parents = [p for p in recording.parents(at) if p in recording.bad and p not in seen]
         seen.update(parents)
@@ -232,5 +220,5 @@ def _follows(recording: Recording, sink: Sink, told: dict[int, int]) -> bool:
 
 
 def _call(recording: Recording, position: int) -> int:
-    row = recording.row(position) if position >= 0 else None
-    return position if row is None else row[CALL]
+    row = recording.op(position)
+    return position if row is None else row.call

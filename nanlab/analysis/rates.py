@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nanlab.analysis.training import optimizer_step_at
-from nanlab.trace.recording import CALL, Recording
+from nanlab.trace.recording import Recording
 
 
 def last_finite_rate(recording: Recording, position: int) -> float | None:
@@ -27,8 +27,8 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
     The operation is run again on its operands: ``p.add_(g, alpha=-rate)``, or the decay ``p.mul_(1 - rate * decay)``.
     Of weights that it had overwritten already the largest magnitude is known, which stands for all of them.
     """
-    row, running = recording.row(position), optimizer_step_at(recording, position)
-    kept = recording.kept.get(row[CALL]) if row is not None else None
+    row, running = recording.op(position), optimizer_step_at(recording, position)
+    kept = recording.kept.get(row.call) if row is not None else None
     if kept is None or running is None:
         return False
     decay = float(dict(running.settings).get("weight_decay") or 0.0)
@@ -41,7 +41,7 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
     try:
         with torch.no_grad():
             for slot, weights in enumerate(target):
-                weights.masked_fill_(~torch.isfinite(weights), _largest(recording, row[CALL], slot))
+                weights.masked_fill_(~torch.isfinite(weights), _largest(recording, row.call, slot))
             kept.op(*args, **kwargs)
     except (RuntimeError, TypeError):
         return False

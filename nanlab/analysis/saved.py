@@ -10,7 +10,7 @@ import torch
 
 from nanlab.stats import TensorStats, summarize
 from nanlab.trace.nodes import NodeInfo
-from nanlab.trace.recording import BACKWARD, CALL, DTYPE, NODE, OP, PHASE, SHAPE, Recording
+from nanlab.trace.recording import Op, Recording
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
@@ -110,8 +110,8 @@ def _gives_all(recording: Recording, node: int, operands: int) -> bool:
 def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:
     """What the node had saved, by name; only known where one of its operations failed and its operands were kept."""
     for kept in recording.kept.values():
-        row = recording.row(kept.position)
-        if kept.node_name == name and row is not None and row[NODE] == node and row[PHASE] == BACKWARD:
+        row = recording.op(kept.position)
+        if kept.node_name == name and row is not None and row.node == node and row.backward:
             return {field: value for field, value in kept.saved.items() if isinstance(value, torch.Tensor | tuple)}
     return {}
 
@@ -135,22 +135,22 @@ def _operands(recording: Recording, info: NodeInfo) -> Iterator[ForwardTensor]:
                 origin = f"{known.kind} {known.name}".strip()
                 parts = (known.shape, known.dtype, recording.stats(source))
                 yield ForwardTensor(name, "operand", origin, source, *parts, "unknown")
-        elif (row := recording.row(source)) is not None:
+        elif (row := recording.op(source)) is not None:
             yield _of_row(recording, source, row, name, "operand")
 
 
 def _results(recording: Recording, info: NodeInfo) -> Iterator[ForwardTensor]:
     names = result_names(recording.ops.items[info.op])
     position, number = info.position, 0
-    while (row := recording.row(position)) is not None and row[CALL] == info.position:
+    while (row := recording.op(position)) is not None and row.call == info.position:
         yield _of_row(recording, position, row, names(number), "result")
         position, number = position + 1, number + 1
 
 
-def _of_row(recording: Recording, position: int, row: tuple[int, ...], name: str, kind: Kind) -> ForwardTensor:
-    dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
-    shape = tuple(recording.shapes.items[row[SHAPE]])
-    origin = recording.ops.items[row[OP]]
+def _of_row(recording: Recording, position: int, row: Op, name: str, kind: Kind) -> ForwardTensor:
+    dtype = str(row.dtype).removeprefix("torch.")
+    shape = tuple(row.shape)
+    origin = row.name
     return ForwardTensor(name, kind, origin, position, shape, dtype, recording.stats(position), "unknown")
 
 

@@ -18,7 +18,7 @@ from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, DTYPE, FLAGS, LINE, NODE, OP, PHASE, VIEW, Recording
+from nanlab.trace.recording import Recording
 
 KEPT = 1e-3  # share of the values up to which flushing is no loss
 LOW = (
@@ -94,13 +94,13 @@ class _Pass:
         started = min((p.position for p in recording.training.losses if p.position >= self.start), default=self.end)
         found = {}
         for position in range(started, self.end):
-            row = recording.row(position)
-            if row is None or row[PHASE] != BACKWARD or row[FLAGS] & VIEW:
+            row = recording.op(position)
+            if row is None or not row.backward or row.view:
                 continue
-            dtype = recording.dtypes.items[row[DTYPE]]
+            dtype = row.dtype
             gradients = [s for s, _ in recording.operands(position) if s >= started]
             if dtype in HALF_PRECISION and gradients:
-                loss = _loss(recording, position, recording.ops.items[row[OP]], dtype)
+                loss = _loss(recording, position, row.name, dtype)
                 if loss is not None and loss.share > KEPT:
                     found[position] = loss
         return found
@@ -109,8 +109,8 @@ class _Pass:
         """By which power of two the gradients could be larger without an overflow anywhere in float16."""
         recording, largest = self.recording, 0.0
         for position in range(self.start, self.end):
-            row = recording.row(position)
-            if row is not None and row[PHASE] == BACKWARD and recording.dtypes.items[row[DTYPE]] == torch.float16:
+            row = recording.op(position)
+            if row is not None and row.backward and row.dtype == torch.float16:
                 stats = recording.stats(position)
                 if stats is not None and not stats.is_finite:
                     return -1
@@ -122,7 +122,7 @@ class _Pass:
     def _is_gradient(self, position: int) -> bool:
         """Whether a row was computed from another of the backward pass, rather than from saved values alone."""
         return any(
-            (row := self.recording.row(source)) is not None and source >= self.start and row[PHASE] == BACKWARD
+            (row := self.recording.op(source)) is not None and source >= self.start and row.backward
             for source, _ in self.recording.operands(position)
         )
 
@@ -135,8 +135,8 @@ class _Pass:
         """By row of the backward pass: the losses on the way to it. Rows follow what they were computed from."""
         found: dict[int, frozenset[int]] = {}
         for position in range(min(self.losses), self.end) if self.losses else ():
-            row = self.recording.row(position)
-            if row is None or row[PHASE] != BACKWARD:
+            row = self.recording.op(position)
+            if row is None or not row.backward:
                 continue
             here = {found[p] for p in self.recording.parents(position) if p in found}
             if position in self.losses:
@@ -148,17 +148,17 @@ class _Pass:
     def told(self, loss: Flushed) -> dict[str, Any]:
         """The columns that say where a loss is and what would have kept the values."""
         recording = self.recording
-        row = recording.row(loss.position)
+        row = recording.op(loss.position)
         assert row is not None
-        info = recording.nodes.get(row[NODE])
-        file, line, source = place_text(recording, info.line if info is not None else row[LINE])
-        dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
+        info = recording.nodes.get(row.node)
+        file, line, source = place_text(recording, info.line if info is not None else row.place)
+        dtype = str(row.dtype).removeprefix("torch.")
         power = round(math.log2(self.scale)) + loss.needed
         fits = loss.needed <= self.room or dtype != "float16"
         return {
             "flushed": loss.share,
-            "op": recording.ops.items[row[OP]],
-            "node": row[NODE] if row[NODE] >= 0 else None,
+            "op": row.name,
+            "node": row.node if row.node >= 0 else None,
             "file": file,
             "line": line,
             "source": source,

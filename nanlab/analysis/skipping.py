@@ -15,7 +15,7 @@ from nanlab.analysis.training import where
 from nanlab.capture.following import place_of
 from nanlab.formats import format_of
 from nanlab.history import Place
-from nanlab.trace.recording import BACKWARD, BORN, CALL, DTYPE, OP, PHASE, Recording
+from nanlab.trace.recording import BORN, Recording
 
 FIXED_SKIPS = 3  # skipped steps in a row at one scale (or below 1) that show that no scale will be found
 MOST_SKIPS = 24  # skipped steps in a row that no calibration needs: 2**24 down to 1
@@ -112,7 +112,7 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
     low = recording.starts[step]
     high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
     births = [p for p, code in recording.status.items() if low <= p < high and code == BORN]
-    births = [p for p in births if (row := recording.row(p)) is not None and row[PHASE] == BACKWARD]
+    births = [p for p in births if (row := recording.op(p)) is not None and row.backward]
     answers = [_halvings(recording, p) for p in births]
     if not answers or not all(known_by for _, known_by in answers) or scale <= 0:
         return None, ""
@@ -124,9 +124,9 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
 
 def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
     """How often the gradients must be halved for an operation to be finite; None: no number of times helps."""
-    row = recording.row(position)
+    row = recording.op(position)
     assert row is not None
-    kept = recording.kept.get(row[CALL])
+    kept = recording.kept.get(row.call)
     operands = recording.operands(position)
     if kept is not None:
         slots = {slot for source, slot in operands if is_gradient(recording, source)}
@@ -134,9 +134,9 @@ def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]
             return None, "replay"
         return next((k for k in range(1, MOST_HALVINGS + 1) if finite_after(kept, slots, k)), None), "replay"
     stats = recording.stats(operands[0][0]) if operands else None
-    if recording.ops.items[row[OP]] != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
+    if row.name != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
         return None, ""
-    limits = format_of(recording.dtypes.items[row[DTYPE]])
+    limits = format_of(row.dtype)
     largest = max(abs(stats.min), abs(stats.max))
     return max(1, math.ceil(math.log2(largest / (limits.max * (1 + limits.ulp / 4))))), "histogram"
 

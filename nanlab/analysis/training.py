@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from nanlab.history import OptimizerStep, Place, Series
-from nanlab.trace.recording import BACKWARD, DTYPE, NODE, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 GREW, LARGE = 10.0, 5.0  # a parameter whose rms grew by this factor, and to more than this, has run away
@@ -73,13 +73,13 @@ def comes_from_gradients(recording: Recording, position: int) -> bool:
     seen, waiting = {position}, [position]
     for at in waiting:
         for source in recording.parents(at):
-            row = recording.row(source) if source >= 0 else None
+            row = recording.op(source)
             if row is None or source in seen:
                 continue
-            if row[PHASE] == BACKWARD:
+            if row.backward:
                 return True
             seen.add(source)
-            if row[NODE] < 0 and row[PHASE] != OPTIMIZER and len(seen) < MOST_VISITS:
+            if row.node < 0 and row.phase != OPTIMIZER and len(seen) < MOST_VISITS:
                 waiting.append(source)
     return False
 
@@ -103,8 +103,8 @@ def _grown(recording: Recording, position: int, grew: float, large: float) -> tu
 
 def runaway(recording: Recording, position: int) -> Runaway | None:
     """Whether the weights had been driven away by updates before a position; None if they had not."""
-    row = recording.row(position)
-    low = row is not None and recording.dtypes.items[row[DTYPE]] in (torch.float16, torch.bfloat16)
+    row = recording.op(position)
+    low = row is not None and row.dtype in (torch.float16, torch.bfloat16)
     grown = _grown(recording, position, *((GREW_LOW, LARGE_LOW) if low else (GREW, LARGE)))
     if grown is None:
         return _by_hand(recording, position)

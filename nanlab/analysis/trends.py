@@ -14,7 +14,7 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.history import Place, Series
-from nanlab.trace.recording import BACKWARD, FLAGS, NOGRAD, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 
 Array = npt.NDArray[np.float64]
 End = Literal["overflow", "underflow"]
@@ -232,11 +232,11 @@ def carried(recording: Recording, position: int) -> bool:
     """Whether a result is made of a large one of an earlier step that is no parameter: a hidden state, an average."""
     now, seen, waiting = recording.step_of(position), {position}, [position]
     for at in islice(waiting, MOST_CARRIED):
-        row = recording.row(at)
+        row = recording.op(at)
         if recording.step_of(at) < now:
             stats = recording.stats(at)
             large = stats is not None and max(abs(stats.min or 0.0), abs(stats.max or 0.0)) > 2.0**LARGE
-            if large and row is not None and row[PHASE] != OPTIMIZER and not row[FLAGS] & NOGRAD:
+            if large and row is not None and row.phase != OPTIMIZER and not row.without_grad:
                 return True
             continue
         new = [p for p in recording.parents(at) if p >= 0 and p not in seen]

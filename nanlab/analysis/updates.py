@@ -12,7 +12,7 @@ from nanlab.analysis.training import Runaway, optimizer_step_that_began
 from nanlab.capture.silent import CASTS, outputs
 from nanlab.history import SCALED, Loss, OptimizerStep, Place
 from nanlab.operators import having, with_forms
-from nanlab.trace.recording import BACKWARD, CALL, LINE, OP, OUTPUT, PHASE, SHAPE, Recording
+from nanlab.trace.recording import BACKWARD, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 ENLARGED = 2.0  # times: gradients that the program itself made larger before an update
@@ -40,23 +40,21 @@ def depends_on_gradient(recording: Recording, line: int, op: str, position: int)
 
     A sign is that of a gradient of any size, and a multiple of the weights has none in it. True where that cannot be told.
     """
-    rows = [
-        at for at, row in recording.rows() if at < position and row[LINE] == line and recording.ops.items[row[OP]] == op
-    ]
-    if not rows or (row := recording.row(rows[-1])) is None:
+    rows = [r.position for r in recording.all_ops() if r.position < position and r.place == line and r.name == op]
+    if not rows or (row := recording.op(rows[-1])) is None:
         return True
-    targets = outputs(recording, row[CALL])
-    own = [source for source, slot in recording.operands(rows[-1]) if slot % targets == row[OUTPUT]]
+    targets = outputs(recording, row.call)
+    own = [source for source, slot in recording.operands(rows[-1]) if slot % targets == row.output]
     if not own:
         return True
     seen, waiting = set(own[:1]), [s for s in own[1:] if s != own[0]]
     for at in waiting:
-        made = recording.row(at) if at >= 0 else None
+        made = recording.op(at)
         if made is None and at not in seen and at >= 0:
             return True
-        if made is None or at in seen or recording.ops.items[made[OP]] in SIGNS or len(seen) > MOST_VISITS:
+        if made is None or at in seen or made.name in SIGNS or len(seen) > MOST_VISITS:
             continue
-        if made[PHASE] == BACKWARD:
+        if made.backward:
             return True
         seen.add(at)
         waiting.extend(recording.parents(at))
@@ -139,10 +137,14 @@ def inner_updates(recording: Recording, position: int) -> InnerUpdates | None:
     """
     start = recording.starts[max(recording.step_of(position), 0)] if recording.starts else 0
     for update in _updates_before(recording, position, start):
-        row = recording.row(update)
+        row = recording.op(update)
         assert row is not None
-        alike = (row[LINE], row[OP], row[SHAPE])
-        rows = [at for at, r in recording.rows() if start <= at <= update and (r[LINE], r[OP], r[SHAPE]) == alike]
+        alike = (row.place, row.name, row.shape)
+        rows = [
+            r.position
+            for r in recording.all_ops()
+            if start <= r.position <= update and (r.place, r.name, r.shape) == alike
+        ]
         sizes = [_largest(recording, at) for at in rows]
         first = len(sizes) - 1
         while first > 0 and 0.0 < sizes[first - 1] < sizes[first]:
@@ -156,15 +158,11 @@ def _updates_before(recording: Recording, position: int, start: int) -> Iterator
     """Sums upstream of a result, the nearest first, in which a multiple of a gradient is added."""
     seen, waiting = {position}, [position]
     for at in waiting:
-        row = recording.row(at)
+        row = recording.op(at)
         if row is None or len(seen) > MOST_VISITS:
             continue
         parents = recording.parents(at)
-        if (
-            row[PHASE] != BACKWARD
-            and recording.ops.items[row[OP]] in ADDS
-            and any(_is_gradient(recording, p) for p in parents)
-        ):
+        if not row.backward and row.name in ADDS and any(_is_gradient(recording, p) for p in parents):
             yield at
             continue  # what came before belongs to earlier updates
         for parent in parents:
@@ -175,12 +173,12 @@ def _updates_before(recording: Recording, position: int, start: int) -> Iterator
 
 def _is_gradient(recording: Recording, position: int) -> bool:
     """Whether a row is one of a backward pass, or a multiple of one."""
-    row = recording.row(position) if position >= 0 else None
-    if row is None or row[PHASE] == BACKWARD:
+    row = recording.op(position)
+    if row is None or row.backward:
         return row is not None
-    linear = recording.ops.items[row[OP]] in LINEAR
-    made = [recording.row(p) for p in recording.parents(position) if p >= 0] if linear else []
-    return any(r is not None and r[PHASE] == BACKWARD for r in made)
+    linear = row.name in LINEAR
+    made = [recording.op(p) for p in recording.parents(position) if p >= 0] if linear else []
+    return any(r is not None and r.backward for r in made)
 
 
 def _largest(recording: Recording, position: int) -> float:

@@ -14,7 +14,6 @@ from nanlab.history import History
 from nanlab.operators import having, in_place, with_forms
 from nanlab.trace.recording import (
     BACKWARD,
-    CALL,
     DTYPE,
     FLAGS,
     FORWARD,
@@ -23,9 +22,7 @@ from nanlab.trace.recording import (
     OP,
     OPTIMIZER,
     OTHER,
-    OUTPUT,
     PHASE,
-    SHAPE,
     WIDTH,
     Recording,
 )
@@ -127,8 +124,8 @@ def _follow_copies(rows: StepRows, history: History) -> None:
 
 def _unscaled(recording: Recording, at: int) -> int:
     """The row or source of what was multiplied by a number, or that of the value itself."""
-    row = recording.row(at) if at >= 0 else None
-    if row is None or recording.ops.items[row[OP]] not in ("mul", "_foreach_mul"):
+    row = recording.op(at)
+    if row is None or row.name not in ("mul", "_foreach_mul"):
         return at
     own = _own(recording, at)
     return own[0] if own else at
@@ -136,11 +133,11 @@ def _unscaled(recording: Recording, at: int) -> int:
 
 def _own(recording: Recording, position: int) -> list[int]:
     """What a row was computed from; of a call on lists, the members in its place."""
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None:
         return []
-    targets = outputs(recording, row[CALL])
-    return [source for source, slot in recording.operands(position) if slot % targets == row[OUTPUT]]
+    targets = outputs(recording, row.call)
+    return [source for source, slot in recording.operands(position) if slot % targets == row.output]
 
 
 def _before(rows: StepRows, at: int) -> int | None:
@@ -149,9 +146,9 @@ def _before(rows: StepRows, at: int) -> int | None:
     for _ in range(MOST_HOPS):
         if at < rows.start:
             return at
-        row = recording.row(at)
+        row = recording.op(at)
         own = _own(recording, at)
-        if row is None or not own or recording.ops.items[row[OP]] not in SCALES:
+        if row is None or not own or row.name not in SCALES:
             return None
         at = own[0]
     return None
@@ -172,8 +169,8 @@ def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
         if at < 0:
             source = recording.sources.get(at)
             return source.name if source is not None and source.kind == "parameter" else ""
-        row, own = recording.row(at), _own(recording, at)
-        if row is None or not own or recording.ops.items[row[OP]] not in CARRIES:
+        row, own = recording.op(at), _own(recording, at)
+        if row is None or not own or row.name not in CARRIES:
             return ""
         at = own[0]
     return ""
@@ -189,7 +186,7 @@ def _is_update(recording: Recording, position: int) -> None:
 
 def _named(recording: Recording, position: int, name: str) -> int:
     """The number of an average that is new."""
-    row = recording.row(position)
+    row = recording.op(position)
     assert row is not None
-    shape = "x".join(map(str, recording.shapes.items[row[SHAPE]])) or "scalar"
+    shape = "x".join(map(str, row.shape)) or "scalar"
     return recording.new_owner(f"the average of {name} ({shape})", "buffer")

@@ -7,7 +7,7 @@ import numpy as np
 from nanlab.capture.following import StepRows
 from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
-from nanlab.trace.recording import DTYPE, FLAGS, INPLACE, LINE, OP, SHAPE, Recording
+from nanlab.trace.recording import DTYPE, FLAGS, INPLACE, OP, SHAPE, Recording
 
 ADDS = frozenset(("add", "sub"))
 
@@ -39,6 +39,6 @@ def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
 
 def _named(recording: Recording, position: int) -> int:
     """The number of a count that is new."""
-    row = recording.row(position)
+    row = recording.op(position)
     assert row is not None
-    return recording.new_owner(f"the count at line {recording.places[row[LINE]][1]}", "buffer")
+    return recording.new_owner(f"the count at line {row.line}", "buffer")

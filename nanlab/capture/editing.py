@@ -16,7 +16,7 @@ from nanlab.capture.ledger import storage_of
 from nanlab.capture.scaling import UNSCALES
 from nanlab.history import GradientEdit, History, ParameterStep, Place
 from nanlab.operators import having
-from nanlab.trace.recording import FACTOR, FLAGS, OP, OUTPUT, Recording, Sink
+from nanlab.trace.recording import Recording, Sink
 
 if TYPE_CHECKING:
     from nanlab.capture.ops import OpRecorder
@@ -69,8 +69,8 @@ def bad_moments(ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tenso
 def adds_to_last(recording: Recording, used: Sequence[int | None], last: Sequence[int | None]) -> bool:
     """Whether the gradients of an optimizer step (rows) were added to those of its last step: nobody had cleared them."""
     for now, before in zip(used, last, strict=False):
-        row = recording.row(now) if now is not None and now >= 0 and before is not None else None
-        if row is not None and recording.ops.items[row[OP]] in ("add", "add_"):
+        row = recording.op(now) if now is not None and now >= 0 and before is not None else None
+        if row is not None and row.name in ("add", "add_"):
             return before in recording.parents(now)  # type: ignore[arg-type]
     return False
 
@@ -114,15 +114,15 @@ def _way_back(recording: Recording, step: ParameterStep, factor: float) -> tuple
     scale, at, constant = 1.0, -1, False
     position = step.used
     for _ in range(MOST_HOPS):
-        row = recording.row(position)
+        row = recording.op(position)
         if row is None or position <= step.gradient:
             break
-        op, source = recording.ops.items[row[OP]], _source(recording, position, row[OUTPUT], step.gradient)
+        op, source = row.name, _source(recording, position, row.output, step.gradient)
         ratio = _ratio(recording, source, position)
         if op == UNSCALES or (op in FACTORS and factor > 2.0 and abs(ratio / factor - 1.0) < NEAR):
             scale *= _power_of_two(ratio)
         elif at < 0 and op in CLAMPS | FACTORS:
-            at, constant = position, bool(row[FLAGS] & FACTOR)
+            at, constant = position, bool(row.scaled)
         if source < 0:
             break
         position = source
@@ -132,8 +132,8 @@ def _way_back(recording: Recording, step: ParameterStep, factor: float) -> tuple
 def _source(recording: Recording, position: int, output: int, gradient: int) -> int:
     """The operand that a changed gradient was made from; -1 if it is none of the gradient's."""
     operands = recording.operands(position)
-    row = recording.row(position)
-    copied = row is not None and recording.ops.items[row[OP]] in ("copy_", "_foreach_copy_")
+    row = recording.op(position)
+    copied = row is not None and row.name in ("copy_", "_foreach_copy_")
     slots = {slot: source for source, slot in operands if source >= gradient}
     if copied and (sources := [s for slot, s in slots.items() if slot != output and s > gradient]):
         return sources[0]

@@ -11,12 +11,10 @@ from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.thinning import shrink
 from nanlab.trace.recording import (
-    BACKWARD,
     BORN,
     CALL,
     MOST_SINKS,
     NODE,
-    PHASE,
     STAT,
     TURNED,
     Chunk,
@@ -55,7 +53,7 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     recording.whole = _whole_steps(recording, led)
     wanted, nodes = _with_operands(recording, near | _rows_of(recording, recording.whole))
     live = {entry.last for entry in ledger.entries.values()}
-    calls = {row[CALL] for p in near if (row := recording.row(p)) is not None}  # a call is kept by its first result
+    calls = {row.call for p in near if (row := recording.op(p)) is not None}  # a call is kept by its first result
     evidence.drop([p for p in recording.kept if p < limit and p not in calls])
     _forget(recording, limit, wanted, live)
     _forget_sinks(recording, chunks[0].start, limit)
@@ -119,8 +117,8 @@ def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
     found: set[int] = set()
     level = set(_births(recording, wanted)[:MOST_BIRTHS])
     for position in sorted(level):
-        row = recording.row(position)
-        info = recording.nodes.get(row[NODE]) if row is not None else None
+        row = recording.op(position)
+        info = recording.nodes.get(row.node) if row is not None else None
         if info is not None:
             level.add(info.position)
     after = _readers(recording, level) if level else set()
@@ -149,9 +147,7 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
         edges, level = chunk.edge_table(), [p for p in start if chunk.start <= p < chunk.end]
         for _ in range(DEPTH_AFTER):
             calls = np.unique(edges[np.isin(edges[:, 1], level), 0]).tolist()
-            forward = [
-                c for c in calls if c not in found and (row := recording.row(c)) is not None and row[PHASE] != BACKWARD
-            ]
+            forward = [c for c in calls if c not in found and (row := recording.op(c)) is not None and not row.backward]
             found.update(forward)
             level = forward[: MOST_READERS * max(len(start), 1)]
     return found

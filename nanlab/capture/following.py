@@ -16,11 +16,9 @@ from nanlab.trace.recording import (
     FLAGS,
     LINE,
     MODULE,
-    NODE,
     OP,
     OUTPUT,
     PHASE,
-    SITE,
     STAT,
     VIEW,
     WIDTH,
@@ -76,13 +74,11 @@ class StepRows:
 
 def place_of(recording: Recording, position: int) -> Place | None:
     """Where a row is, in a form that outlives the row."""
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None:
         return None
-    dtype = str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
-    return Place(
-        position, recording.ops.items[row[OP]], row[PHASE], row[MODULE], row[NODE], row[LINE], row[SITE], dtype
-    )
+    dtype = str(row.dtype).removeprefix("torch.")
+    return Place(position, row.name, row.phase, recording.modules(row.module), row.node, row.place, row.site, dtype)
 
 
 def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
@@ -126,8 +122,8 @@ def _parents(recording: Recording, position: int, column_at: dict[int, int]) -> 
     found = []
     for source, _ in recording.own_operands(position):
         for _ in range(8):
-            row = recording.row(source) if source >= 0 else None
-            if row is None or not row[FLAGS] & VIEW:
+            row = recording.op(source)
+            if row is None or not row.view:
                 break
             source = next((p for p, _ in recording.operands(source)), -1)
         if source in column_at:

@@ -13,7 +13,7 @@ import torch
 from nanlab.errors import NanlabError
 from nanlab.operators import having
 from nanlab.trace.failure import BadIndices
-from nanlab.trace.recording import OP, Recording
+from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
     from nanlab.capture.ops import OpRecorder
@@ -223,11 +223,11 @@ def known_range(recording: Recording, position: int) -> tuple[float, float] | No
         if stat >= 0 and not _on_device(recording, stat):
             stats = recording.stats(position)
             return None if stats is None or stats.min is None else (stats.min, stats.max)
-        row = recording.row(position) if position >= 0 else None
+        row = recording.op(position)
         parents = recording.parents(position)
-        if row is None or not parents or recording.ops.items[row[OP]] not in _NARROWS:
+        if row is None or not parents or row.name not in _NARROWS:
             return None
-        position = parents[-1] if recording.ops.items[row[OP]] == "copy_" else parents[0]
+        position = parents[-1] if row.name == "copy_" else parents[0]
     return None
 
 

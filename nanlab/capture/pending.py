@@ -17,7 +17,7 @@ from nanlab.capture.holding import Holding
 from nanlab.capture.waiting import Waiting, emptied, held
 from nanlab.stats._early import Courier, Letter, courier_of
 from nanlab.stats._memory import unobserved
-from nanlab.trace.recording import FLAGS, UNINIT, Recording, Source
+from nanlab.trace.recording import Recording, Source
 
 Tensor = torch.Tensor
 CALLS = 64  # operations that share a letter
@@ -214,8 +214,8 @@ class Pending:
         if source.kind != "snapshot":
             return
         chosen = tuple(p for p in parents if p in recording.bad)
-        row = recording.row(parents[0]) if parents[0] >= 0 else None
-        if not chosen and row is not None and row[FLAGS] & UNINIT:
+        row = recording.op(parents[0]) if parents[0] >= 0 else None
+        if not chosen and row is not None and row.uninitialised:
             chosen = parents
             if source.number in recording.bad:
                 recording.bad.add(parents[0])

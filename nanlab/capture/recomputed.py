@@ -12,7 +12,7 @@ from nanlab.capture.calls import saved_names, tensors_of
 from nanlab.capture.ledger import storage_of
 from nanlab.operators import having
 from nanlab.stats._memory import is_wrapper
-from nanlab.trace.recording import LINE, OP, OUTPUT, Recording
+from nanlab.trace.recording import Op, Recording
 
 MOST = 64 << 20  # bytes held; of what is older, the derivative comes later
 LATEST = 16  # results held whatever made them: the last operation of a checkpoint does not run again, its operands do
@@ -92,10 +92,10 @@ class Recomputed:
 
     def _made_again(self, position: int) -> Tensor | None:
         """The recomputed result of a row of the forward pass."""
-        row = self.recording.row(position) if position >= 0 else None
+        row = self.recording.op(position)
         for again, tensor in reversed(self._results) if row is not None else ():
-            other = self.recording.row(again)
-            if row is not None and other is not None and all(row[f] == other[f] for f in (LINE, OP, OUTPUT)):
+            other = self.recording.op(again)
+            if row is not None and other is not None and _alike(row, other):
                 return tensor if self._same(again, position) else None
         return None
 
@@ -120,3 +120,8 @@ def _storage_bytes(tensors: list[Tensor]) -> int:
 def _odd(value: Any) -> bool:
     """Whether a value cannot be held: lists of tensors, wrappers of torch.func."""
     return isinstance(value, (list, tuple)) or (isinstance(value, Tensor) and is_wrapper(value))
+
+
+def _alike(one: Op, other: Op) -> bool:
+    """Whether two results are the same output of the same operator of one line."""
+    return (one.place, one.name, one.output) == (other.place, other.name, other.output)

@@ -7,7 +7,7 @@ import re
 import torch
 
 from nanlab.trace.failure import Failure
-from nanlab.trace.recording import BACKWARD, DTYPE, PHASE, Recording, Sink
+from nanlab.trace.recording import Recording, Sink
 
 NEAR = 8  # rows before the end in which the value of a test counts of which the message says nothing
 FAR = 64  # rows in which a value does that the message speaks of
@@ -35,7 +35,7 @@ def _interrupted_gradient(recording: Recording, error: BaseException) -> bool:
     """Anomaly detection stops before the NaN reaches a parameter: the last bad row is the symptom then."""
     if "nan values in its" not in str(error):
         return False
-    bad = [p for p in recording.bad if p >= 0 and (row := recording.row(p)) is not None and row[PHASE] == BACKWARD]
+    bad = [p for p in recording.bad if p >= 0 and (row := recording.op(p)) is not None and row.backward]
     if bad:
         recording.sinks.append(Sink("gradient", max(bad), recording.end - 1))
     return True
@@ -72,8 +72,8 @@ def _looked_at(recording: Recording, said: bool) -> int | None:
     at, read = recording.escapes.last_read
     if read in recording.bad and at >= (first if said else recording.end):
         return read
-    last = recording.row(recording.end - 1) if recording.end > first else None
-    if not said and (last is None or recording.dtypes.items[last[DTYPE]] is not torch.bool):
+    last = recording.op(recording.end - 1) if recording.end > first else None
+    if not said and (last is None or last.dtype is not torch.bool):
         return None
     for position in range(recording.end - 1, first - 1, -1):
         bad = [p for p in recording.parents(position) if p in recording.bad]

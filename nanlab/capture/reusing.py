@@ -68,6 +68,6 @@ def _dtype_of(recording: Recording, number: int) -> Any:
     if number >= chunk.start:
         return recording.dtypes.items[chunk.meta[(number - chunk.start) * WIDTH + DTYPE]]
     if number >= 0:
-        row = recording.row(number)
-        return recording.dtypes.items[row[DTYPE]] if row is not None else None
+        row = recording.op(number)
+        return row.dtype if row is not None else None
     return getattr(torch, recording.sources[number].dtype, None)

@@ -11,7 +11,7 @@ import numpy as np
 from nanlab.capture.following import StepRows, place_of
 from nanlab.history import SCALED, History, Misuse, ParameterStep
 from nanlab.operators import in_place, with_forms
-from nanlab.trace.recording import BACKWARD, FLAGS, INPLACE, OP, OUTPUT, PHASE, Recording, Sink
+from nanlab.trace.recording import Op, Recording, Sink
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
 _HARMLESS = in_place(with_forms("zero", "copy", lists=True) | with_forms("add", lists=True)) | {
@@ -20,9 +20,9 @@ _HARMLESS = in_place(with_forms("zero", "copy", lists=True) | with_forms("add", 
 MOST_HOPS = 16
 
 
-def _written_in_place(recording: Recording, position: int) -> tuple[int, ...] | None:
-    row = recording.row(position) if position >= 0 else None
-    return row if row is not None and row[FLAGS] & INPLACE and row[PHASE] != BACKWARD else None
+def _written_in_place(recording: Recording, position: int) -> Op | None:
+    row = recording.op(position)
+    return row if row is not None and row.inplace and not row.backward else None
 
 
 def _rms(recording: Recording, position: int) -> float:
@@ -34,9 +34,9 @@ def changed_before_unscale(recording: Recording, history: History, position: int
     """The row that changed a gradient between the backward pass and the unscaling at ``position``, -1 if none did."""
     for gradient, _ in recording.operands(position):
         row = _written_in_place(recording, gradient)
-        if row is None or recording.ops.items[row[OP]] in _HARMLESS:
+        if row is None or row.name in _HARMLESS:
             continue
-        before = next((p for p, slot in recording.operands(gradient) if slot == row[OUTPUT]), None)
+        before = next((p for p, slot in recording.operands(gradient) if slot == row.output), None)
         ratio = _rms(recording, before) / max(_rms(recording, gradient), 1e-300) if before is not None else 1.0
         if ratio <= 1.01:
             continue
@@ -56,9 +56,9 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
         row = _written_in_place(recording, position)
         if row is None:
             return True  # computed anew: not ours to judge
-        if recording.ops.items[row[OP]] == UNSCALES:
+        if row.name == UNSCALES:
             return True
-        position = next((p for p, slot in recording.operands(position) if slot == row[OUTPUT]), gradient)
+        position = next((p for p, slot in recording.operands(position) if slot == row.output), gradient)
     before, after = _rms(recording, gradient), _rms(recording, used)
     return not before or after <= before / scale**0.5
 
@@ -67,13 +67,13 @@ def _was_unscaled(recording: Recording, gradient: int) -> bool:
     """Whether a scaler had divided its scale out of what a backward pass then added to."""
     position: int | None = gradient
     for _ in range(MOST_HOPS):
-        row = recording.row(position) if position is not None and position >= 0 else None
-        if row is None or not row[FLAGS] & INPLACE:
+        row = recording.op(position) if position is not None and position >= 0 else None
+        if row is None or not row.inplace:
             return False
-        if recording.ops.items[row[OP]] == UNSCALES:
+        if row.name == UNSCALES:
             return True
         assert position is not None
-        position = next((p for p, slot in recording.operands(position) if slot == row[OUTPUT]), None)
+        position = next((p for p, slot in recording.operands(position) if slot == row.output), None)
     return False
 
 
@@ -97,8 +97,8 @@ def note_factors(rows: StepRows, history: History) -> None:
 
 def _multiplied(recording: Recording, root: int) -> int:
     """The operand that a product was made from; the root itself if it is no product."""
-    row = recording.row(root) if root >= 0 else None
-    if row is None or recording.ops.items[row[OP]] not in ("mul", "div"):
+    row = recording.op(root)
+    if row is None or row.name not in ("mul", "div"):
         return root
     return next((p for p, slot in recording.operands(root) if slot == 0), root)
 
@@ -161,12 +161,12 @@ def note_unscaled_parts(rows: StepRows, history: History) -> None:
 
 def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
     """The loss scale that only one term of a sum bears; 0 if there is none."""
-    row = recording.row(root) if root >= 0 else None
-    if row is None or depth == 0 or recording.ops.items[row[OP]] not in ("add", "sub"):
+    row = recording.op(root)
+    if row is None or depth == 0 or row.name not in ("add", "sub"):
         return 0.0
     for term, _ in recording.operands(root):
-        made = recording.row(term) if term >= 0 else None
-        if made is not None and recording.ops.items[made[OP]] == "mul" and (scale := _scalar_factor(recording, term)):
+        made = recording.op(term)
+        if made is not None and made.name == "mul" and (scale := _scalar_factor(recording, term)):
             return scale
         if scale := _scaled_term(recording, term, depth - 1):
             return scale

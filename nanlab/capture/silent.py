@@ -16,16 +16,11 @@ from nanlab.stats import TensorStats
 from nanlab.trace.recording import (
     BACKWARD,
     BORN,
-    CALL,
     DTYPE,
-    FACTOR,
-    FLAGS,
     FORWARD,
-    INPLACE,
     NODE,
     OP,
     OPTIMIZER,
-    OUTPUT,
     PHASE,
     SHAPE,
     Recording,
@@ -60,11 +55,11 @@ def lost_values(rows: StepRows) -> list[int]:
 
 def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> bool:
     """Whether a sum of squares in a narrow dtype is zero throughout though what was squared is not."""
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None or dtype not in (torch.float16, torch.bfloat16):
         return False
-    targets = outputs(recording, row[CALL])
-    own = [recording.stats(source) for source, slot in recording.operands(position) if slot % targets == row[OUTPUT]]
+    targets = outputs(recording, row.call)
+    own = [recording.stats(source) for source, slot in recording.operands(position) if slot % targets == row.output]
     return len(own) > 1 and all(s is not None and s.is_finite and s.zero < s.numel for s in own[1:])
 
 
@@ -85,8 +80,8 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
     if op in CASTS:
         return True
     if len(operands) < 2:
-        row = recording.row(position)
-        return row is not None and bool(row[FLAGS] & FACTOR)
+        row = recording.op(position)
+        return row is not None and bool(row.scaled)
     limit = format_of(dtype).rounds_to_zero
     if op in PAIRS and _pair_lost(op, operands[-2:], recording.stats(position).numel, limit):
         return True
@@ -117,8 +112,8 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
 
 def overflow_below(recording: Recording, position: int) -> int:
     """The row whose overflow in half precision made every divisor of a quotient infinite; -1 where that is not so."""
-    row, read = recording.row(position), recording.operands(position)
-    if row is None or not read or len(read) != (1 if recording.ops.items[row[OP]] in INVERSES else 2):
+    row, read = recording.op(position), recording.operands(position)
+    if row is None or not read or len(read) != (1 if row.name in INVERSES else 2):
         return -1
     above = recording.stats(read[0][0]) if len(read) == 2 else None
     if len(read) == 2 and (above is None or not above.is_finite or above.zero == above.numel):
@@ -128,9 +123,9 @@ def overflow_below(recording: Recording, position: int) -> int:
         return -1
     at = read[-1][0]
     for _ in range(MOST_VISITS):
-        row = recording.row(at) if at >= 0 else None
+        row = recording.op(at)
         if row is None or recording.status.get(at) == BORN:
-            low = row is not None and recording.dtypes.items[row[DTYPE]] in (torch.float16, torch.bfloat16)
+            low = row is not None and row.dtype in (torch.float16, torch.bfloat16)
             return at if low else -1
         at = next((p for p in recording.parents(at) if p in recording.bad), -1)
     return -1
@@ -183,7 +178,7 @@ def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     recording, row = rows.recording, rows.meta[position - rows.start]
     read = [source for source, _ in recording.operands(position)]
     several = recording.stats(position).numel >= SEVERAL and len(set(read)) == len(read)
-    return bool(several and row[PHASE] == FORWARD and row[NODE] in differentiated)
+    return bool(several and row.phase == FORWARD and row.node in differentiated)
 
 
 def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
@@ -208,11 +203,11 @@ def _overwritten(recording: Recording, lost: set[int], gradients: dict[int, int]
 
 def _replaced(recording: Recording, position: int) -> int | None:
     """The row that an operation in place wrote over; None where it is none."""
-    row = recording.row(position) if position >= 0 else None
-    if row is None or not row[FLAGS] & INPLACE:
+    row = recording.op(position)
+    if row is None or not row.inplace:
         return None
-    targets = outputs(recording, row[CALL])
-    return next((s for s, slot in recording.operands(position) if slot % targets == row[OUTPUT]), None)
+    targets = outputs(recording, row.call)
+    return next((s for s, slot in recording.operands(position) if slot % targets == row.output), None)
 
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
@@ -229,8 +224,8 @@ def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
 
 def _note(rows: StepRows, history: History, position: int, cost: str, name: str) -> None:
     recording, end = rows.recording, rows.start + len(rows)
-    row = recording.row(position)
-    quotient = row is not None and recording.ops.items[row[OP]] in QUOTIENTS | INVERSES
+    row = recording.op(position)
+    quotient = row is not None and row.name in QUOTIENTS | INVERSES
     origin = overflow_below(recording, position) if quotient else -1
     place = place_of(recording, position if origin < 0 else origin)
     assert place is not None
@@ -253,10 +248,10 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
     """Whether a program computed a row from gradients, between the backward pass and the update."""
     recording, seen, waiting = rows.recording, {position}, [position]
     for at in waiting:
-        row = recording.row(at)
-        if row is not None and row[PHASE] == BACKWARD:
+        row = recording.op(at)
+        if row is not None and row.backward:
             return at != position
-        if row is None or row[NODE] >= 0 or len(seen) > MOST_VISITS:
+        if row is None or row.node >= 0 or len(seen) > MOST_VISITS:
             continue
         new = {p for p in recording.parents(at) if p >= rows.start} - seen
         seen |= new
@@ -267,6 +262,6 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
 def outputs(recording: Recording, call: int) -> int:
     """How many tensors a call wrote."""
     count = 1
-    while (row := recording.row(call + count)) is not None and row[CALL] == call:
+    while (row := recording.op(call + count)) is not None and row.call == call:
         count += 1
     return count

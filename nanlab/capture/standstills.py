@@ -17,7 +17,7 @@ from nanlab.history import History, ParameterStep, Standstill
 from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import CALL, DTYPE, FLAGS, INPLACE, LINE, OP, OUTPUT, Recording
+from nanlab.trace.recording import Recording
 
 # Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
 ADDS = in_place(having("updates", lists=True))
@@ -63,8 +63,8 @@ def _noise(
     largest: dict[str, float] = {}
     for module, size in zip(modules, np.nan_to_num(sizes).tolist(), strict=True):
         largest[module] = max(largest.get(module, 0.0), size)
-    rows = [recording.row(s.used) for s in stepped]  # type: ignore[arg-type]
-    dtypes = [recording.dtypes.items[row[DTYPE]] if row is not None else None for row in rows]
+    rows = [recording.op(s.used) for s in stepped]  # type: ignore[arg-type]
+    dtypes = [row.dtype if row is not None else None for row in rows]
     ulps = [format_of(d).ulp if d in HALF_PRECISION else 0.0 for d in dtypes]
     return np.array([ulp * largest[module] for ulp, module in zip(ulps, modules, strict=True)], np.float64)
 
@@ -76,8 +76,8 @@ def _note_rounded(
     recording = rows.recording
     updated = {s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr}
     for owner, position in written:
-        row = recording.row(position)
-        if owner not in updated or row is None or recording.ops.items[row[OP]] != "copy_":
+        row = recording.op(position)
+        if owner not in updated or row is None or row.name != "copy_":
             continue
         narrow = _rounded_from(recording, position, updated[owner])
         before = next(iter(recording.operands(updated[owner])), None)
@@ -92,10 +92,10 @@ def _rounded_from(recording: Recording, position: int, value: int) -> str:
     """The dtype narrower than float32 through which a copy of a row was made; "" if it was not."""
     at, narrow = recording.operands(position)[-1][0], ""
     for _ in range(MOST_HOPS):
-        row = recording.row(at) if at >= 0 else None
-        if at == value or row is None or recording.ops.items[row[OP]].rstrip("_") not in KEEPS | CASTS | {"div"}:
+        row = recording.op(at)
+        if at == value or row is None or row.name.rstrip("_") not in KEEPS | CASTS | {"div"}:
             break
-        dtype = recording.dtypes.items[row[DTYPE]]
+        dtype = row.dtype
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize < 4:
             narrow = str(dtype).removeprefix("torch.")
         at = recording.operands(at)[0][0]
@@ -133,22 +133,22 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
 
     Two tensors count as the same if all their numbers agree to the bit, mean and mean square among them.
     """
-    row = recording.row(position)
+    row = recording.op(position)
     if row is None:
         return None
-    if not row[FLAGS] & INPLACE:  # a count or an average that is made anew
+    if not row.inplace:  # a count or an average that is made anew
         if _is_counter(recording, position):
             return bool(recording.stats(position) == recording.stats(recording.operands(position)[0][0]))
         return stands_still(recording, position)
-    dtype, op = recording.dtypes.items[row[DTYPE]], recording.ops.items[row[OP]]
+    dtype, op = row.dtype, row.name
     if dtype == torch.float32 and _is_counter(recording, position):
         return _full_count(recording, position)
     if dtype not in HALF_PRECISION or op not in ADDS:
         found = _blended(recording, position) if op == "copy_" else None
         back = op == "copy_" and found is None and dtype in HALF_PRECISION
         return _written_back(recording, position, start) if back else found
-    operands, targets = recording.operands(position), outputs(recording, row[CALL])
-    before = [recording.stats(s) for s, slot in operands if slot % targets == row[OUTPUT]]
+    operands, targets = recording.operands(position), outputs(recording, row.call)
+    before = [recording.stats(s) for s, slot in operands if slot % targets == row.output]
     after = recording.stats(position)
     if any(s is None for s in before) or not all(s.is_finite for s in before):
         return None
@@ -167,9 +167,9 @@ def _blended(recording: Recording, position: int) -> bool | None:
     """The same for a blend that is copied back, ``t.copy_(a * t + b * p)``, of different tensors."""
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
-    row = recording.row(made[0][0]) if made and made[0][0] >= 0 else None
-    low = row is not None and recording.dtypes.items[row[DTYPE]] in HALF_PRECISION
-    if row is None or not low or after is None or recording.ops.items[row[OP]] not in BLENDS:
+    row = recording.op(made[0][0]) if made and made[0][0] >= 0 else None
+    low = row is not None and row.dtype in HALF_PRECISION
+    if row is None or not low or after is None or row.name not in BLENDS:
         return None
     whole = [(_unscaled(recording, part), recording.stats(part)) for part, _ in recording.operands(made[0][0])]
     if len(whole) != 2 or any(of is None or part is None or part.zero == part.numel for of, part in whole):
@@ -185,11 +185,11 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
     """
     at, added, widened = recording.operands(position)[-1][0], False, False
     for _ in range(MOST_HOPS):
-        row = recording.row(at) if at >= start else None
-        if row is None or recording.dtypes.items[row[DTYPE]] in HALF_PRECISION:
+        row = recording.op(at) if at >= start else None
+        if row is None or row.dtype in HALF_PRECISION:
             break
-        op, targets = recording.ops.items[row[OP]].removeprefix("_foreach_").rstrip("_"), outputs(recording, row[CALL])
-        own = [source for source, slot in recording.operands(at) if slot % targets == row[OUTPUT]]
+        op, targets = row.name.removeprefix("_foreach_").rstrip("_"), outputs(recording, row.call)
+        own = [source for source, slot in recording.operands(at) if slot % targets == row.output]
         widened = op in ("_to_copy", "copy")
         if op in SUMS and len(own) > 1:
             change = recording.stats(own[1])
@@ -205,16 +205,16 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
 
 def _unscaled(recording: Recording, part: int) -> TensorStats | None:
     """The statistics of what was multiplied by a number, or of the part itself."""
-    row = recording.row(part) if part >= 0 else None
-    factor = row is not None and recording.ops.items[row[OP]] == "mul"
+    row = recording.op(part)
+    factor = row is not None and row.name == "mul"
     found: TensorStats | None = recording.stats(recording.operands(part)[0][0] if factor else part)
     return found
 
 
 def _is_counter(recording: Recording, position: int) -> bool:
     """Whether a Python number was added to a single number."""
-    row = recording.row(position)
-    if row is None or recording.ops.items[row[OP]] not in COUNTS or len(recording.operands(position)) != 1:
+    row = recording.op(position)
+    if row is None or row.name not in COUNTS or len(recording.operands(position)) != 1:
         return False
     stats = recording.stats(position)
     return stats is not None and bool(stats.numel == 1)
@@ -230,20 +230,20 @@ def _full_count(recording: Recording, position: int) -> bool | None:
 
 def _vanished_factor(recording: Recording, position: int) -> str:
     """The narrow dtype in which a difference such as 1 - decay is exactly zero, and with it all that an update adds; "" if none is."""
-    row = recording.row(position)
-    if row is None or recording.ops.items[row[OP]] not in ADDS or len(operands := recording.operands(position)) < 2:
+    row = recording.op(position)
+    if row is None or row.name not in ADDS or len(operands := recording.operands(position)) < 2:
         return ""
     added, factors = recording.stats(operands[1][0]), operands[2:]  # of lerp_: the weight
     if added is not None and added.zero == added.numel:
         factors = recording.operands(operands[1][0])
     for source, _ in factors:
-        factor, made = recording.stats(source), recording.row(source) if source >= 0 else None
-        if made is not None and recording.ops.items[made[OP]] in CASTS:
-            made = next((recording.row(s) for s, _ in recording.operands(source) if s >= 0), None)
+        factor, made = recording.stats(source), recording.op(source)
+        if made is not None and made.name in CASTS:
+            made = next((recording.op(s) for s, _ in recording.operands(source) if s >= 0), None)
         if made is None or factor is None or factor.numel != 1 or not factor.zero:
             continue
-        dtype = recording.dtypes.items[made[DTYPE]]
-        if recording.ops.items[made[OP]] in ("sub", "rsub") and dtype in HALF_PRECISION:
+        dtype = made.dtype
+        if made.name in ("sub", "rsub") and dtype in HALF_PRECISION:
             return str(dtype).removeprefix("torch.")
     return ""
 
@@ -253,7 +253,7 @@ def _known(
 ) -> Standstill:
     """What is known of the updates of a parameter by one operation of one line."""
     recording, row = rows.recording, rows.meta[position - rows.start]
-    key = (owner, recording.ops.items[row[OP]], int(row[LINE]))
+    key = (owner, row.name, int(row.place))
     known = history.standstills.get(key)
     if known is None:
         place, value = place_of(recording, position), recording.stats(position)
@@ -275,9 +275,9 @@ def _count(rows: StepRows, known: Standstill, position: int, still: bool, gradie
 
 def _added_rms(recording: Recording, position: int) -> float:
     """The rms of the second operand of an update; 0 where there is none."""
-    row = recording.row(position)
-    targets = outputs(recording, row[CALL]) if row is not None else 1
-    own = [s for s, slot in recording.operands(position) if row is not None and slot % targets == row[OUTPUT]]
+    row = recording.op(position)
+    targets = outputs(recording, row.call) if row is not None else 1
+    own = [s for s, slot in recording.operands(position) if row is not None and slot % targets == row.output]
     stats = recording.stats(own[1]) if len(own) > 1 else None
     return (stats.rms or 0.0) if stats is not None and stats.is_finite else 0.0
 

@@ -19,7 +19,7 @@ from nanlab.capture.scaling import changed_before_unscale
 from nanlab.capture.steps import StepClock
 from nanlab.capture.threads import is_watched
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
-from nanlab.trace.recording import OP, Sink
+from nanlab.trace.recording import Sink
 
 # Bytes of parameters copied before an optimizer step to measure the update; above this there is none.
 COPY_LIMIT = 1 << 30
@@ -236,8 +236,8 @@ class TrainingRecorder:
         settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
         line, site = ops.lines.here(sys._getframe(1))
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
-        row = recording.row(ops.source(parameters[0])) if parameters else None
-        writer = recording.ops.items[row[OP]] if row is not None else ""
+        row = recording.op(ops.source(parameters[0])) if parameters else None
+        writer = row.name if row is not None else ""
         left, self._used[number] = adds_to_last(recording, used, self._used.get(number, ())), used
         self.history.optimizer_steps.append(
             OptimizerStep(

@@ -18,16 +18,13 @@ from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
 from nanlab.trace import Trace
 from nanlab.trace.recording import (
-    BACKWARD,
-    CALL,
-    DTYPE,
     FLAGS,
     FORWARD,
-    NODE,
     PHASE,
     SHAPE,
     VIEW,
     Kept,
+    Op,
 )
 
 Tensor = torch.Tensor
@@ -61,15 +58,15 @@ class Fault(Neighbourhood):
         self.position = origin.position
 
     @cached_property
-    def row(self) -> tuple[int, ...] | None:
-        return self.recording.row(self.position) if self.position >= 0 else None
+    def row(self) -> Op | None:
+        return self.recording.op(self.position)
 
     @cached_property
     def kept(self) -> Kept | None:
         """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved; of a call on lists the bad member."""
         if self.row is None:
             return None
-        return on_host(self.recording.kept.get(self.row[CALL]), self.position - self.row[CALL])
+        return on_host(self.recording.kept.get(self.row.call), self.position - self.row.call)
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -78,7 +75,7 @@ class Fault(Neighbourhood):
     @cached_property
     def backward(self) -> bool:
         """Whether it is a derivative that failed; what a hook computes in the backward pass is none."""
-        return self.row is not None and self.row[PHASE] == BACKWARD and not in_hook(self.recording, self.position)
+        return self.row is not None and self.row.backward and not in_hook(self.recording, self.position)
 
     @cached_property
     def name(self) -> str:
@@ -93,7 +90,7 @@ class Fault(Neighbourhood):
         node = self.kept.node_name if self.kept else ""
         if name := operator_of_node(node):
             return name
-        info = self.recording.nodes.get(self.row[NODE])
+        info = self.recording.nodes.get(self.row.node)
         return str(self.recording.ops.items[info.op]).rstrip("_") if info is not None and info.op >= 0 else self.name
 
     @property
@@ -101,7 +98,7 @@ class Fault(Neighbourhood):
         """The row of the forward operation; the fault's own in the forward pass; -1 if it is gone."""
         if not self.backward or self.row is None:
             return self.position
-        info = self.recording.nodes.get(self.row[NODE])
+        info = self.recording.nodes.get(self.row.node)
         at = info.position if info is not None else -1
         copied = self.op_at(at) == "clone" and self.parents(at) == self.parents(at + 1)
         return at + 1 if copied and self.op_at(at + 1) == self.forward else at  # in place: its operand is saved first
@@ -111,7 +108,7 @@ class Fault(Neighbourhood):
         """Whether it is the backward of a ``torch.autograd.Function`` written in Python."""
         if not self.backward or self.row is None:
             return False
-        info = self.recording.nodes.get(self.row[NODE])
+        info = self.recording.nodes.get(self.row.node)
         node = self.kept.node_name if self.kept else ""
         return bool(info is not None and info.custom) or (
             node.endswith("Backward") and not node.startswith(("Checkpoint", "torch::"))
@@ -119,7 +116,7 @@ class Fault(Neighbourhood):
 
     @cached_property
     def dtype(self) -> str:
-        return str(self.recording.dtypes.items[self.row[DTYPE]]).removeprefix("torch.") if self.row is not None else ""
+        return str(self.row.dtype).removeprefix("torch.") if self.row is not None else ""
 
     @property
     def low(self) -> bool:
@@ -155,7 +152,7 @@ class Fault(Neighbourhood):
         """The output in which the bad elements are."""
         outputs = [] if self.kept is None else [_dense(o) for o in self.kept.outputs if floating(o)]
         if self.row is not None and self.kept is not None:
-            at = self.position - self.row[CALL]
+            at = self.position - self.row.call
             if at < len(self.kept.outputs) and floating(self.kept.outputs[at]):
                 return _dense(self.kept.outputs[at])  # type: ignore[no-any-return]
         return next((o for o in outputs if bool(nonfinite(o).any())), outputs[0] if outputs else None)
@@ -216,8 +213,8 @@ class Fault(Neighbourhood):
         if not self.backward or self.row is None or self.kept is None:
             return None
         tensors = [v for v in _flat(self.kept.args) if isinstance(v, Tensor)]
-        for source, slot in self.recording.operands(self.row[CALL]):
-            if slot < len(tensors) and self.comes_from_gradient(source, self.row[NODE]):
+        for source, slot in self.recording.operands(self.row.call):
+            if slot < len(tensors) and self.comes_from_gradient(source, self.row.node):
                 return tensors[slot]
         return None
 

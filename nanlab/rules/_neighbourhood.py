@@ -9,7 +9,7 @@ from functools import cached_property
 
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, FLAGS, HEALED, INPLACE, LINE, NODE, OP, PHASE, Recording
+from nanlab.trace.recording import HEALED, Recording
 
 # Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
 THROUGH = having("hands_on", in_place=True)
@@ -33,8 +33,8 @@ class Neighbourhood(ABC):
 
     def op_at(self, position: int) -> str:
         """The operator of a row: ``div``, also where it ran in place or on lists of tensors."""
-        row = self.recording.row(position) if position >= 0 else None
-        return "" if row is None else _plain(str(self.recording.ops.items[row[OP]]))
+        row = self.recording.op(position)
+        return "" if row is None else _plain(row.name)
 
     def numel_at(self, position: int) -> int:
         """How many elements a row or source has; 0 if it is gone."""
@@ -43,10 +43,10 @@ class Neighbourhood(ABC):
 
     def text_at(self, position: int) -> str:
         """The user's line of a row; "" where it is not at hand."""
-        row = self.recording.row(position)
+        row = self.recording.op(position)
         if row is None:
             return ""
-        file, line, _ = self.recording.places[row[LINE]]
+        file, line = row.file, row.line
         return " ".join(text for _, text in self.trace.source(file, line, 0)).split("#")[0]
 
     def parents(self, position: int) -> list[int]:
@@ -57,8 +57,8 @@ class Neighbourhood(ABC):
         """The row of one operand of the forward operation; -1 if it is gone or came from outside."""
         if self.forward_position < 0:
             return -1
-        row, own = self.recording.row(self.forward_position), self.recording.own_operands(self.forward_position)
-        if row is not None and str(self.recording.ops.items[row[OP]]).startswith(ON_LISTS):
+        row, own = self.recording.op(self.forward_position), self.recording.own_operands(self.forward_position)
+        if row is not None and row.name.startswith(ON_LISTS):
             own = [(source, at) for at, (source, _) in enumerate(own)]
         return next((source for source, at in own if at == slot), -1)
 
@@ -86,8 +86,8 @@ class Neighbourhood(ABC):
         chunk = self.recording.chunk_of(position if source is None else source.first)
         edges = chunk.edge_table()
         calls = edges[edges[:, 1] == position, 0].tolist()
-        rows = [(c, self.recording.row(c)) for c in dict.fromkeys(calls)]
-        return [c for c, row in rows if row is not None and row[PHASE] != BACKWARD]
+        rows = [(c, self.recording.op(c)) for c in dict.fromkeys(calls)]
+        return [c for c, row in rows if row is not None and not row.backward]
 
     def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
         """(position, op) of what was made from the result of the forward operation, the nearest first.
@@ -131,8 +131,8 @@ class Neighbourhood(ABC):
         if source is None or position in bad or not any(part in bad for part in source.parents):
             return -1
         for at in range(source.first - 1, max(source.parents), -1):
-            row = self.recording.row(at)
-            if row is not None and row[FLAGS] & INPLACE:
+            row = self.recording.op(at)
+            if row is not None and row.inplace:
                 return at
         return -1
 
@@ -141,10 +141,10 @@ class Neighbourhood(ABC):
         waiting, seen = [position], {position}
         while waiting:
             at = waiting.pop()
-            row = self.recording.row(at) if at >= 0 else None
-            if row is None or row[PHASE] != BACKWARD:
+            row = self.recording.op(at)
+            if row is None or not row.backward:
                 continue
-            if row[NODE] != node:
+            if row.node != node:
                 return True
             waiting += [p for p in self.parents(at) if p not in seen]
             seen.update(waiting)

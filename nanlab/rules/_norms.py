@@ -5,7 +5,6 @@ from __future__ import annotations
 from nanlab.analysis.leaves import MOVES
 from nanlab.operators import having
 from nanlab.rules._neighbourhood import THROUGH, Neighbourhood
-from nanlab.trace.recording import DTYPE
 
 NORMS = having("norm")
 # Operators after which a length of zero is a number of zero still.
@@ -104,8 +103,8 @@ def _adds_no_less(around: Neighbourhood, position: int) -> bool:
 
 
 def _complex(around: Neighbourhood, position: int) -> bool:
-    row, source = around.recording.row(position) if position >= 0 else None, around.recording.sources.get(position)
-    dtype = around.recording.dtypes.items[row[DTYPE]] if row is not None else source.dtype if source is not None else ""
+    row, source = around.recording.op(position), around.recording.sources.get(position)
+    dtype = row.dtype if row is not None else source.dtype if source is not None else ""
     return "complex" in str(dtype)
 
 

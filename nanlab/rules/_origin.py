@@ -10,7 +10,7 @@ from nanlab.analysis.naming import operator_name, phase_of
 from nanlab.analysis.provenance import Origin
 from nanlab.rules._rule import Finding, Match, Rule
 from nanlab.trace import Trace
-from nanlab.trace.recording import LINE, MODULE, NODE, OP, PHASE, PHASES, Recording
+from nanlab.trace.recording import PHASES, Recording
 
 _SYMPTOMS = {"loss": "loss", "gradient": "grad", "parameter": "param", "state": "state", "output": "output"}
 
@@ -41,12 +41,12 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
 def place_of(trace: Trace, position: int) -> dict[str, Any]:
     """The fields of a Finding that follow from its row: op, node, module, file, line, source, position."""
     recording = trace.recording
-    row = recording.row(position) if position >= 0 else None
-    file, line, real = recording.places[row[LINE]] if row else ("", 0, "")
+    row = recording.op(position)
+    file, line, real = recording.places[row.place] if row else ("", 0, "")
     return {
         "op": operator_name(recording, position) if row else "",
-        "node": row[NODE] if row and row[NODE] >= 0 else None,
-        "module": recording.modules.items[row[MODULE]] if row else "",
+        "node": row.node if row and row.node >= 0 else None,
+        "module": row.module if row else "",
         "file": file,
         "line": line,
         "source": linecache.getline(real, line).strip() if line else "",
@@ -79,13 +79,13 @@ def surveyed(trace: Trace, rule: Rule, match: Match | Finding) -> Finding:
         return match
     recording = trace.recording
     position = -1 if match.position is None else match.position
-    row = recording.row(position) if position >= 0 else None
+    row = recording.op(position)
     bare = Finding(
         cause="",
         severity="note",
         title="",
         explanation="",
-        phase=PHASES[row[PHASE]] if row else "other",
+        phase=PHASES[row.phase] if row else "other",
         step=recording.step_of(max(position, 0)),
         symptom="",
         harmful=match.harmful,
@@ -101,7 +101,7 @@ def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
         stats = recording.stats(position)
         nonfinite, numel = (stats.nonfinite, stats.numel) if stats is not None else (0, 0)
         entry: dict[str, Any] = {"position": position, "nonfinite": nonfinite, "numel": numel}
-        row = recording.row(position) if position >= 0 else None
+        row = recording.op(position)
         if row is None:
             source = recording.sources.get(position)
             entry |= {
@@ -112,11 +112,11 @@ def path_rows(recording: Recording, origin: Origin) -> list[dict[str, Any]]:
                 "line": 0,
             }
         else:
-            file, line, _ = recording.places[row[LINE]]
+            file, line = row.file, row.line
             entry |= {
-                "op": recording.ops.items[row[OP]],
-                "phase": PHASES[row[PHASE]],
-                "module": recording.modules.items[row[MODULE]],
+                "op": row.name,
+                "phase": PHASES[row.phase],
+                "module": row.module,
                 "file": file,
                 "line": line,
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanlab.rules._rule import Fix
-from nanlab.trace.recording import DTYPE, FLAGS, INPLACE, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import OPTIMIZER, Recording
 
 _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 
@@ -25,7 +25,4 @@ def held_in_half(recording: Recording) -> bool:
     """Whether a parameter is held in half precision: as it was first read, or as an update left it."""
     if any(s.kind == "parameter" and "float16" in s.dtype for s in recording.sources.values()):
         return True
-    return any(
-        row[PHASE] == OPTIMIZER and row[FLAGS] & INPLACE and "float16" in str(recording.dtypes.items[row[DTYPE]])
-        for _, row in recording.rows()
-    )
+    return any(row.phase == OPTIMIZER and row.inplace and "float16" in str(row.dtype) for row in recording.all_ops())

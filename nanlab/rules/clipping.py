@@ -11,7 +11,7 @@ from nanlab.operators import having
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
-from nanlab.trace.recording import OPTIMIZER, PHASE
+from nanlab.trace.recording import OPTIMIZER
 
 _NORMS = having("norm") | {"sum", "dot"} | {"mul"}
 _REFUSE = Fix(
@@ -39,7 +39,7 @@ _REFUSE = Fix(
 )
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of them NaN or zero."""
-    if fault.row is None or fault.origin.sink.kind != "gradient" or fault.row[PHASE] != OPTIMIZER:
+    if fault.row is None or fault.origin.sink.kind != "gradient" or fault.row.phase != OPTIMIZER:
         return None
     if fault.kind != "operation" or fault.name not in _NORMS:
         return None

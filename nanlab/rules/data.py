@@ -9,7 +9,7 @@ from nanlab.operators import card, having
 from nanlab.rules._evidence import plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
-from nanlab.trace.recording import CALL, FLAGS, INPLACE, OPTIMIZER, PHASE
+from nanlab.trace.recording import OPTIMIZER
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 # Operators that stand for a layer of a model: what they read is an input, not a target.
@@ -41,8 +41,8 @@ def _role(fault: Fault) -> str:
 def _of_optimizer(fault: Fault) -> bool:
     """Whether an optimizer was the first to compute with the value, in place: a moment that came with a checkpoint."""
     use, slot = _first_use(fault)
-    result = fault.recording.row(use + slot) if slot >= 0 else None  # the first operands of a call in place
-    return result is not None and result[CALL] == use and result[PHASE] == OPTIMIZER and bool(result[FLAGS] & INPLACE)
+    result = fault.recording.op(use + slot) if slot >= 0 else None  # the first operands of a call in place
+    return result is not None and result.call == use and result.phase == OPTIMIZER and bool(result.inplace)
 
 
 def _shown(fault: Fault, role: str) -> str:
@@ -92,10 +92,10 @@ def _meets_parameter(fault: Fault, use: int) -> bool:
 def _reads_parameter(fault: Fault, position: int) -> bool:
     for source, _ in fault.recording.operands(position):
         known = fault.recording.sources.get(source)
-        row = fault.recording.row(source) if source >= 0 else None
+        row = fault.recording.op(source)
         if (known is not None and known.kind in ("parameter", "buffer")) or source in fault.recording.owned:
             return True
-        if row is not None and row[PHASE] == OPTIMIZER:
+        if row is not None and row.phase == OPTIMIZER:
             return True
     return False
 

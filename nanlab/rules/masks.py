@@ -11,7 +11,6 @@ from nanlab.operators import having
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import CONTEXT, Match, rule
-from nanlab.trace.recording import FLAGS, INPLACE
 
 Tensor = torch.Tensor
 _CHOICES = having("masks", "bounds")
@@ -62,8 +61,8 @@ def _by_zeros(fault: Fault, position: int, readers: list[int]) -> bool:
 
 def repairs(fault: Fault, position: int, op: str) -> bool:
     """Whether a row repairs a value after the fact: ``nan_to_num``, or a write into the result."""
-    row = fault.recording.row(position)
-    return op in _REPAIRS or (row is not None and bool(row[FLAGS] & INPLACE))
+    row = fault.recording.op(position)
+    return op in _REPAIRS or (row is not None and bool(row.inplace))
 
 
 def _derivative(fault: Fault) -> str:

@@ -21,7 +21,7 @@ from nanlab.rules._rule import CONTEXT, TRAINING, Finding, Fix, rule
 from nanlab.rules.training import in_update, overflowed
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
-from nanlab.trace.recording import CALL, DTYPE, FORWARD, OP, OPTIMIZER, PHASES, Recording
+from nanlab.trace.recording import FORWARD, OPTIMIZER, PHASES, Recording
 
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
 _OF_SAMPLES = having("deviation") | {"mean"}
@@ -78,7 +78,7 @@ def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
     """The tensors that an update was made from, by what they are to it; of a call on lists, those of the one that failed."""
     if fault.kept is None or fault.row is None:
         return {}
-    place, found = fault.position - fault.row[CALL], {}
+    place, found = fault.position - fault.row.call, {}
     for i, value in enumerate(fault.kept.args):
         if isinstance(value, (list, tuple)):
             value = value[place] if place < len(value) else None
@@ -141,16 +141,16 @@ def optimizer_eps_underflow(fault: Fault) -> Finding | None:
 
 def _full_name(fault: Fault) -> str:
     """The operator with the underscore of its in-place form."""
-    return str(fault.recording.ops.items[fault.row[OP]]) if fault.row is not None else ""
+    return str(fault.row.name) if fault.row is not None else ""
 
 
 def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step: OptimizerStep) -> Finding | None:
     eps = dict(step.settings).get("eps")
-    row = recording.row(origin.position)
+    row = recording.op(origin.position)
     if row is None or not eps:
         return None
-    read = [made for p in recording.parents(origin.position) if (made := recording.row(p)) is not None]
-    dtypes = [recording.dtypes.items[r[DTYPE]] for r in (row, *read)]  # moments may be narrower than the parameters
+    read = [made for p in recording.parents(origin.position) if (made := recording.op(p)) is not None]
+    dtypes = [r.dtype for r in (row, *read)]  # moments may be narrower than the parameters
     limits = max((format_of(d) for d in dtypes if d in (torch.float16, dtypes[0])), key=lambda f: f.rounds_to_zero)
     if eps > limits.rounds_to_zero:
         return None

@@ -15,7 +15,6 @@ from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import LOW, Fault, floating
 from nanlab.rules._origin import matched
 from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Finding, Match, rule
-from nanlab.trace.recording import DTYPE
 
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
@@ -116,10 +115,10 @@ def vanished_epsilon(fault: Fault) -> int | None:
     mirrored = fault.forward in _MIRRORED
     for position, op in fault.upstream(start, 6) if start != -1 else ():
         mirrored = mirrored or op in {"rsub", "sub"} | {"neg"}
-        row, stats = fault.recording.row(position), fault.recording.stats(position)
+        row, stats = fault.recording.op(position), fault.recording.stats(position)
         if row is None or stats is None:
             continue
-        dtype = fault.recording.dtypes.items[row[DTYPE]]
+        dtype = row.dtype
         if stats.zero and _meant_to_keep_off_zero(fault, position, op, dtype):
             return position
         if mirrored and op in _CLAMPS and stats.max == 1.0 and _meant_to_keep_off_one(fault, position):
@@ -178,8 +177,8 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
     position = vanished_epsilon(fault)
     if position is None:
         return None
-    row = fault.recording.row(position)
-    dtype = str(fault.recording.dtypes.items[row[DTYPE]]).removeprefix("torch.") if row is not None else fault.dtype
+    row = fault.recording.op(position)
+    dtype = str(row.dtype).removeprefix("torch.") if row is not None else fault.dtype
     limits = format_of(getattr(torch, dtype))
     stats = fault.recording.stats(position)
     if stats is not None and stats.max == 1.0 and not stats.zero:

@@ -8,7 +8,7 @@ from nanlab.operators import having
 from nanlab.rules._evidence import match, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import COMPOSITE, FALLBACK, Match, rule
-from nanlab.trace.recording import NODE, OPTIMIZER, PHASE
+from nanlab.trace.recording import OPTIMIZER
 
 Tensor = torch.Tensor
 _SPREADS = having("deviation")
@@ -132,11 +132,11 @@ def _of_value(fault: Fault) -> bool:
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
     argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
-    row = fault.recording.row(argument) if argument >= 0 else None
+    row = fault.recording.op(argument)
     source = fault.recording.sources.get(argument)
     if row is None:
         return source is None or source.kind != "parameter"
-    return row[NODE] < 0 and row[PHASE] != OPTIMIZER
+    return row.node < 0 and row.phase != OPTIMIZER
 
 
 def _infinite(fault: Fault) -> int:

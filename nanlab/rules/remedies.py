@@ -26,7 +26,7 @@ from nanlab.analysis.fixes import (
 from nanlab.rules._rule import Edit, Finding, Fix
 from nanlab.rules._scaler import held_in_half
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, DEVICE, DTYPE, NODE, OP, OPTIMIZER, PHASE, SHAPE, Recording
+from nanlab.trace.recording import OPTIMIZER, Recording
 
 ROUNDING = 1e-6  # relative; a distortion up to this is no reason to prefer a fix in float32
 SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
@@ -100,8 +100,8 @@ def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
 
 def _forward_row(recording: Recording, position: int) -> int:
     """The row of the forward operation whose derivative a row computed; of others the row itself."""
-    row = recording.row(position) if position >= 0 else None
-    info = recording.nodes.get(row[NODE]) if row is not None and row[PHASE] == BACKWARD else None
+    row = recording.op(position)
+    info = recording.nodes.get(row.node) if row is not None and row.backward else None
     return info.position if info is not None else position
 
 
@@ -120,20 +120,20 @@ def _undistorted(found: list[Tried]) -> list[Tried]:
 
 
 def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:
-    row = trace.recording.row(finding.position)
-    return tuple(trace.recording.shapes.items[row[SHAPE]]) if row is not None else ()
+    row = trace.recording.op(finding.position)
+    return tuple(row.shape) if row is not None else ()
 
 
 def _autocast(trace: Trace, finding: Finding) -> str:
     """Device type, where a parameter was cast to half precision in this step, as autocast does; "": none was."""
     recording = trace.recording
     step = recording.step_of(finding.position)
-    for position, row in recording.rows():
-        if recording.step_of(position) != step or recording.ops.items[row[OP]] != "_to_copy":
+    for row in recording.all_ops():
+        if row.step != step or row.name != "_to_copy":
             continue
-        low = "float16" in str(recording.dtypes.items[row[DTYPE]])
-        if low and any(_is_weight(recording, p) for p in recording.parents(position)):
-            return str(recording.devices.items[row[DEVICE]]).split(":")[0]
+        low = "float16" in str(row.dtype)
+        if low and any(_is_weight(recording, p) for p in row.inputs):
+            return str(row.device).split(":")[0]
     return ""
 
 
@@ -142,8 +142,8 @@ def _is_weight(recording: Recording, position: int) -> bool:
     if position < 0:
         source = recording.sources.get(position)
         return source is not None and source.kind == "parameter"
-    row = recording.row(position)
-    return row is None or row[PHASE] == OPTIMIZER
+    row = recording.op(position)
+    return row is None or row.phase == OPTIMIZER
 
 
 def text_of(trace: Trace, finding: Finding) -> str:

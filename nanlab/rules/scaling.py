@@ -20,7 +20,7 @@ from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace import Trace
-from nanlab.trace.recording import OP, Recording
+from nanlab.trace.recording import Recording
 
 
 @rule(
@@ -65,12 +65,12 @@ def _too_large(finding: Finding, factor: float) -> Finding:
 
 def _is_reciprocal_of_zero_scale(recording: Recording, origin: Origin) -> bool:
     """Whether a scaler divided by its own scale, and that was zero."""
-    row = recording.row(origin.position)
-    if row is None or recording.ops.items[row[OP]] != "reciprocal":
+    row = recording.op(origin.position)
+    if row is None or row.name != "reciprocal":
         return False
-    after = [r for p in origin.path if p >= 0 and (r := recording.row(p)) is not None]
+    after = [r for p in origin.path if p >= 0 and (r := recording.op(p)) is not None]
     zero = any(recording.value(source) == 0.0 for source, _ in recording.operands(origin.position))
-    return zero and any(recording.ops.items[r[OP]] == UNSCALES for r in after)
+    return zero and any(r.name == UNSCALES for r in after)
 
 
 def _scale_is_zero(finding: Finding) -> Finding:
@@ -101,8 +101,8 @@ def _is_root(recording: Recording, origin: Origin) -> bool:
 
 def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
     """Whether the scale itself overflowed when it was cast to the dtype of the loss."""
-    row, stats = recording.row(origin.position), recording.stats(origin.position)
-    if row is None or stats is None or stats.numel != 1 or recording.ops.items[row[OP]] != "_to_copy":
+    row, stats = recording.op(origin.position), recording.stats(origin.position)
+    if row is None or stats is None or stats.numel != 1 or row.name != "_to_copy":
         return False
     value = next((recording.value(p) for p, _ in recording.operands(origin.position)), None)
     joins = len(origin.path) > 1 and any(loss.root == origin.path[1] for loss in recording.training.losses)

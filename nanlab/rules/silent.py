@@ -18,7 +18,7 @@ from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
 from nanlab.rules.losses import NEARLY_ALL, always, by_victim, in_part, lasts
 from nanlab.trace import Trace
-from nanlab.trace.recording import DTYPE, LINE, OP, PHASE, PHASES, Recording
+from nanlab.trace.recording import PHASES, Recording
 
 COSTLY = ("gradient", "update")  # of a parameter: its whole gradient or update
 
@@ -69,10 +69,10 @@ def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
     lost: dict[tuple[str, int], list[int]] = {}
     kept: set[tuple[str, int]] = set()
     for position, shadow in recording.shadows.items():
-        row, stats = recording.row(position), recording.stats(position)
+        row, stats = recording.op(position), recording.stats(position)
         if row is None or stats is None:
             continue
-        key = (recording.ops.items[row[OP]], recording.places[row[LINE]][1])
+        key = (row.name, row.line)
         if stats.zero == stats.numel >= FEW and 2 * shadow.flushed >= stats.numel:
             lost.setdefault(key, []).append(position)
         elif stats.zero < stats.numel:
@@ -82,9 +82,9 @@ def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
 
 def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     recording, position = trace.recording, positions[0]
-    row = recording.row(position)
+    row = recording.op(position)
     assert row is not None
-    shadow, limits = recording.shadows[position], format_of(recording.dtypes.items[row[DTYPE]])
+    shadow, limits = recording.shadows[position], format_of(row.dtype)
     chunk = recording.chunks[shadow.stat >> 32]
     twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
     largest = max(abs(twin.min), abs(twin.max)) if twin.min is not None and twin.max is not None else 0.0
@@ -95,7 +95,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
         title=f"{place['op']} flushes all {twin.numel:,} values to zero in {limits.name}: all its values are lost",
         explanation=f"{dtype_underflow.explanation} In float32 the largest of them is {largest:.3g}; {limits.name} "
         f"rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
-        phase=PHASES[row[PHASE]],
+        phase=PHASES[row.phase],
         step=recording.step_of(position),
         symptom="silent-underflow",
         fixes=[Fix("compute this in float32", "x.float()")],

@@ -26,7 +26,7 @@ from nanlab.rules._fault import Fault
 from nanlab.rules._rates import NOT_NEGATIVE, SCALE_FREE, bad_rate
 from nanlab.rules._rule import TRAINING, Finding, Fix, rule
 from nanlab.trace.locations import location
-from nanlab.trace.recording import DTYPE, FLAGS, LITERAL, NOGRAD, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import OPTIMIZER, Recording
 from nanlab.trace.training_frames import parameter_columns
 
 _PRODUCTS = (
@@ -73,7 +73,7 @@ def learning_rate(fault: Fault) -> Finding | None:
     if fault.row is None:
         return None
     step = optimizer_step_at(recording, origin.position)
-    bad = bool(fault.row[FLAGS] & LITERAL) if step is None else not all(map(_finite, step.rates))
+    bad = bool(fault.row.literal) if step is None else not all(map(_finite, step.rates))
     if bad and in_update(fault):
         return bad_rate(fault, step, learning_rate.explanation)
     away = drove_away(fault)
@@ -132,7 +132,7 @@ def drove_away(fault: Fault) -> Runaway | None:
     if fault.row is None or fault.kind != "operation":
         return None
     if (
-        fault.row[PHASE] == OPTIMIZER
+        fault.row.phase == OPTIMIZER
         and optimizer_step_at(fault.recording, fault.position)
         and _state_is_sane(fault.recording, fault.origin)
     ):
@@ -153,7 +153,7 @@ def in_update(fault: Fault) -> bool:
     """Whether a parameter is being updated, by an optimizer or by hand."""
     if fault.row is None:
         return False
-    return fault.row[PHASE] == OPTIMIZER or (fault.origin.sink.kind == "parameter" and bool(fault.row[FLAGS] & NOGRAD))
+    return fault.row.phase == OPTIMIZER or (fault.origin.sink.kind == "parameter" and bool(fault.row.without_grad))
 
 
 def _finite(rate: float | None) -> bool:
@@ -181,8 +181,8 @@ def overflowed(recording: Recording, position: int) -> bool:
             sizes.append(max(abs(stats.min), abs(stats.max)))
         if stats is not None and stats.posinf + stats.neginf:
             return True
-    row = recording.row(position)
-    dtype = recording.dtypes.items[row[DTYPE]] if row is not None else None
+    row = recording.op(position)
+    dtype = row.dtype if row is not None else None
     limit = format_of(dtype).max if dtype is not None and dtype.is_floating_point else math.inf
     return bool(max(sizes, default=0.0) > limit**0.25)
 

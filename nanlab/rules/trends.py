@@ -19,7 +19,7 @@ from nanlab.rules._growth import constant_factor, decay, growing_weights, produc
 from nanlab.rules._rule import CONTEXT, Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
 from nanlab.trace import Trace
-from nanlab.trace.recording import BACKWARD, LINE, OP, Recording
+from nanlab.trace.recording import BACKWARD, Recording
 
 MOST_TOLD = 3
 LARGE_FACTOR = 16.0  # and from which on it should be divided out
@@ -208,9 +208,9 @@ def _column(fault: Fault) -> int | None:
     if fault.row is None:
         return None
     series = fault.recording.training.series
-    op = fault.recording.ops.items[fault.row[OP]]
+    op = fault.row.name
     for column, place in enumerate(series.places):
-        if place.op == op and place.line == fault.row[LINE] and np.isposinf(series.table[:, column]).any():
+        if place.op == op and place.line == fault.row.place and np.isposinf(series.table[:, column]).any():
             return column
     return None
 

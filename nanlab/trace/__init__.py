@@ -10,7 +10,7 @@ import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames, training_frames
-from nanlab.trace.recording import CALL, Kept, Recording
+from nanlab.trace.recording import Kept, Recording
 from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Trace:
                 f"expected a position, such as one of trace.ops.position, got {position!r}"
             ) from None
         stat = self.recording.stat_of(position)
-        if stat < 0 and self.recording.row(position) is not None:
+        if stat < 0 and self.recording.op(position) is not None:
             return pd.Series([], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64")
         if stat < 0:
             raise UsageError(
@@ -146,8 +146,8 @@ class Trace:
 
     def kept(self, position: int) -> Kept | None:
         """The operands of a row whose values were born or turned non-finite there, if they were kept."""
-        row = self.recording.row(int(position))
-        return None if row is None else self.recording.kept.get(row[CALL])
+        row = self.recording.op(int(position))
+        return None if row is None else self.recording.kept.get(row.call)
 
     def source(self, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
         """(number, text) of a line and those around it; ``file`` as the tables show it."""

@@ -32,15 +32,30 @@ from nanlab.trace.chunk import (
 from nanlab.trace.failure import Escapes
 from nanlab.trace.names import Names, Span
 from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
+from nanlab.trace.op import (
+    BACKWARD,
+    BORN,
+    CARRIED,
+    FACTOR,
+    FORWARD,
+    HEALED,
+    INPLACE,
+    INTENDED,
+    LITERAL,
+    NOGRAD,
+    OK,
+    OPTIMIZER,
+    OTHER,
+    RECOMPUTE,
+    TURNED,
+    UNINIT,
+    VIEW,
+    Op,
+    walk,
+)
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
-FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)
 STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
-OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)
-
-# Bits of FLAGS.
-UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
-FACTOR = 32  # multiplied or divided by a Python number other than zero
 
 MOST_SINKS = 400  # symptoms that are looked into, in the order in which they showed
 
@@ -183,6 +198,23 @@ class Recording:
             return None
         return tuple(chunk.meta[at * WIDTH : (at + 1) * WIDTH])
 
+    def op(self, position: int) -> Op | None:
+        """The result at a position; None for a source (negative), and where it was folded away."""
+        row = self.row(position) if position >= 0 else None
+        return None if row is None else Op(self, position, row)
+
+    def all_ops(self) -> Iterator[Op]:
+        """Every result at hand, in order."""
+        return (Op(self, position, row) for position, row in self.rows())
+
+    def readers(self, position: int) -> list[int]:
+        """Positions of the calls at hand that read a row or source, in their order."""
+        found: list[int] = []
+        for chunk in self.chunks:
+            edges = chunk.edge_table()
+            found.extend(dict.fromkeys(edges[edges[:, 1] == position, 0].tolist()))
+        return found
+
     def stat_of(self, position: int) -> int:
         """Statistics number of a row or (negative) source; -1 if it is gone."""
         if position < 0:
@@ -273,6 +305,7 @@ __all__ = [
     "MOST_SINKS",
     "NODE",
     "NOGRAD",
+    "OK",
     "OP",
     "OPTIMIZER",
     "OTHER",
@@ -291,10 +324,12 @@ __all__ = [
     "WIDTH",
     "Chunk",
     "Kept",
+    "Op",
     "Recording",
     "Shadow",
     "Sink",
     "Source",
     "pack_edge",
     "pack_row",
+    "walk",
 ]

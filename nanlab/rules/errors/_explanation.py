@@ -11,7 +11,7 @@ import pandas as pd
 
 from nanlab.rules._rule import Fix
 from nanlab.trace.failure import Failure, Operand
-from nanlab.trace.recording import LINE, MODULE, OP, Recording
+from nanlab.trace.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ def places_frame(recording: Recording, rows: Iterable[tuple[str, int]]) -> pd.Da
     """A table of rows of the trace, each with what it has to do with the error: (role, position)."""
     table = []
     for role, position in rows:
-        row = recording.row(position) if position >= 0 else None
+        row = recording.op(position)
         if row is None:
             source = recording.sources.get(position)
             name = source.name or source.kind if source is not None else ""
             table.append({"role": role, "op": "", "module": name, "file": "", "line": pd.NA, "position": position})
             continue
-        file, line, _ = recording.places[row[LINE]]
-        op, module = recording.ops.items[row[OP]], recording.modules.items[row[MODULE]]
+        file, line = row.file, row.line
+        op, module = row.name, row.module
         table.append({"role": role, "op": op, "module": module, "file": file, "line": line, "position": position})
     return pd.DataFrame(table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 from nanlab.rules.errors._explanation import Case, Explanation, advice, means, operands_frame
 from nanlab.rules.errors.indices import with_evidence
 from nanlab.trace.locations import location
-from nanlab.trace.recording import LINE, OP, SHAPE, Recording
+from nanlab.trace.recording import Recording
 
 _BLOCKING = (
     "run the failing step on the CPU, where the message is exact",
@@ -122,20 +123,15 @@ def _readable(number: str, unit: str) -> str:
 
 def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
     """The operations with the largest results."""
-    seen: dict[tuple[int, int], tuple[int, str, str]] = {}
-    for _, row in recording.rows():
-        shape = recording.shapes.items[row[SHAPE]]
-        seen.setdefault((row[OP], row[LINE]), (0, "", ""))
-        numel = shape.numel()
-        if numel > seen[row[OP], row[LINE]][0]:
-            file, line, _ = recording.places[row[LINE]]
-            seen[row[OP], row[LINE]] = (numel, " x ".join(map(str, shape)), location(file, line))
+    seen: dict[tuple[str, int], tuple[int, str, str]] = {}
+    for row in recording.all_ops():
+        seen.setdefault((row.name, row.place), (0, "", ""))
+        numel = math.prod(row.shape)
+        if numel > seen[row.name, row.place][0]:
+            seen[row.name, row.place] = (numel, " x ".join(map(str, row.shape)), location(row.file, row.line))
     order = sorted(seen.items(), key=lambda item: -item[1][0])[:count]
     return pd.DataFrame(
-        [
-            {"op": recording.ops.items[key[0]], "elements": n, "shape": shape, "where": where}
-            for key, (n, shape, where) in order
-        ]
+        [{"op": key[0], "elements": n, "shape": shape, "where": where} for key, (n, shape, where) in order]
     )
 
 

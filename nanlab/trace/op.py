@@ -1,0 +1,244 @@
+"""One recorded result as an object, and one way to walk from result to result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from nanlab.operators import base_name
+from nanlab.trace.chunk import (
+    CALL,
+    DEVICE,
+    DTYPE,
+    FLAGS,
+    LINE,
+    MODULE,
+    NODE,
+    OP,
+    OUTPUT,
+    PASS,
+    PHASE,
+    SHAPE,
+    SITE,
+    STAT,
+)
+
+if TYPE_CHECKING:
+    from nanlab.trace.recording import Recording
+
+FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)  # of PHASES
+OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES
+# Bits of a row's flags.
+UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
+FACTOR = 32  # multiplied or divided by a Python number other than zero
+T = TypeVar("T", bound=Hashable)
+
+
+class Op:
+    """One recorded result of one call: a row of ``trace.ops``, with questions as properties."""
+
+    __slots__ = ("_row", "position", "recording")
+
+    def __init__(self, recording: Recording, position: int, row: tuple[int, ...]) -> None:
+        self.recording, self.position, self._row = recording, position, row
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and (self.recording, self.position) == (other.recording, other.position)
+
+    def __hash__(self) -> int:
+        return hash(self.position)
+
+    def __repr__(self) -> str:
+        return f"Op({self.position}: {self.name}, line {self.line})"
+
+    # -- what ran -----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """ATen's name, without overload: ``add_``."""
+        return str(self.recording.ops.items[self._row[OP]])
+
+    @property
+    def base_name(self) -> str:
+        """The name on the operator's card: ``add``."""
+        return base_name(self.name)
+
+    @property
+    def phase(self) -> int:
+        """FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE or OTHER."""
+        return self._row[PHASE]
+
+    @property
+    def backward(self) -> bool:
+        """Whether the autograd engine ran it."""
+        return self._row[PHASE] == BACKWARD
+
+    @property
+    def step(self) -> int:
+        """Training step, from 0."""
+        return self.recording.step_of(self.position)
+
+    @property
+    def module(self) -> str:
+        """Qualified name of the module in which it ran."""
+        return str(self.recording.modules.items[self._row[MODULE]])
+
+    @property
+    def call(self) -> int:
+        """Position of the first result of the same call."""
+        return self._row[CALL]
+
+    @property
+    def output(self) -> int:
+        """Which result of its call it is."""
+        return self._row[OUTPUT]
+
+    # -- where ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> int:
+        """Number of its line in ``recording.places``: equal for two results of one line."""
+        return self._row[LINE]
+
+    @property
+    def site(self) -> int:
+        """Number of the innermost line outside torch, which may stand in an installed package."""
+        return self._row[SITE]
+
+    @property
+    def file(self) -> str:
+        """File of the user's line."""
+        return self.recording.places[self._row[LINE]][0]
+
+    @property
+    def line(self) -> int:
+        """The user's line, from 1; 0 where there is none."""
+        return self.recording.places[self._row[LINE]][1]
+
+    @property
+    def source(self) -> str:
+        """Text of the user's line."""
+        return self.recording.places[self._row[LINE]][2]
+
+    # -- what came out --------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return self.recording.shapes.items[self._row[SHAPE]]  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the result."""
+        return self.recording.dtypes.items[self._row[DTYPE]]  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> str:
+        """Device of the result."""
+        return str(self.recording.devices.items[self._row[DEVICE]])
+
+    @property
+    def stat(self) -> int:
+        """Number of its statistics; equal for two results that share them."""
+        return self._row[STAT]
+
+    @property
+    def stats(self) -> Any:
+        """Its TensorStats; None if they are gone."""
+        return self.recording.stats(self.position)
+
+    @property
+    def status(self) -> int:
+        """OK, BORN, CARRIED, TURNED, HEALED or INTENDED."""
+        return self.recording.status.get(self.position, OK)
+
+    @property
+    def born(self) -> bool:
+        """Whether it is not finite though its operands are."""
+        return self.status == BORN
+
+    @property
+    def view(self) -> bool:
+        """Whether it shares memory with an operand."""
+        return bool(self._row[FLAGS] & VIEW)
+
+    @property
+    def inplace(self) -> bool:
+        """Whether it was written into memory that held another value."""
+        return bool(self._row[FLAGS] & INPLACE)
+
+    @property
+    def uninitialised(self) -> bool:
+        """Whether nobody wrote its memory."""
+        return bool(self._row[FLAGS] & UNINIT)
+
+    @property
+    def literal(self) -> bool:
+        """Whether the program wrote its values: a constant, a literal."""
+        return bool(self._row[FLAGS] & LITERAL)
+
+    @property
+    def without_grad(self) -> bool:
+        """Whether gradients were disabled."""
+        return bool(self._row[FLAGS] & NOGRAD)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it was multiplied or divided by a Python number other than zero."""
+        return bool(self._row[FLAGS] & FACTOR)
+
+    # -- its neighbours ---------------------------------------------------------------------------------------------------
+
+    @property
+    def operands(self) -> list[tuple[int, int]]:
+        """(position or source, slot) of all that its call read."""
+        return self.recording.operands(self.position)
+
+    @property
+    def inputs(self) -> list[int]:
+        """Positions and sources that this very result was made from."""
+        return self.recording.parents(self.position)
+
+    @property
+    def readers(self) -> list[int]:
+        """Positions of the calls that read it, in their order."""
+        return self.recording.readers(self.position)
+
+    @property
+    def node(self) -> int:
+        """Autograd sequence number that ties it to its node; -1 where there is none."""
+        return self._row[NODE]
+
+    @property
+    def backward_pass(self) -> int:
+        """Number of the engine's run in which it was computed; -1 outside of one."""
+        return self._row[PASS]
+
+    @property
+    def forward_partner(self) -> Op | None:
+        """Of a result of the backward pass: the first forward result of its node."""
+        info = self.recording.nodes.get(self._row[NODE]) if self.backward else None
+        return self.recording.op(info.position) if info is not None else None
+
+    @property
+    def backward_partners(self) -> list[Op]:
+        """Of a forward result: what the backward pass computed for its node."""
+        if self.backward or self._row[NODE] < 0:
+            return []
+        return [op for op in self.recording.all_ops() if op.backward and op.node == self._row[NODE]]
+
+
+def walk(start: Iterable[T], onward: Callable[[T], Iterable[T]], most: int | None = None) -> Iterator[T]:
+    """Visit what is reached from some places, each once, nearest first; at most so many of them."""
+    seen: dict[T, None] = dict.fromkeys(start)
+    waiting = list(seen)
+    for count, at in enumerate(waiting):
+        if most is not None and count >= most:
+            return
+        yield at
+        for after in onward(at):
+            if after not in seen:
+                seen[after] = None
+                waiting.append(after)
