@@ -15,7 +15,7 @@ import torch
 from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import DTYPE, OP, OPTIMIZER, PHASES, STAT, Op, Recording
+from nanlab.trace.recording import OPTIMIZER, PHASES, Op, Recording
 
 if TYPE_CHECKING:
     from nanlab.stats import TensorStats
@@ -79,16 +79,16 @@ def _narrow_rows(recording: Recording) -> Iterator[Op]:
     numbered = np.array([name in ADDS | FLOORS for name in recording.ops.items] or [False])
     counted = np.array([name in ELEMENTWISE | SUMS for name in recording.ops.items] or [False])
     for chunk in recording.chunks:
-        table = chunk.table()
+        table = chunk.columns()
         if not len(table):
             continue
         where = chunk.where()
-        narrow = dtypes[table[:, DTYPE]] & (table[:, STAT] >= 0)
-        stats = np.where(narrow, table[:, STAT], -1)
-        compared = counted[table[:, OP]] | np.isin(where, list(recording.shadows))
-        wanted = narrow & (numbered[table[:, OP]] | (compared & (stat_columns(recording, stats)["zero"] > 0)))
+        narrow = dtypes[table.dtype] & (table.stat >= 0)
+        stats = np.where(narrow, table.stat, -1)
+        compared = counted[table.op] | np.isin(where, list(recording.shadows))
+        wanted = narrow & (numbered[table.op] | (compared & (stat_columns(recording, stats)["zero"] > 0)))
         for at in np.flatnonzero(wanted).tolist():
-            yield Op(recording, int(where[at]), tuple(table[at].tolist()))
+            yield Op(recording, int(where[at]), table.row(at))
 
 
 def _loss_of(trace: Trace, position: int, row: Op) -> _Loss | None:

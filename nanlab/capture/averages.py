@@ -14,16 +14,9 @@ from nanlab.history import History
 from nanlab.operators import having, in_place, with_forms
 from nanlab.trace.recording import (
     BACKWARD,
-    DTYPE,
-    FLAGS,
     FORWARD,
-    INPLACE,
-    NODE,
-    OP,
     OPTIMIZER,
     OTHER,
-    PHASE,
-    WIDTH,
     Recording,
 )
 
@@ -57,7 +50,7 @@ def averages(rows: StepRows, history: History, written: list[tuple[int, int]]) -
             continue
         before, name = parts
         owner = history.averages.pop(before, None)
-        inplace = bool(rows.meta[position - rows.start, FLAGS] & INPLACE)
+        inplace = bool(rows.columns.inplace[position - rows.start])
         if owner is None and not inplace:
             history.averages[position] = UNNAMED
             continue
@@ -80,14 +73,13 @@ def stands_still(recording: Recording, position: int) -> bool | None:
 
 def _candidates(rows: StepRows, history: History) -> list[int]:
     """Rows of half precision, outside of graphs and optimizers, that add something in place, or add two values."""
-    names, dtypes, meta = rows.recording.ops.items, rows.recording.dtypes.items, rows.meta
+    names, dtypes, columns = rows.recording.ops, rows.recording.dtypes.items, rows.columns
     if HALF_PRECISION.isdisjoint(dtypes):
         return []
-    narrow = np.array([d in HALF_PRECISION for d in dtypes])[meta[:, DTYPE]]
-    plain = narrow & (meta[:, PHASE] != BACKWARD) & (meta[:, NODE] < 0)
-    inplace = meta[:, FLAGS] & INPLACE != 0
-    adds, blends = (np.array([n in kind for n in names])[meta[:, OP]] for kind in (FOLLOWS, BLENDS))
-    chosen = plain & ((adds & inplace) | (blends & ~inplace))
+    narrow = np.array([d in HALF_PRECISION for d in dtypes])[columns.dtype]
+    plain = narrow & (columns.phase != BACKWARD) & (columns.node < 0)
+    adds, blends = columns.named(names, FOLLOWS), columns.named(names, BLENDS)
+    chosen = plain & ((adds & columns.inplace) | (blends & ~columns.inplace))
     for step in reversed(history.optimizer_steps):
         if step.end <= rows.start:
             break
@@ -100,7 +92,7 @@ def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, 
     recording, own = rows.recording, _own(rows.recording, position)[:2]
     if len(own) < 2:
         return None
-    if rows.meta[position - rows.start, FLAGS] & INPLACE:
+    if rows.columns.inplace[position - rows.start]:
         before, name = _before(rows, own[0]), _followed(recording, own[1], latest)
         return (before, name) if before is not None and name else None
     for one, other in (own, own[::-1]):
@@ -115,7 +107,7 @@ def _follow_copies(rows: StepRows, history: History) -> None:
     fresh = [p for p in history.averages if p >= rows.start]
     if not fresh:
         return
-    copies = np.array([n in DUPLICATES for n in rows.recording.ops.items])[rows.meta[:, OP]]
+    copies = rows.columns.named(rows.recording.ops, DUPLICATES)
     for position in (np.flatnonzero(copies) + rows.start).tolist():
         made = rows.recording.operands(position)
         if made and made[0][0] in history.averages and made[0][0] >= rows.start:
@@ -179,9 +171,8 @@ def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
 def _is_update(recording: Recording, position: int) -> None:
     """Count a row among the updates, as that of an average inside of a module is."""
     chunk = recording.chunks[-1]
-    at = (position - chunk.start) * WIDTH + PHASE
-    if chunk.meta[at] in (FORWARD, OTHER):
-        chunk.meta[at] = OPTIMIZER
+    if chunk.phase_of(position) in (FORWARD, OTHER):
+        chunk.set_phase(position, OPTIMIZER)
 
 
 def _named(recording: Recording, position: int, name: str) -> int:

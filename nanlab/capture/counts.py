@@ -7,19 +7,19 @@ import numpy as np
 from nanlab.capture.following import StepRows
 from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
-from nanlab.trace.recording import DTYPE, FLAGS, INPLACE, OP, SHAPE, Recording
+from nanlab.trace.recording import Recording
 
 ADDS = frozenset(("add", "sub"))
 
 
 def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
     """(number, row) of single numbers to which another was added, and to which the step before had added one as well."""
-    recording, meta = rows.recording, rows.meta
+    recording, columns = rows.recording, rows.columns
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return []
-    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[meta[:, DTYPE]]
-    adds = np.array([n in ADDS for n in recording.ops.items])[meta[:, OP]] & (meta[:, FLAGS] & INPLACE == 0)
-    single = np.array([s in ((), (1,)) for s in recording.shapes.items])[meta[:, SHAPE]]
+    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
+    adds = columns.named(recording.ops, ADDS) & ~columns.inplace
+    single = np.array([s in ((), (1,)) for s in recording.shapes.items])[columns.shape]
     found = []
     for position in (np.flatnonzero(narrow & adds & single) + rows.start).tolist():
         operands = recording.operands(position)

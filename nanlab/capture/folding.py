@@ -12,10 +12,7 @@ from nanlab.capture.ledger import Ledger
 from nanlab.capture.thinning import shrink
 from nanlab.trace.recording import (
     BORN,
-    CALL,
     MOST_SINKS,
-    NODE,
-    STAT,
     TURNED,
     Chunk,
     Recording,
@@ -134,9 +131,9 @@ def _with_operands(recording: Recording, rows: set[int]) -> tuple[set[int], set[
     for chunk in recording.chunks:
         low, high = np.searchsorted(at, (chunk.start, chunk.end))
         if low < high:
-            table, edges = chunk.table()[np.isin(chunk.where(), at[low:high])], chunk.edge_table()
-            wanted.update(edges[np.isin(edges[:, 0], table[:, CALL]), 1].tolist())
-            nodes.update(table[table[:, NODE] >= 0, NODE].tolist())
+            table, edges = chunk.columns()[np.isin(chunk.where(), at[low:high])], chunk.edge_table()
+            wanted.update(edges[np.isin(edges[:, 0], table.call), 1].tolist())
+            nodes.update(table.node[table.node >= 0].tolist())
     return wanted, nodes
 
 
@@ -208,7 +205,7 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
     """Statistics that rows outside the folded chunks refer to, by chunk."""
     found: dict[int, set[int]] = {}
     for chunk in chunks:
-        stats = chunk.table()[:, STAT]
+        stats = chunk.columns().stat
         for stat in np.unique(stats[stats >> 32 != chunk.number]).tolist():
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     updates = [r.update for r in recording.training.parameters if r.update is not None]
@@ -222,18 +219,18 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
 def _release(folded: list[Chunk], chunks: list[Chunk], references: dict[int, set[int]]) -> None:
     """Let go of what earlier folding left in its chunks for the sake of rows that are folded now."""
     for chunk in chunks:
-        for stat in np.unique(chunk.table()[:, STAT]).tolist():
+        for stat in np.unique(chunk.columns().stat).tolist():
             references.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     for chunk in folded:
-        own = chunk.table()[:, STAT]
+        own = chunk.columns().stat
         own = own[own >> 32 == chunk.number] & 0xFFFFFFFF
         chunk.release(np.array(sorted(references.get(chunk.number, set()) | set(own.tolist())), dtype=np.int64))
 
 
 def _fold_chunk(chunk: Chunk, wanted: set[int], limit: int, references: set[int]) -> None:
-    table, where = chunk.table(), chunk.where()
-    calls = np.unique(table[np.isin(where, list(wanted)), CALL]) if wanted else where[:0]
-    mask = np.isin(table[:, CALL], calls) | (where >= limit)
-    own = table[mask & (table[:, STAT] >= 0) & (table[:, STAT] >> 32 == chunk.number), STAT] & 0xFFFFFFFF
+    table, where = chunk.columns(), chunk.where()
+    calls = np.unique(table.call[np.isin(where, list(wanted))]) if wanted else where[:0]
+    mask = np.isin(table.call, calls) | (where >= limit)
+    own = table.stat[mask & (table.stat >= 0) & (table.stat >> 32 == chunk.number)] & 0xFFFFFFFF
     stats = np.array(sorted(references | set(own.tolist())), dtype=np.int64)
     chunk.fold(where[mask], stats)

@@ -10,24 +10,12 @@ import numpy.typing as npt
 import torch
 
 from nanlab.history import Place, Series
+from nanlab.trace.chunk import Columns
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import (
-    DTYPE,
-    FLAGS,
-    LINE,
-    MODULE,
-    OP,
-    OUTPUT,
-    PHASE,
-    STAT,
-    VIEW,
-    WIDTH,
-    Recording,
-)
+from nanlab.trace.recording import Recording
 
 Array = npt.NDArray[np.int64]
 _FACTOR = np.uint64(1_000_003)
-IDENTITY = (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE)  # what tells a result from the others of its step
 
 
 class StepRows:
@@ -41,22 +29,20 @@ class StepRows:
         return self.end - self.start
 
     @cached_property
-    def meta(self) -> Array:
+    def columns(self) -> Columns:
         """The numbers of each row, a copy."""
-        chunk = self.recording.chunks[-1]
-        first = self.start - chunk.start
-        return np.frombuffer(chunk.meta, np.int64, WIDTH * len(self), 8 * WIDTH * first).reshape(-1, WIDTH).copy()
+        return self.recording.chunks[-1].columns(self.start, self.end)
 
     @cached_property
     def numbers(self) -> dict[str, npt.NDArray[Any]]:
         """The statistics of each row, by column."""
-        return stat_columns(self.recording, self.meta[:, STAT])
+        return stat_columns(self.recording, self.columns.stat)
 
     @cached_property
     def floating(self) -> npt.NDArray[np.bool_]:
         """Whether each row is of a floating-point dtype."""
         floating = [isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items]
-        return np.array([*floating, False])[self.meta[:, DTYPE]]
+        return np.array([*floating, False])[self.columns.dtype]
 
     @cached_property
     def largest(self) -> npt.NDArray[np.float64]:
@@ -83,10 +69,10 @@ def place_of(recording: Recording, position: int) -> Place | None:
 
 def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
     """Add a step to the series. ``written``: (owner, position) of the parameters and buffers that it wrote."""
-    chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & (rows.meta[:, FLAGS] & VIEW == 0))
+    chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & ~rows.columns.view)
     if not len(chosen):
         return
-    columns, new = series.columns_of(rows.meta[chosen][:, IDENTITY], _keys)
+    columns, new = series.columns_of(rows.columns[chosen].identity, _keys)
     with np.errstate(divide="ignore", invalid="ignore"):
         magnitudes = np.log2(np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])).astype(np.float32)
     numbers = rows.numbers
@@ -105,7 +91,7 @@ def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> No
 
 
 def _keys(identity: Array) -> npt.NDArray[np.uint64]:
-    """One number for each row of ``IDENTITY`` that is the same in every step for the same result."""
+    """One number for each identity that is the same in every step for the same result."""
     key = np.zeros(len(identity), np.uint64)
     for column in identity.T:
         key = key * _FACTOR + column.astype(np.uint64)

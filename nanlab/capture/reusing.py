@@ -8,7 +8,7 @@ import torch
 
 from nanlab.capture.ledger import Entry
 from nanlab.capture.plans import Plan
-from nanlab.trace.recording import DTYPE, WIDTH, Recording
+from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 WORTH_SAVING = 4096  # elements from which statistics are worked out from others rather than read from memory
@@ -66,7 +66,7 @@ def _dtype_of(recording: Recording, number: int) -> Any:
     """The dtype of a row or (negative) source; None if it is gone."""
     chunk = recording.chunks[-1]
     if number >= chunk.start:
-        return recording.dtypes.items[chunk.meta[(number - chunk.start) * WIDTH + DTYPE]]
+        return recording.dtypes.items[chunk.dtype_of(number)]
     if number >= 0:
         row = recording.op(number)
         return row.dtype if row is not None else None

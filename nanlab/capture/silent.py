@@ -16,13 +16,8 @@ from nanlab.stats import TensorStats
 from nanlab.trace.recording import (
     BACKWARD,
     BORN,
-    DTYPE,
     FORWARD,
-    NODE,
-    OP,
     OPTIMIZER,
-    PHASE,
-    SHAPE,
     Recording,
 )
 
@@ -46,9 +41,9 @@ def lost_values(rows: StepRows) -> list[int]:
     names = recording.ops.items
     interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS | INVERSES for n in names])
     found = []
-    for i in np.flatnonzero(rows.all_zero() & interesting[rows.meta[:, OP]])[:MOST_CANDIDATES].tolist():
+    for i in np.flatnonzero(rows.all_zero() & interesting[rows.columns.op])[:MOST_CANDIDATES].tolist():
         position = rows.start + i
-        if _flushed(recording, position, names[rows.meta[i, OP]], recording.dtypes.items[rows.meta[i, DTYPE]]):
+        if _flushed(recording, position, names[rows.columns.op[i]], recording.dtypes.items[rows.columns.dtype[i]]):
             found.append(position)
     return found
 
@@ -168,17 +163,17 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
             if slot and operand in zero and (culprit := _reaches(recording, operand, lost, zero)) is not None:
                 blamed.add(culprit)
                 _note(rows, history, culprit, "update", recording.parameter_names[owner])
-    differentiated = set(rows.meta[rows.meta[:, PHASE] == BACKWARD, NODE].tolist()) - {-1}
+    differentiated = set(rows.columns.node[rows.columns.phase == BACKWARD].tolist()) - {-1}
     for position in lost - blamed:
         _note(rows, history, position, "value" if _matters(rows, position, differentiated) else "tensor", "")
 
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
     """Whether what was lost is a result of several values in the graph of the loss. Squares vanish where a fit converges."""
-    recording, row = rows.recording, rows.meta[position - rows.start]
+    recording, row = rows.recording, rows.recording.op(position)
     read = [source for source, _ in recording.operands(position)]
     several = recording.stats(position).numel >= SEVERAL and len(set(read)) == len(read)
-    return bool(several and row.phase == FORWARD and row.node in differentiated)
+    return bool(several and row is not None and row.phase == FORWARD and row.node in differentiated)
 
 
 def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
@@ -212,12 +207,12 @@ def _replaced(recording: Recording, position: int) -> int | None:
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
     """(name, row) of the gradients that a program asked for itself, with ``torch.autograd.grad`` or ``torch.func``, and read."""
-    recording, backward = rows.recording, rows.meta[:, PHASE] == BACKWARD
+    recording, backward = rows.recording, rows.columns.phase == BACKWARD
     found: dict[int, str] = {}
     for i in np.flatnonzero(~backward & (np.cumsum(backward) > 0)).tolist():
         for source, _ in recording.operands(rows.start + i):
             if source in zero and source >= rows.start and backward[source - rows.start]:
-                shape = "x".join(map(str, recording.shapes.items[rows.meta[source - rows.start, SHAPE]])) or "scalar"
+                shape = "x".join(map(str, recording.shapes.items[rows.columns.shape[source - rows.start]])) or "scalar"
                 found[source] = f"a parameter ({shape})"
     return [(name, source) for source, name in found.items()]
 

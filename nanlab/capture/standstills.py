@@ -252,8 +252,9 @@ def _known(
     rows: StepRows, history: History, owner: int, position: int, by_hand: bool, coefficient: str = ""
 ) -> Standstill:
     """What is known of the updates of a parameter by one operation of one line."""
-    recording, row = rows.recording, rows.meta[position - rows.start]
-    key = (owner, row.name, int(row.place))
+    recording, row = rows.recording, rows.recording.op(position)
+    assert row is not None  # the step that has just ended is never folded
+    key = (owner, row.name, row.place)
     known = history.standstills.get(key)
     if known is None:
         place, value = place_of(recording, position), recording.stats(position)

@@ -24,11 +24,9 @@ from nanlab.trace.recording import (
     NOGRAD,
     OPTIMIZER,
     OTHER,
-    PHASE,
     RECOMPUTE,
     UNINIT,
     VIEW,
-    WIDTH,
     Chunk,
     Recording,
     pack_edge,
@@ -91,7 +89,7 @@ class Writing:
     ) -> int:
         """Append the rows of a call; position of the first."""
         recording, chunk = self.recording, self.chunk
-        call = chunk.start + len(chunk.meta) // WIDTH
+        call = chunk.end
         targets, made = ([out], 1) if plan.plain and isinstance(out, Tensor) else targets_of(plan, args, kwargs, out)
         if not targets:
             return call
@@ -244,7 +242,7 @@ class Writing:
             else:
                 entry.parts = [position]
             entry.bad = entry.bad or bad
-        if self._grad and entry.owner < 0 and self.chunk.meta[-WIDTH + PHASE] == OPTIMIZER:
+        if self._grad and entry.owner < 0 and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER:
             entry.grad = True
 
     def _notice_owners(self, targets: list[Tensor], call: int, old: Tensor | None) -> None:
@@ -254,9 +252,8 @@ class Writing:
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None and (entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)):
                 if not self.in_optimizer and not self.depth and not self.in_backward:
-                    at = (call + i - self.chunk.start) * WIDTH + PHASE
-                    if self.chunk.meta[at] in (FORWARD, OTHER):
-                        self.chunk.meta[at] = OPTIMIZER
+                    if self.chunk.phase_of(call + i) in (FORWARD, OTHER):
+                        self.chunk.set_phase(call + i, OPTIMIZER)
                 self.wrote(entry, call + i, target, old if i == 0 else None)
 
     def _notice_standing(self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int) -> None:

@@ -18,11 +18,7 @@ from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
 from nanlab.trace import Trace
 from nanlab.trace.recording import (
-    FLAGS,
     FORWARD,
-    PHASE,
-    SHAPE,
-    VIEW,
     Kept,
     Op,
 )
@@ -258,10 +254,10 @@ class Fault(Neighbourhood):
         sizes: Counter[int] = Counter()
         rows = 0
         for chunk in self.recording.chunks:
-            table, where = chunk.table(), chunk.where()
+            table, where = chunk.columns(), chunk.where()
             table = table[(where >= first) & (where < last)]
             rows += len(table)
-            for shape in table[(table[:, PHASE] == FORWARD) & (table[:, FLAGS] & VIEW == 0), SHAPE].tolist():
+            for shape in table.shape[(table.phase == FORWARD) & ~table.view].tolist():
                 dimensions = self.recording.shapes.items[shape]
                 sizes[int(dimensions[0]) if len(dimensions) else 0] += 1
         if rows < last - first:  # the step was folded: the few rows left of it tell nothing

@@ -4,18 +4,97 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Container
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nanlab.stats import StatsTable
+from nanlab.trace.names import Names
 
 # Columns of Chunk.meta, one int64 each.
 OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(14)
 WIDTH = 14
+# Bits of FLAGS.
+UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
+FACTOR = 32  # multiplied or divided by a Python number other than zero
 pack_row = struct.Struct(f"{WIDTH}q").pack  # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
 pack_edge = struct.Struct("3q").pack
+
+Array = npt.NDArray[np.int64]
+
+
+class Columns:
+    """The rows of a step as arrays, one for each column; indexed, some of the rows."""
+
+    def __init__(self, table: Array) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, rows: Any) -> Columns:
+        return Columns(self._table[rows])
+
+    def named(self, names: Names, wanted: Container[str]) -> npt.NDArray[np.bool_]:
+        """Rows of these operators."""
+        return np.array([name in wanted for name in names.items] or [False])[self.op]
+
+    @property
+    def op(self) -> Array:
+        """Numbers in ``recording.ops``."""
+        return self._table[:, OP]
+
+    @property
+    def phase(self) -> Array:
+        """FORWARD, BACKWARD, ..."""
+        return self._table[:, PHASE]
+
+    @property
+    def shape(self) -> Array:
+        """Numbers in ``recording.shapes``."""
+        return self._table[:, SHAPE]
+
+    @property
+    def dtype(self) -> Array:
+        """Numbers in ``recording.dtypes``."""
+        return self._table[:, DTYPE]
+
+    @property
+    def stat(self) -> Array:
+        """Numbers of statistics; -1 where there are none."""
+        return self._table[:, STAT]
+
+    @property
+    def node(self) -> Array:
+        """Autograd sequence numbers; -1 where there are none."""
+        return self._table[:, NODE]
+
+    @property
+    def call(self) -> Array:
+        """Positions of the first results of the same calls."""
+        return self._table[:, CALL]
+
+    @property
+    def view(self) -> npt.NDArray[np.bool_]:
+        """Rows that share memory with an operand."""
+        return np.not_equal(self._table[:, FLAGS] & VIEW, 0)
+
+    @property
+    def inplace(self) -> npt.NDArray[np.bool_]:
+        """Rows that were written into memory that held another value."""
+        return np.not_equal(self._table[:, FLAGS] & INPLACE, 0)
+
+    @property
+    def identity(self) -> Array:
+        """(rows, 6): what tells a result from the others of its step."""
+        return self._table[:, (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE)]
+
+    def row(self, at: int) -> tuple[int, ...]:
+        """The numbers of one row."""
+        return tuple(self._table[at].tolist())
 
 
 class Chunk:
@@ -39,6 +118,26 @@ class Chunk:
     def table(self) -> npt.NDArray[np.int64]:
         """(rows, WIDTH), a copy."""
         return np.array(self.meta, dtype=np.int64).reshape(-1, WIDTH)
+
+    def columns(self, start: int = 0, end: int | None = None) -> Columns:
+        """The rows at hand as columns, or those of a step that has not been folded, from position to position."""
+        if end is None:
+            return Columns(self.table())
+        first, count = start - self.start, end - start
+        rows = np.frombuffer(self.meta, np.int64, WIDTH * count, 8 * WIDTH * first)
+        return Columns(rows.reshape(-1, WIDTH).copy())
+
+    def dtype_of(self, position: int) -> int:
+        """Number of the dtype of a row of a step that has not been folded."""
+        return self.meta[(position - self.start) * WIDTH + DTYPE]
+
+    def phase_of(self, position: int) -> int:
+        """Phase of a row of a step that has not been folded."""
+        return self.meta[(position - self.start) * WIDTH + PHASE]
+
+    def set_phase(self, position: int, phase: int) -> None:
+        """Change what is known of a row: that it belongs to an update, after all."""
+        self.meta[(position - self.start) * WIDTH + PHASE] = phase
 
     def where(self) -> npt.NDArray[np.int64]:
         """Position of each row of :meth:`table`."""

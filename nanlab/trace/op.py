@@ -12,10 +12,14 @@ from nanlab.trace.chunk import (
     CALL,
     DEVICE,
     DTYPE,
+    FACTOR,
     FLAGS,
+    INPLACE,
     LINE,
+    LITERAL,
     MODULE,
     NODE,
+    NOGRAD,
     OP,
     OUTPUT,
     PASS,
@@ -23,6 +27,8 @@ from nanlab.trace.chunk import (
     SHAPE,
     SITE,
     STAT,
+    UNINIT,
+    VIEW,
 )
 
 if TYPE_CHECKING:
@@ -30,9 +36,6 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)  # of PHASES
 OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES
-# Bits of a row's flags.
-UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
-FACTOR = 32  # multiplied or divided by a Python number other than zero
 T = TypeVar("T", bound=Hashable)
 
 
