@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nanlab.analysis.excused import handled_by_scaler
 from nanlab.analysis.leaves import CHOICES, MOVES, Kind, derivative_unseen, hides_nothing, leaf_kind
+from nanlab.trace.op import walk
 from nanlab.trace.recording import (
     CARRIED,
     HEALED,
@@ -168,15 +169,9 @@ def _from_outside(recording: Recording, position: int) -> bool:
 
 def _born_in_graph(recording: Recording, position: int) -> bool:
     """Whether a bad forward value was born in the graph; else it came with the data, before the first autograd node."""
-    waiting, seen = [position], {position}
-    for at in waiting:
-        row = recording.op(at)
-        if row is not None and row.node >= 0 and recording.status.get(at) != CARRIED:
-            return True
-        parents = [p for p in recording.parents(at) if p in recording.bad and p not in seen]
-        seen.update(parents)
-        waiting += parents
-    return False
+    bad = walk([position], lambda at: (p for p in recording.parents(at) if p in recording.bad))
+    rows = (recording.op(at) for at in bad)
+    return any(row is not None and row.node >= 0 and row.status != CARRIED for row in rows)
 
 
 def leads_to_harm(recording: Recording, position: int) -> bool:

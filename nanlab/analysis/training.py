@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from nanlab.history import OptimizerStep, Place, Series
+from nanlab.trace.op import walk
 from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 from nanlab.trace.training_frames import parameter_columns
 
@@ -70,18 +71,14 @@ def optimizer_step_of(recording: Recording, owner: int, position: int) -> tuple[
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
     """Whether what an operation read was computed from gradients, outside of the graph and of the optimizers."""
-    seen, waiting = {position}, [position]
-    for at in waiting:
-        for source in recording.parents(at):
-            row = recording.op(source)
-            if row is None or source in seen:
-                continue
-            if row.backward:
-                return True
-            seen.add(source)
-            if row.node < 0 and row.phase != OPTIMIZER and len(seen) < MOST_VISITS:
-                waiting.append(source)
-    return False
+
+    def outside(at: int) -> list[int]:
+        row = recording.op(at)
+        passed = at == position or (row is not None and row.node < 0 and row.phase != OPTIMIZER)
+        return recording.parents(at) if passed else []
+
+    rows = (recording.op(at) for at in walk([position], outside, MOST_VISITS) if at != position)
+    return any(row is not None and row.backward for row in rows)
 
 
 def _grown(recording: Recording, position: int, grew: float, large: float) -> tuple[int, float, float] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.history import Place, Series
+from nanlab.trace.op import walk
 from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 
 Array = npt.NDArray[np.float64]
@@ -230,18 +230,17 @@ def growth(series: Series, column: int) -> float:
 
 def carried(recording: Recording, position: int) -> bool:
     """Whether a result is made of a large one of an earlier step that is no parameter: a hidden state, an average."""
-    now, seen, waiting = recording.step_of(position), {position}, [position]
-    for at in islice(waiting, MOST_CARRIED):
-        row = recording.op(at)
-        if recording.step_of(at) < now:
-            stats = recording.stats(at)
-            large = stats is not None and max(abs(stats.min or 0.0), abs(stats.max or 0.0)) > 2.0**LARGE
+    now = recording.step_of(position)
+
+    def in_step(at: int) -> list[int]:
+        return [p for p in recording.parents(at) if p >= 0] if recording.step_of(at) >= now else []
+
+    for at in walk([position], in_step, MOST_CARRIED):
+        row, stats = recording.op(at), recording.stats(at)
+        if recording.step_of(at) < now and stats is not None:
+            large = max(abs(stats.min or 0.0), abs(stats.max or 0.0)) > 2.0**LARGE
             if large and row is not None and row.phase != OPTIMIZER and not row.without_grad:
                 return True
-            continue
-        new = [p for p in recording.parents(at) if p >= 0 and p not in seen]
-        seen.update(new)
-        waiting += new
     return False
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nanlab.trace.op import walk
 from nanlab.trace.recording import MOST_SINKS, Recording, Sink
 
 
@@ -66,14 +67,8 @@ def _brought(recording: Recording, position: int) -> list[int]:
 
 def _first_brought(recording: Recording, position: int) -> Sink:
     """The first row on the way to this one that read what an earlier step had left bad."""
-    waiting, seen, first = [position], {position}, position
-    while waiting:
-        here = waiting.pop()
-        if here < first and _brought(recording, here):
-            first = here
-        found = {parent for parent in recording.parents(here) if parent >= 0 and parent in recording.bad} - seen
-        seen |= found
-        waiting.extend(found)
+    bad = walk([position], lambda at: (p for p in recording.parents(at) if p >= 0 and p in recording.bad))
+    first = min((at for at in bad if _brought(recording, at)), default=position)
     return Sink("state", _brought(recording, first)[0], first)
 
 

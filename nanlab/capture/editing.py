@@ -16,6 +16,7 @@ from nanlab.capture.ledger import storage_of
 from nanlab.capture.scaling import UNSCALES
 from nanlab.history import GradientEdit, History, ParameterStep, Place
 from nanlab.operators import having
+from nanlab.trace.op import walk
 from nanlab.trace.recording import Recording, Sink
 
 if TYPE_CHECKING:
@@ -77,15 +78,9 @@ def adds_to_last(recording: Recording, used: Sequence[int | None], last: Sequenc
 
 def earliest_of(recording: Recording, used: Sequence[int | None], start: int, written: set[int]) -> int:
     """The first row from ``start`` on that gradients were computed from, not by way of parameters and buffers (``written``); -1 without any."""
-    waiting = [row for row in used if row is not None and row >= start]
-    seen = set(waiting)
-    for at in waiting:
-        if len(seen) > MOST_VISITS:
-            break
-        new = {p for p in recording.parents(at) if p >= start} - seen - written
-        seen |= new
-        waiting.extend(new)
-    return min(seen, default=-1)
+    own = [row for row in used if row is not None and row >= start]
+    made = walk(own, lambda at: (p for p in recording.parents(at) if p >= start and p not in written), MOST_VISITS)
+    return min(made, default=-1)
 
 
 def number_of(value: Any) -> float | None:

@@ -10,6 +10,7 @@ import numpy as np
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.thinning import shrink
+from nanlab.trace.op import walk
 from nanlab.trace.recording import (
     BORN,
     MOST_SINKS,
@@ -77,14 +78,8 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
 
 def _ancestors(recording: Recording, waiting: list[int]) -> set[int]:
     """These rows, as far as they are bad, and every bad row that they came from."""
-    seen: set[int] = set()
-    while waiting:
-        position = waiting.pop()
-        if position in seen or position not in recording.bad:
-            continue
-        seen.add(position)
-        waiting.extend(recording.parents(position))
-    return seen
+    bad = recording.bad
+    return set(walk((p for p in waiting if p in bad), lambda at: (p for p in recording.parents(at) if p in bad)))
 
 
 def _births(recording: Recording, wanted: set[int]) -> list[int]:

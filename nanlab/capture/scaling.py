@@ -11,6 +11,7 @@ import numpy as np
 from nanlab.capture.following import StepRows, place_of
 from nanlab.history import SCALED, History, Misuse, ParameterStep
 from nanlab.operators import in_place, with_forms
+from nanlab.trace.op import walk
 from nanlab.trace.recording import Op, Recording, Sink
 
 UNSCALES = "_amp_foreach_non_finite_check_and_unscale_"
@@ -211,12 +212,5 @@ def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], u
 
 
 def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:
-    seen, waiting = {start}, [start]
-    for position in waiting:
-        if position in recording.bad:
-            return position
-        for parent in recording.parents(position):
-            if parent > gradient and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
-    return None
+    above = walk([start], lambda at: (p for p in recording.parents(at) if p > gradient))
+    return next((position for position in above if position in recording.bad), None)

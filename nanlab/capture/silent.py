@@ -13,6 +13,7 @@ from nanlab.formats import format_of
 from nanlab.history import Flush, History
 from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
+from nanlab.trace.op import walk
 from nanlab.trace.recording import (
     BACKWARD,
     BORN,
@@ -128,17 +129,8 @@ def overflow_below(recording: Recording, position: int) -> int:
 
 def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
     """The lost row from which an all-zero result comes, through results that are zero throughout."""
-    seen, waiting = {start}, [start]
-    for position in waiting:
-        if position in lost:
-            return position
-        if len(seen) > MOST_VISITS:
-            return None
-        for parent, _ in recording.operands(position):
-            if parent in zero and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
-    return None
+    reached = walk([start], lambda at: (p for p, _ in recording.operands(at) if p in zero), MOST_VISITS)
+    return next((position for position in reached if position in lost), None)
 
 
 def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], written: list[tuple[int, int]]) -> None:
@@ -241,16 +233,15 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
 
 def _of_gradients(rows: StepRows, position: int) -> bool:
     """Whether a program computed a row from gradients, between the backward pass and the update."""
-    recording, seen, waiting = rows.recording, {position}, [position]
-    for at in waiting:
-        row = recording.op(at)
+
+    def outside_of_graphs(at: int) -> list[int]:
+        row = rows.recording.op(at)
+        return [p for p in row.inputs if p >= rows.start] if row is not None and row.node < 0 else []
+
+    for at in walk([position], outside_of_graphs, MOST_VISITS):
+        row = rows.recording.op(at)
         if row is not None and row.backward:
             return at != position
-        if row is None or row.node >= 0 or len(seen) > MOST_VISITS:
-            continue
-        new = {p for p in recording.parents(at) if p >= rows.start} - seen
-        seen |= new
-        waiting.extend(new)
     return False
 
 

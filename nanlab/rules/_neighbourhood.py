@@ -9,6 +9,7 @@ from functools import cached_property
 
 from nanlab.operators import having
 from nanlab.trace import Trace
+from nanlab.trace.op import walk
 from nanlab.trace.recording import HEALED, Recording
 
 # Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
@@ -138,17 +139,13 @@ class Neighbourhood(ABC):
 
     def comes_from_gradient(self, position: int, node: int) -> bool:
         """Whether what the derivative of a node reads was made from the gradient that came in, not from what it had saved."""
-        waiting, seen = [position], {position}
-        while waiting:
-            at = waiting.pop()
+
+        def of_node(at: int) -> list[int]:
             row = self.recording.op(at)
-            if row is None or not row.backward:
-                continue
-            if row.node != node:
-                return True
-            waiting += [p for p in self.parents(at) if p not in seen]
-            seen.update(waiting)
-        return False
+            return self.parents(at) if row is not None and row.backward and row.node == node else []
+
+        rows = (self.recording.op(at) for at in walk([position], of_node))
+        return any(row is not None and row.backward and row.node != node for row in rows)
 
     def negative_determinant(self, position: int) -> int:
         """The row of the determinant that was negative, where a NaN is the one that torch.logdet writes for it; else -1."""

@@ -80,12 +80,14 @@ class Columns:
     @property
     def view(self) -> npt.NDArray[np.bool_]:
         """Rows that share memory with an operand."""
-        return np.not_equal(self._table[:, FLAGS] & VIEW, 0)
+        found: npt.NDArray[np.bool_] = (self._table[:, FLAGS] & VIEW) != 0
+        return found
 
     @property
     def inplace(self) -> npt.NDArray[np.bool_]:
         """Rows that were written into memory that held another value."""
-        return np.not_equal(self._table[:, FLAGS] & INPLACE, 0)
+        found: npt.NDArray[np.bool_] = (self._table[:, FLAGS] & INPLACE) != 0
+        return found
 
     @property
     def identity(self) -> Array:
