@@ -125,7 +125,7 @@ class Drive:
 
 
 @dataclass(slots=True)
-class Standstill:
+class AbsorbedUpdate:
     """How often a parameter or buffer was updated by one operation, and how often no bit of it changed."""
 
     at: Place
@@ -270,7 +270,7 @@ class History:
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     parameters: list[ParameterStep] = field(default_factory=list)
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
-    standstills: dict[tuple[Any, ...], Standstill] = field(default_factory=dict)
+    absorbed_updates: dict[tuple[Any, ...], AbsorbedUpdate] = field(default_factory=dict)
     averages: dict[int, int] = field(default_factory=dict)  # by row of the latest value: number of an average
     counts: dict[int, int] = field(default_factory=dict)  # the same of counts that are made anew
     factors: dict[int, float] = field(

@@ -21,7 +21,7 @@ class Mail:
         self.read = 0
         self.asked: dict[int, int] = {}
 
-    def arrived(self, letter: _early.HostLetter) -> bool:
+    def arrived(self, letter: _early.HostCopy) -> bool:
         self.asked[id(letter)] = self.asked.get(id(letter), 0) + 1
         return self.delay is not None and self.asked[id(letter)] > self.delay
 
@@ -32,7 +32,7 @@ def stand_in(
     """Let each tensor that is ``on_device`` count as one of a device; letters arrive ``delay`` batches later."""
     mail = Mail(delay)
     add, add_change = StatsTable.add, StatsTable.add_change
-    send, read = _early.HostCourier.send, _early.HostLetter.read
+    send, read = _early.HostCopier.send, _early.HostCopy.read
 
     def add_there(self: Any, t: torch.Tensor) -> int:
         if not on_device(t):
@@ -51,17 +51,17 @@ def stand_in(
         finally:
             self._kernels = kernels
 
-    def sent(self: _early.HostCourier, rows: list[tuple[int, DeviceRow]], streams: Any) -> _early.HostLetter:
+    def sent(self: _early.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any) -> _early.HostCopy:
         mail.sent += 1
         return send(self, rows, streams)
 
-    def read_and_count(self: _early.HostLetter) -> Any:
+    def read_and_count(self: _early.HostCopy) -> Any:
         mail.read += 1
         return read(self)
 
     patch.setattr(StatsTable, "add", add_there)
     patch.setattr(StatsTable, "add_change", add_change_there)
-    patch.setattr(_early.HostCourier, "send", sent)
-    patch.setattr(_early.HostLetter, "arrived", lambda letter: mail.arrived(letter))
-    patch.setattr(_early.HostLetter, "read", read_and_count)
+    patch.setattr(_early.HostCopier, "send", sent)
+    patch.setattr(_early.HostCopy, "arrived", lambda letter: mail.arrived(letter))
+    patch.setattr(_early.HostCopy, "read", read_and_count)
     return mail

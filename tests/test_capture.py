@@ -617,7 +617,7 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
         "nanlab.capture.training.TrainingRecorder.start",
         "nanlab.capture.modules.ModuleRecorder.start",
         "nanlab.capture.backward.BackwardRecorder.start",
-        "nanlab.capture.looking.note_flushes",
+        "nanlab.capture.step_end.note_flushes",
         "nanlab.capture.watching.fold",
     ],
 )

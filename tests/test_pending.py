@@ -498,7 +498,7 @@ def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait for the device"))
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **rest: empty(*size, **rest))
-    courier = _early.courier_of(device)
+    courier = _early.copier_of(device)
     rows = [
         (4, DeviceRow(torch.arange(20), 3, 0, 1, 0, "float64")),
         (7, DeviceRow(torch.ones(9).long(), 1, 0, 1, 0, "keys")),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture.standing import MOST
+from nanlab.capture.absorbed_evidence import MOST
 from nanlab.rules import Finding
 
 
@@ -65,7 +65,7 @@ def test_nothing_is_kept_of_float32_and_little_of_a_large_net() -> None:
                 opt.zero_grad()
                 sum(p.sum() for p in net).backward()
                 opt.step()
-        kept.append(len(trace.recording.standing))
+        kept.append(len(trace.recording.absorbed))
     assert kept[0] == 0 and 0 < kept[1] <= MOST
 
 

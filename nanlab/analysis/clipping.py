@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from nanlab.capture.editing import CLAMPS
+from nanlab.capture.gradient_edits import CLAMPS
 from nanlab.errors import UsageError
 from nanlab.history import GradientEdit
 from nanlab.trace import Trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from nanlab.analysis.excused import handled_by_scaler
 from nanlab.analysis.leaves import CHOICES, MOVES, Kind, derivative_unseen, hides_nothing, leaf_kind
+from nanlab.analysis.skipped_overflows import handled_by_scaler
 from nanlab.trace.op import walk
 from nanlab.trace.recording import (
     CARRIED,

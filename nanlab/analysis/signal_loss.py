@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import cast_shares
-from nanlab.analysis.skipping import scale_of
+from nanlab.analysis.skipped_steps import scale_of
 from nanlab.analysis.training import place_text
-from nanlab.capture.silent import CASTS
+from nanlab.capture.flushes import CASTS
 from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanlab.analysis.training import Runaway, optimizer_step_that_began
-from nanlab.capture.silent import CASTS, outputs
+from nanlab.capture.flushes import CASTS, outputs
 from nanlab.history import SCALED, Loss, OptimizerStep, Place
 from nanlab.operators import having, with_forms
 from nanlab.trace.recording import BACKWARD, Recording

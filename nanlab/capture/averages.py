@@ -7,8 +7,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from nanlab.capture.following import StepRows
-from nanlab.capture.silent import CASTS, outputs
+from nanlab.capture.flushes import CASTS, outputs
+from nanlab.capture.magnitudes import StepRows
 from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
 from nanlab.operators import having, in_place, with_forms
@@ -62,7 +62,7 @@ def averages(rows: StepRows, history: History, written: list[tuple[int, int]]) -
     return found
 
 
-def stands_still(recording: Recording, position: int) -> bool | None:
+def is_absorbed(recording: Recording, position: int) -> bool | None:
     """Whether a blend into a new tensor is what the average was before, though the parameter is not; None where that is not known."""
     after = recording.stats(position)
     whole = [recording.stats(_unscaled(recording, part)) for part in _own(recording, position)[:2]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanlab.capture.following import StepRows
+from nanlab.capture.magnitudes import StepRows
 from nanlab.formats import HALF_PRECISION
 from nanlab.history import History
 from nanlab.trace.recording import Recording

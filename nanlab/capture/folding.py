@@ -9,7 +9,7 @@ import numpy as np
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
-from nanlab.capture.thinning import shrink
+from nanlab.capture.parameter_history import shrink
 from nanlab.trace.op import walk
 from nanlab.trace.recording import (
     BORN,

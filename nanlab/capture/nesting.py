@@ -11,7 +11,7 @@ MOST_TURNS = 32  # an inner loop of more turns is an epoch, whose turns are step
 
 
 @dataclass
-class Stretch:
+class Segment:
     """What ran from one boundary to the next."""
 
     start: int  # position at which it begins
@@ -29,11 +29,11 @@ class Nesting:
     """
 
     def __init__(self) -> None:
-        self.stretches: deque[Stretch] = deque([Stretch(0)], maxlen=2 * MOST_TURNS)
+        self.stretches: deque[Segment] = deque([Segment(0)], maxlen=2 * MOST_TURNS)
         self.inner: set[Loop] = set()  # loops whose turns are part of a step
 
     @property
-    def last(self) -> Stretch:
+    def last(self) -> Segment:
         return self.stretches[-1]
 
     def keep(self, starts: list[int]) -> None:
@@ -47,14 +47,14 @@ class Nesting:
     def turned(self, loop: Loop | None, position: int) -> list[int]:
         """A loop came round and a step begins; the boundaries since its last turn that were none."""
         wrong = self._within(loop) if loop is not None else []
-        self.stretches.append(Stretch(position, loop))
+        self.stretches.append(Segment(position, loop))
         return wrong
 
     def _within(self, loop: Loop) -> list[int]:
         after = self.last
         if not after.left or not after.optimizers or after.loop is None or not loop.surrounds(after.loop):
             return []
-        turns: list[Stretch] = []
+        turns: list[Segment] = []
         for stretch in reversed(list(self.stretches)[:-1]):
             if stretch.loop != after.loop or stretch.left:
                 first = stretch

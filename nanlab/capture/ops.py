@@ -13,6 +13,7 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanlab.capture.absorbed_evidence import AbsorbedEvidence
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.indices import IndexGuard
 from nanlab.capture.ledger import Entry, Ledger, storage_of
@@ -22,7 +23,6 @@ from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.reading import Reading
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
-from nanlab.capture.standing import Standing
 from nanlab.capture.steps import StepClock
 from nanlab.capture.writing import Writing, targets_of
 from nanlab.trace.failure import ReadOut
@@ -78,7 +78,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.recording, self.lines, self.clock = recording, lines, clock
         self.ledger = Ledger()
         self.evidence = Evidence(recording, self.ledger)
-        self.standing = Standing(recording)
+        self.absorbed = AbsorbedEvidence(recording)
         self.pending = Pending(recording, self.evidence)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
@@ -177,7 +177,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         target = args[0] if args else None
         if plan.writes and isinstance(target, list) and not self.in_optimizer and not torch.is_grad_enabled():
             with self.quiet():
-                self.standing.about_to_write(target)
+                self.absorbed.about_to_write(target)
         if not plan.writes or not isinstance(target, Tensor) or plan.overwrites or target.layout is not torch.strided:
             return None
         if self.in_optimizer and not plan.optimizer_risk:

@@ -13,9 +13,9 @@ import torch
 
 from nanlab.capture.calls import Call, SavedValues, saved_names, saved_values, tensors_of
 from nanlab.capture.evidence import KEEP_EACH, UNHELD, Evidence
-from nanlab.capture.holding import Holding
-from nanlab.capture.waiting import Waiting, emptied, held
-from nanlab.stats._early import Courier, Letter, courier_of
+from nanlab.capture.held_tensors import HeldTensors
+from nanlab.capture.unjudged_call import Waiting, emptied, held
+from nanlab.stats._async_counts import AsyncCopy, Copier, copier_of
 from nanlab.stats._memory import unobserved
 from nanlab.trace.recording import Recording, Source
 
@@ -30,7 +30,7 @@ class Batch:
     calls: int
     first: int  # of their rows of statistics
     end: int
-    letters: list[Letter]
+    letters: list[AsyncCopy]
 
 
 class Pending:
@@ -42,7 +42,7 @@ class Pending:
 
     def __init__(self, recording: Recording, evidence: Evidence) -> None:
         self.recording, self.evidence = recording, evidence
-        self.held = Holding(self._is_owned)
+        self.held = HeldTensors(self._is_owned)
         self._waiting: deque[Waiting] = deque()
         self._holding: deque[Waiting] = deque()  # those of them that hold something, and some that did
         self._batches: deque[Batch] = deque()
@@ -50,7 +50,7 @@ class Pending:
         self._sent = 0  # rows of statistics up to the last batch
         self._held_then = 0  # bytes held when it was sent
         self._sources = 0  # number of the last source that was looked at
-        self._couriers: dict[torch.device, Courier] = {}
+        self._couriers: dict[torch.device, Copier] = {}
         self._streams: set[torch.Stream] = set()  # on which rows were enqueued
         self._names: dict[type, list[str]] = {}  # what the autograd nodes of a type save
         self._node: tuple[tuple[int, int], SavedValues] | None = None  # the node that ran last
@@ -156,9 +156,9 @@ class Pending:
         self._batches.append(Batch(self._open, self._sent, table.n, letters))
         self._open, self._sent, self._held_then = 0, table.n, self.held.nbytes
 
-    def _courier(self, device: torch.device) -> Courier:
+    def _courier(self, device: torch.device) -> Copier:
         if device not in self._couriers:
-            self._couriers[device] = courier_of(device)
+            self._couriers[device] = copier_of(device)
         return self._couriers[device]
 
     def _streams_of(self, device: torch.device) -> list[torch.Stream]:

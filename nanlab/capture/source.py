@@ -141,7 +141,7 @@ def call_path(frame: FrameType | None) -> Path:
     return path
 
 
-def goes_round(before: Path, now: Path, again: bool = False) -> bool:
+def shares_step(before: Path, now: Path, again: bool = False) -> bool:
     """Whether a loop came round between two moments: the program stands at or before where it stood.
 
     again: calling a function a second time from a later line counts too (a loop written out by hand). IPython makes
@@ -153,7 +153,7 @@ def goes_round(before: Path, now: Path, again: bool = False) -> bool:
             return False
         if code != code_now or at_now > at:
             deeper = level + 1 < len(shared)
-            return again and deeper and goes_round(before[level + 1 :], now[level + 1 :], again)
+            return again and deeper and shares_step(before[level + 1 :], now[level + 1 :], again)
         if at_now < at:
             return True
     return len(before) == len(now)

@@ -6,12 +6,12 @@ from types import FrameType
 
 import torch
 
-from nanlab.capture.loop_turns import LoopTurns
+from nanlab.capture.loop_iterations import LoopIterations
 from nanlab.capture.loops import Loop
-from nanlab.capture.source import Path, call_path, goes_round
+from nanlab.capture.source import Path, call_path, shares_step
 
 
-class StepClock(LoopTurns):
+class StepClock(LoopIterations):
     """Boundaries between training steps.
 
     A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next one begins with the first operation
@@ -38,16 +38,16 @@ class StepClock(LoopTurns):
         self._stepped: set[int] = set()  # optimizers that have stepped in this step
         # Where a function called again from a later line made the last boundary, and the optimizers that had stepped before it.
         self._again: tuple[int, set[int]] = (0, set())
-        self._took_turns = False  # whether such a boundary was ever taken back
+        self._alternated = False  # whether such a boundary was ever taken back
         self._calling: Loop | None = None  # the loop that last came round to a call of the step function
         # The last turn of a loop that made a boundary: its index, its sequence number, the optimizers that had stepped before it.
         self._turn: tuple[int, int, set[int]] = (0, 0, set())
-        self._over_turn = False  # whether a backward pass has reached over it since
+        self._crossed_boundary = False  # whether a backward pass has reached over it since
         self._computing: dict[int, Loop | None] = {}  # boundaries made by a loop that trained nothing: that loop
         self._sampling: dict[
             int, Loop | None
         ] = {}  # those made by a loop with backward passes before any optimizer had stepped: that loop
-        self._asked = False  # whether the last that happened was that gradients were asked for, in a program that had trained nothing yet
+        self._grad_requested = False  # whether the last that happened was that gradients were asked for, in a program that had trained nothing yet
         self.backward_seen = False
 
     @property
@@ -67,7 +67,7 @@ class StepClock(LoopTurns):
         if index == len(self.starts) - 1 and before and optimizer not in before:  # each network has its turn
             self._tentative = [kept for kept in self._tentative if kept[0] != index]
             del self.starts[index]
-            self._took_turns = True
+            self._alternated = True
         if index >= len(self.starts):
             self._stepped |= before
         self._again = 0, set()
@@ -80,10 +80,10 @@ class StepClock(LoopTurns):
     def _join_turn(self, optimizer: int) -> None:
         """A loop over optimizers, whose losses were computed before it: each has its turn in one step."""
         index, _, before = self._turn
-        if self._over_turn and index == len(self.starts) - 1 and before and optimizer not in before:
+        if self._crossed_boundary and index == len(self.starts) - 1 and before and optimizer not in before:
             del self.starts[index]
             self._stepped |= before
-        self._turn, self._over_turn = (0, 0, set()), False
+        self._turn, self._crossed_boundary = (0, 0, set()), False
 
     def updated(self, position: int) -> None:
         """A parameter was written by hand: where no optimizer steps, all since the loop first came round after the last such write is one step."""
@@ -103,7 +103,7 @@ class StepClock(LoopTurns):
         self._complete = call_path(frame)
         self._drop_sampling(self._complete)
         self._drop_inner(self._complete)
-        self._called, self._outside, self._asked = None, None, False
+        self._called, self._outside, self._grad_requested = None, None, False
         self.checked.clear()
 
     def called(self, frame: FrameType | None) -> None:
@@ -118,12 +118,12 @@ class StepClock(LoopTurns):
         self._drop_inner(call_path(frame))
         if not self.differentiated(frame, oldest):
             self._refuse(lambda other: not other.chosen)
-        self._asked = False
+        self._grad_requested = False
         if not self.backward_seen:
             self.backward_seen = True
             self._take_back(lambda seq, no_grad: no_grad or seq > oldest)
         self._take_back(lambda seq, no_grad: seq > oldest)
-        self._over_turn = self._over_turn or self._turn[1] > oldest
+        self._crossed_boundary = self._crossed_boundary or self._turn[1] > oldest
         if accumulates:
             self._take_back(lambda seq, no_grad: seq > self._fresh, self._first_since_update())
         else:
@@ -138,7 +138,7 @@ class StepClock(LoopTurns):
         """Gradients were asked for; whether they are of what a call of a step function computed, and came in it."""
         self.idle = False
         if not self.backward_seen and not self.optimizer_seen:  # all that this program may ever ask for
-            self._complete, self._asked = call_path(frame), True
+            self._complete, self._grad_requested = call_path(frame), True
             self._drop_inner(self._complete)
             self.checked.clear()
         return self._backward_inside(frame, oldest)
@@ -147,9 +147,9 @@ class StepClock(LoopTurns):
         """How many of the last boundaries are likely to be taken back: some within a step were before, in a program that has an optimizer."""
         if self._outside is not None and not self._nesting.last.trained:
             return 1
-        if self._took_turns and self._again[1] and self._again[0] == len(self.starts) - 1:
+        if self._alternated and self._again[1] and self._again[0] == len(self.starts) - 1:
             return 1
-        if self._asked and self._updated < 0:
+        if self._grad_requested and self._updated < 0:
             return len(self._tentative)
         inner = self._took_back and self.optimizer_seen
         return sum(seq > self._fresh for _, seq, _ in self._tentative) if inner else 0
@@ -206,13 +206,13 @@ class StepClock(LoopTurns):
             began = position
         if function is not None and function.chosen and self.calls.knows(where):
             return False
-        came_round = self._came_round(frame, position, sequence, no_grad)
-        if came_round and function is not None:
+        iterated = self._loop_iterated(frame, position, sequence, no_grad)
+        if iterated and function is not None:
             if position != began:
                 self._inside[position] = function
             elif position not in function.began[-1:]:
                 function.began.append(position)
-        return came_round
+        return iterated
 
     def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
         """A call begins a step; from a later line of the same turn it may be that of another network, which shares the step."""
@@ -220,7 +220,7 @@ class StepClock(LoopTurns):
         if self._complete is not None and self.optimizer_seen:
             now = call_path(caller)
             before = self._complete[: len(now)]
-            if goes_round(before, now):
+            if shares_step(before, now):
                 self._calling = self._loops.around(before, caller)
             else:
                 again = self._calling is None or self._calling.holds(now)
@@ -232,7 +232,7 @@ class StepClock(LoopTurns):
     def _settle(self) -> None:
         """The boundaries stand as they are."""
         self._tentative.clear()
-        self._again, self._turn, self._over_turn, self._stepped = (0, set()), (0, 0, set()), False, set()
+        self._again, self._turn, self._crossed_boundary, self._stepped = (0, set()), (0, 0, set()), False, set()
 
     def finished(self, failed: bool = False) -> None:
         """The watch ends; ``failed``: with an exception, before which the last step need not have come far."""
@@ -241,7 +241,7 @@ class StepClock(LoopTurns):
             self._drop_unbegun()
         super().finished()
 
-    def _came_round(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
+    def _loop_iterated(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
         """Whether the surrounding loop came round."""
         if self._complete is None and self._called is None:
             return False
@@ -249,7 +249,7 @@ class StepClock(LoopTurns):
         if self._complete is not None:
             if self._outside is None and self._leaves(now):
                 return self._after_loop(now, position)
-            if not goes_round(self._complete, now, again=self._outside is None and not self._asked):
+            if not shares_step(self._complete, now, again=self._outside is None and not self._grad_requested):
                 return False
             loop = self._loops.around(self._outside or self._complete, frame) if self.optimizer_seen else None
             if loop in self._nesting.inner:
@@ -257,18 +257,18 @@ class StepClock(LoopTurns):
             self._join(loop, position)
             if self.optimizer_seen:
                 self._tentative.clear()
-            again = self.optimizer_seen and not goes_round(self._complete, now)
-            self._turn, self._over_turn = (len(self.starts), sequence, set() if again else self._stepped), False
+            again = self.optimizer_seen and not shares_step(self._complete, now)
+            self._turn, self._crossed_boundary = (len(self.starts), sequence, set() if again else self._stepped), False
             self._again, self._stepped = (len(self.starts), self._stepped) if again else (0, set()), set()
             if again or not self.optimizer_seen:
                 self._tentative.append((len(self.starts), sequence, no_grad))
-            if self._asked:
+            if self._grad_requested:
                 self._computing[position] = self._loops.around(self._complete, frame)
             elif not self.optimizer_seen:
                 self._sampling[position] = self._loops.around(self._complete, frame)
         elif self._called is not None:
             no_grad = no_grad or self._without_grad  # a rollout: the loop around it need not be under no_grad
-            if not goes_round(self._called, now) or (no_grad and self.backward_seen):
+            if not shares_step(self._called, now) or (no_grad and self.backward_seen):
                 return False
             self._tentative.append((len(self.starts), sequence, no_grad))
             self._computing[position] = self._loops.around(self._called, frame)

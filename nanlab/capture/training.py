@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from nanlab.capture.editing import adds_to_last, bad_moments, bad_rates, earliest_of, number_of
+from nanlab.capture.gradient_edits import adds_to_last, bad_moments, bad_rates, earliest_of, number_of
 from nanlab.capture.ledger import Entry, storage_of
-from nanlab.capture.looking import Looking, Written
 from nanlab.capture.ops import OpRecorder
-from nanlab.capture.scaling import changed_before_unscale
+from nanlab.capture.scaler_order import changed_before_unscale
+from nanlab.capture.step_end import StepChecks, Written
 from nanlab.capture.steps import StepClock
 from nanlab.capture.threads import is_watched
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
@@ -31,7 +31,7 @@ class TrainingRecorder:
 
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
-        self.looking = Looking(ops.recording, history)
+        self.step_checks = StepChecks(ops.recording, history)
         # Called where a harmful fault may stop the program, with the rows of the gradients that are about to be used.
         self.judge: Callable[[Sequence[int | None]], None] = lambda taken: None
         self._handles: list[Any] = []
@@ -162,7 +162,7 @@ class TrainingRecorder:
                 self.clock.updated(position)
             if old is not None:
                 with self.ops.quiet():
-                    self.ops.standing.look(entry.owner, target, old)
+                    self.ops.absorbed.look(entry.owner, target, old)
         if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
                 recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
@@ -259,7 +259,7 @@ class TrainingRecorder:
         key = _key(owner, parameter)
         if copied and key in self._before:
             old, _ = self._before[key]
-            ops.standing.look(owner, parameter, old)
+            ops.absorbed.look(owner, parameter, old)
             update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
             self._before[key] = (old, value)
         self._done.add(owner)
@@ -289,7 +289,7 @@ class TrainingRecorder:
         for owner, gradient in self._gradients.items():
             if names[owner] not in done:
                 self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
-        self.looking.through(Written(self._gradients, self._by_hand, self._written))
+        self.step_checks.run(Written(self._gradients, self._by_hand, self._written))
         self._gradients, self._done = {}, set()
         self._written, self._by_hand = [], []
 

@@ -15,18 +15,17 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from nanlab.capture.apart import apart
 from nanlab.capture.backward import BackwardRecorder
-from nanlab.capture.carrying import WithoutGradients
-from nanlab.capture.failing import failure_of, mark
+from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.folding import fold
+from nanlab.capture.forward_sinks import ForwardSinks
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.ops import OpRecorder
-from nanlab.capture.refusing import note_refused_value
+from nanlab.capture.rejected import note_rejected_value
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
-from nanlab.capture.threads import is_watched
+from nanlab.capture.threads import is_watched, run_in_thread
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
@@ -93,7 +92,7 @@ class watch:
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
         self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
-        self._ungraded = WithoutGradients(self.recording, model, self._ops.source)
+        self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
         self._wire()
@@ -102,7 +101,7 @@ class watch:
         ops, training = self._ops, self._training
         ops.failed, ops.step_began = self._failed, self._step_began
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
-        self.recording.catch_up, training.looking.failed = training.looking.catch_up, self._failed
+        self.recording.catch_up, training.step_checks.failed = training.step_checks.catch_up, self._failed
         training.judge = self._judge
         self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
@@ -175,7 +174,7 @@ class watch:
         self._ungraded.step_ended()
         self._ops.pending.settle()
         if error is not None and not isinstance(error, _Stop):
-            note_refused_value(recording, error, recording.escapes.failure)
+            note_rejected_value(recording, error, recording.escapes.failure)
         recording.catch_up()
         if not recording.passes:
             idle = self._clock.idle
@@ -246,7 +245,7 @@ class watch:
         recording.undecided = not used
         try:
             with self._ops.quiet():
-                culprit = apart(lambda: self.trace.culprit)
+                culprit = run_in_thread(lambda: self.trace.culprit)
         finally:
             recording.undecided = False
         if culprit is not None:

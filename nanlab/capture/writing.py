@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
+from nanlab.capture.absorbed_evidence import AbsorbedEvidence
 from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
 from nanlab.capture.evidence import Evidence
+from nanlab.capture.known_stats import known_stat
 from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
 from nanlab.capture.pending import Pending
 from nanlab.capture.placing import Place
 from nanlab.capture.plans import Plan
-from nanlab.capture.reusing import known_stat
-from nanlab.capture.standing import Standing
 from nanlab.trace.recording import (
     BACKWARD,
     FACTOR,
@@ -60,7 +60,7 @@ class Writing:
     recording: Recording
     ledger: Ledger
     evidence: Evidence
-    standing: Standing
+    absorbed: AbsorbedEvidence
     pending: Pending
     chunk: Chunk
     depth: int
@@ -122,7 +122,7 @@ class Writing:
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
             self._notice_owners(targets, call, old)
-            if not self.standing.idle:
+            if not self.absorbed.idle:
                 self._notice_standing(targets, func, args, kwargs, call)
         if plan.special:
             self.special(plan.special, call, args)
@@ -259,7 +259,7 @@ class Writing:
     def _notice_standing(self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int) -> None:
         """Updates that may have changed nothing."""
         with self.quiet():
-            self.standing.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
+            self.absorbed.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
 
     def _owner(self, target: Tensor) -> int:
         """The number of the parameter or buffer that a tensor is; -1 if it is none."""

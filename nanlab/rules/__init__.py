@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules import (
+    absorbed_updates,
     clipping,
     data,
     division,
     domain,
+    flushes,
     infinities,
     losses,
     masks,
@@ -21,8 +23,6 @@ from nanlab.rules import (
     reductions,
     roots,
     scaling,
-    silent,
-    standing,
     training,
     trends,
 )
@@ -51,8 +51,8 @@ BUILTIN: tuple[Rule, ...] = (
     *moments.RULES,
     *scaling.RULES,
     *clipping.RULES,
-    *silent.RULES,
-    *standing.RULES,
+    *flushes.RULES,
+    *absorbed_updates.RULES,
     *losses.RULES,
     *trends.RULES,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.naming import in_hook, operator_of_node
+from nanlab.analysis.origin_names import in_hook, operator_of_node
 from nanlab.analysis.provenance import Origin
 from nanlab.operators import having
 from nanlab.rules._host import on_host

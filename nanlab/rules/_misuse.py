@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nanlab.analysis.excused import depends_on_scale
 from nanlab.analysis.provenance import harmful_origins
-from nanlab.analysis.skipping import scale_of
+from nanlab.analysis.skipped_overflows import depends_on_scale
+from nanlab.analysis.skipped_steps import scale_of
 from nanlab.analysis.training import place_text, where
 from nanlab.analysis.updates import undivided_factor
 from nanlab.history import SCALED, Misuse, OptimizerStep

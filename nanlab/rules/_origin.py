@@ -6,7 +6,7 @@ import linecache
 from dataclasses import replace
 from typing import Any
 
-from nanlab.analysis.naming import operator_name, phase_of
+from nanlab.analysis.origin_names import operator_name, phase_of
 from nanlab.analysis.provenance import Origin
 from nanlab.rules._rule import Finding, Match, Rule
 from nanlab.trace import Trace

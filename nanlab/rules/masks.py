@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from nanlab.analysis.naming import comes_back
+from nanlab.analysis.origin_names import comes_back
 from nanlab.operators import having
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from nanlab.analysis.excused import depends_on_scale
 from nanlab.analysis.fixes import loss_factor
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.skipping import Skip, below_one, collapse, skips
+from nanlab.analysis.skipped_overflows import depends_on_scale
+from nanlab.analysis.skipped_steps import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
-from nanlab.capture.scaling import UNSCALES
+from nanlab.capture.scaler_order import UNSCALES
 from nanlab.history import SCALED
 from nanlab.rules import _misuse
 from nanlab.rules._evidence import plural

@@ -103,7 +103,7 @@ class Trace:
     @property
     def skips(self) -> pd.DataFrame:
         """A row per step that a loss scaler skipped: the scale, the first bad gradient, the operation, the highest finite scale."""
-        from nanlab.analysis.skipping import skips_frame
+        from nanlab.analysis.skipped_steps import skips_frame
 
         return self._table("skips", skips_frame)
 

@@ -35,7 +35,7 @@ from nanlab.analysis.fixes._nodes import of_node
 from nanlab.analysis.fixes._onward import Path, paths_after
 from nanlab.analysis.fixes._recorded import OPTIONS, WARNING, first_tensor, is_number, single
 from nanlab.analysis.fixes._upstream import Maker, makers, positive_maker
-from nanlab.analysis.naming import in_hook
+from nanlab.analysis.origin_names import in_hook
 from nanlab.analysis.training import comes_from_gradients, optimizer_step_at
 from nanlab.trace.names import Span
 from nanlab.trace.recording import (

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanlab.analysis.excused import is_gradient
 from nanlab.analysis.fixes._candidate import Candidate
 from nanlab.analysis.fixes._operation import Operation, as_called
 from nanlab.analysis.fixes._trial import Trial, ceiling
 from nanlab.analysis.precision import best_scale, cast_shares
+from nanlab.analysis.skipped_overflows import is_gradient
 from nanlab.trace.recording import BACKWARD, CALL, DTYPE, LINE, OP, PHASE, Recording
 
 MOST_HALVINGS = 60

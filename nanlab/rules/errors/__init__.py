@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nanlab.capture.failing import ended, failure_of, recording_of
+from nanlab.capture.exception_frames import ended, failure_of, recording_of
 from nanlab.capture.watching import running
 from nanlab.rules.errors import data, devices, dtypes, graph, indices, reuse, shapes, values
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, means

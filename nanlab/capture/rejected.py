@@ -17,7 +17,7 @@ _BY_OPERATORS = re.compile(f"{_VALUE}|between 0 and 1|singular|converge|positive
 _BY_PROGRAMS = re.compile(f"{_VALUE}|diverg|satisfy the constraint|within the support")
 
 
-def note_refused_value(recording: Recording, error: BaseException, failure: Failure | None) -> None:
+def note_rejected_value(recording: Recording, error: BaseException, failure: Failure | None) -> None:
     """Note as a symptom the bad value because of which the program ended; a symptom that is there already says more.
 
     Such as a distribution that refuses NaN parameters, an assertion that the loss is finite, ``sys.exit(1)`` after such a test.

@@ -1,13 +1,13 @@
-"""How bad it is that a parameter stands still although it is updated."""
+"""Absorbed updates: how bad one is, and whether it moves its parameter in float32."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from nanlab.history import Standstill
+from nanlab.history import AbsorbedUpdate
 from nanlab.trace.recording import Recording
 
 Grade = Literal["error", "warning", "note"]
@@ -30,7 +30,7 @@ NOISE, SMALL = -20.0, -14.0
 FEW = 8  # elements below which a single step proves nothing
 
 
-def severity_from_start(recording: Recording, member: Standstill, count: int, share: float) -> Grade | None:
+def severity_from_start(recording: Recording, member: AbsorbedUpdate, count: int, share: float) -> Grade | None:
     """How bad it is that a parameter never moved; None where it is no fault.
 
     count: of such parameters, share: of the elements on that line.
@@ -52,7 +52,7 @@ def severity_from_start(recording: Recording, member: Standstill, count: int, sh
     return "error" if average or count > 1 or share >= SHARE or lasting else "warning"
 
 
-def severity_afterwards(member: Standstill) -> Grade | None:
+def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
     """How bad it is that a parameter no longer moves; None where it is no fault."""
     still, updates = member.still, member.still + member.moved
     if not member.standing.updates or still < LASTS or still < LONGER * member.paused or member.numel < FEW:
@@ -67,22 +67,58 @@ def severity_afterwards(member: Standstill) -> Grade | None:
     return whole if still >= LONG or 4 * still >= updates else None
 
 
-def _rate_changed(member: Standstill) -> float:
+def _rate_changed(member: AbsorbedUpdate) -> float:
     """Bits by which the learning rate rose (or fell: below 0) while the parameter stood still; 0 if it was less than one."""
     change = member.standing.last - member.standing.first
     return change if abs(change) >= 1.0 else 0.0
 
 
-def _gradient(member: Standstill) -> float:
+def _gradient(member: AbsorbedUpdate) -> float:
     """log2 of the rms of its gradient, on average over the updates without effect; inf where that is not known."""
     return member.standing.gradient / member.standing.updates if member.standing.updates else math.inf
 
 
-def stopped(member: Standstill) -> bool:
+def stopped(member: AbsorbedUpdate) -> bool:
     """Whether a counter went on for a while, and then no more."""
     return member.counter and member.still >= STOPPED
 
 
-def _wide(member: Standstill) -> bool:
+def _wide(member: AbsorbedUpdate) -> bool:
     """Whether it is of float32's precision or better."""
     return getattr(torch, member.at.dtype).itemsize >= 4  # type: ignore[no-any-return]
+
+
+def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, int] | None:
+    """(elements that move in float32, all of them), of an update by ``op`` that moves none in half precision.
+
+    The operation is run again on the operands of one such update. None where none was kept.
+    """
+    kept = recording.absorbed.get(owner)
+    if kept is None or kept.op.overloadpacket.__name__ != op:
+        return None
+    try:
+        with torch.no_grad():
+            if _moved(kept.op, kept.args, kept.kwargs, torch.Tensor.clone)[0]:
+                return None
+            return _moved(kept.op, kept.args, kept.kwargs, _in_float32)
+    except RuntimeError:
+        return None
+
+
+def _moved(op: Any, args: Any, kwargs: Any, change: Any) -> tuple[int, int]:
+    """(elements that an operation in place changes, all of them), once ``change`` was applied to its tensors."""
+    made = [_each(a, change) for a in args]
+    target = made[0][0] if isinstance(made[0], list) else made[0]
+    before = target.clone()
+    op(*made, **{k: _each(v, change) for k, v in kwargs.items()})
+    return int((target != before).sum()), target.numel()
+
+
+def _each(value: Any, change: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_each(v, change) for v in value]
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def _in_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -8,7 +8,7 @@ from itertools import takewhile
 import numpy as np
 import torch
 
-from nanlab.capture.following import StepRows, place_of
+from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.history import Flush, History
 from nanlab.operators import having, in_place, with_forms

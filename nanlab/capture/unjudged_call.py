@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nanlab.capture.calls import Call, SavedValues
-from nanlab.capture.holding import Held, Holding
+from nanlab.capture.held_tensors import Held, HeldTensors
 
 Tensor = torch.Tensor
 OVERWRITTEN = "they were overwritten before their device had told its statistics"
@@ -46,7 +46,7 @@ def emptied(call: Call, reason: str) -> Waiting:
     return Waiting(call, [], ())
 
 
-def held(call: Call, holding: Holding, node: SavedValues | None) -> Waiting:
+def held(call: Call, holding: HeldTensors, node: SavedValues | None) -> Waiting:
     """The call, which lets go of its tensors, and what holds them; ``node``: what its autograd node had saved."""
     cells: dict[int, Held] = {}
     take, watched = (

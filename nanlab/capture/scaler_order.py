@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from nanlab.capture.following import StepRows, place_of
+from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.history import SCALED, History, Misuse, ParameterStep
 from nanlab.operators import in_place, with_forms
 from nanlab.trace.op import walk

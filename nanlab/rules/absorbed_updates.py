@@ -7,11 +7,17 @@ from collections.abc import Iterator
 
 import torch
 
-from nanlab.analysis.standing import moves_in_float32
-from nanlab.analysis.standstills import DROPPED, FEW, severity_afterwards, severity_from_start, stopped
+from nanlab.analysis.absorbed_updates import (
+    DROPPED,
+    FEW,
+    moves_in_float32,
+    severity_afterwards,
+    severity_from_start,
+    stopped,
+)
 from nanlab.analysis.training import where
 from nanlab.formats import format_of
-from nanlab.history import Standstill
+from nanlab.history import AbsorbedUpdate
 from nanlab.rules._rule import TRAINING, Finding, Fix, Severity, rule
 from nanlab.trace import Trace
 
@@ -38,13 +44,13 @@ from nanlab.trace import Trace
 )
 def absorbed_update(trace: Trace) -> Iterator[Finding]:
     """An update smaller than half an ulp of what it is added to changes no bit of it: nothing moves."""
-    groups: dict[tuple[str, int], list[Standstill]] = {}
-    for still in trace.recording.training.standstills.values():
+    groups: dict[tuple[str, int], list[AbsorbedUpdate]] = {}
+    for still in trace.recording.training.absorbed_updates.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
     for members in groups.values():
         yield from (_stopped_finding(trace, m) for m in members if stopped(m))
         numel = sum(m.numel for m in members)
-        grades: dict[Severity, list[Standstill]] = {}
+        grades: dict[Severity, list[AbsorbedUpdate]] = {}
         stuck = [m for m in members if m.still and not m.moved and not stopped(m) and _proves(m)]
         for m in stuck:
             share = sum(s.numel for s in stuck) / numel
@@ -58,12 +64,12 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
             yield _absorbed_finding(trace, sorted(alike, key=lambda m: (-m.numel, m.first)), severity)
 
 
-def _proves(member: Standstill) -> bool:
+def _proves(member: AbsorbedUpdate) -> bool:
     """Whether the updates so far prove something. What is copied back may come from a wide copy that is kept from now on."""
     return member.still > 1 or (member.numel >= FEW and member.at.op != "copy_")
 
 
-def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
+def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
     limits = format_of(getattr(torch, dtype))
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
@@ -93,7 +99,7 @@ def _stopped_finding(trace: Trace, member: Standstill) -> Finding:
     )
 
 
-def _absorbed_finding(trace: Trace, stuck: list[Standstill], severity: Severity) -> Finding:
+def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Severity) -> Finding:
     recording = trace.recording
     largest = stuck[0]
     limits = format_of(getattr(torch, largest.at.dtype))
@@ -116,7 +122,7 @@ def _absorbed_finding(trace: Trace, stuck: list[Standstill], severity: Severity)
     )
 
 
-def _history(member: Standstill) -> str:
+def _history(member: AbsorbedUpdate) -> str:
     """What became smaller when a parameter ceased to move."""
     if not member.moved:
         return ""
@@ -130,7 +136,7 @@ def _history(member: Standstill) -> str:
     return f" It moved in {member.moved} steps, and has stood still since{since}."
 
 
-def _larger(trace: Trace, member: Standstill, part: int) -> Fix:
+def _larger(trace: Trace, member: AbsorbedUpdate, part: int) -> Fix:
     """Larger updates; ``part``: of a value that an update must exceed."""
     if member.by_hand and not _trained(trace, member):
         return Fix(
@@ -139,12 +145,12 @@ def _larger(trace: Trace, member: Standstill, part: int) -> Fix:
     return Fix("stochastic rounding, or a larger step", f"lr=...  # so that updates exceed value / {part:,}")
 
 
-def _trained(trace: Trace, member: Standstill) -> bool:
+def _trained(trace: Trace, member: AbsorbedUpdate) -> bool:
     """Whether it is a parameter that had gradients, rather than an average or a statistic."""
     return any(s.owner == member.owner and s.gradient is not None for s in trace.recording.training.parameters)
 
 
-def _wider(trace: Trace, member: Standstill) -> str:
+def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
     """What to write to hold something in float32."""
     recording = trace.recording
     name = recording.parameter_names[member.owner].rpartition(".")[2]
@@ -157,7 +163,7 @@ def _wider(trace: Trace, member: Standstill) -> str:
     return "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}"
 
 
-def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:
+def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
     """Wider values, tried on an update that was kept."""
     if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
         return Fix(
@@ -171,7 +177,7 @@ def _in_float32(trace: Trace, stuck: list[Standstill]) -> Fix:
     return Fix(f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verdict="verified")
 
 
-def _vanished_finding(trace: Trace, first: Standstill, shown: str) -> Finding:
+def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Finding:
     return Finding(
         cause="absorbed-update",
         severity="error",

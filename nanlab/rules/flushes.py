@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from nanlab.analysis.absorbed_updates import FEW
 from nanlab.analysis.first_losses import first_losses
-from nanlab.analysis.standstills import FEW
 from nanlab.analysis.training import where
-from nanlab.capture.silent import QUOTIENTS, SQUARES
+from nanlab.capture.flushes import QUOTIENTS, SQUARES
 from nanlab.formats import format_of
 from nanlab.history import Flush
 from nanlab.rules._origin import place_of

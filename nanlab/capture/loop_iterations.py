@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from nanlab.capture.loops import Loop, Loops
-from nanlab.capture.nesting import Nesting, Stretch
+from nanlab.capture.nesting import Nesting, Segment
 from nanlab.capture.source import Path
 from nanlab.capture.step_functions import StepFunctions
 
 
-class LoopTurns(StepFunctions):
+class LoopIterations(StepFunctions):
     """The part of the clock that knows loops within loops, and what comes after one."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class LoopTurns(StepFunctions):
     def _after_loop(self, now: Path, position: int) -> bool:
         """Another step begins with what comes after the loop, unless nothing is trained there."""
         self._outside = now
-        self._nesting.stretches.append(Stretch(position, self._nesting.last.loop, left=True))
+        self._nesting.stretches.append(Segment(position, self._nesting.last.loop, left=True))
         self._settle()
         self.checked.clear()
         self.starts.append(position)

@@ -16,7 +16,7 @@ from nanlab.stats._memory import unobserved
 COUNTS = slice(L.NAN, L.NEGINF + 1)  # where they stand in the words of a row
 
 
-class Letter(Protocol):
+class AsyncCopy(Protocol):
     """The counts of some rows, on their way."""
 
     rows: list[int]
@@ -28,10 +28,10 @@ class Letter(Protocol):
         """How many elements are NaN, inf and -inf, int64 [rows, 3]."""
 
 
-class Courier(Protocol):
+class Copier(Protocol):
     """Sends letters from one device."""
 
-    def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> Letter:
+    def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> AsyncCopy:
         """Enqueue a letter on the counts of ``rows``, which were enqueued on ``streams``. The host does not wait."""
 
     def wait(self) -> None:
@@ -39,7 +39,7 @@ class Courier(Protocol):
 
 
 @dataclass(slots=True)
-class HostLetter:
+class HostCopy:
     """Of a device that has no events: it arrives when it is read."""
 
     rows: list[int]
@@ -53,19 +53,19 @@ class HostLetter:
             return self.counts.cpu().numpy()
 
 
-class HostCourier:
+class HostCopier:
     """For devices without streams and events."""
 
-    def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> HostLetter:
+    def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> HostCopy:
         with unobserved():
-            return HostLetter([row for row, _ in rows], counts_of(rows))
+            return HostCopy([row for row, _ in rows], counts_of(rows))
 
     def wait(self) -> None:
         return
 
 
 @dataclass(slots=True)
-class CudaLetter:
+class CudaCopy:
     """A copy into pinned memory, and the event that follows it."""
 
     rows: list[int]
@@ -81,14 +81,14 @@ class CudaLetter:
             return self.counts.numpy()
 
 
-class CudaCourier:
+class CudaCopier:
     """Copies on a stream of its own, so that the program's streams wait for nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> CudaLetter:
+    def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> CudaCopy:
         here = torch.cuda.default_stream(self._device), torch.cuda.current_stream(self._device)
         for stream in {*streams, *here}:
             self._stream.wait_stream(stream)
@@ -96,15 +96,15 @@ class CudaCourier:
             counts = counts_of(rows)
             host = torch.empty(counts.shape, dtype=counts.dtype, device="cpu", pin_memory=True)
             host.copy_(counts, non_blocking=True)
-            return CudaLetter([row for row, _ in rows], host, self._stream.record_event())
+            return CudaCopy([row for row, _ in rows], host, self._stream.record_event())
 
     def wait(self) -> None:
         torch.cuda.synchronize(self._device)
 
 
-def courier_of(device: torch.device) -> Courier:
+def copier_of(device: torch.device) -> Copier:
     """The courier for a device."""
-    return CudaCourier(device) if device.type == "cuda" else HostCourier()
+    return CudaCopier(device) if device.type == "cuda" else HostCopier()
 
 
 def counts_of(rows: list[tuple[int, DeviceRow]]) -> torch.Tensor:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from nanlab.capture.editing import note_edits
-from nanlab.capture.following import StepRows, follow
-from nanlab.capture.scaling import note_clipping, note_factors, still_scaled
-from nanlab.capture.silent import note_flushes
-from nanlab.capture.standstills import note_standstills
+from nanlab.capture.absorbed_updates import note_absorbed_updates
+from nanlab.capture.flushes import note_flushes
+from nanlab.capture.gradient_edits import note_edits
+from nanlab.capture.magnitudes import StepRows, follow
+from nanlab.capture.scaler_order import note_clipping, note_factors, still_scaled
 from nanlab.history import History, ParameterStep
 from nanlab.trace.recording import Recording
 
@@ -29,7 +29,7 @@ class Written:
         return Written(self.gradients | later.gradients, [*self.by_hand, *later.by_hand], [*self.all, *later.all])
 
 
-class Looking:
+class StepChecks:
     """Looks through each step: at once for misuse, and later, several steps at a time, for what grows or was lost.
 
     What is done for several steps in a row finds the processor's caches warm, and takes a third of the time.
@@ -41,8 +41,8 @@ class Looking:
         self._end = 0  # position up to which steps were looked through
         self.failed: Callable[[Exception], None] = lambda error: None
 
-    def through(self, written: Written) -> None:
-        """Look through the step that ends here."""
+    def run(self, written: Written) -> None:
+        """Check the step that ends here."""
         recording, history = self._recording, self._history
         start, self._end = self._end, recording.end
         if start == recording.end:
@@ -77,6 +77,6 @@ class Looking:
                 rows = StepRows(self._recording, start, end)
                 follow(self._history.series, rows, written.all)
                 note_flushes(rows, self._history, written.gradients, written.by_hand)
-                note_standstills(rows, self._history, self._parameter_steps(start, end), written.by_hand)
+                note_absorbed_updates(rows, self._history, self._parameter_steps(start, end), written.by_hand)
         except Exception as error:
             self.failed(error)

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.capture.averages import averages, stands_still
+from nanlab.capture.averages import averages, is_absorbed
 from nanlab.capture.counts import counts
-from nanlab.capture.following import StepRows, place_of
-from nanlab.capture.silent import CASTS, outputs
+from nanlab.capture.flushes import CASTS, outputs
+from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.formats import HALF_PRECISION, format_of
-from nanlab.history import History, ParameterStep, Standstill
+from nanlab.history import AbsorbedUpdate, History, ParameterStep
 from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.columns import stat_columns
@@ -29,7 +29,7 @@ MOST_HOPS = 12  # operations between what was read of a parameter and what is wr
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 
-def note_standstills(
+def note_absorbed_updates(
     rows: StepRows, history: History, steps: list[ParameterStep], written: list[tuple[int, int]]
 ) -> None:
     """Count the updates that changed a parameter, and those that were too small to."""
@@ -139,7 +139,7 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
     if not row.inplace:  # a count or an average that is made anew
         if _is_counter(recording, position):
             return bool(recording.stats(position) == recording.stats(recording.operands(position)[0][0]))
-        return stands_still(recording, position)
+        return is_absorbed(recording, position)
     dtype, op = row.dtype, row.name
     if dtype == torch.float32 and _is_counter(recording, position):
         return _full_count(recording, position)
@@ -250,23 +250,23 @@ def _vanished_factor(recording: Recording, position: int) -> str:
 
 def _known(
     rows: StepRows, history: History, owner: int, position: int, by_hand: bool, coefficient: str = ""
-) -> Standstill:
+) -> AbsorbedUpdate:
     """What is known of the updates of a parameter by one operation of one line."""
     recording, row = rows.recording, rows.recording.op(position)
     assert row is not None  # the step that has just ended is never folded
     key = (owner, row.name, row.place)
-    known = history.standstills.get(key)
+    known = history.absorbed_updates.get(key)
     if known is None:
         place, value = place_of(recording, position), recording.stats(position)
         assert place is not None  # the step that has just ended is never folded
         counter = by_hand and _is_counter(recording, position)
-        known = history.standstills[key] = Standstill(
+        known = history.absorbed_updates[key] = AbsorbedUpdate(
             place, owner, value.numel, 0.0, 0.0, by_hand, coefficient=coefficient, counter=counter
         )
     return known
 
 
-def _count(rows: StepRows, known: Standstill, position: int, still: bool, gradient: float, rate: float) -> None:
+def _count(rows: StepRows, known: AbsorbedUpdate, position: int, still: bool, gradient: float, rate: float) -> None:
     if still and not known.still:
         place, value = place_of(rows.recording, position), rows.recording.stats(position)
         assert place is not None

@@ -47,7 +47,7 @@ class Held:
         return self.tensor
 
 
-class Holding:
+class HeldTensors:
     """All that is held.
 
     owned: whether the storage with this key belongs to a parameter or buffer, which is in memory anyway.

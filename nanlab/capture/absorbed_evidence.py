@@ -17,7 +17,7 @@ LARGEST = 1 << 20  # elements of the largest one
 LOW = (torch.float16, torch.bfloat16)
 
 
-class Standing:
+class AbsorbedEvidence:
     """Which parameters stood still when they were last looked at, and the next operations that write them."""
 
     def __init__(self, recording: Recording) -> None:
@@ -56,7 +56,7 @@ class Standing:
         self._looks[owner] = looks
         if not (_due(looks) or counter):
             return
-        kept = self.recording.standing
+        kept = self.recording.absorbed
         if (owner in kept or len(kept) + len(self.waiting) < MOST) and torch.equal(new, old):
             self.waiting.add(owner)
 
@@ -81,7 +81,7 @@ class Standing:
         """
         one = [_member(a, which) for a in args]
         names = {k: _member(v, which) for k, v in kwargs.items()}
-        self.recording.standing[owner] = Kept(position, func, tuple(one), names, (), {})
+        self.recording.absorbed[owner] = Kept(position, func, tuple(one), names, (), {})
 
 
 def _due(count: int) -> bool:

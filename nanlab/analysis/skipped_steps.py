@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from nanlab.analysis.excused import finite_after, is_gradient
 from nanlab.analysis.provenance import origin_of
+from nanlab.analysis.skipped_overflows import finite_after, is_gradient
 from nanlab.analysis.training import where
-from nanlab.capture.following import place_of
+from nanlab.capture.magnitudes import place_of
 from nanlab.formats import format_of
 from nanlab.history import Place
 from nanlab.trace.recording import BORN, Recording

@@ -12,7 +12,7 @@ from nanlab.trace.op import walk
 from nanlab.trace.recording import MOST_SINKS, Recording, Sink
 
 
-class WithoutGradients:
+class ForwardSinks:
     """Collects the sinks of a program while it has not run backward yet; of no use once it has."""
 
     def __init__(self, recording: Recording, model: nn.Module | None, source: Callable[[torch.Tensor], int]) -> None:

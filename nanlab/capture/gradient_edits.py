@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.capture.following import StepRows, place_of
 from nanlab.capture.ledger import storage_of
-from nanlab.capture.scaling import UNSCALES
+from nanlab.capture.magnitudes import StepRows, place_of
+from nanlab.capture.scaler_order import UNSCALES
 from nanlab.history import GradientEdit, History, ParameterStep, Place
 from nanlab.operators import having
 from nanlab.trace.op import walk
