@@ -69,7 +69,7 @@ LOG_OF_ZERO = """
 
 
 def test_failing_rule_is_a_note_and_the_others_run(tmp_path: Path) -> None:
-    @rule("error", precedence=100)
+    @rule("error", family="training", more_specific_than=("training", "scaler-misuse"))
     def broken(fault: Any) -> str:
         """Fails."""
         return {}["x"]

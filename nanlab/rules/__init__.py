@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules import (
+    _misuse,
     absorbed_updates,
     clipping,
     data,
@@ -28,44 +29,46 @@ from nanlab.rules import (
 )
 from nanlab.rules._fault import Fault
 from nanlab.rules._origin import finding_of, matched, surveyed
-from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, rule
+from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, ranked, rule, rules_of
 from nanlab.rules.remedies import with_fixes
 from nanlab.trace import Trace
 
 MOST_FINDINGS = 20
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
-BUILTIN: tuple[Rule, ...] = (
-    *domain.RULES,
-    *powers.RULES,
-    *division.RULES,
-    *roots.RULES,
-    *reductions.RULES,
-    *infinities.RULES,
-    *masks.RULES,
-    *matrices.RULES,
-    *precision.RULES,
-    *data.RULES,
-    *training.RULES,
-    *optimizer.RULES,
-    *moments.RULES,
-    *scaling.RULES,
-    *clipping.RULES,
-    *flushes.RULES,
-    *absorbed_updates.RULES,
-    *losses.RULES,
-    *trends.RULES,
+TOPICS = (
+    domain,
+    powers,
+    division,
+    roots,
+    reductions,
+    infinities,
+    masks,
+    matrices,
+    precision,
+    data,
+    training,
+    optimizer,
+    moments,
+    scaling,
+    _misuse,
+    clipping,
+    flushes,
+    absorbed_updates,
+    losses,
+    trends,
 )
+BUILTIN: tuple[Rule, ...] = tuple(one for topic in TOPICS for one in rules_of(topic))
 
 
 def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     """Every finding of a run, most harmful first.
 
-    Each origin of a symptom gets one cause, from the rule of highest precedence that fits (of equals the later one);
+    Each origin of a symptom gets one cause, from the most specific rule that fits (of equals the later one);
     the same cause on the same line is told once. A rule that fails is a note in ``trace.notes``.
     """
-    ranked = sorted(rules, key=lambda r: r.precedence)[::-1]
-    judges = [r for r in ranked if r.over == "fault"]
+    ordered = ranked(rules)
+    judges = [r for r in ordered if r.over == "fault"]
     findings: list[Finding] = []
     for origin in harmful_origins(trace.recording):
         finding = explained(trace, Fault(trace, origin, finding_of(trace, origin)), judges)
@@ -73,7 +76,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             findings.append(finding)
         if len(findings) >= MOST_FINDINGS:
             break
-    for survey in (r for r in ranked if r.over == "trace"):
+    for survey in (r for r in ordered if r.over == "trace"):
         for found in _tried(trace, survey, trace):
             finding = surveyed(trace, survey, found)
             if not any(_repeats(finding, other) for other in findings):

@@ -14,7 +14,7 @@ from nanlab.analysis.updates import undivided_factor
 from nanlab.history import SCALED, Misuse, OptimizerStep
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.rules.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
@@ -24,7 +24,8 @@ from nanlab.trace.training_frames import parameter_columns
 
 @rule(
     "error",
-    precedence=TRAINING + 2,
+    family="training",
+    more_specific_than=("loss-scale-overflow",),
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=1e30)
@@ -152,7 +153,7 @@ def _no_update(trace: Trace) -> Finding:
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -254,6 +255,3 @@ def _twice(recording: Recording, found: Misuse) -> bool:
     """Whether gradients were divided by the loss scale before the scaler did so."""
     scale = scale_of(recording, recording.step_of(found.position))
     return scale >= SCALED and abs(found.ratio / scale - 1.0) < 0.02
-
-
-RULES = (scaler_misuse, scaler_misuse_)

@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Literal
 
 import pandas as pd
@@ -15,8 +16,15 @@ from nanlab.trace.locations import location
 
 Severity = Literal["error", "warning", "note"]
 Verdict = Literal["verified", "finite", "fails", "untried"]
-# Of several rules that fit one origin the one of highest precedence names its cause; of equals the later in the list.
-FALLBACK, GENERAL, OPERATION, COMPOSITE, CONTEXT, TRAINING = 10, 20, 30, 50, 70, 90
+# Of several rules that fit one origin the most specific names its cause: a rule of a later family, or one that says so.
+FAMILIES = {
+    "fallback": "what is left to say where no rule knows more",
+    "general": "arithmetic with zeros and infinities, whatever the operator",
+    "operation": "one operator outside of its domain, or at its edge",
+    "composite": "several operations that make up a function: a norm, a softmax, a loss",
+    "context": "where the value came from, or where it went: data, masks, hooks",
+    "training": "the loop: updates, rates, loss scale",
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,8 @@ class Rule:
     fix: str
     judge: Callable[[Any], Any]
     over: Literal["fault", "trace"]
-    precedence: int
+    family: str = "operation"
+    more_specific_than: tuple[str, ...] = ()
 
     def matches(self, subject: Any) -> list[Match | Finding]:
         """What the rule finds in a Fault or a Trace.
@@ -153,7 +162,12 @@ def _match(item: Match | Finding | str | tuple[int, str]) -> Match | Finding:
 
 
 def rule(
-    severity: Severity, *, example: str = "", fix: str = "", precedence: int = OPERATION
+    severity: Severity,
+    *,
+    example: str = "",
+    fix: str = "",
+    family: str = "operation",
+    more_specific_than: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Any]], Rule]:
     """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring the explanation.
 
@@ -161,9 +175,11 @@ def rule(
     parameter decides. What it may return: see :meth:`Rule.matches`.
     example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty line ends in
     ``# here``.
+    family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own family, whose rules it goes
+    before although they fit too.
     Nothing is registered: pass it along, ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
 
-    Raises UsageError if the parameter is called otherwise.
+    Raises UsageError if the parameter is called otherwise, or there is no such family.
     """
 
     def make(judge: Callable[[Any], Any]) -> Rule:
@@ -173,6 +189,8 @@ def rule(
                 f"expected a rule with a parameter called 'fault' or 'trace', got {judge.__name__}({subject}); "
                 "rename it"
             )
+        if family not in FAMILIES:
+            raise UsageError(f"expected one of the families {', '.join(FAMILIES)}, got {family!r}")
         name = judge.__name__.strip("_").replace("_", "-")
         text = " ".join((inspect.getdoc(judge) or "").split())
         over: Literal["fault", "trace"] = "fault" if subject == "fault" else "trace"
@@ -184,7 +202,34 @@ def rule(
             textwrap.dedent(fix).strip(),
             judge,
             over,
-            precedence,
+            family,
+            more_specific_than,
         )
 
     return make
+
+
+def ranked(rules: Sequence[Rule]) -> list[Rule]:
+    """Rules, the most specific first; of equals the later one.
+
+    Raises UsageError if rules call each other more specific in a circle.
+    """
+    families = list(FAMILIES)
+    order = sorted(rules, key=lambda one: (families.index(one.family), one.family in one.more_specific_than))[::-1]
+    for _ in rules:
+        moved = False
+        for one in [r for r in order if r.more_specific_than]:
+            own, names = order.index(one), one.more_specific_than
+            first = next((i for i in range(own) if order[i].name in names and order[i].family == one.family), own)
+            if first < own:
+                order.insert(first, order.pop(own))
+                moved = True
+        if not moved:
+            return order
+    circle = ", ".join(sorted({one.name for one in rules if one.more_specific_than}))
+    raise UsageError(f"some of these rules are more specific than each other, in a circle: {circle}")
+
+
+def rules_of(module: ModuleType) -> list[Rule]:
+    """The rules that a module defines, in their order."""
+    return [one for one in vars(module).values() if isinstance(one, Rule) and one.judge.__module__ == module.__name__]

@@ -18,13 +18,13 @@ from nanlab.analysis.absorbed_updates import (
 from nanlab.analysis.training import where
 from nanlab.formats import format_of
 from nanlab.history import AbsorbedUpdate
-from nanlab.rules._rule import TRAINING, Finding, Fix, Severity, rule
+from nanlab.rules._rule import Finding, Fix, Severity, rule
 from nanlab.trace import Trace
 
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         w = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
         opt = torch.optim.SGD([w], lr=1e-3)
@@ -190,6 +190,3 @@ def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Findin
         harmful=True,
         **where(trace.recording, first.at),
     )
-
-
-RULES = (absorbed_update,)

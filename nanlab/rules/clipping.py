@@ -9,7 +9,7 @@ from nanlab.analysis.clipping import always_on
 from nanlab.analysis.training import where
 from nanlab.operators import having
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import OPTIMIZER
 
@@ -21,7 +21,7 @@ _REFUSE = Fix(
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         net = nn.Linear(4, 2).half()
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -140,6 +140,3 @@ def clip_always_on(trace: Trace) -> Iterator[Finding]:
         else [],
         **where(trace.recording, edit.at),
     )
-
-
-RULES = (clip_nonfinite_norm, clip_nonfinite_norm_, clip_always_on)

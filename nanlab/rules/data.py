@@ -8,7 +8,7 @@ from nanlab.analysis.leaves import is_mask
 from nanlab.operators import card, having
 from nanlab.rules._evidence import plural, verb
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import CONTEXT, Match, rule
+from nanlab.rules._rule import Match, rule
 from nanlab.trace.recording import OPTIMIZER
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
@@ -153,7 +153,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         loss = (x @ w).sum()
         loss.backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def nan_in_input(fault: Fault) -> Match | None:
     """The data held NaN before the model saw it: a missing value, or a preprocessing step that divided 0 by 0.
@@ -177,7 +177,7 @@ def nan_in_input(fault: Fault) -> Match | None:
         loss = (x @ w).sum()
         loss.backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def inf_in_input(fault: Fault) -> Match | None:
     """The data held an infinity before the model saw it: a log of zero, a division by zero, or an overflow in
@@ -203,7 +203,7 @@ def inf_in_input(fault: Fault) -> Match | None:
         loss = F.mse_loss(w * 2, y)
         loss.backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def nan_in_target(fault: Fault) -> Match | None:
     """The target held NaN or an infinity: a missing label, or one computed by a division of 0 by 0.
@@ -227,7 +227,7 @@ def nan_in_target(fault: Fault) -> Match | None:
         loss = layer(torch.ones(1, 2)).sum()
         loss.backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def poisoned_parameter(fault: Fault) -> Match | None:
     """A parameter was already NaN or infinite, so every output of its layer is.
@@ -251,7 +251,7 @@ def poisoned_parameter(fault: Fault) -> Match | None:
         loss = norm(torch.ones(1, 2)).sum()
         loss.backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
@@ -275,7 +275,7 @@ def poisoned_buffer(fault: Fault) -> Match | None:
         w = torch.ones(4, requires_grad=True)
         (memory * w).sum().backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def uninitialised_memory(fault: Fault) -> Match | None:
     """`torch.empty` gives memory as it is; read before it is written it holds anything, NaN and infinities too.
@@ -290,6 +290,3 @@ def uninitialised_memory(fault: Fault) -> Match | None:
         f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} {verb(bad['nonfinite'], 'was', 'were')} read from "
         f"memory of {fault.name} that nothing had written"
     )
-
-
-RULES = (nan_in_input, inf_in_input, nan_in_target, poisoned_parameter, poisoned_buffer, uninitialised_memory)

@@ -8,7 +8,7 @@ from nanlab.operators import card, having
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._norms import NORMS, measured, normalises, nowhere_zero, squared
-from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
+from nanlab.rules._rule import Match, rule
 from nanlab.rules.powers import power_of_tiny
 
 Tensor = torch.Tensor
@@ -98,7 +98,7 @@ def of_norm(fault: Fault) -> bool:
         n = torch.tensor([0.0, 2.0])
         (x / n.clamp_min(1.0)).sum().backward()
     """,
-    precedence=GENERAL,
+    family="general",
 )
 def div_by_zero(fault: Fault) -> Match | None:
     """Division by exactly zero gives an infinity, and 0/0 gives NaN.
@@ -169,7 +169,7 @@ def _pushed_by_sign(fault: Fault) -> bool:
         x = torch.tensor([1e3, 2.0], requires_grad=True)
         (x / torch.tensor([1e-38, 2.0]).clamp_min(1e-6)).sum().backward()
     """,
-    precedence=GENERAL,
+    family="general",
 )
 def div_by_tiny(fault: Fault) -> Match | None:
     """The divisor is not zero but so small that the quotient is beyond the largest number of the dtype.
@@ -249,7 +249,7 @@ _NORM_TEXT = "the vector holds nothing but zeros"
         v = torch.zeros(2, 3, requires_grad=True)
         (v / v.norm(dim=1, keepdim=True).clamp_min(1e-6)).sum().backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def norm_at_zero(fault: Fault) -> Match | None:
     """A vector of zeros has no direction: dividing it by its norm is 0/0, and the norm has no derivative there.
@@ -273,6 +273,3 @@ def norm_at_zero(fault: Fault) -> Match | None:
         f"{_NORM_TEXT}"
     )
     return match(fault, title, numerator=fault.argument(0), norm=divisor(fault))
-
-
-RULES = (div_by_zero, div_by_tiny, norm_at_zero)

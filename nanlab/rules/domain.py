@@ -7,7 +7,7 @@ import torch
 from nanlab.operators import card, having
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import OPERATION, Match, rule
+from nanlab.rules._rule import Match, rule
 from nanlab.rules.powers import power_overflow
 
 Tensor = torch.Tensor
@@ -228,7 +228,7 @@ _EXPS = having("exponential")
         z = torch.tensor([100.0, 1.0], requires_grad=True)
         torch.log_softmax(z, 0).sum().backward()
     """,
-    precedence=OPERATION,
+    family="operation",
 )
 def exp_overflow(fault: Fault) -> Match | None:
     """An exponential outgrows its dtype soon: exp of 88.8 in float32, of 11.1 in float16.
@@ -265,6 +265,3 @@ def _exponential(fault: Fault) -> Match | None:
         f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,}{largest} overflows {fault.dtype}"
     )
     return match(fault, title, x=argument)
-
-
-RULES = (log_of_zero, log_of_negative, inverse_function_at_edge, inverse_function_domain, exp_overflow)

@@ -14,7 +14,7 @@ from nanlab.capture.flushes import QUOTIENTS, SQUARES
 from nanlab.formats import format_of
 from nanlab.history import Flush
 from nanlab.rules._origin import place_of
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
 from nanlab.rules.losses import NEARLY_ALL, always, by_victim, in_part, lasts
 from nanlab.trace import Trace
@@ -25,7 +25,7 @@ COSTLY = ("gradient", "update")  # of a parameter: its whole gradient or update
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         net = nn.Linear(4, 2)
         for i in range(2):
@@ -148,6 +148,3 @@ def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
         fixes.append(Fix("a dtype with float32's range", "torch.bfloat16"))
     fixes.append(Fix("compute this in float32", "x.float()"))
     return fixes
-
-
-RULES = (dtype_underflow,)

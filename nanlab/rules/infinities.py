@@ -11,7 +11,7 @@ from nanlab.operators import having
 from nanlab.rules._evidence import match, number, plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._products import TIMES, became_nan, cancels, infinite_number
-from nanlab.rules._rule import COMPOSITE, GENERAL, Match, rule
+from nanlab.rules._rule import Match, rule
 
 Tensor = torch.Tensor
 _SUMS = having("sums")
@@ -55,7 +55,7 @@ def _all_masked_rows(fault: Fault) -> int:
         p = torch.softmax(s.masked_fill(hidden, torch.finfo(s.dtype).min), 1)
         p[:, 0].sum().backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def softmax_all_masked(fault: Fault) -> Match | None:
     """A softmax over a row that is -inf throughout divides 0 by 0, and logsumexp of such a row is -inf with a NaN
@@ -141,7 +141,7 @@ def _infinite_operands(fault: Fault) -> list[Tensor]:
         target = torch.tensor([1.0, 0.0, 0.0])
         (target * logp).sum().backward()
     """,
-    precedence=GENERAL,
+    family="general",
 )
 def zero_times_inf(fault: Fault) -> Match | None:
     """An infinity was multiplied by 0, or divided by another: NaN.
@@ -199,7 +199,7 @@ def _other_factors(fault: Fault) -> Match | None:
         w = torch.ones(2, requires_grad=True)
         (a * w - a).sum().backward()
     """,
-    precedence=GENERAL,
+    family="general",
 )
 def inf_minus_inf(fault: Fault) -> Match | None:
     """Two infinities cancelled: inf - inf is NaN.
@@ -249,7 +249,7 @@ def _mask_constant(values: Tensor) -> float | None:
         padding = torch.ones(1, 2, dtype=torch.bool)
         torch.softmax(scores.masked_fill(padding | padding, low), 1).sum().backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def mask_overflow(fault: Fault) -> Match | None:
     """A finite number that stood for "masked" was added, scaled or cast until it overflowed to -inf.
@@ -272,6 +272,3 @@ def mask_overflow(fault: Fault) -> Match | None:
         f"{plural(fault.count, 'element')} of {fault.numel:,}"
     )
     return match(fault, title, columns=fault.named_operands)
-
-
-RULES = (zero_times_inf, inf_minus_inf, softmax_all_masked, mask_overflow)

@@ -14,7 +14,7 @@ from nanlab.analysis.training import where
 from nanlab.formats import FloatFormat, format_of
 from nanlab.history import Flush
 from nanlab.rules._origin import place_of
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.trace import Trace
 
 LASTING = 0.5  # share of the steps since the first in which a loss must recur to be an error
@@ -84,7 +84,7 @@ def _lost(trace: Trace, loss: dict[Hashable, Any], cause: str, title: str, expla
 
 @rule(
     "warning",
-    precedence=TRAINING,
+    family="training",
     example="""
         x = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=torch.float16)
         var = x.var()
@@ -108,7 +108,7 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         w = torch.ones(2, requires_grad=True)
         mask = torch.full((70000,), 1.0, dtype=torch.float16)
@@ -149,6 +149,3 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
             harmful=harmful,
             **where(trace.recording, first.at),
         )
-
-
-RULES = (eps_underflow, dtype_overflow_)

@@ -10,7 +10,7 @@ from nanlab.analysis.origin_names import comes_back
 from nanlab.operators import having
 from nanlab.rules._evidence import algebra, match, number, plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import CONTEXT, Match, rule
+from nanlab.rules._rule import Match, rule
 
 Tensor = torch.Tensor
 _CHOICES = having("masks", "bounds")
@@ -101,7 +101,7 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
         inner = torch.where(x > 0, x, torch.ones_like(x))
         torch.where(x > 0, torch.log(inner), torch.zeros_like(x)).sum().backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def where_grad_trap(fault: Fault) -> Match | None:
     """A `where`, mask or clamp after the operation hides the value, not the derivative.
@@ -127,7 +127,7 @@ def where_grad_trap(fault: Fault) -> Match | None:
         a = torch.tensor([0.0, 1.0], requires_grad=True)
         (a / (2 * a + 1e-6)).sum().backward()
     """,
-    precedence=CONTEXT,
+    family="context",
 )
 def repair_forward_only(fault: Fault) -> Match | None:
     """The value was repaired after the operation, by `nan_to_num` or by writing into it; its gradient stays bad.
@@ -139,6 +139,3 @@ def repair_forward_only(fault: Fault) -> Match | None:
     if found is None or not repairs(fault, *found):
         return None
     return _hidden_match(fault, found[1], "not finite")
-
-
-RULES = (where_grad_trap, repair_forward_only)

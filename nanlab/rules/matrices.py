@@ -7,7 +7,7 @@ import torch
 from nanlab.operators import having
 from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import COMPOSITE, Match, rule
+from nanlab.rules._rule import Match, rule
 
 _MATRIX = having("matrix_function")
 
@@ -24,7 +24,7 @@ _MATRIX = having("matrix_function")
         values, vectors = torch.linalg.eigh(a * 2 + torch.diag(torch.tensor([0.0, 0.1, 0.2])))
         vectors[0, 0].backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def degenerate_matrix(fault: Fault) -> Match | None:
     """A singular matrix has no inverse and no log-determinant; where eigenvalues or singular values coincide, or are
@@ -52,6 +52,3 @@ def degenerate_matrix(fault: Fault) -> Match | None:
         "not finite"
     )
     return match(fault, title)
-
-
-RULES = (degenerate_matrix,)

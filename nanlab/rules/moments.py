@@ -10,7 +10,7 @@ from nanlab.analysis.training import optimizer_step_at
 from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.stats import TensorStats
 from nanlab.trace.recording import Recording
 
@@ -19,7 +19,7 @@ _SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         w = torch.zeros(3, dtype=torch.float16, requires_grad=True)
         opt = torch.optim.SGD([w], lr=1e-7, momentum=0.9)
@@ -82,6 +82,3 @@ def _finite_operands(recording: Recording, position: int) -> list[TensorStats]:
 def _largest(stats: TensorStats) -> float:
     """The largest magnitude of a tensor."""
     return max(abs(stats.min or 0.0), abs(stats.max or 0.0))
-
-
-RULES = (dtype_overflow,)

@@ -17,7 +17,7 @@ from nanlab.operators import card, having
 from nanlab.rules._evidence import plural, table
 from nanlab.rules._fault import Fault, floating, nonfinite
 from nanlab.rules._origin import place_of
-from nanlab.rules._rule import CONTEXT, TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.rules.training import in_update, overflowed
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
@@ -30,7 +30,8 @@ _DIVIDES = having("quotient", in_place=True, lists=True)
 
 @rule(
     "error",
-    precedence=TRAINING - 1,
+    family="context",
+    more_specific_than=("custom-backward", "dtype-overflow"),
     example="""
         w = torch.ones(3, requires_grad=True)
         opt = torch.optim.Adagrad([w], lr=0.1, eps=0.0)
@@ -114,7 +115,7 @@ def _of_update_rule(fault: Fault) -> bool:
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         w = torch.ones(3, dtype=torch.float16, requires_grad=True)
         opt = torch.optim.Adam([w], lr=0.1)
@@ -171,7 +172,7 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
 
 @rule(
     "note",
-    precedence=CONTEXT,
+    family="context",
     example="""
         net = nn.Linear(8, 4).bfloat16()
         opt = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.01)
@@ -210,7 +211,7 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(30.0))
         x = torch.randn(8, 4)
@@ -292,6 +293,3 @@ def _idle_decay(recording: Recording, step: OptimizerStep, decay: float, rate: f
         symptom="silent-underflow",
         fixes=[Fix("float32 weights under autocast", "model.float()  # and torch.autocast for the forward pass")],
     )
-
-
-RULES = (optimizer_arithmetic, optimizer_eps_underflow, learning_rate_, absorbed_update_)

@@ -143,6 +143,3 @@ def power_of_tiny(fault: Fault) -> Match | None:
         f"a power of {number(values.abs().min())}"
     )
     return match(fault, title, base=base)
-
-
-RULES = (pow_fraction_at_zero, pow_negative_base)

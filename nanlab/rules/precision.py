@@ -14,7 +14,7 @@ from nanlab.operators import card, having
 from nanlab.rules._evidence import match, number, plural
 from nanlab.rules._fault import LOW, Fault, floating
 from nanlab.rules._origin import matched
-from nanlab.rules._rule import COMPOSITE, CONTEXT, FALLBACK, Finding, Match, rule
+from nanlab.rules._rule import Finding, Match, rule
 
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
@@ -35,7 +35,7 @@ _CLAMPS = having("floors", "clamps")
         x = torch.full((4,), 300.0, dtype=torch.float16, requires_grad=True)
         (x.float() * x.float()).sum().backward()
     """,
-    precedence=FALLBACK,
+    family="fallback",
 )
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
     """The exact result is finite, but larger than the largest number of the dtype it is held in.
@@ -163,7 +163,8 @@ def _low(dtype: torch.dtype) -> bool:
         v = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
         F.normalize(v.float(), dim=1, eps=1e-3).sum().backward()
     """,
-    precedence=COMPOSITE + 5,
+    family="composite",
+    more_specific_than=("composite",),
 )
 def eps_underflow(fault: Fault) -> Match | Finding | None:
     """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost next to the number
@@ -228,7 +229,8 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
         x = torch.tensor([0.0, 4.0], requires_grad=True)
         Root.apply(x).sum().backward()
     """,
-    precedence=CONTEXT + 5,
+    family="context",
+    more_specific_than=("context",),
 )
 def custom_backward(fault: Fault) -> Match | None:
     """A hand-written `autograd.Function.backward` made the bad gradient.
@@ -242,6 +244,3 @@ def custom_backward(fault: Fault) -> Match | None:
         f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of {fault.numel:,} non-finite"
     )
     return match(fault, title, columns=fault.named_operands)
-
-
-RULES = (dtype_overflow, eps_underflow, custom_backward)

@@ -7,7 +7,7 @@ import torch
 from nanlab.operators import having
 from nanlab.rules._evidence import match, plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import COMPOSITE, FALLBACK, Match, rule
+from nanlab.rules._rule import Match, rule
 from nanlab.trace.recording import OPTIMIZER
 
 Tensor = torch.Tensor
@@ -37,7 +37,7 @@ def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
         loss = chosen.sum() / max(chosen.numel(), 1)
         loss.backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def empty_reduction(fault: Fault) -> Match | None:
     """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in which every target is
@@ -106,7 +106,7 @@ def _nothing_counted(fault: Fault) -> Match | None:
         w = torch.ones(1, requires_grad=True)
         F.cross_entropy(logits * w, torch.tensor([2])).backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def infeasible_likelihood(fault: Fault) -> Match | None:
     """The model gives the target no probability at all, so the loss is infinite.
@@ -171,7 +171,7 @@ def _forbidden_target(fault: Fault) -> Match | None:
         cost = torch.tensor([1.0, 1e4])
         (cost * w).sum().backward()
     """,
-    precedence=FALLBACK,
+    family="fallback",
 )
 def intended_inf_in_loss(fault: Fault) -> Match | None:
     """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into the loss or a
@@ -186,6 +186,3 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
         f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the "
         f"{fault.origin.sink.kind}"
     )
-
-
-RULES = (empty_reduction, infeasible_likelihood, intended_inf_in_loss)

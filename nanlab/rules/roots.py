@@ -9,7 +9,7 @@ import torch
 from nanlab.operators import having
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import COMPOSITE, Match, rule
+from nanlab.rules._rule import Match, rule
 from nanlab.rules.division import centred_squares, divisor, zeros
 
 Tensor = torch.Tensor
@@ -104,7 +104,7 @@ def sqrt_of_negative(fault: Fault) -> Match | None:
         x = torch.ones(2, 4, requires_grad=True)
         ((x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt()).sum().backward()
     """,
-    precedence=COMPOSITE,
+    family="composite",
 )
 def std_of_constant(fault: Fault) -> Match | None:
     """Values that are all equal have no spread: dividing by their standard deviation is 0/0, and its derivative at 0 is
@@ -143,6 +143,3 @@ def std_of_constant(fault: Fault) -> Match | None:
         "of zero"
     )
     return match(fault, title, numerator=fault.argument(0), deviation=divisor(fault))
-
-
-RULES = (sqrt_at_zero, sqrt_of_negative, std_of_constant)

@@ -15,17 +15,17 @@ from nanlab.analysis.skipped_steps import Skip, below_one, collapse, skips
 from nanlab.analysis.training import where
 from nanlab.capture.scaler_order import UNSCALES
 from nanlab.history import SCALED
-from nanlab.rules import _misuse
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
 
 @rule(
     "error",
-    precedence=TRAINING + 1,
+    family="training",
+    more_specific_than=("training",),
     example="""
         net = nn.Linear(4, 2)
         half = net(torch.ones(3, 4)).half()
@@ -111,7 +111,7 @@ def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -225,6 +225,3 @@ def _fatal_fix(entries: Sequence[Skip]) -> Fix:
 
 def _in_float32() -> Fix:
     return Fix("compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ...")
-
-
-RULES = (loss_scale_overflow, loss_scale_overflow_, *_misuse.RULES)

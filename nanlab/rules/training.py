@@ -24,7 +24,7 @@ from nanlab.operators import having, with_forms
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rates import NOT_NEGATIVE, SCALE_FREE, bad_rate
-from nanlab.rules._rule import TRAINING, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.trace.locations import location
 from nanlab.trace.recording import OPTIMIZER, Recording
 from nanlab.trace.training_frames import parameter_columns
@@ -44,7 +44,8 @@ _SIGN_FIX = Fix(
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
+    more_specific_than=("exploding-gradient",),
     example="""
         weight = nn.Linear(4, 1)
         opt = torch.optim.SGD(weight.parameters(), lr=0.1)
@@ -84,7 +85,7 @@ def learning_rate(fault: Fault) -> Finding | None:
 
 @rule(
     "error",
-    precedence=TRAINING,
+    family="training",
     example="""
         x, w = torch.ones(2, 4, requires_grad=True), nn.Parameter(5.0 * torch.eye(4))
         h = 1e-30 * x
@@ -286,6 +287,3 @@ def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
     limit, growth = stable
     title = f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before, which stops there"
     return Fix(title, f"lr={limit / 2:.1g}")
-
-
-RULES = (exploding_gradient, learning_rate)

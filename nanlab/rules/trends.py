@@ -16,7 +16,7 @@ from nanlab.operators import having
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._growth import constant_factor, decay, growing_weights, product_of_growing, story
-from nanlab.rules._rule import CONTEXT, Finding, Fix, rule
+from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.rules._scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.recording import BACKWARD, Recording
@@ -31,7 +31,7 @@ _SCALES = having("grows")
 
 @rule(
     "warning",
-    precedence=CONTEXT,
+    family="context",
     example="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
@@ -56,7 +56,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
 
 @rule(
     "warning",
-    precedence=CONTEXT,
+    family="context",
     example="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
@@ -162,7 +162,8 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
 
 @rule(
     "error",
-    precedence=CONTEXT + 5,
+    family="context",
+    more_specific_than=("context",),
     example="""
         w = nn.Parameter(torch.ones(4, 4))
         for i in range(12):
@@ -213,6 +214,3 @@ def _column(fault: Fault) -> int | None:
         if place.op == op and place.line == fault.row.place and np.isposinf(series.table[:, column]).any():
             return column
     return None
-
-
-RULES = (dtype_overflow_, dtype_underflow_, dtype_overflow)
