@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nanlab.stats import StatsTable, _early
+from nanlab.stats import StatsTable, _async_counts
 from nanlab.stats._device import DeviceRow
 
 
@@ -21,7 +21,7 @@ class Mail:
         self.read = 0
         self.asked: dict[int, int] = {}
 
-    def arrived(self, letter: _early.HostCopy) -> bool:
+    def arrived(self, letter: _async_counts.HostCopy) -> bool:
         self.asked[id(letter)] = self.asked.get(id(letter), 0) + 1
         return self.delay is not None and self.asked[id(letter)] > self.delay
 
@@ -32,7 +32,7 @@ def stand_in(
     """Let each tensor that is ``on_device`` count as one of a device; letters arrive ``delay`` batches later."""
     mail = Mail(delay)
     add, add_change = StatsTable.add, StatsTable.add_change
-    send, read = _early.HostCopier.send, _early.HostCopy.read
+    send, read = _async_counts.HostCopier.send, _async_counts.HostCopy.read
 
     def add_there(self: Any, t: torch.Tensor) -> int:
         if not on_device(t):
@@ -51,17 +51,17 @@ def stand_in(
         finally:
             self._kernels = kernels
 
-    def sent(self: _early.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any) -> _early.HostCopy:
+    def sent(self: _async_counts.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any) -> _async_counts.HostCopy:
         mail.sent += 1
         return send(self, rows, streams)
 
-    def read_and_count(self: _early.HostCopy) -> Any:
+    def read_and_count(self: _async_counts.HostCopy) -> Any:
         mail.read += 1
         return read(self)
 
     patch.setattr(StatsTable, "add", add_there)
     patch.setattr(StatsTable, "add_change", add_change_there)
-    patch.setattr(_early.HostCopier, "send", sent)
-    patch.setattr(_early.HostCopy, "arrived", lambda letter: mail.arrived(letter))
-    patch.setattr(_early.HostCopy, "read", read_and_count)
+    patch.setattr(_async_counts.HostCopier, "send", sent)
+    patch.setattr(_async_counts.HostCopy, "arrived", lambda letter: mail.arrived(letter))
+    patch.setattr(_async_counts.HostCopy, "read", read_and_count)
     return mail

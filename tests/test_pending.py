@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture import holding, pending
+from nanlab.capture import held_tensors, pending
 from nanlab.capture.pending import Pending
-from nanlab.stats import _early
+from nanlab.stats import _async_counts
 from nanlab.stats._device import DeviceRow
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
@@ -266,7 +266,7 @@ def test_no_graph_is_held(mail: Mail) -> None:
 
 
 def test_budget_holds_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch, held: list[Pending]) -> None:
-    monkeypatch.setattr(holding, "MOST", 40_000)
+    monkeypatch.setattr(held_tensors, "MOST", 40_000)
     stand_in(monkeypatch, delay=None)
     most, add = [], Pending.add
 
@@ -311,7 +311,7 @@ def test_operand_that_is_overwritten_afterwards_is_kept_as_it_was() -> None:
 
 @pytest.mark.usefixtures("mail")
 def test_what_is_too_large_to_be_copied_is_given_up_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "COPY_EACH", 100)
+    monkeypatch.setattr(held_tensors, "COPY_EACH", 100)
     with nanlab.watch(on_fault="record") as trace:
         x = torch.zeros(100)
         y = x.log()
@@ -498,7 +498,7 @@ def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait for the device"))
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **rest: empty(*size, **rest))
-    courier = _early.copier_of(device)
+    courier = _async_counts.copier_of(device)
     rows = [
         (4, DeviceRow(torch.arange(20), 3, 0, 1, 0, "float64")),
         (7, DeviceRow(torch.ones(9).long(), 1, 0, 1, 0, "keys")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.rules import BUILTIN, Match, Rule, diagnose, rule
+from nanlab.analysis.provenance import harmful_origins
+from nanlab.rules import BUILTIN, Fault, Match, Rule, diagnose, rule
+from nanlab.rules._origin import finding_of
+from nanlab.rules._rule import ranked
 from nanlab.trace import Trace
 
 SETUP = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
@@ -381,3 +385,20 @@ def test_memory_never_written_is_init_in_an_optimizers_state_and_data_in_an_inpu
         torch.use_deterministic_algorithms(False)
     culprit = trace.culprit
     assert culprit is not None and (culprit.cause, culprit.phase) == ("uninitialised-memory", phase)
+
+
+def test_of_two_rules_that_fit_one_example_one_says_that_it_is_the_more_specific(tmp_path: Path) -> None:
+    """Where neither does, the order in which they stand in the source would decide."""
+    unclear = set()
+    judges = [one for one in ranked(BUILTIN) if one.over == "fault"]
+    for subject in judges:
+        trace = run(subject.example, tmp_path / f"{subject.name}.py")
+        for origin in harmful_origins(trace.recording):
+            fault = Fault(trace, origin, finding_of(trace, origin))
+            fitting = [one for one in judges if one.matches(fault) != []]
+            for one, other in pairwise(fitting):
+                if one.family == other.family and one.name != other.name:
+                    own = one.family in one.more_specific_than and other.family not in other.more_specific_than
+                    if other.name not in one.more_specific_than and not own:
+                        unclear.add((one.name, other.name))
+    assert unclear == set()

@@ -25,7 +25,7 @@ from nanlab.trace.training_frames import parameter_columns
 @rule(
     "error",
     family="training",
-    more_specific_than=("loss-scale-overflow",),
+    more_specific_than=("training", "loss-scale-overflow"),
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=1e30)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from nanlab.errors import UsageError
 from nanlab.stats import _layout as L
-from nanlab.stats._bins import decode, gather
+from nanlab.stats._bins import BINNED, decode, gather
 from nanlab.stats._device import DeviceRow, bins_of, fetch, head_of
 from nanlab.stats._kernels import Kernels, load_kernels
 from nanlab.stats._memory import unobserved
@@ -107,6 +107,18 @@ class Rows:
         columns = dict(zip(L.COUNTS, words, strict=False))
         columns |= zip(L.VALUES, words[L.MIN :].view(np.float64), strict=False)
         return columns | {"known": words[L.BINS] != L.UNKNOWN}
+
+    def binned(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The counts of ``BINNED``, int64, for each of these rows."""
+        self.flush()
+        kept = self._rows[: self.n][rows].copy()
+        owner = np.repeat(np.arange(len(kept)), np.maximum(kept[:, L.BINS], 0))
+        signs, exponents, counts = decode(gather(self._arena, kept))
+        found = {}
+        for name, chosen in BINNED.items():
+            found[name] = np.zeros(len(kept), np.int64)
+            np.add.at(found[name], owner, np.where(chosen(signs, exponents), counts, 0))
+        return found
 
     def histogram(self, row: int, signed: bool = False) -> pd.Series:
         """Exact count of the non-zero finite elements per exponent floor(log2|x|); exponents without any are left out.

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from nanlab.stats._bins import BINNED
 from nanlab.trace.recording import Recording
 
 Array = npt.NDArray[Any]
@@ -45,6 +46,17 @@ def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
         for name, column in chunk.stats.columns(rows).items():
             if name in found:
                 found[name][mask] = column
+    return found
+
+
+def binned_columns(recording: Recording, stats: Array) -> dict[str, Array]:
+    """The counts of ``stats.BINNED`` for these statistics (-1: gone)."""
+    found = {name: np.zeros(len(stats), np.int64) for name in BINNED}
+    for number in np.unique(stats[stats >= 0] >> 32).tolist() if BINNED else ():
+        chunk, mask = recording.chunks[number], (stats >= 0) & (stats >> 32 == number)
+        rows = np.array([chunk.stat_row(stat) for stat in stats[mask].tolist()], np.int64)
+        for name, column in chunk.stats.binned(rows).items():
+            found[name][mask] = column
     return found
 
 

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nanlab.trace.columns import COUNTS, HALF, VALUES, Array, counts_array, lookup, stat_columns, values_array
+from nanlab.stats._bins import BINNED
+from nanlab.trace.columns import (
+    COUNTS,
+    HALF,
+    VALUES,
+    Array,
+    binned_columns,
+    counts_array,
+    lookup,
+    stat_columns,
+    values_array,
+)
 from nanlab.trace.nodes import NodeRun, owner_of_leaf
 from nanlab.trace.recording import (
     BORN,
@@ -33,7 +44,7 @@ from nanlab.trace.recording import (
 
 OPS_COLUMNS = (
     *("step", "position", "phase", "op", "module", "output", "shape", "dtype", "device"),
-    *(*COUNTS, *VALUES, *HALF),
+    *(*COUNTS, *VALUES, *HALF, *BINNED),
     *("node", "file", "line", "source", "site_file", "site_line", "status"),
 )
 
@@ -86,6 +97,8 @@ def ops_frame(recording: Recording) -> pd.DataFrame:
     columns |= {name: counts_array(numbers[name], known) for name in COUNTS}
     columns |= {name: values_array(numbers[name]) for name in VALUES}
     columns |= {name: counts_array(numbers[name], known) for name in HALF}
+    binned = binned_columns(recording, meta[:, STAT])
+    columns |= {name: counts_array(counts, known) for name, counts in binned.items()}
     columns |= {
         "node": counts_array(meta[:, NODE], meta[:, NODE] >= 0),
         "file": file,

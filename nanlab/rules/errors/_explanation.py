@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -76,11 +77,18 @@ class Meaning:
 
     pattern: re.Pattern[str]
     judge: Judge
+    first: bool = False  # asked before the others, for its pattern is the narrower one
 
 
-def means(pattern: str) -> Callable[[Judge], Meaning]:
-    """Decorate the function that explains exceptions whose message holds ``pattern``."""
-    return lambda judge: Meaning(re.compile(pattern), judge)
+def meanings_of(module: ModuleType) -> list[Meaning]:
+    """The meanings that a module defines, in their order."""
+    own = [one for one in vars(module).values() if isinstance(one, Meaning) and one.judge.__module__ == module.__name__]
+    return sorted(own, key=lambda one: not one.first)
+
+
+def means(pattern: str, first: bool = False) -> Callable[[Judge], Meaning]:
+    """Decorate the function that explains exceptions whose message holds ``pattern``; ``first``: before the module's others."""
+    return lambda judge: Meaning(re.compile(pattern), judge, first)
 
 
 def advice(*pairs: tuple[str, str]) -> list[Fix]:

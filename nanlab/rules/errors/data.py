@@ -121,6 +121,3 @@ def worker_died(case: Case) -> Explanation | None:
             ("share tensors through files instead", 'torch.multiprocessing.set_sharing_strategy("file_system")'),
         ),
     )
-
-
-MEANINGS = [unequal_sizes, unequal_in_cat, worker_died]

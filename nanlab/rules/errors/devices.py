@@ -164,6 +164,3 @@ def mixed_devices(case: Case) -> Explanation | None:
             ),
         ),
     )
-
-
-MEANINGS = [device_failed, missing_device, out_of_memory, mixed_devices]

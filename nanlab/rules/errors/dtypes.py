@@ -130,6 +130,3 @@ def dtype_unknown(case: Case) -> Explanation | None:
             )
     why = "Each operation is compiled for the dtypes that it makes sense for."
     return case.explain("dtype-mismatch", title, why, evidence=operands_frame(failure.operands), fixes=advice(fix))
-
-
-MEANINGS = [dtype_mismatch, dtype_unknown]

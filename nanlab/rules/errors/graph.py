@@ -160,7 +160,7 @@ def loss_without_graph(case: Case) -> Explanation | None:
     )
 
 
-@means(r"Function '(\w+)' returned nan values in its (\d+)\w\w output")
+@means(r"Function '(\w+)' returned nan values in its (\d+)\w\w output", first=True)
 def backward_returned_nan(case: Case) -> Explanation | None:
     """Anomaly detection names the node where a NaN was seen, not where it was born."""
     node, recording = case.match[1], case.recording
@@ -224,12 +224,3 @@ def numpy_of_graph(case: Case) -> Explanation | None:
             ("on the way to the loss: stay in torch", "torch.log1p(x)  # not np.log1p(x.numpy())"),
         ),
     )
-
-
-MEANINGS = [
-    backward_returned_nan,
-    no_inf_checks,
-    loss_without_graph,
-    loss_not_scalar,
-    numpy_of_graph,
-]

@@ -108,6 +108,3 @@ def _from_message(case: Case) -> Explanation:
     return case.explain(
         "index-out-of-range", title, _kind_of(op, "")[2], fixes=advice(*_remedies(op, int(match[4] or 0) or 10))
     )
-
-
-MEANINGS = [out_of_range]

@@ -125,6 +125,3 @@ def leaf_in_place(case: Case) -> Explanation | None:
             ("or compute a new tensor", "scaled = weight * 2"),
         ),
     )
-
-
-MEANINGS = [second_backward, overwritten_tensor, leaf_in_place]

@@ -192,7 +192,7 @@ def not_a_probability(case: Case) -> Explanation | None:
     )
 
 
-@means(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)")
+@means(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", first=True)
 def impossible_shape(case: Case) -> Explanation | None:
     """view or reshape to another number of elements."""
     sizes, count = [int(n) for n in case.match[1].split(",")], int(case.match[2])
@@ -207,7 +207,7 @@ def impossible_shape(case: Case) -> Explanation | None:
     )
 
 
-@means(r"view size is not compatible with input tensor's size and stride")
+@means(r"view size is not compatible with input tensor's size and stride", first=True)
 def not_viewable(case: Case) -> Explanation | None:
     """view of a tensor whose dimensions were exchanged."""
     return case.explain(
@@ -219,7 +219,7 @@ def not_viewable(case: Case) -> Explanation | None:
     )
 
 
-@means(r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d, ]+)\]\)")
+@means(r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d, ]+)\]\)", first=True)
 def one_value_per_channel(case: Case) -> Explanation | None:
     """Batch norm of a batch of one."""
     return case.explain(
@@ -235,7 +235,8 @@ def one_value_per_channel(case: Case) -> Explanation | None:
 
 @means(
     r"[Tt]arget size \(torch\.Size\(\[([\d, ]*)\]\)\) (?:that is different to|must be the same as)(?: the)? input size "
-    r"\(torch\.Size\(\[([\d, ]*)\]\)\)"
+    r"\(torch\.Size\(\[([\d, ]*)\]\)\)",
+    first=True,
 )
 def target_of_another_size(case: Case) -> Explanation | None:
     """binary_cross_entropy of predictions and targets of different shapes."""
@@ -247,16 +248,3 @@ def target_of_another_size(case: Case) -> Explanation | None:
         evidence=operands_frame(case.failure.operands),
         fixes=advice(("give both one shape, in the target's dtype", "loss_fn(scores.squeeze(1), target.float())")),
     )
-
-
-MEANINGS = [
-    impossible_shape,
-    not_viewable,
-    one_value_per_channel,
-    target_of_another_size,
-    product_mismatch,
-    broadcast_mismatch,
-    channels,
-    state_dict_mismatch,
-    not_a_probability,
-]

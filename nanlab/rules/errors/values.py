@@ -95,6 +95,3 @@ def refused_matrix(case: Case) -> Explanation | None:
         "Duplicate rows, a batch smaller than the dimension, or rounding of a covariance do this; a little on the diagonal makes it definite.",
         fixes=advice(("add a jitter to the diagonal", "A = A + 1e-5 * torch.eye(A.shape[-1], dtype=A.dtype)")),
     )
-
-
-MEANINGS = [refused_parameter, outside_of_support, refused_probabilities, refused_matrix]
