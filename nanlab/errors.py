@@ -13,3 +13,7 @@ class UsageError(NanlabError, ValueError):
 
 class TypeMismatchError(NanlabError, TypeError):
     """An argument has the wrong type: a dtype that is not floating point, a model that is no ``nn.Module``."""
+
+
+class NotReplayable(NanlabError, RuntimeError):
+    """A recorded step cannot be run again; the message says why, and what to do."""

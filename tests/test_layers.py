@@ -16,6 +16,7 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"views"},
     {"rules"},
     {"analysis"},
+    {"program"},
     {"capture"},
     {"capsule"},
     {"trace"},

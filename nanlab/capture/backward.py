@@ -69,16 +69,22 @@ class BackwardRecorder:
         oldest, accumulates = 0, False
         try:
             ops.backward_pass = len(ops.recording.passes)
+            if ops.program is not None:
+                ops.program.engine_begins(outputs, args, bool(kwargs.get("accumulate_grad")))
             oldest, accumulates = self._begin(outputs, frame, bool(kwargs.get("accumulate_grad")), handles)
             if not kwargs.get("accumulate_grad") and len(args) > 3:
                 self._ask(args[3])
         except Exception as error:
             ops.failed(error)
         ops.in_backward += 1
+        results: Any = None
         try:
-            return self._original(outputs, *args, **kwargs)
+            results = self._original(outputs, *args, **kwargs)
+            return results
         finally:
             self._observe_again()
+            if ops.program is not None:
+                ops.program.engine_ended(results)
             ops.in_backward -= 1
             ops.backward_pass = outer
             for handle in handles:
@@ -175,6 +181,8 @@ class BackwardRecorder:
     def _follow_leaf(self, node: Any, number: int, handles: list[Any]) -> bool:
         """Register a hook with the node that adds to a leaf's gradient; whether the leaf has one already."""
         leaf = getattr(node, "variable", None)
+        if leaf is not None and self.ops.program is not None:
+            self.ops.program.leaf(leaf)
         handles.append(node.register_hook(partial(self._gradient_ran, node, number)))
         return leaf is not None and leaf.grad is not None
 
@@ -205,7 +213,10 @@ class BackwardRecorder:
             return
         self._observe_again()
         try:
-            self.ops.record_node(node, name, [g for g in taken if g is not None], [g for g in given if g is not None])
+            results, position = [g for g in given if g is not None], self.ops.recording.end
+            self.ops.record_node(node, name, [g for g in taken if g is not None], results)
+            if self.ops.program is not None:
+                self.ops.program.unobserved(results, position)
         except Exception as error:
             self.ops.failed(error)
 
@@ -219,6 +230,8 @@ class BackwardRecorder:
             if gradient is not None:
                 ops.mark_gradient(gradient)
                 owner = self.gradient_seen(parameter, ops.source(gradient))
+                if ops.program is not None:
+                    ops.program.arrived(parameter)
             self._ran(leaf_number(owner), ACCUMULATES, number, given, taken)
         except Exception as error:
             ops.failed(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ class Entry:
     uninit = False  # allocated and not yet written
     odd = False  # whether some tensor has as many bytes as it, and yet does not show all of it: ``x[:1].expand(4)`` of four elements
 
-    def __init__(self, nbytes: int, weak: int) -> None:
+    def __init__(self, nbytes: int, weak: int, serial: int) -> None:
+        self.serial = serial  # its number in the program; no two storages of a watch share one
         # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes have several sizes.
         self.nbytes = nbytes
         self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
@@ -47,6 +49,8 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self._full = MOST_DEAD  # entries at which it is swept next
+        self._serial = 0
+        self._promised: dict[int, int] = {}
 
     def enter(self, storage: torch.UntypedStorage) -> Entry:
         """A new entry for a storage not seen before."""
@@ -55,8 +59,28 @@ class Ledger:
             alive = len(self.entries)  # thousands, of a wide model
             self._full = alive + max(MOST_DEAD, alive // 8)
         weak: int = storage._weak_ref()  # type: ignore[assignment]
-        entry = self.entries[weak] = Entry(storage.nbytes(), weak)
+        serial = self._promised.pop(weak, 0) if self._promised else 0
+        entry = self.entries[weak] = Entry(storage.nbytes(), weak, serial or self._next())
         return entry
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def promise(self, storage: torch.UntypedStorage) -> int:
+        """The serial number that a storage will have once the running call has entered it."""
+        address = storage._cdata
+        found = self._promised.get(address)
+        if found is None:
+            found = self._promised[address] = self._next()
+        return found
+
+    def keep_promises(self, storages: Iterable[torch.UntypedStorage]) -> None:
+        """Enter what was promised a number and that the call did not enter."""
+        for storage in storages:
+            if storage._cdata in self._promised:
+                self.enter(storage)
+        self._promised.clear()
 
     def sweep(self) -> None:
         """Forget storages that the program has freed."""

@@ -20,6 +20,7 @@ from nanlab.capture.ledger import Entry, Ledger, storage_of
 from nanlab.capture.pending import Pending
 from nanlab.capture.placing import Placing
 from nanlab.capture.plans import Plan, plan_for
+from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.reading import Reading
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
@@ -89,6 +90,7 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self.in_backward = 0
         self.in_optimizer = 0
         self.shadow: ShadowRecorder | None = None
+        self.program: ProgramRecorder | None = None
         self.step_place: tuple[int, int] | None = None
         self.engine_codes: set[Any] = set()
         self.sequence = _sequence()
@@ -136,12 +138,16 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
             value = func(*args, **kwargs)
             if plan.reads_out and not self.off:
                 self._note_read_out(args[0], value, sys._getframe().f_back)
+            elif plan.name == "resize_" and not self.off and self.program is not None:
+                self.program.lose("resize_ changes the size of a storage")
             return value
         frame = sys._getframe().f_back
         try:
             place = self.place(frame)
             sources = self.read(plan, args, kwargs)
             old = None if plan.plain else self._before_write(plan, args, kwargs)
+            program = self.program
+            packed = program.before(func, plan, args, kwargs) if program is not None else None
             twins = self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
         except Exception as error:
             self.failed(error)
@@ -151,6 +157,8 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         out = func(*args, **kwargs)
         try:
             call = self.write(func, plan, args, kwargs, out, sources, old, place)
+            if program is not None and packed is not None:
+                program.after(func, plan, packed, out, call)
             if twins is not None and self.shadow is not None:
                 self.shadow.after(self.chunk, call, targets_of(plan, args, kwargs, out)[0], twins)
         except Exception as error:
@@ -164,6 +172,8 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
             if self.in_backward or self.in_optimizer:
                 return
             escapes, source = self.recording.escapes, self.source(tensor)
+            if self.program is not None:
+                self.program.looked(tensor, value, self.lines.here(frame)[0])
             escapes.last_read = self.recording.end, source
             if tensor.requires_grad:
                 escapes.add(ReadOut(self.recording.end, source, self.lines.here(frame)[0]))

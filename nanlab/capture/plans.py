@@ -56,6 +56,7 @@ class Plan:
     scalars: bool = False  # the Python numbers among its operands are noted
     number: int = -1  # of the name, in the recording
     opaque: tuple[int, ...] = ()  # outputs that are no numbers
+    draws: bool = False  # it draws random numbers
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
 
@@ -105,5 +106,6 @@ def plan_for(func: Any, names: Names) -> Plan:
         scalars=name in _WITH_SCALARS,
         number=names(name),
         opaque=known.opaque,
+        draws=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
         indexes=name in INDEXING,
     )

@@ -181,9 +181,11 @@ class Reading:
         entry = self.ledger.entries.get(storage._cdata)
         if entry is None:
             self._first_sight(tensor, storage, owner)
+            entry = self.ledger.entries[storage._cdata]
         else:
             entry.owner = owner
             self.recording.owned.add(entry.last)
+        self.recording.program.names[entry.serial] = self.recording.parameter_names[owner]
 
     def mark_gradient(self, tensor: Tensor) -> None:
         """Say that a tensor is a parameter's gradient."""

@@ -21,6 +21,7 @@ from nanlab.capture.folding import fold
 from nanlab.capture.forward_sinks import ForwardSinks
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.ops import OpRecorder
+from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.rejected import note_rejected_value
 from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
@@ -29,7 +30,8 @@ from nanlab.capture.threads import is_watched, run_in_thread
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.trace.recording import Recording
+from nanlab.trace.program import Segment
+from nanlab.trace.recording import BORN, TURNED, Recording
 
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
@@ -59,6 +61,7 @@ class watch:
     steps: stop after this many training steps.
     keep: keep the full operation table of this many last steps, and of those in which the first faults began; another step keeps one summary row.
     on_fault: "stop" ends the block at the first harmful fault (the program goes on after the block), "record" goes on.
+    budget: bytes of copies that make the kept steps replayable; a tenth of the free memory by default, 0 for none.
     shadow: torch.float32 (or "float32"): recompute each half-precision operation in float32 too.
 
     The results of the program are the same, bit for bit, with and without a watch. On a CUDA device operands are held until their statistics are
@@ -74,8 +77,9 @@ class watch:
         keep: int = 2,
         on_fault: Literal["stop", "record"] = "stop",
         shadow: torch.dtype | str | None = None,
+        budget: int | None = None,
     ) -> None:
-        _check(model, steps, keep, on_fault, shadow)
+        _check(model, steps, keep, on_fault, shadow, budget)
         self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault
         self.recording = Recording()
         self.trace = Trace(self.recording)
@@ -84,6 +88,10 @@ class watch:
         self._clock = StepClock()
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
+        if budget != 0:
+            self._ops.program = ProgramRecorder(self._ops.ledger, self.recording.program, budget)
+        else:
+            self.recording.program.reason = "the watch was given no memory for it (budget=0)"
         if shadow is not None:
             self._ops.shadow = ShadowRecorder(self.recording)
         self._training = TrainingRecorder(self._ops, self._clock, self.recording.history)
@@ -123,6 +131,8 @@ class watch:
         _current.append(self)
         self.recording.clock.append(time.perf_counter())
         try:
+            if self._ops.program is not None:
+                self._ops.program.begin(0)
             self._training.start(self.model)
             self._modules.start()
             self._backward.start()
@@ -148,6 +158,8 @@ class watch:
         except Exception as ours:
             self._failed(ours)
         finally:
+            if self._ops.program is not None:
+                self._ops.program.ended()
             self._ops.pending.clear()
             self.recording.catch_up = _done
         if self.recording.end or nanlab.last is None:
@@ -217,6 +229,9 @@ class watch:
             raise
         self.progress(recording)
         self._ops.evidence.new_step()
+        if self._ops.program is not None:
+            self._ops.program.begin(position)
+            self._ops.program.forget(recording.starts[max(len(recording.starts) - 1 - self.keep, 0)], self._has_birth)
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
             self.recording.catch_up()
             self._ops.new_chunk(position)
@@ -228,6 +243,11 @@ class watch:
             recording.starts.pop()
             self._ops.off = True
             raise StepsDone(f"nanlab: {self.steps} training steps watched, the rest of the block was not run")
+
+    def _has_birth(self, segment: Segment, end: int) -> bool:
+        """Whether a bad value was born in a segment: it is kept for as long as its fault is of interest."""
+        status = self.recording.status
+        return any(segment.start <= p < end and status[p] in (BORN, TURNED) for p in status) if status else False
 
     def _judge(self, taken: Sequence[int | None] = ()) -> None:
         """Stop the program if a fault has done harm.
@@ -277,7 +297,7 @@ def running() -> Recording | None:
     return _current[-1].recording if _current else None
 
 
-def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any) -> None:
+def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any, budget: Any) -> None:
     if model is not None and not isinstance(model, nn.Module):
         raise TypeMismatchError(
             f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)"
@@ -289,6 +309,8 @@ def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any) -> Non
             raise TypeMismatchError(f"expected a whole number for {name}, got {value!r}; try: {name}=3")
         if value < 1:
             raise UsageError(f"{name} must be at least 1, got {value}; try: {name}=3")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 0):
+        raise UsageError(f"budget must be a number of bytes, got {budget!r}; try: budget=2**30")
     if on_fault not in ("stop", "record"):
         raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')
     if shadow not in (None, torch.float32, "float32"):

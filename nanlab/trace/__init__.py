@@ -14,8 +14,11 @@ from nanlab.trace.recording import Kept, Recording
 from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 if TYPE_CHECKING:
+    import torch
+
     from nanlab.analysis.clipping import Clipping
     from nanlab.analysis.loss_scale import LossScale
+    from nanlab.program.replay import Replay
     from nanlab.rules import Finding
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
@@ -128,12 +131,7 @@ class Trace:
         Empty for memory that was allocated and not yet written. Raises UsageError for a position that is not in the table,
         TypeMismatchError for what is no whole number.
         """
-        try:
-            position = operator.index(position)
-        except TypeError:
-            raise TypeMismatchError(
-                f"expected a position, such as one of trace.ops.position, got {position!r}"
-            ) from None
+        position = self._position(position)
         stat = self.recording.stat_of(position)
         if stat < 0 and self.recording.op(position) is not None:
             return pd.Series([], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64")
@@ -143,6 +141,14 @@ class Trace:
             )
         chunk = self.recording.chunks[stat >> 32]
         return chunk.stats.histogram(chunk.stat_row(stat))
+
+    def _position(self, position: Any) -> int:
+        try:
+            return operator.index(position)
+        except TypeError:
+            raise TypeMismatchError(
+                f"expected a position, such as one of trace.ops.position, got {position!r}"
+            ) from None
 
     def kept(self, position: int) -> Kept | None:
         """The operands of a row whose values were born or turned non-finite there, if they were kept."""
@@ -196,6 +202,22 @@ class Trace:
         from nanlab.rules import culprit_of
 
         return culprit_of(self.findings)
+
+    def replay(self, fix: Any = None, step: int | None = None, dtype: torch.dtype | None = None) -> Replay:
+        """The recorded step run again: the failing one by default.
+
+        fix: a Fix, a Cure, or a list of them. dtype: half-precision operations in this dtype. Raises NotReplayable, with
+        the reason.
+        """
+        from nanlab.program.replay import replay
+
+        return replay(self, fix, step, dtype)
+
+    def tensor(self, position: int) -> torch.Tensor:
+        """The tensor of a row of ``ops``, forward or backward, made again by replay. Raises NotReplayable, UsageError."""
+        from nanlab.program.replay import tensor_at
+
+        return tensor_at(self.recording, self._position(position))
 
     def report(self) -> Report:
         """Culprit, evidence, path, tried fixes and tables, on one page."""

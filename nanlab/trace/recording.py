@@ -53,6 +53,7 @@ from nanlab.trace.op import (
     Op,
     walk,
 )
+from nanlab.trace.program import Program
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
 STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
@@ -150,6 +151,8 @@ class Recording:
     whole: set[int] = field(default_factory=set)  # folded steps that keep every row: of the first faults
     folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
     escapes: Escapes = field(default_factory=Escapes)
+    texts: dict[str, str] = field(default_factory=dict)  # of files, where they are not those of this machine
+    program: Program = field(default_factory=Program)  # the kept steps, to be run again
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"
 

@@ -1,0 +1,338 @@
+"""The running program written down as calls over numbered storages, so that it can be run again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from nanlab.capture.ledger import Ledger
+from nanlab.capture.plans import Plan
+from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment
+
+Tensor = torch.Tensor
+_PLAIN = (Tensor, torch.nn.Parameter)
+_NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of others are leaves
+_MOST_LOADS = 64  # copies of memory that was read before it was written, of one segment
+_CALLS_A_SEGMENT = 400_000  # beyond that a step is given up: some hundred bytes each
+_new = tuple.__new__
+
+
+def free_memory(device: torch.device | None = None) -> int:
+    """Free bytes of the device, or of the machine."""
+    if device is not None and device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 10 << 30
+
+
+class ProgramRecorder:
+    """Writes down each call, and copies a leaf at the moment when a call is about to write it.
+
+    budget: bytes of copies; what does not fit makes the step not replayable from there on.
+    """
+
+    def __init__(self, ledger: Ledger, program: Program, budget: int | None = None) -> None:
+        self.ledger, self.program = ledger, program
+        self.budget = free_memory() // 10 if budget is None else budget
+        self.spent = 0
+        self._unsaved: dict[int, list[Segment]] = {}  # storage -> segments that hold it by reference
+        self._spare: dict[tuple[int, str], list[Any]] = {}  # buffers of dropped segments
+        self._depth = 0  # engine runs inside each other
+        self._running: list[EngineRun] = []
+        self.segment = Segment(0)
+        self.stopped = False
+
+    def begin(self, position: int) -> None:
+        """Begin a segment at a position; an empty one is replaced."""
+        if self.program.segments and not self.segment.calls and self.program.segments[-1] is self.segment:
+            self.program.segments.pop()
+        self.segment = Segment(position)
+        self.program.segments.append(self.segment)
+
+    # -- a call ----------------------------------------------------------------------------------------------------
+
+    def before(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a call with references for tensors; leaves that it writes are copied."""
+        if plan.writes or plan.hidden:
+            self._about_to_write(plan, args, kwargs)
+        if plan.draws:
+            self._about_to_draw(args, kwargs)
+        packed = tuple([self._pack(a) for a in args])
+        if not kwargs:
+            return packed, kwargs
+        return packed, {name: self._pack(value) for name, value in kwargs.items()}
+
+    def after(self, func: Any, plan: Plan, packed: tuple[Any, Any], out: Any, position: int) -> None:
+        """Append a call that has run."""
+        segment = self.segment
+        given = "" if func.namespace == "aten" else self._given(func)
+        result = self._made(out)
+        if given:
+            self._keep_results(len(segment.calls), out, given)
+        segment.calls.append(_new(Call, (func, packed[0], packed[1], result, position, torch.is_grad_enabled(), given)))
+        if len(segment.calls) > _CALLS_A_SEGMENT and segment.lost is None:
+            segment.lost = 0, f"it has more than {_CALLS_A_SEGMENT:,} calls"
+            segment.calls.clear()
+            self.stopped = True
+
+    def unobserved(self, results: list[Tensor], position: int) -> None:
+        """What an autograd node gave whose calls were not seen: leaves from here on."""
+        segment = self.segment
+        out = tuple([self._made(t) for t in results])
+        self._keep_results(len(segment.calls), tuple(results), "its calls were not seen")
+        segment.calls.append(Call(None, (), {}, out, position, False, "its calls were not seen"))
+
+    def looked(self, tensor: Tensor, value: Any, place: int) -> None:
+        """The program read a tensor as a number."""
+        self.segment.looks.append(Look(len(self.segment.calls), self._pack(tensor), value, place))
+
+    def lose(self, reason: str) -> None:
+        """From here on the segment cannot be run again."""
+        if self.segment.lost is None:
+            self.segment.lost = len(self.segment.calls), reason
+
+    # -- tensors ---------------------------------------------------------------------------------------------------
+
+    def _pack(self, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return self.ref(x)
+        kind = x.__class__
+        if kind is list or kind is tuple:
+            for item in x:
+                if isinstance(item, (Tensor, list, tuple)):
+                    return tuple([self._pack(v) for v in x]) if kind is tuple else [self._pack(v) for v in x]
+            return x
+        return x
+
+    def ref(self, t: Tensor) -> Any:
+        """A tensor that is read: its storage is a leaf unless the segment has met it."""
+        try:
+            storage = t.untyped_storage()
+            entry = self.ledger.entries.get(storage._cdata)
+            if not _is_plain(t):
+                return Held(t)
+            number = self.ledger.promise(storage) if entry is None else entry.serial
+            segment = self.segment
+            if number not in segment.known:
+                segment.known.add(number)
+                segment.leaves[number] = storage
+                waiting = self._unsaved.get(number)
+                if waiting is None:
+                    self._unsaved[number] = [segment]
+                else:
+                    waiting.append(segment)
+            if entry is not None and entry.uninit:
+                self._load(number, storage)
+            return _new(
+                Ref,
+                (number, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, _tracked(t), _bits(t)),
+            )
+        except Exception:
+            return Held(t)
+
+    def _made(self, out: Any) -> Any:
+        """A result: a storage not met before was made by the call."""
+        if isinstance(out, Tensor):
+            try:
+                storage = out.untyped_storage()
+                if not _is_plain(out):
+                    return Held(out)
+                entry = self.ledger.entries.get(storage._cdata)
+                number = self.ledger.promise(storage) if entry is None else entry.serial
+                self.segment.known.add(number)
+                return _new(
+                    Ref,
+                    (number, out.storage_offset(), tuple(out.shape), out.stride(), out.dtype, None, _bits(out)),
+                )
+            except Exception:
+                return Held(out)
+        if out.__class__ is tuple or out.__class__ is list:
+            return tuple([self._made(item) for item in out])
+        return out
+
+    def _load(self, number: int, storage: Any) -> None:
+        """Memory that is read although it was never written as a whole: what it holds is part of the program."""
+        segment = self.segment
+        if len(segment.loads) < _MOST_LOADS and self._afford(storage.nbytes()):
+            segment.loads[len(segment.calls)] = number, self._copy(storage)
+
+    def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
+        for where in plan.writes:
+            value = kwargs.get(where) if isinstance(where, str) else args[where] if where < len(args) else None
+            if value.__class__ is list or value.__class__ is tuple:
+                for item in value:
+                    if isinstance(item, Tensor):
+                        self._save(item, plan.overwrites)
+            elif isinstance(value, Tensor):
+                self._save(value, plan.overwrites)
+        for i in plan.hidden:
+            if i < len(args) and isinstance(args[i], Tensor):
+                self._save(args[i], False)
+
+    def _save(self, t: Tensor, overwrites: bool) -> None:
+        try:
+            storage = t.untyped_storage()
+        except Exception:
+            return
+        entry = self.ledger.entries.get(storage._cdata)
+        number = self.ledger.promise(storage) if entry is None else entry.serial
+        segment = self.segment
+        if number not in segment.known:
+            if overwrites and t.numel() * t.itemsize == storage.nbytes() and t.is_contiguous():
+                segment.known.add(number)
+                segment.blank[number] = storage.nbytes(), str(t.device)
+            else:
+                segment.known.add(number)
+                segment.leaves[number] = storage
+                self._unsaved.setdefault(number, []).append(segment)
+        waiting = self._unsaved.pop(number, None)
+        if not waiting:
+            return
+        if not self._afford(storage.nbytes()):
+            reason = f"tensors that it overwrites do not fit into the budget of {self.budget >> 20} MiB"
+            for each in waiting:
+                if each.lost is None:
+                    each.lost = len(each.calls), reason
+            return
+        copy = self._copy(storage)
+        for each in waiting:
+            each.saved[number] = copy
+
+    def _about_to_draw(self, args: Any, kwargs: Any) -> None:
+        """The state of the generator before each call that draws: the program may seed it anew at any time."""
+        segment = self.segment
+        own = next((x for x in (*args, *kwargs.values()) if x.__class__ is torch.Generator), None)
+        if own is not None:
+            segment.generators[len(segment.calls)] = own
+            segment.states[len(segment.calls)] = own.get_state()
+            return
+        tensor = next((x for x in args if isinstance(x, Tensor)), None)
+        device = kwargs.get("device") if tensor is None else tensor.device
+        if device is not None and torch.device(device).type == "cuda":
+            number = torch.device(device).index
+            own = torch.cuda.default_generators[torch.cuda.current_device() if number is None else number]
+            segment.generators[len(segment.calls)] = own
+            segment.states[len(segment.calls)] = own.get_state()
+        else:
+            segment.states[len(segment.calls)] = torch.get_rng_state()
+
+    def _afford(self, nbytes: int) -> bool:
+        if self.spent + nbytes > self.budget:
+            return False
+        self.spent += nbytes
+        return True
+
+    def _copy(self, storage: Any) -> Any:
+        spare = self._spare.get((storage.nbytes(), str(storage.device)))
+        if spare:
+            copy = spare.pop()
+            copy.copy_(storage)
+            return copy
+        return storage.clone()
+
+    def _given(self, func: Any) -> str:
+        return f"{func.namespace}.{getattr(func, '_opname', func)} is no operator of torch itself"
+
+    def _keep_results(self, index: int, out: Any, reason: str) -> None:
+        """Copies of results that no call can make again."""
+        tensors = [out] if isinstance(out, Tensor) else [t for t in out if isinstance(t, Tensor)] if out else []
+        size = sum(t.numel() * t.itemsize for t in tensors if t.layout is torch.strided)
+        if not self._afford(size):
+            self.lose(f"{reason}, and what it returned does not fit into the budget")
+            return
+        self.segment.results[index] = tuple(t.detach().clone() for t in tensors)
+
+    # -- the engine ------------------------------------------------------------------------------------------------
+
+    def engine_begins(self, outputs: Any, args: tuple[Any, ...], accumulates: bool) -> None:
+        """The autograd engine is about to run: ``args`` as ``_engine_run_backward`` takes them after the outputs."""
+        gradients = args[0] if args else ()
+        inputs = args[3] if len(args) > 3 else ()
+        run = EngineRun(
+            first=len(self.segment.calls),
+            last=-1,
+            nested=bool(self._running),
+            roots=tuple([self._pack(t) for t in outputs]),
+            gradients=tuple([None if g is None else self._pack(g) for g in gradients]),
+            inputs=tuple([self._pack(t) for t in inputs if isinstance(t, Tensor)]),
+            accumulates=accumulates,
+            create_graph=bool(args[2]) if len(args) > 2 else False,
+        )
+        self._running.append(run)
+
+    def leaf(self, leaf: Tensor) -> None:
+        """A leaf that the engine's run may reach, with the gradient that it has."""
+        if self._running and leaf.grad is not None:
+            self._running[-1].before[self.ref(leaf)] = self._pack(leaf.grad)
+
+    def arrived(self, leaf: Tensor) -> None:
+        """A leaf got its gradient."""
+        if self._running:
+            self._running[-1].after[self.ref(leaf)] = self._made(leaf.grad)
+
+    def engine_ended(self, results: Any) -> None:
+        """The run that began last is over."""
+        run = self._running.pop()
+        run.last = len(self.segment.calls)
+        if not run.accumulates and results is not None:
+            run.results = tuple([None if t is None else self._made(t) for t in results])
+        self.segment.engine.append(run)
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def forget(self, position: int, wanted: Any = lambda segment, end: False) -> None:
+        """Drop the segments that end before a position, and use their buffers again."""
+        segments = self.program.segments
+        while len(segments) > 1 and segments[1].start <= position:
+            if wanted(segments[0], segments[1].start):
+                break
+            self._drop(segments.pop(0))
+            self.program.forgotten = segments[0].start
+
+    def _drop(self, segment: Segment) -> None:
+        for number in segment.leaves:
+            waiting = self._unsaved.get(number)
+            if waiting is not None and segment in waiting:
+                waiting.remove(segment)
+                if not waiting:
+                    del self._unsaved[number]
+        held, segment.saved = segment.saved, {}
+        while held:
+            _, copy = held.popitem()
+            if sys.getrefcount(copy) == 2:
+                self.spent -= copy.nbytes()
+                self._spare.setdefault((copy.nbytes(), str(copy.device)), []).append(copy)
+        for _, copy in segment.loads.values():
+            self.spent -= copy.nbytes()
+
+    def ended(self) -> None:
+        """The watch is over: let go of the spare buffers."""
+        self._spare.clear()
+        self._unsaved.clear()
+        if self.program.segments and not self.program.segments[-1].calls:
+            self.program.segments.pop()
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether a tensor is a view of its storage and nothing else; one of symbolic zeros has no memory."""
+    return t.__class__ in _PLAIN and t.layout is torch.strided and not t.is_quantized and not t._is_zerotensor()
+
+
+def _tracked(t: Tensor) -> int:
+    return (2 if t.is_leaf else 1) if t.requires_grad else 0
+
+
+def _bits(t: Tensor) -> int:
+    return (1 if t.is_conj() else 0) | (2 if t.is_neg() else 0)

@@ -1,0 +1,1 @@
+"""The recorded step run again: as it was, or changed."""

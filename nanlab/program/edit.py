@@ -1,0 +1,553 @@
+"""An edit of the source as patches of the recorded step: its text is compiled, and run where the old text ran."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from nanlab.errors import NotReplayable
+from nanlab.program.expression import (
+    Bound,
+    Code,
+    Expression,
+    Made,
+    as_operand,
+    autocast,
+    bind,
+    inside,
+    key_of,
+    namespace_of,
+    span_of,
+)
+from nanlab.program.rebuild import Get, Patch
+from nanlab.program.rerun import rerun
+from nanlab.trace.program import Call, Ref, Segment, refs_in
+from nanlab.trace.recording import Recording
+
+Tensor = torch.Tensor
+
+
+class EditLike(Protocol):
+    """Lines ``first`` to ``last`` of ``file`` become ``text``."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Region:
+    """One run of an expression that an edit rewrites: the old and the new code over the same values."""
+
+    segment: int
+    bound: Bound
+    old: Code
+    new: Code
+    parts: dict[str, Any]  # key -> Ref or plain value: of all that the two read
+    values: dict[Any, Any]  # view -> the recorded value
+    device: str
+    wraps: bool  # the new code only reads the old value
+    first: int  # index of its first call
+
+    def operands(self, dtype: torch.dtype | None = None) -> dict[str, Any]:
+        """Copies of the recorded values, in another floating dtype where one is given."""
+        return {key: as_operand(part, lambda r: self.values[r.view], dtype) for key, part in self.parts.items()}
+
+    def run_old(self, operands: dict[str, Any]) -> Any:
+        """What the program wrote, over these values."""
+        with autocast(self.device, self.bound.cast):
+            return self.old(operands)
+
+    def run_new(self, operands: dict[str, Any]) -> Any:
+        """What the edit writes, over these values."""
+        with autocast(self.device, self.bound.cast):
+            return self.new(operands)
+
+
+@dataclass(frozen=True)
+class Edited:
+    """An edit as it changes the step."""
+
+    patches: list[Patch]
+    regions: list[Region]
+
+
+def text_of(recording: Recording, file: str) -> str:
+    """The text of a file or cell, by the name that the tables show."""
+    kept = recording.texts.get(file)
+    if kept is not None:
+        return kept
+    real = next((place[2] for place in recording.places if place[0] == file), file)
+    return "".join(linecache.getlines(real))
+
+
+def apply(recording: Recording, segments: Sequence[Segment], edits: Sequence[EditLike]) -> Edited:
+    """The patches of these edits. Raises NotReplayable, with the reason, for one that cannot be tried."""
+    patches: list[Patch] = []
+    regions: list[Region] = []
+    for edit in edits:
+        found = _Rewrite(recording, segments, edit).edited()
+        patches += found.patches
+        regions += found.regions
+    taken: set[tuple[int, int]] = set()
+    for patch in patches:
+        own = {(patch.segment, i) for i in patch.skipped}
+        if own & taken:
+            raise NotReplayable("two of the edits rewrite the same call")
+        taken |= own
+    return Edited(patches, regions)
+
+
+class _Rewrite:
+    """One edit."""
+
+    def __init__(self, recording: Recording, segments: Sequence[Segment], edit: EditLike) -> None:
+        self.recording, self.segments, self.edit = recording, segments, edit
+        text = text_of(recording, edit.file)
+        if not text:
+            raise NotReplayable(f"the source of {edit.file} is not at hand")
+        self.text, self.names = text, namespace_of(text)
+        self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(segments))}
+        self.old = _statements(text, edit.first, edit.last)
+        try:
+            self.new = ast.parse(textwrap.dedent(edit.text)).body
+        except SyntaxError as error:
+            raise NotReplayable(f"the edit is no Python ({error.msg})") from None
+
+    def edited(self) -> Edited:
+        contexts, new = _unwrapped(self.new)
+        old = self.old
+        if len(new) < len(old):
+            raise NotReplayable("the edit removes a statement")
+        before, new = new[: len(new) - len(old)], new[len(new) - len(old) :]
+        patches: list[Patch] = []
+        regions: list[Region] = []
+        changed = False
+        for was, now in zip(old, new, strict=True):
+            made = self._made(span_of(was))
+            spans = {each.span for _, group in made for each in group}
+            pairs = list(_differences(was, now, spans))
+            if contexts and isinstance(getattr(was, "value", None), ast.expr):
+                pairs = [(was.value, now.value)]  # type: ignore[attr-defined]
+            changed = changed or bool(pairs)
+            for old_part, new_part in pairs:
+                for region, patch in self._regions(made, old_part, new_part, before, contexts):
+                    patches.append(patch)
+                    regions.append(region)
+        if not changed and before:
+            for region, patch in self._renamed(before, old):
+                patches.append(patch)
+                regions.append(region)
+        if not patches:
+            raise NotReplayable("the edit changes nothing that the step computed")
+        return Edited(patches, regions)
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
+        """For each segment the calls that a stretch of the file made, outside of the autograd engine."""
+        places, spans, found = self.recording.places, self.recording.spans, []
+        wanted: dict[int, tuple[int, int, int, int]] = {
+            number: own
+            for number, (place, own) in enumerate(zip(places, spans, strict=True))
+            if own is not None and place[0] == self.edit.file and inside(own, span)
+        }
+        results = _Results(self.segments)
+        for at, segment in enumerate(self.segments):
+            windows = [(run.first, run.last) for run in segment.engine]
+            group = []
+            for index, call in enumerate(segment.calls):
+                if any(low <= index < high for low, high in windows):
+                    continue
+                op = self.recording.op(call.position)
+                if op is not None and op.place in wanted:
+                    group.append((index, call, wanted[op.place]))
+            results.want(at, [index for index, _, _ in group])
+            found.append((at, group))
+        results.run()
+        for at, values in results.values.items():
+            self.values[at] = values | self.values[at]
+        return [
+            (at, [Made(i, call, span, results.results.get((at, i))) for i, call, span in group]) for at, group in found
+        ]
+
+    def _value(self, segment: int) -> Get:
+        values = self.values[segment]
+        return lambda ref: values[ref.view] if ref.__class__ is Ref else ref
+
+    # -- rewritten expressions -------------------------------------------------------------------------------------
+
+    def _regions(
+        self,
+        made: list[tuple[int, list[Made]]],
+        old: ast.expr,
+        new: ast.expr,
+        before: Sequence[ast.stmt],
+        contexts: Sequence[ast.withitem],
+    ) -> Iterator[tuple[Region, Patch]]:
+        span = span_of(old)
+        if isinstance(old, ast.BinOp) and hasattr(old, "statement"):
+            span = span_of(old.statement)
+        for at, group in made:
+            own = [each for each in group if inside(each.span, span)]
+            if not own:
+                continue
+            device = _device(own)
+            expression = Expression(old, self.names, device)
+            expression.span = span
+            spans = {each.span for each in own}
+            leaf_keys = [key_of(leaf) for leaf in expression.leaves(spans)]
+            old_code = expression.compiled(old, leaf_keys)
+            by_index = {each.index: each for each in own}
+            for bound in bind(expression, own, self._value(at)):
+                yield self._region(at, bound, expression, old_code, new, before, contexts, by_index)
+
+    def _region(
+        self,
+        at: int,
+        bound: Bound,
+        expression: Expression,
+        old_code: Code,
+        new: ast.expr,
+        before: Sequence[ast.stmt],
+        contexts: Sequence[ast.withitem],
+        by_index: dict[int, Made],
+    ) -> tuple[Region, Patch]:
+        values = dict(bound.parts)
+        own: dict[str, set[int]] = {}
+        for node in ast.walk(expression.node):
+            if not isinstance(node, ast.expr):
+                continue
+            calls = [i for i in bound.calls if by_index[i].span == span_of(node)]
+            if calls and key_of(node) not in values:
+                outs = list(refs_in(by_index[calls[-1]].call.out))
+                if len(outs) == 1:
+                    values[key_of(node)] = outs[0]
+                    own[key_of(node)] = {i for i in bound.calls if inside(by_index[i].span, span_of(node))}
+        if key_of(expression.node) not in own:
+            values[key_of(expression.node)] = bound.out
+            own[key_of(expression.node)] = set(bound.calls)
+        used = _occurring(values, new, before)
+        code = _with(contexts, new, used, before, self.names)
+        for path in code.free:
+            values[key_of(path)] = self._elsewhere(path, at, bound.calls[0])
+            used.append(key_of(path))
+        if code.free:
+            code = _with(contexts, new, used, before, self.names)
+        needed: set[int] = set()
+        for key in used:
+            needed |= own.get(key, set())
+        skipped = frozenset(set(bound.calls) - needed)
+        for i in skipped:
+            _check_skipped(by_index[i].call)
+        parts = {key: values[key] for key in dict.fromkeys([*bound.parts, *used])}
+        cast, device = bound.cast, expression.device
+
+        def run(get: Get) -> Any:
+            with autocast(device, cast):
+                return code({key: get(values[key]) for key in used})
+
+        wraps = key_of(expression.node) in used
+        region = Region(at, bound, old_code, code, parts, self.values[at], device, wraps, bound.calls[0])
+        return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
+
+    def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
+        """The value of a name that only other lines of the function read, when the calls from ``index`` on ran."""
+        key = key_of(path)
+        for statement in _readers_of(key, self.text, self.old[0]):
+            for reader in _postorder(statement):
+                if not isinstance(reader, ast.expr) or not _reads(reader, key):
+                    continue
+                for segment, group in self._made(span_of(reader)):
+                    own = [m for m in group if m.index < index] or group
+                    if segment != at or not any(m.span == span_of(reader) for m in own):
+                        continue
+                    try:
+                        bound = bind(Expression(reader, self.names, _device(own)), own, self._value(at))
+                    except NotReplayable:
+                        continue
+                    if key in bound[-1].parts:
+                        return bound[-1].parts[key]
+        raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
+
+    # -- names that are bound anew ---------------------------------------------------------------------------------
+
+    def _renamed(self, before: Sequence[ast.stmt], old: Sequence[ast.stmt]) -> Iterator[tuple[Region, Patch]]:
+        """Statements put before others that stay: a name has another value from there on."""
+        if len(before) != 1 or not isinstance(before[0], ast.Assign) or len(before[0].targets) != 1:
+            raise NotReplayable("the edit adds statements whose effect cannot be followed")
+        target, value = before[0].targets[0], before[0].value
+        if not isinstance(target, ast.Name | ast.Attribute):
+            raise NotReplayable("the edit assigns to what is no name")
+        load = ast.parse(ast.unparse(target), mode="eval").body
+        key = key_of(load)
+        for statement in old:
+            readers = [
+                node
+                for node in _postorder(statement)
+                if isinstance(node, ast.expr)
+                and any(key_of(n) == key for n in ast.walk(node) if isinstance(n, ast.expr))
+            ]
+            for reader in readers:
+                made = [
+                    (at, [m for m in group if inside(m.span, span_of(reader))])
+                    for at, group in self._made(span_of(reader))
+                ]
+                if not any(m.span == span_of(reader) for _, group in made for m in group):
+                    continue
+                expression = Expression(reader, self.names)
+                for at, group in made:
+                    if not group:
+                        continue
+                    expression = Expression(reader, self.names, _device(group))
+                    for bound in bind(expression, group, self._value(at)):
+                        ref = bound.parts.get(key)
+                        if ref.__class__ is not Ref:
+                            raise NotReplayable(f"the value of {ast.unparse(target)} is not known")
+                        code = _with((), value, {key}, (), self.names)
+                        if code.free:
+                            raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known at this line")
+                        old_code = Code(load, {key: "_part0"}, (), self.names)
+                        yield (
+                            Region(
+                                at,
+                                bound,
+                                old_code,
+                                code,
+                                {key: ref},
+                                self.values[at],
+                                expression.device,
+                                True,
+                                bound.calls[0],
+                            ),
+                            Patch(
+                                at,
+                                bound.calls[0],
+                                frozenset(),
+                                ref,
+                                _over(code, key, ref),
+                                ahead=True,
+                            ),
+                        )
+                return
+        raise NotReplayable(f"{ast.unparse(target)} is not read by the lines that follow")
+
+
+def _postorder(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield from _postorder(child)
+    yield node
+
+
+def _over(code: Code, key: str, ref: Ref) -> Callable[[Get], Any]:
+    return lambda get: code({key: get(ref)})
+
+
+def _reads(node: ast.AST, key: str) -> bool:
+    return any(isinstance(n, ast.expr) and key_of(n) == key for n in ast.walk(node))
+
+
+def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
+    """The simple statements of the function around a statement that read a name: those before it first, the nearest first."""
+    tree = ast.parse(text)
+    around: ast.AST = tree
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= statement.lineno:
+            if (node.end_lineno or 0) >= (statement.end_lineno or 0):
+                around = node
+    simple = [n for n in ast.walk(around) if isinstance(n, ast.stmt) and not hasattr(n, "body") and _reads(n, key)]
+    return sorted(simple, key=lambda n: (n.lineno >= statement.lineno, abs(n.lineno - statement.lineno)))
+
+
+def _with(
+    contexts: Sequence[ast.withitem],
+    value: ast.expr,
+    used: Any,
+    before: Sequence[ast.stmt],
+    names: dict[str, Any],
+) -> Code:
+    variables = {key: f"_part{i}" for i, key in enumerate(used)}
+    return Code(value, variables, before, names, contexts)
+
+
+def _occurring(values: dict[str, Any], new: ast.expr, before: Sequence[ast.stmt]) -> list[str]:
+    """The keys of the largest parts of the new code whose values are known."""
+    found: dict[str, None] = {}
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
+            key = key_of(node)
+            if key in values:
+                found.setdefault(key)
+                return
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    for statement in before:
+        visit(statement)
+    visit(new)
+    return list(found)
+
+
+def _check_skipped(call: Call) -> None:
+    if torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ()):
+        raise NotReplayable("the edit takes away a call that draws random numbers")
+
+
+def _device(group: Sequence[Made]) -> str:
+    return next((m.result.device.type for m in group if isinstance(m.result, Tensor)), "cpu")
+
+
+def _unwrapped(new: list[ast.stmt]) -> tuple[list[ast.withitem], list[ast.stmt]]:
+    """The contexts that stand around all of the new statements."""
+    contexts: list[ast.withitem] = []
+    while len(new) == 1 and isinstance(new[0], ast.With):
+        contexts += new[0].items
+        new = new[0].body
+    return contexts, new
+
+
+def _statements(text: str, first: int, last: int) -> list[ast.stmt]:
+    """The statements that these lines hold."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        raise NotReplayable("the source of the line does not parse") from None
+    found: list[ast.stmt] = []
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                if first <= child.lineno and (child.end_lineno or child.lineno) <= last:
+                    found.append(child)
+                    continue
+                if child.lineno <= last and first <= (child.end_lineno or child.lineno):
+                    visit(child)
+            elif not isinstance(child, ast.expr):
+                visit(child)
+
+    visit(tree)
+    if not found:
+        raise NotReplayable(f"lines {first} to {last} hold no whole statement")
+    return found
+
+
+def _differences(
+    old: ast.stmt, new: ast.stmt, spans: set[tuple[int, int, int, int]]
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The smallest expressions with calls of their own in which two statements differ."""
+    if isinstance(old, ast.AugAssign) and isinstance(new, ast.Assign):
+        target = ast.parse(ast.unparse(old.target), mode="eval").body
+        joined = ast.copy_location(ast.BinOp(target, old.op, old.value), old)
+        joined.statement = old  # type: ignore[attr-defined]
+        yield joined, new.value
+        return
+    if type(old) is not type(new):
+        if isinstance(old, ast.Expr) and isinstance(new, ast.Assign):
+            yield old.value, new.value
+            return
+        raise NotReplayable("the edit turns one kind of statement into another")
+    yield from _lifted(old, new, spans)
+
+
+def _lifted(old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]]) -> list[tuple[ast.expr, ast.expr]]:
+    if key_of(old) == key_of(new):
+        return []
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    small = type(old) is type(new)
+    if small:
+        for (_name, a), (_, b) in zip(ast.iter_fields(old), ast.iter_fields(new), strict=True):
+            if isinstance(a, ast.AST) and isinstance(b, ast.AST):
+                if key_of(a) != key_of(b) and not isinstance(a, ast.expr | ast.keyword | ast.comprehension):
+                    small = False
+                    break
+                pairs += _lifted(a, b, spans)
+            elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+                for x, y in zip(a, b, strict=True):
+                    if isinstance(x, ast.AST) and isinstance(y, ast.AST):
+                        pairs += _lifted(x, y, spans)
+                    elif x != y:
+                        small = False
+            elif a != b:
+                small = False
+                break
+    if small and pairs and all(_has_value(a, spans) for a, _ in pairs):
+        return pairs
+    if isinstance(old, ast.expr) and isinstance(new, ast.expr):
+        return [(old, new)]
+    if pairs and not small:
+        raise NotReplayable("the edit changes what the line assigns to")
+    return pairs
+
+
+def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
+    return span_of(node) in spans
+
+
+class _Results:
+    """What the calls of some lines read and returned, made again in one run."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self._wanted: set[tuple[int, int]] = set()
+        self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(segments))}
+        self.results: dict[tuple[int, int], Any] = {}
+
+    def want(self, segment: int, indices: Sequence[int]) -> None:
+        self._wanted.update((segment, i) for i in indices)
+
+    def run(self) -> None:
+        if not self._wanted:
+            return
+        last, at, index = max(self._wanted), 0, -1
+
+        def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal at, index
+            index += 1
+            while index >= len(self.segments[at].calls):
+                at, index = at + 1, 0
+            if (at, index) in self._wanted:
+                _collect(self.values[at], (call.args, tuple(call.kwargs.values())), (args, tuple(kwargs.values())))
+            return call.func(*args, **kwargs)
+
+        def visit(segment: int, place: int, call: Call, out: Any) -> bool:
+            nonlocal at, index
+            at, index = segment, place
+            if (segment, place) in self._wanted:
+                first = next((t for t in _tensors(out)), None)
+                self.results[segment, place] = None if first is None else first.detach().clone()
+                _collect(self.values[segment], call.out, out)
+            return (segment, place) == last
+
+        rerun(self.segments, visit, run)
+
+
+def _collect(values: dict[Any, Any], refs: Any, made: Any) -> None:
+    if refs.__class__ is Ref:
+        if isinstance(made, Tensor):
+            values.setdefault(refs.view, made.detach().clone())
+    elif isinstance(refs, tuple | list) and isinstance(made, tuple | list):
+        for ref, item in zip(refs, made, strict=False):
+            _collect(values, ref, item)
+
+
+def _tensors(out: Any) -> Iterator[Tensor]:
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, tuple | list):
+        for item in out:
+            yield from _tensors(item)
+
+
+__all__ = ["Edited", "Region", "apply", "text_of"]

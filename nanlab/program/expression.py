@@ -1,0 +1,430 @@
+"""One expression of the user's source and the calls it made: which value stands behind each of its parts."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from nanlab.errors import NotReplayable
+from nanlab.program.rebuild import Get, same_bits
+from nanlab.trace.names import Span
+from nanlab.trace.program import Call, Ref, refs_in
+
+Tensor = torch.Tensor
+MOST_TRIES = 3000  # assignments of values to names that are tried until one gives the recorded result
+_SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"})
+_MODULES = {
+    "torch": "torch",
+    "F": "torch.nn.functional",
+    "nn": "torch.nn",
+    "math": "math",
+    "np": "numpy",
+    "numpy": "numpy",
+    "nanlab": "nanlab",
+}
+
+
+def span_of(node: ast.AST) -> Span:
+    """First line, first column, last line, column after the last."""
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+
+
+def inside(inner: Span, outer: Span) -> bool:
+    """Whether one stretch of source lies in another."""
+    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
+
+
+@cache
+def namespace_of(text: str) -> dict[str, Any]:
+    """What a file imports from torch, math, NumPy and nanlab, by the names that it gives to it; imports nothing else."""
+    import importlib
+
+    found: dict[str, Any] = {}
+    for name, module in _MODULES.items():
+        found[name] = importlib.import_module(module)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return found
+    for node in ast.walk(tree):
+        try:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.name.split(".")[0] in ("torch", "math", "numpy", "nanlab"):
+                        whole = importlib.import_module(alias.name)
+                        first = importlib.import_module(alias.name.split(".")[0])
+                        found[alias.asname or alias.name.split(".")[0]] = whole if alias.asname else first
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                if node.module.split(".")[0] in ("torch", "math", "numpy", "nanlab"):
+                    origin = importlib.import_module(node.module)
+                    for alias in node.names:
+                        if alias.name != "*":
+                            found[alias.asname or alias.name] = getattr(origin, alias.name)
+        except (ImportError, AttributeError):
+            continue
+    for node in tree.body:  # `softplus = F.softplus`
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            root = _root(node.value)
+            if isinstance(node.value, ast.Attribute) and root in found and root != node.targets[0].id:
+                try:
+                    found[node.targets[0].id] = eval(
+                        compile(ast.Expression(node.value), "<alias>", "eval"), dict(found)
+                    )
+                except Exception:
+                    continue
+            elif isinstance(node.value, ast.Constant):
+                found[node.targets[0].id] = node.value.value
+    return found
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def key_of(node: ast.AST) -> str:
+    """The same for two expressions that are written alike."""
+    return ast.dump(node)
+
+
+class _Counting(TorchDispatchMode):
+    """The operators that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The values behind the parts of an expression in one of its runs."""
+
+    calls: tuple[int, ...]  # indices of its calls in the segment
+    out: Any  # Ref of its value
+    parts: dict[str, Any]  # key of a part -> Ref, or a plain value
+    cast: torch.dtype | None  # of the autocast that it ran under
+
+
+@dataclass
+class Expression:
+    """An expression of a file, in the place where it stands.
+
+    ``names``: what its free names mean, as far as modules go. ``calls``: (index, call, span) of all calls that it made.
+    """
+
+    node: ast.expr
+    names: dict[str, Any]
+    device: str = "cpu"
+    span: Span = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.span = span_of(self.node)
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def leaves(self, spans: set[Span]) -> list[ast.expr]:
+        """The parts whose values come from elsewhere, in the order in which they are evaluated, each once."""
+        found: dict[str, ast.expr] = {}
+
+        def visit(node: ast.AST) -> None:
+            if isinstance(node, ast.Constant | ast.expr_context | ast.operator | ast.cmpop | ast.unaryop | ast.boolop):
+                return
+            if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
+                found.setdefault(key_of(node), node)
+                return
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute) and _root(node.func) not in self.names:
+                    visit(node.func.value)
+                for each in (*node.args, *node.keywords):
+                    visit(each)
+                return
+            for child in ast.iter_child_nodes(node):
+                visit(child)
+
+        visit(self.node)
+        return list(found.values())
+
+    def _comes_from_elsewhere(self, node: ast.expr, spans: set[Span]) -> bool:
+        if isinstance(node, ast.Name | ast.Attribute) and _root(node) in self.names and _root(node):
+            return False  # torch.pi, F.softmax
+        if isinstance(node, ast.Name):
+            return True
+        if any(inside(span, span_of(node)) for span in spans):
+            if isinstance(node, ast.Call):
+                own = span_of(node) in spans
+                function = node.func
+                known = _root(function) in self.names or (
+                    isinstance(function, ast.Attribute) and not isinstance(function.value, ast.Name) and own
+                )
+                method = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
+                return not (known or (method and own) or _is_plain(node))
+            return False
+        if isinstance(node, ast.Attribute):
+            return node.attr not in _SHAPES
+        if isinstance(node, ast.Subscript):
+            return not (isinstance(node.value, ast.Attribute | ast.Call) and _is_plain(node.value))
+        if isinstance(node, ast.Call):
+            return not _is_plain(node) and _root(node.func) not in ("math",)
+        return False
+
+    def compiled(self, node: ast.expr, parts: Iterable[str], before: Sequence[ast.stmt] = ()) -> Code:
+        """The text of an expression, with variables in the place of these parts."""
+        return Code(node, {key: f"_part{i}" for i, key in enumerate(parts)}, list(before), self.names)
+
+
+def _is_plain(node: ast.AST) -> bool:
+    """``x.shape``, ``x.size(0)``, ``len(x)``: what Python knows of a tensor."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _SHAPES
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name):
+            return node.func.id in ("len", "float", "int", "abs", "max", "min")
+        return isinstance(node.func, ast.Attribute) and node.func.attr in _SHAPES
+    return False
+
+
+def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
+    """The names, and attributes of names, that mean nothing here; each once."""
+    found: dict[str, ast.expr] = {}
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            root = _root(node)
+            if root:
+                if root not in known:
+                    found.setdefault(key_of(node), node)
+                return
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(tree)
+    return list(found.values())
+
+
+class Code:
+    """An expression, and the statements before it, as code over values: what is shown is what is run."""
+
+    def __init__(
+        self,
+        node: ast.expr,
+        variables: dict[str, str],
+        before: Sequence[ast.stmt],
+        names: dict[str, Any],
+        contexts: Sequence[ast.withitem] = (),
+    ) -> None:
+        self.variables, self.names = variables, names
+        self._assigned = {
+            target.id
+            for statement in before
+            for target in ast.walk(statement)
+            if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store)
+        }
+        body = [self._replaced(copy.deepcopy(statement)) for statement in before]
+        value = self._replaced(copy.deepcopy(node))
+        body.append(ast.Assign([ast.Name("_value", ast.Store())], value))
+        if contexts:
+            body = [ast.With([copy.deepcopy(item) for item in contexts], body)]
+        module = ast.fix_missing_locations(ast.Module(body, []))
+        known = self._assigned | set(variables.values()) | set(names) | set(dir(builtins))
+        known |= {n.target.id for n in ast.walk(module) if isinstance(n, ast.NamedExpr)}
+        self.free = free_paths(module, known)
+        self.code = compile(module, "<edit>", "exec")
+
+    def _replaced(self, tree: Any) -> Any:
+        variables, assigned = self.variables, self._assigned
+
+        class Replace(ast.NodeTransformer):
+            def visit(self, node: ast.AST) -> Any:
+                if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
+                    name = variables.get(key_of(node))
+                    if name is not None and not (isinstance(node, ast.Name) and node.id in assigned):
+                        return ast.copy_location(ast.Name(name, ast.Load()), node)
+                return self.generic_visit(node)
+
+        return Replace().visit(tree)
+
+    def __call__(self, parts: dict[str, Any]) -> Any:
+        scope = dict(self.names)
+        for key, variable in self.variables.items():
+            scope[variable] = parts[key]
+        exec(self.code, scope)
+        return scope["_value"]
+
+
+def autocast(device: str, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """The autocast that an expression ran under; none for None."""
+    return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype, cache_enabled=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that a stretch of source made."""
+
+    index: int
+    call: Call
+    span: Span
+    result: Any  # its first result, as recorded
+
+
+def bind(expression: Expression, made: Sequence[Made], value: Get) -> list[Bound]:
+    """Every run of an expression: its calls, and the values behind its parts.
+
+    value: the recorded value of a reference. An assignment of values to names counts only if the expression, computed
+    from it, gives the recorded result bit for bit. Raises NotReplayable where none does.
+    """
+    if not made:
+        raise NotReplayable("the line made no calls in this step")
+    spans = {each.span for each in made}
+    leaves = expression.leaves(spans)
+    keys = [key_of(leaf) for leaf in leaves]
+    code = expression.compiled(expression.node, keys)
+    if code.free:
+        raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
+    found: list[Bound] = []
+    rest = list(made)
+    while rest:
+        bound = _first_run(expression, code, keys, leaves, rest, value, found[-1] if found else None)
+        found.append(bound)
+        rest = rest[len(bound.calls) :]
+    return found
+
+
+def _first_run(
+    expression: Expression,
+    code: Code,
+    keys: list[str],
+    leaves: list[ast.expr],
+    made: Sequence[Made],
+    value: Get,
+    before: Bound | None,
+) -> Bound:
+    length = len(before.calls) if before is not None else _guess(expression, made)
+    lengths = (
+        [length] if before is not None else sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
+    )
+    tries = 0
+    for size in lengths:
+        group = made[:size]
+        inner = {ref.view for each in group for ref in refs_in(each.call.out)}
+        refs: dict[Any, Ref] = {}
+        numbers: list[Any] = []
+        for each in group:
+            for ref in refs_in((each.call.args, tuple(each.call.kwargs.values()))):
+                if ref.view not in inner or _writes_first(each.call, ref):
+                    refs.setdefault((ref.view, ref.tracked), ref)
+            numbers += [a for a in _numbers((each.call.args, tuple(each.call.kwargs.values()))) if a not in numbers]
+        outs = list(refs_in(group[-1].call.out))
+        if not outs:
+            continue
+        target, casts = group[-1].result, _casts(group)
+        pool: list[Any] = [*refs.values(), *numbers]
+        for chosen in itertools.islice(itertools.permutations(pool, len(keys)), MOST_TRIES):
+            tries += 1
+            if tries > MOST_TRIES:
+                break
+            parts = dict(zip(keys, chosen, strict=True))
+            for cast in casts:
+                names = _gives(code, parts, value, target, expression.device, cast, group[0].call.grad)
+                if names is not None and names == [each.call.func for each in group]:
+                    return Bound(tuple(each.index for each in group), outs[0], parts, cast)
+    text = ast.unparse(leaves[0]) if leaves else "the expression"
+    raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+
+
+def _writes_first(call: Call, ref: Ref) -> bool:
+    """Whether a call reads and writes the same tensor, so that it is an operand although it is also the result."""
+    return bool(call.args) and call.args[0].__class__ is Ref and call.args[0].view == ref.view
+
+
+def _guess(expression: Expression, made: Sequence[Made]) -> int:
+    """How many calls belong to the first run: until an earlier part is evaluated again."""
+    order = {span_of(node): i for i, node in enumerate(_postorder(expression.node)) if isinstance(node, ast.expr)}
+    last = -1
+    for count, each in enumerate(made):
+        now = order.get(each.span, last)
+        if now < last:
+            return count
+        last = now
+    return len(made)
+
+
+def _postorder(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield from _postorder(child)
+    yield node
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, Ref):
+        return
+    if isinstance(value, tuple | list):
+        if value and all(isinstance(v, int) for v in value):
+            yield value
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, int | float | torch.dtype):
+        yield value
+
+
+def _casts(group: Sequence[Made]) -> list[torch.dtype | None]:
+    """The autocasts that it may have run under: none first."""
+    low = {
+        ref.dtype
+        for each in group
+        for ref in refs_in((each.call.out, each.call.args))
+        if ref.dtype in (torch.float16, torch.bfloat16)
+    }
+    return [None, *sorted(low, key=str)]
+
+
+def _gives(
+    code: Code,
+    parts: dict[str, Any],
+    value: Get,
+    target: Any,
+    device: str,
+    cast: torch.dtype | None,
+    grad: bool,
+) -> list[Any] | None:
+    """The operators that the code runs, if it gives the target bit for bit."""
+    try:
+        values = {key: as_operand(part, value) for key, part in parts.items()}
+        with (
+            torch.set_grad_enabled(grad),
+            _disable_current_modes(),
+            torch.random.fork_rng(devices=[]),
+            autocast(device, cast),
+            _Counting() as counting,
+        ):
+            result = code(values)
+    except Exception:
+        return None
+    if not isinstance(result, Tensor) or not isinstance(target, Tensor):
+        return None
+    return counting.names if same_bits(result.detach(), target.detach()) else None
+
+
+def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:
+    """A copy of the recorded value of a part, which autograd follows if it followed that."""
+    if part.__class__ is not Ref:
+        return part
+    found = value(part).detach().clone()
+    if dtype is not None and found.is_floating_point():
+        found = found.to(dtype)
+    follows = part.tracked is not False and (found.is_floating_point() or found.is_complex())
+    return found.requires_grad_() if follows else found

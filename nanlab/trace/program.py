@@ -1,0 +1,136 @@
+"""A training step as a program: calls of operators over numbered storages, and what they begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Ref(tuple[Any, ...]):
+    """A tensor as a view of a numbered storage: ``(storage, offset, size, stride, dtype, tracked, bits)``.
+
+    ``tracked``: 0 where autograd did not follow the tensor, 1 where it did, 2 for a leaf of its graph; None of a result,
+    which autograd sees later. ``bits``: 1 for a lazy conjugate, 2 for a lazy negation.
+    """
+
+    __slots__ = ()
+
+    @property
+    def storage(self) -> int:
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        return self[2]  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self[4]  # type: ignore[no-any-return]
+
+    @property
+    def tracked(self) -> int | None:
+        return self[5]  # type: ignore[no-any-return]
+
+    @property
+    def view(self) -> tuple[Any, ...]:
+        """Which elements it shows, whoever follows it."""
+        return (*self[:5], self[6])
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor that is no view of a plain storage (sparse, nested, quantised, a subclass), held as it is."""
+
+    tensor: Any
+
+
+class Call(NamedTuple):
+    """One call of one operator."""
+
+    func: Any  # torch._ops.OpOverload
+    args: tuple[Any, ...]  # a Ref in the place of each tensor
+    kwargs: dict[str, Any]
+    out: Any  # a Ref, a tuple of them, or what else the operator returns
+    position: int  # of its first row in the trace
+    grad: bool  # whether gradients were enabled
+    given: str = ""  # why it is not run again: its results are leaves
+
+
+@dataclass(slots=True)
+class EngineRun:
+    """One run of the autograd engine: what it began from, and where the gradients went."""
+
+    first: int  # index of its first call
+    last: int  # index after its last call
+    nested: bool  # inside of another run
+    roots: tuple[Any, ...]
+    gradients: tuple[Any, ...]  # of the roots, None where it was 1
+    inputs: tuple[Any, ...]  # of torch.autograd.grad
+    accumulates: bool
+    create_graph: bool
+    before: dict[Ref, Any] = field(default_factory=dict)  # leaf -> the gradient that it had
+    after: dict[Ref, Any] = field(default_factory=dict)  # leaf -> the gradient that it has
+    results: tuple[Any, ...] = ()  # of torch.autograd.grad
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The program read a tensor as a Python number or truth value."""
+
+    index: int  # of the call before which it did
+    ref: Any
+    value: Any
+    place: int  # of the source line
+
+
+@dataclass(slots=True)
+class Segment:
+    """The calls between two boundaries of training steps."""
+
+    start: int  # position in the trace
+
+    calls: list[Call] = field(default_factory=list)
+    leaves: dict[int, Any] = field(default_factory=dict)  # storage -> it, as it is now
+    saved: dict[int, Any] = field(default_factory=dict)  # storage -> a copy of what it held, where it was overwritten
+    blank: dict[int, tuple[int, str]] = field(default_factory=dict)  # storage -> (bytes, device): overwritten unread
+    known: set[int] = field(default_factory=set)  # storages that it has met
+    states: dict[int, Any] = field(default_factory=dict)  # index of a call that draws -> state of its generator
+    generators: dict[int, Any] = field(default_factory=dict)  # index of a call that draws -> its own generator
+    loads: dict[int, tuple[int, Any]] = field(
+        default_factory=dict
+    )  # index -> (storage, what uninitialised memory held)
+    results: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # index -> copies of results that are leaves
+    engine: list[EngineRun] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
+
+
+@dataclass(slots=True)
+class Program:
+    """The segments that are kept, oldest first, and who lives in which storage."""
+
+    segments: list[Segment] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)  # storage -> parameter or buffer
+    forgotten: int = 0  # position up to which the segments were dropped
+    reason: str = ""  # why nothing was recorded
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """The segments that reach into these positions."""
+        found = []
+        for at, segment in enumerate(self.segments):
+            stop = self.segments[at + 1].start if at + 1 < len(self.segments) else 1 << 62
+            if segment.start < end and stop > start:
+                found.append(segment)
+        return found
+
+
+def refs_in(value: Any) -> Iterator[Ref]:
+    """Every Ref in an argument or result."""
+    if value.__class__ is Ref:
+        yield value
+    elif value.__class__ is tuple or value.__class__ is list:
+        for item in value:
+            yield from refs_in(item)

@@ -1,0 +1,220 @@
+"""The recorded step is a program: it runs again bit for bit, and with edits as the program written so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import nanlab
+from nanlab.rules import Edit, Fix
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.conv = nn.Conv1d(5, 5, 3, padding=1)
+        self.head = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.lstm(self.conv(x))
+        return self.head(hidden[:, -1])  # type: ignore[no-any-return]
+
+
+class Independent(TorchDispatchMode):
+    """Copies of what each call of the program returned, taken without nanlab."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Any, list[torch.Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        frame = sys._getframe(1)
+        while "torch" in frame.f_code.co_filename and frame.f_back is not None:
+            frame = frame.f_back
+        if frame.f_code.co_name == "__torch_dispatch__":  # the program's, not nanlab's own
+            flat = out if isinstance(out, list | tuple) else [out]
+            self.seen.append((func, [t.detach().clone() for t in flat if isinstance(t, torch.Tensor)]))
+        return out
+
+
+def training(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW) -> Callable[[], None]:
+    torch.manual_seed(0)
+    net = Net()
+    update = optimizer(net.parameters(), lr=1e-3)
+
+    def step() -> None:
+        update.zero_grad()
+        loss = net(torch.randn(32, 5, 8)).pow(2).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        update.step()
+
+    return step
+
+
+def test_every_kept_step_runs_again_identically() -> None:
+    step = training()
+    with nanlab.watch() as trace:
+        for _ in range(4):
+            step()
+    for number in (2, 3):
+        again = trace.replay(step=number)
+        assert again.identical, again.different
+        assert again.loss == pytest.approx(trace.steps.loss[number], rel=1e-6)
+
+
+def test_a_tensor_is_what_an_independent_mode_saw() -> None:
+    step, independent = training(torch.optim.SGD), Independent()
+    with independent, nanlab.watch() as trace:
+        for _ in range(2):
+            step()
+    calls = trace.recording.program.segments[-1].calls
+    seen = [each for each in independent.seen if each[0] in {c.func for c in calls}][-len(calls) :]
+    for at in range(0, len(calls), 7):
+        call, (func, results) = calls[at], seen[at]
+        assert call.func is func
+        if results and "empty" not in str(func):
+            phase = trace.ops.loc[call.position, "phase"]
+            assert torch.equal(trace.tensor(call.position), results[0]), (str(func), phase)
+    assert set(trace.ops.phase) >= {"forward", "backward", "optimizer"}
+
+
+def test_a_step_that_seeds_and_draws_from_its_own_generator_runs_again() -> None:
+    own, w = torch.Generator().manual_seed(3), nn.Parameter(torch.ones(4))
+    with nanlab.watch() as trace:
+        for seed in range(3):
+            torch.manual_seed(seed)
+            noise = torch.randn(4) + torch.randn(4, generator=own)
+            (w * noise).sum().backward()
+            with torch.no_grad():
+                w -= 0.1 * torch.rand(4)
+    before = torch.get_rng_state(), own.get_state()
+    assert trace.replay(step=2).identical
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(own.get_state(), before[1])
+
+
+def test_what_the_program_does_after_the_watch_does_not_change_the_replay() -> None:
+    step = training()
+    with nanlab.watch() as trace:
+        step()
+        step()
+    loss = trace.replay().loss
+    step()
+    step()
+    again = trace.replay()
+    assert again.identical
+    assert again.loss == loss
+
+
+FAULTY = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 16), torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = (self.a(x) - self.a.bias).view(-1, 8)
+        length = torch.sqrt(h.pow(2).sum(-1))
+        return self.b(h / (1 + length[:, None]))
+
+def build():
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(32, 8)
+    x[3] = 0
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+
+    def step(i):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.dropout(net(x), 0.1).log_softmax(-1)[:, 0].neg().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return net, step
+"""
+
+
+def built(text: str, path: Any) -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
+    path.write_text(text)
+    scope: dict[str, Any] = {"__name__": "program"}
+    exec(compile(text, str(path), "exec"), scope)
+    return scope["build"]()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("new", "finite"),
+    [
+        ("length = torch.sqrt(h.pow(2).sum(-1) + 1e-12)", True),
+        ("length = torch.where(h.pow(2).sum(-1) > 0, torch.sqrt(h.pow(2).sum(-1)), 0.0)", False),
+        ("d = h.pow(2).sum(-1)\nlength = torch.where(d > 0, torch.sqrt(torch.where(d > 0, d, 1.0)), 0.0)", True),
+        ("length = h.norm(dim=-1)", True),
+        ("length = nanlab.safe.sqrt(h.pow(2).sum(-1))", True),
+    ],
+)
+def test_a_step_with_an_edit_is_that_of_the_program_written_so(tmp_path: Any, new: str, finite: bool) -> None:
+    _, step = built(FAULTY, tmp_path / "faulty.py")
+    with nanlab.watch(on_fault="record") as trace:
+        step(0)
+    edit = Edit(str(tmp_path / "faulty.py"), 10, 10, new)
+    again = trace.replay(Fix("another root", new, edits=(edit,)))
+    assert again.identical is None
+    assert again.finite is finite
+
+    rows = FAULTY.splitlines()
+    rows[9:10] = ["        " + row for row in new.splitlines()]
+    net, step = built("import nanlab\n" + "\n".join(rows), tmp_path / "written.py")
+    loss = step(0)
+    assert again.loss == loss.item()
+    named = {f"Net.{name}": p for name, p in net.named_parameters()}
+    assert again.gradients.keys() == named.keys()
+    for name, parameter in named.items():
+        assert torch.equal(again.gradients[name].nan_to_num(7.0), parameter.grad.nan_to_num(7.0)), name
+        assert torch.equal(again.parameters[name].nan_to_num(7.0), parameter.detach().nan_to_num(7.0)), name
+
+
+def test_a_value_that_the_program_looked_at_and_that_is_another_now_is_told(tmp_path: Any) -> None:
+    text = (
+        "import torch\n\n\ndef build():\n    w = torch.nn.Parameter(torch.tensor([0.0, 4.0]))\n\n"
+        "    def step(i):\n        root = torch.sqrt(w)\n        if root.sum().item() > 1:\n            pass\n"
+        "        root.sum().backward()\n\n    return w, step\n"
+    )
+    _, step = built(text, tmp_path / "looks.py")
+    with nanlab.watch(on_fault="record") as trace:
+        step(0)
+    edit = Edit(str(tmp_path / "looks.py"), 8, 8, "root = torch.sqrt(w + 1.0)")
+    again = trace.replay(Fix("one more", "", edits=(edit,)))
+    assert [place.rsplit(":", 1)[1] for place in again.looked_at] == ["9"]
+
+
+def test_without_memory_for_it_a_step_cannot_be_run_again_and_says_why() -> None:
+    step = training()
+    with nanlab.watch(budget=0) as trace:
+        step()
+    with pytest.raises(nanlab.NotReplayable, match="budget=0"):
+        trace.replay()
+    with nanlab.watch(budget=64) as trace:
+        step()
+    with pytest.raises(nanlab.NotReplayable, match="budget"):
+        trace.replay()
+
+
+def test_a_step_that_is_no_longer_kept_is_refused() -> None:
+    step = training()
+    with nanlab.watch(keep=1) as trace:
+        for _ in range(5):
+            step()
+    with pytest.raises(nanlab.NotReplayable, match="keep="):
+        trace.replay(step=0)
+    with pytest.raises(nanlab.NanlabError, match="steps 0 to 4"):
+        trace.replay(step=9)
