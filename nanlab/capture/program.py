@@ -183,6 +183,8 @@ class ProgramRecorder:
 
     def _save(self, t: Tensor, overwrites: bool) -> None:
         try:
+            if not _is_plain(t):
+                return
             storage = t.untyped_storage()
         except Exception:
             return
