@@ -1,0 +1,150 @@
+"""Where a program writes an expression that may have a removable singularity, and in which variable."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nanlab.analysis.rewriting.scope import Reading, Scope
+from nanlab.analysis.rewriting.term import Term, term_of, text_of
+
+ELEMENTWISE = frozenset(
+    """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf
+    erfc erfinv lgamma digamma abs sinc logit logsigmoid softplus ndtr log_ndtr xlogy hypot logaddexp""".split()
+)
+
+
+@dataclass(frozen=True)
+class Removable:
+    """An expression that is computed element by element from a variable that it holds more than once."""
+
+    expression: str  # names followed as far as they depend on the variable: "torch.sin(x / 2) / x"
+    variable: str  # as the program writes it: "x", "self.w", "(a - b)"
+    others: tuple[str, ...]  # what else it reads; none: a function of the variable alone
+    first: int  # the statement's lines
+    last: int
+    lines: frozenset[int]  # of everything that the expression was made of
+    scope: Scope
+    statement: ast.stmt
+    node: ast.expr
+
+    def as_function(self) -> str:
+        """The expression as a lambda of its variable, for ``nanlab.safe.removable``."""
+        tree = ast.parse(self.expression, mode="eval")
+        used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        name = "t"
+        while name in used:
+            name += "_"
+        return f"lambda {name}: {_with_name(self.expression, self.variable, name)}"
+
+    def as_call(self, at: str = "0.0") -> str:
+        """The expression by ``nanlab.safe.removable``."""
+        more = "" if float(at) == 0 else f", at={at}"
+        return f"nanlab.safe.removable({self.as_function()}, {self.variable}{more})"
+
+    def edited(self, new: str, before: tuple[str, ...] = ()) -> str:
+        """The statement with the new expression in it, below the lines that it needs."""
+        return "\n".join((*before, self.scope.replaced(self.statement, [(self.node, new)])))
+
+
+def removables(text: str, line: int) -> list[Removable]:
+    """Expressions computed from this line's in which a variable occurs twice; the smallest first."""
+    scope = Scope.around(text, line)
+    if scope is None:
+        return []
+    found: dict[tuple[str, str, int], Removable] = {}
+    for statement in scope.statements():
+        for node in scope.expressions(statement):
+            for made in _of(scope, statement, node):
+                if line in made.lines:
+                    found.setdefault((made.expression, made.variable, made.first), made)
+    return sorted(found.values(), key=lambda r: len(r.expression))
+
+
+def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable]:
+    reading = scope.reading(statement)
+    whole = term_of(node, reading.resolve)
+    if not _divides(whole) or not _is_elementwise(whole):
+        return
+    counts: dict[Term, int] = {}
+    for leaf in _leaves(whole):
+        counts[leaf] = counts.get(leaf, 0) + 1
+    for variable, count in counts.items():
+        if count < 2:
+            continue
+        written = _written(reading, whole, variable)
+        if written is None:
+            continue
+        expression, name, others = written
+        lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        yield Removable(expression, name, others, first, last, frozenset(lines), scope, statement, node)
+
+
+def _written(reading: Reading, whole: Term, variable: Term) -> tuple[str, str, tuple[str, ...]] | None:
+    """The expression expanded down to the variable, the variable, and what else is read, as text."""
+    name = reading.spelled(variable)
+    others: list[str] = []
+
+    def spell(part: Term) -> str | None:
+        if part == variable:
+            return name
+        if _holds(part, variable):
+            return None
+        own = reading.spelled(part)
+        if own is None:
+            raise LookupError
+        if part.kind != "number" and own not in others:
+            others.append(own)
+        return own
+
+    if name is None:
+        return None
+    try:
+        text = text_of(whole, spell)
+    except LookupError:
+        return None
+    return ast.unparse(ast.parse(text, mode="eval")), name, tuple(others)
+
+
+def _holds(t: Term, part: Term) -> bool:
+    return t == part or (_splits(t) and any(_holds(p, part) for p in t.parts))
+
+
+def _splits(t: Term) -> bool:
+    """Whether a term is computed from its parts element by element."""
+    return t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in ELEMENTWISE)
+
+
+def _leaves(t: Term) -> Iterator[Term]:
+    if _splits(t):
+        for part in t.parts:
+            yield from _leaves(part)
+    elif t.kind != "number":
+        yield t
+
+
+def _is_elementwise(t: Term) -> bool:
+    return _splits(t)
+
+
+def _divides(t: Term) -> bool:
+    """Whether something is divided by, or a logarithm or root taken."""
+    if t.kind == "product" and any(m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)):
+        return True
+    if t.kind == "call" and t.name in ("log", "log2", "log10", "log1p", "sqrt"):
+        return True
+    return _splits(t) and any(_divides(p) for p in t.parts)
+
+
+def _with_name(expression: str, variable: str, name: str) -> str:
+    sought = ast.dump(ast.parse(variable, mode="eval").body)
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, ast.expr) and ast.dump(node) == sought:
+                return ast.Name(name, ast.Load())
+            return super().generic_visit(node)
+
+    return ast.unparse(Replace().visit(ast.parse(expression, mode="eval")))

@@ -1,0 +1,443 @@
+"""Expressions in one spelling: sums, products and calls, whichever way a program writes them.
+
+``x.exp() / e``, ``torch.div(torch.exp(x), e)`` and ``1 / (e / torch.exp(x))`` are one product.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+# functions that only compute: the same operands, the same result; with the names of their arguments
+_ONE = """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
+sigmoid erf erfc erfinv lgamma digamma abs sign sinc logit logsigmoid flatten ndtr log_ndtr relu
+ones_like zeros_like detach tiny math_log""".split()
+_TWO = """logaddexp xlogy hypot atan2 maximum minimum fmod remainder clamp_min clamp_max""".split()
+_REDUCE = "sum mean amax amin logsumexp prod std var".split()
+SIGNATURES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_ONE, ("input",)),
+    **dict.fromkeys(_TWO, ("input", "other")),
+    **dict.fromkeys(_REDUCE, ("input", "dim", "keepdim")),
+    "var": ("input", "dim", "correction", "keepdim"),
+    "std": ("input", "dim", "correction", "keepdim"),
+    "softmax": ("input", "dim"),
+    "log_softmax": ("input", "dim"),
+    "norm": ("input", "p", "dim", "keepdim"),
+    "vector_norm": ("input", "ord", "dim", "keepdim"),
+    "normalize": ("input", "p", "dim", "eps"),
+    "cosine_similarity": ("input", "other", "dim", "eps"),
+    "softplus": ("input", "beta", "threshold"),
+    "softsign": ("input",),
+    "gather": ("input", "dim", "index"),
+    "unsqueeze": ("input", "dim"),
+    "squeeze": ("input", "dim"),
+    "clamp": ("input", "min", "max"),
+    "cross": ("input", "other", "dim"),
+    "view_as": ("input", "other"),
+    "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
+}
+RENAMED = {
+    "arccos": "acos",
+    "arcsin": "asin",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "absolute": "abs",
+    "expit": "sigmoid",
+    "log_sigmoid": "logsigmoid",
+    "max_": "amax",
+    "clip": "clamp",
+}
+LIBRARIES = (
+    "torch",
+    "torch.nn.functional",
+    "F",
+    "nn.functional",
+    "torch.special",
+    "torch.linalg",
+    "special",
+    "linalg",
+    "functional",
+)
+HOMES = {
+    "logsigmoid": "torch.nn.functional.",
+    "softplus": "torch.nn.functional.",
+    "softsign": "torch.nn.functional.",
+    "normalize": "torch.nn.functional.",
+    "cosine_similarity": "torch.nn.functional.",
+    "vector_norm": "torch.linalg.",
+    "cross": "torch.linalg.",
+    "log_ndtr": "torch.special.",
+    "ndtr": "torch.special.",
+}
+METHODS = frozenset(("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach"))
+_DEFAULTS = {"keepdim": False, "p": 2, "ord": 2}
+
+Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "index"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An expression; equal where it computes the same from the same."""
+
+    kind: Kind
+    name: str = ""  # of a call or hole; what a leaf is
+    parts: tuple[Term, ...] = ()
+    # of a sum +1 or -1 for each part, of a product the power 1 or -1; of a call the argument's name
+    marks: tuple[int | str, ...] = ()
+    value: Fraction | float = 0
+    node: ast.expr | None = field(default=None, compare=False, repr=False)  # how the program writes it
+    owner: ast.stmt | None = field(default=None, compare=False, repr=False)  # the statement it stands in
+
+
+def number(value: Fraction | float, node: ast.expr | None = None) -> Term:
+    """A number."""
+    return Term("number", value=value, node=node)
+
+
+def negated(t: Term) -> Term:
+    """Minus a term."""
+    if t.kind == "number":
+        return number(-t.value)
+    return summed([(-1, t)])
+
+
+def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
+    """A sum of signed terms; sums in it are taken apart."""
+    flat: list[tuple[int, Term]] = []
+    for sign, t in items:
+        for s, part in _items(t):
+            if part.kind == "number" and part.value < 0:
+                s, part = -s, number(-part.value)
+            if part.kind != "number" or part.value:
+                flat.append((sign * s, part))
+    if not flat:
+        return number(Fraction(0), node)
+    if len(flat) == 1:
+        sign, only = flat[0]
+        if sign == 1:
+            return _noted(only, node)
+        if only.kind == "number":
+            return number(-only.value, node)
+    return Term("sum", parts=tuple(t for _, t in flat), marks=tuple(s for s, _ in flat), node=node)
+
+
+def _items(t: Term) -> list[tuple[int, Term]]:
+    return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)] if t.kind == "sum" else [(1, t)]
+
+
+def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
+    """A product of factors and divisors; products in it are taken apart, signs drawn out."""
+    flat: list[tuple[int, Term]] = []
+    constant: Any = Fraction(1)  # a float where a number is no fraction
+    for power, t in items:
+        if t.kind == "sum" and len(t.parts) == 1:  # minus something
+            constant, t = -constant, t.parts[0]
+        for p, part in _factors(t):
+            if part.kind == "number" and part.value:
+                constant = constant * part.value if power * p > 0 else constant / part.value
+            else:
+                flat.append((power * p, part))
+    sign = -1 if constant < 0 else 1
+    constant = abs(constant)
+    if constant != 1 or not flat:
+        if isinstance(constant, Fraction) and constant.numerator == 1 and constant != 1:
+            flat.append((-1, number(1 / constant)))
+        else:
+            flat.insert(0, (1, number(constant)))
+    if len(flat) == 1 and flat[0][0] == 1:
+        made = _noted(flat[0][1], node)
+    else:
+        made = Term("product", parts=tuple(t for _, t in flat), marks=tuple(p for p, _ in flat), node=node)
+    return made if sign > 0 else Term("sum", parts=(made,), marks=(-1,), node=node)
+
+
+def _factors(t: Term) -> list[tuple[int, Term]]:
+    if t.kind == "product":
+        return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
+    return [(1, t)]
+
+
+def raised(base: Term, exponent: Term, node: ast.expr | None = None) -> Term:
+    """A power; the half is a square root."""
+    if exponent.kind == "number":
+        if exponent.value == 1:
+            return _noted(base, node)
+        if exponent.value == Fraction(1, 2):
+            return called("sqrt", [("input", base)], node)
+        if exponent.value == -1:
+            return multiplied([(-1, base)], node)
+        if exponent.value == Fraction(-1, 2):
+            return multiplied([(-1, called("sqrt", [("input", base)]))], node)
+        if exponent.value < 0:
+            return multiplied([(-1, raised(base, number(-exponent.value)))], node)
+    return Term("power", parts=(base, exponent), node=node)
+
+
+def called(name: str, arguments: Sequence[tuple[str, Term]], node: ast.expr | None = None) -> Term:
+    """A call of a function that only computes."""
+    return Term("call", name, tuple(t for _, t in arguments), tuple(n for n, _ in arguments), node=node)
+
+
+def _noted(t: Term, node: ast.expr | None) -> Term:
+    if node is None or t.node is not None:
+        return t
+    return Term(t.kind, t.name, t.parts, t.marks, t.value, node, t.owner)
+
+
+# --- from the program ---------------------------------------------------------------------------
+
+Resolve = Callable[[ast.expr], "Term | None"]  # of a name: what was assigned to it
+
+
+def term_of(node: ast.expr, resolve: Resolve | None = None, holes: bool = False) -> Term:
+    """The expression in one spelling. What is not known to compute only is a leaf of its place."""
+    reader = _Reader(resolve, holes)
+    return reader.read(node)
+
+
+class _Reader:
+    def __init__(self, resolve: Resolve | None, holes: bool) -> None:
+        self.resolve, self.holes = resolve, holes
+
+    def read(self, node: ast.expr) -> Term:
+        made = self._made(node)
+        return _noted(made, node)
+
+    def _made(self, node: ast.expr) -> Term:
+        match node:
+            case ast.Constant(value=bool()):
+                return Term("leaf", repr(node.value), node=node)
+            case ast.Constant(value=int() | float() as value):
+                return number(_fraction(value), node)
+            case ast.Name() if self.holes and node.id.startswith("_hole_"):
+                return Term("hole", node.id.removeprefix("_hole_"), node=node)
+            case ast.Name():
+                found = self.resolve(node) if self.resolve else None
+                return found or Term("leaf", node.id, node=node)
+            case ast.Attribute():
+                return Term("leaf", ast.unparse(node), node=node)
+            case ast.UnaryOp(op=ast.USub()):
+                return summed([(-1, self.read(node.operand))], node)
+            case ast.UnaryOp(op=ast.UAdd()):
+                return self.read(node.operand)
+            case ast.BinOp(op=ast.Add()):
+                return summed([(1, self.read(node.left)), (1, self.read(node.right))], node)
+            case ast.BinOp(op=ast.Sub()):
+                return summed([(1, self.read(node.left)), (-1, self.read(node.right))], node)
+            case ast.BinOp(op=ast.Mult()):
+                return _squared([(1, self.read(node.left)), (1, self.read(node.right))], node)
+            case ast.BinOp(op=ast.Div()):
+                return multiplied([(1, self.read(node.left)), (-1, self.read(node.right))], node)
+            case ast.BinOp(op=ast.Pow()):
+                return raised(self.read(node.left), self.read(node.right), node)
+            case ast.Subscript():
+                at = Term("leaf", ast.unparse(node.slice), node=node.slice)
+                if self.holes and isinstance(node.slice, ast.Name):
+                    at = self.read(node.slice)
+                return Term("index", parts=(self.read(node.value), at), node=node)
+            case ast.Call():
+                return self._call(node) or _unknown(node)
+        return _unknown(node)
+
+    def _call(self, node: ast.Call) -> Term | None:
+        given = _function(node)
+        if given is None or any(isinstance(a, ast.Starred) for a in node.args):
+            return None
+        name, operands = given
+        if any(k.arg is None for k in node.keywords):
+            return None
+        named = {str(k.arg): k.value for k in node.keywords}
+        return self._arithmetic(name, operands, named, node) or self._known(name, operands, named, node)
+
+    def _arithmetic(
+        self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
+    ) -> Term | None:
+        if named:
+            return None
+        terms = [self.read(a) for a in operands]
+        match name, terms:
+            case "add", [a, b]:
+                return summed([(1, a), (1, b)], node)
+            case (("sub" | "subtract"), [a, b]):
+                return summed([(1, a), (-1, b)], node)
+            case (("mul" | "multiply"), [a, b]):
+                return _squared([(1, a), (1, b)], node)
+            case (("div" | "divide" | "true_divide"), [a, b]):
+                return multiplied([(1, a), (-1, b)], node)
+            case (("neg" | "negative"), [a]):
+                return summed([(-1, a)], node)
+            case "reciprocal", [a]:
+                return multiplied([(-1, a)], node)
+            case "rsqrt", [a]:
+                return multiplied([(-1, called("sqrt", [("input", a)]))], node)
+            case "square", [a]:
+                return raised(a, number(Fraction(2)), node)
+            case "pow", [a, b]:
+                return raised(a, b, node)
+            case "exp2", [a]:
+                return raised(number(Fraction(2)), a, node)
+        return None
+
+    def _known(self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call) -> Term | None:
+        names = SIGNATURES.get(name)
+        if names is None or len(operands) > len(names) or not set(named) <= {*names, "unbiased"}:
+            return None
+        if name in ("var", "std") and len(operands) > 2:
+            return None  # a boolean: whether it is unbiased
+        given = [(n, self.read(a)) for n, a in zip(names, operands, strict=False)]
+        given += [(n, self.read(v)) for n, v in named.items()]
+        if name in ("clamp",):
+            kept = dict(given)
+            if set(kept) == {"input", "min"}:
+                return called("clamp_min", [("input", kept["input"]), ("other", kept["min"])], node)
+            if set(kept) == {"input", "max"}:
+                return called("clamp_max", [("input", kept["input"]), ("other", kept["max"])], node)
+        if name == "norm":
+            name = "vector_norm"
+            given = [("ord" if n == "p" else n, t) for n, t in given]
+        if ("unbiased", Term("leaf", "False")) in given:
+            given = [(n, t) if n != "unbiased" else ("correction", number(Fraction(0))) for n, t in given]
+        kept_arguments = [(n, t) for n, t in given if not _is_default(n, t)]
+        order = {n: i for i, n in enumerate((*SIGNATURES[name], "unbiased"))}
+        return called(name, sorted(kept_arguments, key=lambda pair: order[pair[0]]), node)
+
+
+def _is_default(name: str, t: Term) -> bool:
+    if name == "keepdim":
+        return t == Term("leaf", "False")
+    return name in _DEFAULTS and t.kind == "number" and t.value == _DEFAULTS[name]
+
+
+def _squared(items: Sequence[tuple[int, Term]], node: ast.expr) -> Term:
+    """A product; that of a term with itself is its square."""
+    if len(items) == 2 and items[0][1] == items[1][1] and items[0][1].kind != "number":
+        return raised(items[0][1], number(Fraction(2)), node)
+    return multiplied(items, node)
+
+
+def _fraction(value: int | float) -> Fraction | float:
+    made = Fraction(str(value)) if value == value and abs(value) != float("inf") else None
+    return value if made is None else made
+
+
+def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
+    """The function's name, and its operands, the object of a method among them."""
+    func = node.func
+    if isinstance(func, ast.Name):  # from torch import exp; in a pattern
+        name = func.id
+        return (RENAMED.get(name, name), list(node.args)) if name in _KNOWN else None
+    if not isinstance(func, ast.Attribute):
+        return None
+    name = func.attr
+    if ast.unparse(func.value) in LIBRARIES:
+        return RENAMED.get(name, name), list(node.args)
+    if name in ("max", "min", "add_", "mul_") or name not in _KNOWN:
+        return None
+    if isinstance(func.value, ast.Name) and func.value.id in ("math", "np", "numpy", "nn", "cmath"):
+        return None
+    return RENAMED.get(name, name), [func.value, *node.args]
+
+
+_KNOWN = (
+    frozenset(SIGNATURES)
+    | frozenset(RENAMED)
+    | frozenset(
+        "add sub subtract mul multiply div divide true_divide neg negative reciprocal rsqrt square pow exp2".split()
+    )
+)
+
+
+def _unknown(node: ast.expr) -> Term:
+    """A leaf that equals no other: two draws of random numbers are two values."""
+    return Term("leaf", f"{ast.unparse(node)} @ {node.lineno}:{node.col_offset}", node=node)
+
+
+def is_pure(node: ast.AST) -> bool:
+    """Whether an expression can be evaluated again, or elsewhere, with the same result."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            given = _function(each)
+            if given is None or given[0] not in _KNOWN:
+                return False
+        if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
+            return False
+    return True
+
+
+# --- to text ------------------------------------------------------------------------------------
+
+Spell = Callable[[Term], str | None]  # how the program writes a term, if it may be written so
+
+
+def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
+    """The term as Python. level: 0 in a sum, 1 in a product, 2 as a divisor, 3 as the base of a power."""
+    own = spell(t) if spell else None
+    if own is not None:
+        tree = ast.parse(own, mode="eval").body
+        return f"({own})" if _level(tree) < level else own
+    match t.kind:
+        case "number":
+            return _number_text(t.value, level)
+        case "leaf" | "hole":
+            return t.name.split(" @ ")[0]
+        case "sum":
+            text = ""
+            for sign, part in sorted(_items(t), key=lambda item: item[0], reverse=True):
+                piece = text_of(part, spell, 1 if sign < 0 else 0)
+                if not text:
+                    text = f"-{piece}" if sign < 0 else piece
+                else:
+                    text += f" - {piece}" if sign < 0 else f" + {piece}"
+            return f"({text})" if level > 0 else text
+        case "product":
+            above = [text_of(p, spell, 1) for m, p in _factors(t) if m > 0]
+            below = [text_of(p, spell, 2) for m, p in _factors(t) if m < 0]
+            text = " * ".join(above) or "1"
+            text = " / ".join([text, *below])
+            return f"({text})" if level > 1 else text
+        case "power":
+            text = f"{text_of(t.parts[0], spell, 4)}**{text_of(t.parts[1], spell, 3)}"
+            return f"({text})" if level > 3 else text
+        case "index":
+            at = (spell(t.parts[1]) if spell else None) or t.parts[1].name
+            return f"{text_of(t.parts[0], spell, 4)}[{at.strip('()') if at.startswith('(') else at}]"
+    if t.name == "tiny":
+        return f"torch.finfo({text_of(t.parts[0], spell, 4)}.dtype).tiny"
+    arguments = [
+        text_of(p, spell)
+        if i == 0 or n in ("input", "other") or (n == "dim" and i == 1)
+        else f"{n}={text_of(p, spell)}"
+        for i, (n, p) in enumerate(zip(t.marks, t.parts, strict=True))
+    ]
+    if t.name in ("vector_norm", "normalize"):
+        arguments = [arguments[0]] + [f"{n}={text_of(p, spell)}" for n, p in zip(t.marks[1:], t.parts[1:], strict=True)]
+    if t.name in METHODS:
+        return f"{text_of(t.parts[0], spell, 4)}.{t.name}({', '.join(arguments[1:])})"
+    return f"{HOMES.get(t.name, 'torch.')}{t.name}({', '.join(arguments)})"
+
+
+def _level(tree: ast.expr) -> int:
+    if isinstance(tree, ast.BinOp):
+        if isinstance(tree.op, ast.Add | ast.Sub | ast.MatMult):
+            return 0
+        return 3 if isinstance(tree.op, ast.Pow) else 1
+    if isinstance(tree, ast.UnaryOp):
+        return 0
+    return 4 if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant) else -1
+
+
+def _number_text(value: Fraction | float, level: int) -> str:
+    if isinstance(value, Fraction):
+        if value.denominator == 1:
+            text = str(value.numerator)
+        elif len(str(value.denominator)) > 4 or float(value) == float(f"{float(value):.6g}"):
+            text = repr(float(value))
+        else:
+            text = f"{value.numerator} / {value.denominator}"
+            return f"({text})" if level > 1 else text
+    else:
+        text = repr(value)
+    return f"({text})" if text.startswith("-") and level > 0 else text

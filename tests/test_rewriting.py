@@ -1,0 +1,195 @@
+"""Rewriting by example: each rule against high-precision arithmetic, and what is left alone."""
+
+from __future__ import annotations
+
+import textwrap
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from nanlab.analysis.exact import AllExact, digits, lift, rounded
+from nanlab.analysis.rewriting import CATALOGUE, Rule, removables, rewritings
+from nanlab.analysis.rewriting.match import filled
+from nanlab.analysis.rewriting.term import Term, number, text_of
+
+NUMBERS = {
+    "_e": Fraction(1, 10**14),
+    "_n": 4,
+    "_g": Fraction(3, 2),
+    "_c": 3,
+    "_w": Fraction(1, 4),
+    "_v": Fraction(3, 4),
+}
+PLACES = {"d": "1", "k": "1", "i": ":, 1", "n": "3"}
+
+
+def holes(t: Term) -> set[str]:
+    return {t.name} if t.kind == "hole" else set().union(*map(holes, t.parts))
+
+
+def binding(rule: Rule) -> dict[str, Term]:
+    made = {}
+    for hole in holes(rule.before):
+        if hole in NUMBERS:
+            made[hole] = number(Fraction(NUMBERS[hole]))
+        elif hole in PLACES and not (hole == "k" and "gather" not in rule.pattern):
+            made[hole] = Term("leaf", PLACES[hole] if "gather" not in rule.pattern or hole != "i" else "index")
+        else:
+            made[hole] = Term("leaf", hole)
+    return made
+
+
+def texts(rule: Rule) -> tuple[str, str]:
+    bound = binding(rule)
+    before, after = filled(rule.before, bound), filled(rule.after, bound)
+    assert before is not None
+    assert after is not None
+    return text_of(before), text_of(after)
+
+
+def operands(rule: Rule) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    names = [h for h in sorted(holes(rule.before)) if h not in NUMBERS]
+    size = rule.high - rule.low
+    return {h: rule.low + size * torch.rand(3, 4, dtype=torch.float64) for h in names}
+
+
+def value_and_gradients(text: str, given: dict[str, Tensor], exact: bool) -> list[Tensor]:
+    index = torch.tensor([[0, 1], [1, 1], [2, 3]])
+    if not exact:
+        leaves = {n: x.clone().requires_grad_() for n, x in given.items()}
+        value = eval(text, {"torch": torch, "index": index, **leaves})
+        found = torch.autograd.grad((value * value).sum(), list(leaves.values()), allow_unused=True)
+        return [value.detach(), *[torch.zeros(3, 4).double() if g is None else g for g in found]]
+    with digits(50), AllExact():
+        leaves = {n: lift(x).requires_grad_() for n, x in given.items()}
+        value = eval(text, {"torch": torch, "index": index, **leaves})
+        found = torch.autograd.grad((value * value).sum(), list(leaves.values()), allow_unused=True)
+    return [rounded(value), *[torch.zeros(3, 4).double() if g is None else rounded(g) for g in found]]
+
+
+@pytest.mark.parametrize("rule", CATALOGUE, ids=lambda r: r.pattern)
+def test_a_rule_keeps_value_and_derivatives(rule: Rule) -> None:
+    before, after = texts(rule)
+    given = operands(rule)
+    expected = value_and_gradients(before, given, exact=True)
+    for got, true in zip(value_and_gradients(after, given, exact=False), expected, strict=True):
+        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9), f"{before}  ->  {after}"
+
+
+LARGE = ["softmax($x, $d)", "logsumexp($x, $d)", "sigmoid($x)", "softplus($x)", "exp($a - $b)", "tanh($x)"]
+
+
+@pytest.mark.parametrize(
+    "rule", [r for r in CATALOGUE if r.replacement in LARGE and "$_e" not in r.pattern], ids=lambda r: r.pattern
+)
+def test_a_rule_holds_where_the_pattern_overflows(rule: Rule) -> None:
+    before, after = texts(rule)
+    given = {n: 400 * x for n, x in operands(rule).items()}  # exp of 800 overflows float64
+    expected = value_and_gradients(before, given, exact=True)
+    for got, true in zip(value_and_gradients(after, given, exact=False), expected, strict=True):
+        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9), f"{before}  ->  {after}"
+
+
+def first(code: str, line: int = 1) -> str:
+    found = rewritings(textwrap.dedent(code).strip("\n"), line)
+    return found[0].text if found else ""
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("p = torch.exp(z) / torch.exp(z).sum(1, keepdim=True)", "p = torch.softmax(z, 1)"),
+        ("p = z.exp() / torch.sum(z.exp(), dim=1, keepdim=True)", "p = torch.softmax(z, 1)"),
+        ("p = torch.div(z.exp(), (1e-8 + z.exp().sum(-1, keepdim=True)))", "p = torch.softmax(z, -1)"),
+        (
+            "loss = -(y * torch.log(torch.sigmoid(s)) + (1 - y) * torch.log(1 - s.sigmoid())).mean()  # here",
+            "loss = -(y * torch.nn.functional.logsigmoid(s)"
+            " + (1 - y) * torch.nn.functional.logsigmoid(-s)).mean()  # here",
+        ),
+        ("kl = self.scale * torch.exp(self.a) / torch.exp(self.b)", "kl = self.scale * torch.exp(self.a - self.b)"),
+        ("return_ = 1.0 / (1.0 + (-x).exp())", "return_ = torch.sigmoid(x)"),
+        ("y = torch.sqrt((x * x).sum(-1))", "y = torch.linalg.vector_norm(x, dim=-1)"),
+        ("y = (x - m) / ((x - m).norm(dim=1, keepdim=True))", "y = torch.nn.functional.normalize(x - m, dim=1)"),
+        (
+            "y = torch.log(0.5 * torch.exp(a) + 0.5 * torch.exp(b))",
+            "y = torch.logaddexp(a - 0.6931471805599453, b - 0.6931471805599453)",
+        ),
+        ("y = (1 - torch.exp(-2 * x)) / (1 + torch.exp(-2 * x))", "y = torch.tanh(x)"),
+    ],
+)
+def test_spellings_of_one_expression_are_one(code: str, expected: str) -> None:
+    assert first(code) == expected
+
+
+def test_names_are_followed_to_their_one_assignment() -> None:
+    code = """
+    def loss(self, x, target):
+        z = self.lin(x)
+        e = torch.exp(z)
+        p = e / e.sum(1, keepdim=True)
+        return -torch.log(p[torch.arange(2), target]).mean()
+    """
+    found = {r.text for r in rewritings(textwrap.dedent(code).strip("\n"), 3)}
+    assert "p = torch.softmax(z, 1)" in found
+    assert "return -torch.log_softmax(z, 1)[torch.arange(2), target].mean()" in found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # drawn twice: two values
+        "p = torch.randn(3).exp() / torch.randn(3).exp().sum()",
+        # a module that would run again, or elsewhere
+        "e = torch.exp(self.net(x))\np = e / e.sum(1, keepdim=True)",
+        # two assignments: which one it was is not sure
+        "e = torch.exp(z)\nif a:\n    e = torch.exp(y)\np = e / e.sum(1, keepdim=True)",
+        # what the exponential was taken of has another value since
+        "e = torch.exp(z)\nz = z + 1\np = e / e.sum(1, keepdim=True)",
+        "e = torch.exp(z)\nz.add_(1)\np = e / e.sum(1, keepdim=True)",
+        # another function of that name
+        "p = math.exp(z) / (1 + math.exp(z))",
+        "p = self.exp(z) / (1 + self.exp(q))",
+    ],
+)
+def test_what_is_not_sure_is_left_alone(code: str) -> None:
+    assert rewritings(code, 1) == []
+
+
+def test_a_statement_over_several_lines_keeps_its_shape() -> None:
+    code = """
+    def f(z):
+        out = (
+            torch.exp(z) / torch.exp(z).sum(1, keepdim=True),  # the weights
+            z,
+        )
+        return out
+    """
+    found = rewritings(textwrap.dedent(code).strip("\n"), 3)
+    assert found[0].first == 2
+    assert found[0].last == 5
+    assert found[0].text == "out = (\n    torch.softmax(z, 1),  # the weights\n    z,\n)"
+
+
+def test_a_removable_expression_is_found_with_its_variable() -> None:
+    code = """
+    def bernoulli(self, v):
+        x = v.diff()
+        above = x
+        below = torch.exp(x) - 1
+        return self.n * (above / below)
+    """
+    found = removables(textwrap.dedent(code).strip("\n"), 5)
+    assert found[0].expression == "x / (torch.exp(x) - 1)"
+    assert found[0].variable == "x"
+    assert found[0].others == ()
+    assert found[0].edited("bern(x)") == "return self.n * (bern(x))"
+    assert found[0].as_call() == "nanlab.safe.removable(lambda t: t / (torch.exp(t) - 1), x)"
+
+
+def test_a_removable_expression_may_depend_on_others() -> None:
+    found = removables("y = (1 / k + 1) / 2 * torch.log(1 + k * x**2)", 1)
+    assert [r.variable for r in found] == ["k"]
+    assert found[0].others == ("x ** 2",)
