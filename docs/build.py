@@ -25,6 +25,7 @@ GUIDES = {
     "README.md": "index.html",
     "CONTRIBUTING.md": "contributing.html",
     "CHANGELOG.md": "changes.html",
+    "docs/limits.md": "limits.html",
     "benchmarks/results/tools.md": "tools.html",
     "benchmarks/results/overhead-cpu.md": "overhead.html",
 }

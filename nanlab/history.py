@@ -159,7 +159,7 @@ class AbsorbedUpdate:
         self.moving.add(gradient, rate)
 
     def fell(self, what: Literal["gradient", "rate"]) -> float:
-        """Bits by which the gradients, or the rates, are smaller since the parameter stands still; 0 where that is not known."""
+        """Bits by which the gradients, or the rates, are smaller since the updates are absorbed; 0 where that is not known."""
         if not self.moving.updates or not self.standing.updates:
             return 0.0
         before, now = getattr(self.moving, what), getattr(self.standing, what)

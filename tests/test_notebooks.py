@@ -33,7 +33,7 @@ SAYS = {
         "sum overflows float16",
         "the parameter 2.bias holds 10 NaNs",
         "finite_at",
-        "loss scale 2^10",
+        "loss scale 2^11",
         "eps=1e-08 of Adam is zero in float16",
         "culprit: None",
     ],
@@ -41,9 +41,9 @@ SAYS = {
     "05-gradient-clipping": [
         "the weights away: head.weight grew from",
         "gradients are clipped before they are unscaled",
-        "usual, advised, in use",
-        "clipping spread the bad gradient of gate to 4 other parameters",
-        "verified | return self.head(x + nanlab.safe.sqrt(self.gate)",
+        "usual, in use",
+        "clipping spread the bad gradient of gate to 10 other parameters",
+        "verified  return super().forward(days) + nanlab.safe.sqrt(self.gate)",
         "culprit: None",
     ],
     "06-error-clinic": [
@@ -59,7 +59,7 @@ SAYS = {
         "transformer.h.0.mlp.act  mul",
         "first bad one LogSoftmaxBackward0",
         "rows that are -inf throughout",
-        "verified | return self.out(nanlab.safe.softmax(scores, -1) @ v)",
+        "verified  return self.out(nanlab.safe.softmax(scores, -1) @ v)",
         "culprit: None",
     ],
     "08-rules-of-your-own": [

@@ -1,4 +1,4 @@
-"""Where magnitudes are heading: which result will overflow its dtype or underflow to zero, and in about how many steps."""
+"""Where magnitudes are heading: which result will overflow its dtype or be flushed to zero, and in about how many steps."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class AbsorbedEvidence:
             self.waiting.add(owner)
 
     def wrote(self, targets: list[tuple[int, Tensor]], func: Any, args: Any, kwargs: Any, position: int) -> None:
-        """An operation wrote these (number of the parameter, or -1; tensor): keep its operands where one stands still."""
+        """An operation wrote these (number of the parameter, or -1; tensor): keep its operands where an update is absorbed."""
         before, self._before, self._noting = self._before, [], False
         factor = kwargs.get("alpha", kwargs.get("value"))
         if factor.__class__ in (float, int):

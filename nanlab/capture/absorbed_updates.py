@@ -221,7 +221,7 @@ def _is_counter(recording: Recording, position: int) -> bool:
 
 
 def _full_count(recording: Recording, position: int) -> bool | None:
-    """Whether a float32 count stands still where neighbouring values are 2 apart; None where it has not come that far."""
+    """Whether a float32 count absorbs its updates where neighbouring values are 2 apart; None where it has not come that far."""
     before, after = recording.stats(recording.operands(position)[0][0]), recording.stats(position)
     if before is None or after is None or (after.rms or 0.0) < 2 / format_of(torch.float32).ulp:
         return None

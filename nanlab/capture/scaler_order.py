@@ -38,7 +38,8 @@ def changed_before_unscale(recording: Recording, history: History, position: int
         if row is None or row.name in _HARMLESS:
             continue
         before = next((p for p, slot in recording.operands(gradient) if slot == row.output), None)
-        ratio = _rms(recording, before) / max(_rms(recording, gradient), 1e-300) if before is not None else 1.0
+        after = _rms(recording, gradient)  # 0 where the norm was infinite: that tells nothing of the scale
+        ratio = _rms(recording, before) / after if before is not None and after else 1.0
         if ratio <= 1.01:
             continue
         place = place_of(recording, gradient)

@@ -145,7 +145,7 @@ def fixes(finding: Finding) -> str:
         rows.append([badge(word, tint), title, written, *numbers])
     heads = ["outcome", "fix", "write", "distortion", "largest gradient"]
     tried = sum(fix.verdict != "untried" for fix in finding.fixes)
-    caption = f"{tried} of {len(rows)} re-run, forward and backward, on the operands that failed" if tried else ""
+    caption = f"{tried} of {len(rows)} tried, forward and backward, on the operands that failed" if tried else ""
     if any(known(fix.distortion) != "" for fix in finding.fixes):
         caption += "; distortion: the largest relative change of an element that was healthy"
     return table(heads, rows, ["left", "left", "left", "right", "right"], caption)

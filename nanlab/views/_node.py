@@ -35,7 +35,7 @@ def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
 
 
 def told(trace: Trace, row: pd.Series[Any]) -> str:
-    """The local story of a row of ``trace.backward``; the same words wherever it is told."""
+    """The local story of a row of ``trace.backward``; the same words in every view."""
     out = trace_row(trace, row.get("position_out"))
     numel = int(known(out["numel"]) or 0) if out is not None else 0
     return story(row, numel, _bad_from_forward(trace, row))

@@ -155,7 +155,7 @@ def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
         ax.axvspan(start - 0.5, last, color=RED, alpha=0.12, linewidth=0)
         words = f"{' and '.join(names)} not finite from step {start:g} on"
         left = start - 0.5 < (first + last) / 2
-        ax.annotate(words, (start - 0.5 if left else last, 0.5 - 0.12 * i), (4 if left else -4, 0),
+        ax.annotate(words, (start - 0.5 if left else last, 0.07 + 0.1 * i), (4 if left else -4, 0),
                     xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8,
                     color=RED, ha="left" if left else "right", va="center")  # fmt: skip
     if not any(np.isfinite(_numbers(steps[name])).any() for name in columns):

@@ -15,7 +15,14 @@ from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, c
 from nanlab.errors import UsageError
 from nanlab.trace.selection import Place
 from nanlab.views._columns import known
-from nanlab.views._histograms import before_rounding, browser_histogram, dense, format_for_browser, twin_for_browser
+from nanlab.views._histograms import (
+    before_rounding,
+    browser_histogram,
+    dense,
+    format_for_browser,
+    twin_for_browser,
+    twin_histogram,
+)
 from nanlab.views._html import escape, number, plural, table
 from nanlab.views._losses import first_loss, place, told
 from nanlab.views._widget import View, script, style
@@ -191,9 +198,12 @@ class UnderflowExplorer(View):
         title = f"<div><b>Signal is lost first at</b> {escape(first)}</div>" if first else ""
         shown = self.tensors[self.selected]
         title += f"<div>{escape(_whole_label(shown))}</div>"
-        others = {name: int(known(row[name]) or 0) for name in ("zero", "neginf", "posinf", "nan")}
+        others = ("zero", "neginf", "posinf", "nan")
         exponents = self._trace.histogram(int(row["position"]))
-        picture = exponents_picture(exponents, others | {"flushed": shown["data"]["flushed"]})
+        picture = exponents_picture(exponents, {n: shown["data"][n] for n in (*others, "flushed")})
+        if (twin := twin_histogram(self._trace, row)) is not None:
+            picture += "<div>Its float32 twin</div>"
+            picture += exponents_picture(twin, {n: shown["twin"][n] for n in others})
         return title + picture + table(heads, rows, ["left", *["right"] * 6])
 
 
