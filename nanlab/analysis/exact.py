@@ -241,7 +241,7 @@ def _multiply(a: Any, b: Any) -> Any:
 def _power(a: Any, b: Any) -> Any:
     if b == 0:
         return mpf(1)
-    if a != a or b != b:
+    if a != a or b != b or (a == 1 and mpmath.isinf(b)):  # 1**inf is 1 in IEEE 754, and no limit
         return NAN
     if a == 0:
         return mpf(0) if b > 0 else INF

@@ -8,6 +8,7 @@ independent operands the quotient has no limit; of ``x`` alone it has.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import mpmath
 import numpy as np
 import torch
 from mpmath import mpf
@@ -30,6 +32,7 @@ SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (700, (1e-12, 1e-20, 1e-28, 1e-36)))
 DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
+MOST_DIFFERENCES = 24  # elements
 SECONDS = 2.0  # for one question in exact arithmetic
 
 
@@ -163,6 +166,9 @@ def truth(
         except Exception:  # an operator that these numbers do not know, or the time is over
             continue
         found = limits if found is None else _filled(found, limits)
+        if kind.digits:
+            with contextlib.suppress(Exception):
+                found = problem.by_differences(kind, found)
         if not any(bool(limit.unknown.any()) for limit in found):
             break
     return problem.truth(found)
@@ -272,6 +278,61 @@ class _Problem:
             trusted = True
         return limits
 
+    def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
+        """The limits, gradients that are not known found from differences of values that are.
+
+        So has a branch that a mask removes no derivative, though its own is NaN all around.
+        """
+        count = len(limits) - sum(self.wanted)
+        if any(bool(limit.unknown.any()) for limit in limits[:count]):
+            return limits
+        found = list(limits)
+        places = [i for i, w in enumerate(self.wanted) if w]
+        for place, limit in zip(places, limits[count:], strict=True):
+            at = limit.unknown.flatten().nonzero().flatten().tolist()
+            if not at or len(at) > MOST_DIFFERENCES:
+                continue
+            value, unknown = limit.value.clone().flatten(), limit.unknown.clone().flatten()
+            for i in at:
+                slope = self._slope(arithmetic, place, i)
+                if slope is not None:
+                    value[i], unknown[i] = slope, False
+            value, unknown = value.reshape(limit.value.shape), unknown.reshape(limit.unknown.shape)
+            bound = torch.where(unknown, limit.bound, value.abs())
+            found[count + places.index(place)] = Limit(value, unknown, limit.one_sided, bound)
+        return found
+
+    def _slope(self, arithmetic: _Arithmetic, place: int, element: int) -> float | None:
+        """The derivative along one element of an operand, by differences; None where there is none."""
+        moving: list[Tensor | None] = [None] * len(self.operands)
+        direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
+        direction.view(-1)[element] = 1.0
+        moving[place] = direction
+        slopes = []
+        for h in arithmetic.distances[-2:]:
+            here, up, down = (self._weighted(arithmetic, moving, side) for side in (0.0, h, -h))
+            if not all(mpmath.isfinite(v) for v in (here, up, down)):
+                return None
+            slopes += [float((up - here) / mpf(h)), float((here - down) / mpf(h))]
+        size = max(abs(s) for s in slopes)
+        return slopes[0] if max(slopes) - min(slopes) <= SAME * size else None
+
+    def _weighted(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Any:
+        """The results times the gradients that came in, summed, exactly."""
+        with arithmetic.active(), torch.no_grad():
+            operands = [
+                x if not _is_real(x) else arithmetic.number(x) if d is None else arithmetic.moved(x, d, distance)
+                for x, d in zip(self.operands, moving, strict=True)
+            ]
+            found = self.fn(*operands)
+            results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
+            incoming = [None] * len(results) if self.incoming is None else self.incoming
+            total = mpf(0)
+            for y, g in zip(results, incoming, strict=True):
+                weight = torch.ones_like(y) if g is None else lift(g.nan_to_num(1, 1, 1))
+                total += sum((y * weight).sum().numbers.reshape(-1), mpf(0))  # type: ignore[union-attr]
+        return total
+
     def _approached(
         self, arithmetic: _Arithmetic, movable: list[bool], limits: list[Limit], trusted: bool
     ) -> list[Limit]:
@@ -282,12 +343,20 @@ class _Problem:
             follow = _path_exact if arithmetic.digits else _path
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
         found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
-        if trusted:
-            return [_merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)]
+        if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
+            return [
+                _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
+                for now, new in zip(limits, found, strict=True)
+            ]
         return [
             _merged(now, new, now.unknown | new.exists | ~_continuous(now.value, list(along)))
             for now, new, along in zip(limits, found, zip(*paths, strict=True), strict=True)
         ]
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    scale = b[b.isfinite()].abs().max() if bool(b.isfinite().any()) else torch.tensor(0.0)
+    return (a - b).abs() <= WITHIN * b.abs() + SAME * WITHIN * scale
 
 
 def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:

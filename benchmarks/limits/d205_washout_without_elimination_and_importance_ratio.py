@@ -1,0 +1,94 @@
+"""Two faults in one step: amount washed out, (1 - exp(-k t)) / k, with an elimination rate that starts at 0: t, slope -t^2 / 2;
+and policy ratio exp(new) / exp(old) of sequence log-probabilities near -120: 0 / 0.
+"""
+import torch
+from torch import nn
+
+META = {
+    "origins": 2,
+    "ops": ["div", "div"],
+    "first_bad_step": 0,
+    "n_steps": 2,
+    "kind": "two",
+    "loss_truth": -0.06071041596,
+}
+
+
+class Washout(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.k = nn.Parameter(torch.tensor([0.0, 0.4]))
+        self.scale = nn.Parameter(torch.tensor([1.5, 0.7]))
+
+    def forward(self, fixed):
+        t = torch.tensor([[0.5], [2.0], [1.1]])
+        if fixed:
+            small = torch.where(self.k.abs() < 1e-3, torch.ones_like(self.k), self.k)
+            amount = torch.where(self.k.abs() < 1e-3, t - self.k * t**2 / 2 + self.k**2 * t**3 / 6, -torch.expm1(-small * t) / small)
+        else:
+            amount = (1 - torch.exp(-self.k * t)) / self.k  # ORIGIN
+        loss = (self.scale * amount - 1.0).pow(2).mean()
+        return loss
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logp = nn.Parameter(torch.tensor([-120.0, -2.0]))
+
+    def forward(self, fixed):
+        old = torch.tensor([-120.5, -2.2])
+        if fixed:
+            ratio = torch.exp(self.logp - old)
+        else:
+            ratio = torch.exp(self.logp) / torch.exp(old)  # ORIGIN
+        loss = -(ratio * torch.tensor([0.7, -0.2])).sum()
+        return loss
+
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = Washout()
+        self.second = Policy()
+
+    def forward(self, fixed):
+        return self.first(fixed) + self.second(fixed)
+
+
+def build(fixed: bool = False):
+    net = Both()
+    opt = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def step(i):
+        opt.zero_grad()
+        loss = net(fixed)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def truth_first():
+    k = torch.tensor([0.0, 0.4], dtype=torch.float64, requires_grad=True)
+    scale = torch.tensor([1.5, 0.7], dtype=torch.float64, requires_grad=True)
+    t = torch.tensor([[0.5], [2.0], [1.1]])
+    small = torch.where(k.abs() < 1e-3, torch.ones_like(k), k)
+    amount = torch.where(k.abs() < 1e-3, t - k * t**2 / 2 + k**2 * t**3 / 6, -torch.expm1(-small * t) / small)
+    loss = (scale * amount - 1.0).pow(2).mean()
+    dk_, dscale_ = torch.autograd.grad(loss, [k, scale])
+    return {"first.k": dk_, "first.scale": dscale_}
+
+
+def truth_second():
+    logp = torch.tensor([-120.0, -2.0], dtype=torch.float64, requires_grad=True)
+    old = torch.tensor([-120.5, -2.2])
+    ratio = torch.exp(logp - old)
+    loss = -(ratio * torch.tensor([0.7, -0.2])).sum()
+    dlogp_, = torch.autograd.grad(loss, [logp])
+    return {"second.logp": dlogp_}
+
+
+def truth():
+    return {**truth_first(), **truth_second()}

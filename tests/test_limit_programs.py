@@ -1,0 +1,88 @@
+"""The programs of benchmarks/limits: each has its fault, its twin is right, and so is its truth."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nanlab.analysis.limits import truth
+
+PATH = Path(__file__).parent.parent / "benchmarks" / "judge.py"
+spec = importlib.util.spec_from_file_location("limits_judge", PATH)
+assert spec is not None
+assert spec.loader is not None
+judge: Any = importlib.util.module_from_spec(spec)
+sys.modules["limits_judge"] = judge
+spec.loader.exec_module(judge)
+
+FAULTY = [p for p in judge.programs() if p.name[0] != "h"]
+HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
+# constants that are singular, and stand where nothing can move them; one of a mask's own making
+SINGULAR_CONSTANT = {"l101", "l156", "d214", "d215"}
+
+
+def test_there_are_as_many_as_were_asked_for() -> None:
+    assert sum(p.name[0] == "l" for p in FAULTY) >= 60
+    assert sum(p.name[0] == "d" for p in FAULTY) == 25
+    assert len(HEALTHY) == 10
+
+
+@pytest.mark.parametrize("path", FAULTY, ids=lambda p: p.stem)
+def test_the_fault_shows_and_the_twin_is_right(path: Path) -> None:
+    module = judge.load(path)
+    true = judge.truth_of(module)
+    assert judge.compare(*judge.at_fault(module), true, module.META)[0] == "fails"
+    assert judge.compare(*judge.at_fault(module, True), true, module.META) == ("right", "")
+    assert path.read_text().count("# ORIGIN") >= module.META.get("origins", 1)
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda p: p.stem)
+def test_a_healthy_program_is_right_as_it_is(path: Path) -> None:
+    module = judge.load(path)
+    assert judge.compare(*judge.at_fault(module), judge.truth_of(module), module.META) == ("right", "")
+
+
+class Called:
+    """A program's loss as a function of its parameters."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+        self.names = [n for n, _ in net.named_parameters()]
+        self.values = [p.detach().clone().requires_grad_() for p in net.parameters()]
+
+    def __call__(self, *values: Tensor) -> Tensor:
+        for name, value in zip(self.names, values, strict=True):
+            owner, _, last = name.rpartition(".")
+            module = self.net.get_submodule(owner)
+            module._parameters.pop(last, None)
+            setattr(module, last, value)
+        return self.net(False)
+
+
+@pytest.mark.parametrize("path", [p for p in FAULTY if p.name[:4] not in SINGULAR_CONSTANT], ids=lambda p: p.stem)
+def test_the_truth_is_the_limit_of_the_faulty_program_itself(path: Path) -> None:
+    module = judge.load(path)
+    program, true = Called(module.build(False)[0]), judge.truth_of(module)
+    found = truth(program, program.values)
+    assert float(found.values[0].value) == pytest.approx(module.META["loss_truth"], rel=2e-3, abs=1e-6)
+    for name, limit in zip(program.names, found.gradients, strict=True):
+        assert limit is not None
+        assert not limit.unknown.any(), name
+        known = true[name][true[name].isfinite()]
+        scale = float(known.abs().max()) if len(known) else 0.0
+        for got, t in zip(limit.value.flatten().tolist(), true[name].flatten().tolist(), strict=True):
+            if math.isnan(t) or math.isinf(t):
+                assert got == pytest.approx(t, nan_ok=True), name
+            else:
+                assert got == pytest.approx(t, rel=2e-3, abs=1e-4 * scale), name
+
+
+def test_the_default_dtype_is_left_as_it_was() -> None:
+    assert torch.get_default_dtype() is torch.float32
