@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.compiled import EagerCode
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.folding import fold
 from nanlab.capture.forward_sinks import ForwardSinks
@@ -86,6 +87,7 @@ class watch:
         self._lines = SourceLines()
         self.recording.places, self.recording.spans = self._lines.places, self._lines.spans
         self._clock = StepClock()
+        self._eager = EagerCode(self.recording)
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
         if budget != 0:
@@ -103,6 +105,7 @@ class watch:
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
+        self._sound_sinks = 0  # sinks noted before that
         self._wire()
 
     def _wire(self) -> None:
@@ -131,6 +134,7 @@ class watch:
         _current.append(self)
         self.recording.clock.append(time.perf_counter())
         try:
+            self._eager.start()
             if self._ops.program is not None:
                 self._ops.program.begin(0)
             self._training.start(self.model)
@@ -169,7 +173,7 @@ class watch:
     def _undo(self) -> None:
         if self in _current:
             _current.remove(self)
-        for recorder in (self._backward, self._modules, self._training):
+        for recorder in (self._backward, self._modules, self._training, self._eager):
             try:
                 recorder.stop()
             except Exception as error:
@@ -182,6 +186,19 @@ class watch:
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
         self._clock.finished(failed=error is not None)
+        if not self._broken:
+            self._close_last_step(error)
+        if self._broken:  # what is seen from then on lacks its cause, and what was seen before is not folded away
+            del recording.sinks[self._sound_sinks :]
+            self._ops.ledger.clear()
+            return
+        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
+        if error is not None and not recording.ended:
+            recording.ended = "error"
+        self._ops.ledger.clear()
+
+    def _close_last_step(self, error: BaseException | None) -> None:
+        recording = self.recording
         self._training.step_ended()
         self._ungraded.step_ended()
         self._ops.pending.settle()
@@ -192,10 +209,6 @@ class watch:
             idle = self._clock.idle
             recording.began = min(recording.began, self._clock.first_call if idle else self._ops.first_call)
             recording.sinks.extend(self._ungraded.sinks(idle))
-        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
-        if error is not None and not recording.ended:
-            recording.ended = "error"
-        self._ops.ledger.clear()
 
     # -- what the recorders report ---------------------------------------------------------------------------------
 
@@ -279,6 +292,7 @@ class watch:
         if self._broken:
             return
         self._broken = self._ops.off = True
+        self._sound_sinks = len(self.recording.sinks)
         self.recording.ended = "failed"
         self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)

@@ -186,10 +186,11 @@ class Trace:
         return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
 
     def _diagnosed(self) -> list[Finding]:
-        from nanlab.rules import diagnose
+        from nanlab.rules import BUILTIN, diagnose
 
+        failed = self.recording.ended == "failed"  # faults that did harm before are known; what was never seen is not
         try:
-            return diagnose(self)
+            return diagnose(self, [r for r in BUILTIN if r.over == "fault"] if failed else BUILTIN)
         except Exception as error:
             self.recording.notes.append(
                 f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"

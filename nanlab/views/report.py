@@ -107,6 +107,8 @@ def verdict_text(trace: Trace) -> str:
 
 
 def _healthy(trace: Trace) -> str:
+    if trace.recording.ended == "failed":
+        return f"Incomplete: nanlab itself failed (see the note). No fault had shown before; watched: {covered(trace)}."
     if not len(trace.ops):
         return "Nothing was watched: no operation ran (those in other threads are not seen)."
     return f"No harmful NaN or infinity. Watched: {covered(trace)}."
@@ -118,6 +120,8 @@ def verdict(trace: Trace) -> str:
     if found is None:
         quiet = not trace.findings and not _losses.line(trace)
         mark = badge("healthy", "good") if quiet else badge("finite", "note")
+        if trace.recording.ended == "failed":
+            mark = badge("incomplete", "warning")
         return f'<div style="padding:6px 0">{mark} {escape(_healthy(trace))}</div>'
     told = f"{sentence(found.title, found.op or '')} ({escape(_finding.place(found))})."
     return (
