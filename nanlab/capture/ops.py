@@ -48,6 +48,18 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_forked)
 
 
+def _keep_dynamo_out() -> None:
+    """Let torch.compile run our code as it is: it would trace it, at the price of seconds and warnings.
+
+    Uses ``torch._C._dynamo.eval_frame.set_code_exec_strategy``, which came with torch 2.8; tried with torch 2.13.
+    """
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        strategy = frames._FrameExecStrategy(skip, skip)  # this frame, and all that it calls
+        frames.set_code_exec_strategy(OpRecorder.__torch_dispatch__.__code__, strategy)
+
+
 class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
     """Writes one row for each output of each operation.
 
@@ -96,6 +108,10 @@ class OpRecorder(Reading, Writing, Placing, TorchDispatchMode):
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
         self._read_out = {}
         _active.add(self)
+
+    def __enter__(self) -> Any:
+        _keep_dynamo_out()
+        return super().__enter__()
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from nanlab.capture.announce import announce
 from nanlab.capture.backward import BackwardRecorder
-from nanlab.capture.compiled import EagerCode
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.folding import fold
 from nanlab.capture.forward_sinks import ForwardSinks
@@ -37,18 +37,18 @@ from nanlab.trace.recording import BORN, TURNED, Recording
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
 
-class _Stop(BaseException):
+class Stop(BaseException):
     """Ends the watched program from inside; no error, so that no ``except Exception`` of the program catches it."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
-class FaultFound(_Stop):
+class FaultFound(Stop):
     """The first harmful fault of a watch with ``on_fault="stop"``."""
 
 
-class StepsDone(_Stop):
+class StepsDone(Stop):
     """A watch with ``steps=N`` has seen its N training steps."""
 
 
@@ -87,7 +87,6 @@ class watch:
         self._lines = SourceLines()
         self.recording.places, self.recording.spans = self._lines.places, self._lines.spans
         self._clock = StepClock()
-        self._eager = EagerCode(self.recording)
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
         if budget != 0:
@@ -102,10 +101,11 @@ class watch:
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
         self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
+        self.stopping: Callable[[FaultFound], None] = _raise  # ends the program at a fault, where it stands
+        self.announces = True  # whether a fault that stops the program is told on stderr where no notebook shows it
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
-        self._sound_sinks = 0  # sinks noted before that
         self._wire()
 
     def _wire(self) -> None:
@@ -134,7 +134,6 @@ class watch:
         _current.append(self)
         self.recording.clock.append(time.perf_counter())
         try:
-            self._eager.start()
             if self._ops.program is not None:
                 self._ops.program.begin(0)
             self._training.start(self.model)
@@ -168,12 +167,14 @@ class watch:
             self.recording.catch_up = _done
         if self.recording.end or nanlab.last is None:
             nanlab.last = self.trace
-        return isinstance(error, _Stop)
+        if isinstance(error, FaultFound) and self.announces:
+            announce(self.trace)
+        return isinstance(error, Stop)
 
     def _undo(self) -> None:
         if self in _current:
             _current.remove(self)
-        for recorder in (self._backward, self._modules, self._training, self._eager):
+        for recorder in (self._backward, self._modules, self._training):
             try:
                 recorder.stop()
             except Exception as error:
@@ -186,29 +187,20 @@ class watch:
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
         self._clock.finished(failed=error is not None)
-        if not self._broken:
-            self._close_last_step(error)
-        if self._broken:  # what is seen from then on lacks its cause, and what was seen before is not folded away
-            del recording.sinks[self._sound_sinks :]
-            self._ops.ledger.clear()
-            return
-        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
-        if error is not None and not recording.ended:
-            recording.ended = "error"
-        self._ops.ledger.clear()
-
-    def _close_last_step(self, error: BaseException | None) -> None:
-        recording = self.recording
         self._training.step_ended()
         self._ungraded.step_ended()
         self._ops.pending.settle()
-        if error is not None and not isinstance(error, _Stop):
+        if error is not None and not isinstance(error, Stop):
             note_rejected_value(recording, error, recording.escapes.failure)
         recording.catch_up()
         if not recording.passes:
             idle = self._clock.idle
             recording.began = min(recording.began, self._clock.first_call if idle else self._ops.first_call)
             recording.sinks.extend(self._ungraded.sinks(idle))
+        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
+        if error is not None and not recording.ended:
+            recording.ended = "error"
+        self._ops.ledger.clear()
 
     # -- what the recorders report ---------------------------------------------------------------------------------
 
@@ -285,14 +277,13 @@ class watch:
             recording.ended = "fault"
             self._ops.off = True
             self._clock.stopped()
-            raise FaultFound(f"nanlab stopped the program: {culprit.title}")
+            self.stopping(FaultFound(f"nanlab stopped the program: {culprit.title}"))
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""
         if self._broken:
             return
         self._broken = self._ops.off = True
-        self._sound_sinks = len(self.recording.sinks)
         self.recording.ended = "failed"
         self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)
@@ -300,6 +291,10 @@ class watch:
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
         self.recording.notes.append(note)
         warnings.warn(note, RuntimeWarning, stacklevel=2)
+
+
+def _raise(stop: FaultFound) -> None:
+    raise stop
 
 
 def _done() -> None:
