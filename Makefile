@@ -73,7 +73,7 @@ $(TORCH): constraints.txt
 
 $(READY): $(TORCH) pyproject.toml constraints.txt
 	@echo "nanlab: 2 of 3, JupyterLab and what else pyproject.toml names"
-	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,dev,docs]'
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[lab,test,dev,docs]'
 	@echo "nanlab: 3 of 3, compiling the kernels, so that the first watch need not"
 	@$(BIN)/python -c 'from nanlab.stats import load_early; load_early().join()'
 	@touch $@

@@ -24,6 +24,7 @@ ROOT = HERE.parent
 GUIDES = {
     "README.md": "index.html",
     "CONTRIBUTING.md": "contributing.html",
+    "docs/tour.md": "tour.html",
     "CHANGELOG.md": "changes.html",
     "docs/limits.md": "limits.html",
     "benchmarks/results/tools.md": "tools.html",

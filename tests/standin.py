@@ -21,15 +21,15 @@ class Mail:
         self.read = 0
         self.asked: dict[int, int] = {}
 
-    def arrived(self, letter: _async_counts.HostCopy) -> bool:
-        self.asked[id(letter)] = self.asked.get(id(letter), 0) + 1
-        return self.delay is not None and self.asked[id(letter)] > self.delay
+    def arrived(self, copy: _async_counts.HostCopy) -> bool:
+        self.asked[id(copy)] = self.asked.get(id(copy), 0) + 1
+        return self.delay is not None and self.asked[id(copy)] > self.delay
 
 
 def stand_in(
     patch: pytest.MonkeyPatch, delay: int | None = 1, on_device: Callable[[torch.Tensor], bool] = lambda tensor: True
 ) -> Mail:
-    """Let each tensor that is ``on_device`` count as one of a device; letters arrive ``delay`` batches later."""
+    """Let each tensor that is ``on_device`` count as one of a device; copies arrive ``delay`` batches later."""
     mail = Mail(delay)
     add, add_change = StatsTable.add, StatsTable.add_change
     send, read = _async_counts.HostCopier.send, _async_counts.HostCopy.read
@@ -62,6 +62,6 @@ def stand_in(
     patch.setattr(StatsTable, "add", add_there)
     patch.setattr(StatsTable, "add_change", add_change_there)
     patch.setattr(_async_counts.HostCopier, "send", sent)
-    patch.setattr(_async_counts.HostCopy, "arrived", lambda letter: mail.arrived(letter))
+    patch.setattr(_async_counts.HostCopy, "arrived", lambda copy: mail.arrived(copy))
     patch.setattr(_async_counts.HostCopy, "read", read_and_count)
     return mail

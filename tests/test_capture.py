@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import nanlab
+from nanlab.capture.dispatch import OpRecorder
 from nanlab.errors import NanlabError, TypeMismatchError, UsageError
 
 
@@ -612,8 +613,8 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
     [
         "nanlab.capture.evidence.Evidence.judge",
         "nanlab.stats.StatsTable.add",
-        "nanlab.capture.ops.plan_for",
-        "nanlab.capture.ops.OpRecorder.place",
+        "nanlab.capture.dispatch.plan_for",
+        "nanlab.capture.dispatch.OpRecorder.place",
         "nanlab.capture.training.TrainingRecorder.start",
         "nanlab.capture.modules.ModuleRecorder.start",
         "nanlab.capture.backward.BackwardRecorder.start",
@@ -649,6 +650,62 @@ def test_a_failure_inside_nanlab_never_takes_the_run_down(monkeypatch: pytest.Mo
     assert "planted" in trace.notes[0]
     assert sum("nanlab itself failed" in str(w.message) for w in said) == 1
     assert not torch.nn.modules.module._global_forward_hooks
+
+
+def run_with_fault(bad_step: int) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        out = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(1)))
+        ((out - out.detach() * (step >= bad_step)).pow(2).sum() - (step < bad_step) * 0.0).sqrt().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("where", "calls"),
+    [
+        ("evidence.Evidence.judge", 0),
+        *[(f"dispatch.OpRecorder.{name}", calls) for name in ("place", "write") for calls in (0, 1, 40, 90)],
+    ],
+)
+def test_a_failure_inside_nanlab_accuses_nobody_of_what_came_after_it(
+    monkeypatch: pytest.MonkeyPatch, where: str, calls: int
+) -> None:
+    owner, name = where.rsplit(".", 1)
+    original, left = getattr(pkgutil.resolve_name("nanlab.capture." + owner.replace(".", ":")), name), [calls]
+
+    def broken(*args: object, **kwargs: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ZeroDivisionError("planted")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(f"nanlab.capture.{where}", broken)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with nanlab.watch(on_fault="record") as trace:
+            run_with_fault(2)
+    assert left[0] < 0
+    assert trace.culprit is None
+    assert trace.findings == []
+    assert "Incomplete: nanlab itself failed" in repr(trace.report())
+    assert "healthy" not in trace.report()._repr_html_()
+
+
+def test_a_fault_that_showed_before_a_failure_inside_nanlab_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = OpRecorder.place
+
+    def broken(self: OpRecorder, frame: object) -> object:
+        if self.clock.starts[-1] and len(self.clock.starts) == 4:
+            raise ZeroDivisionError("planted")
+        return original(self, frame)
+
+    monkeypatch.setattr("nanlab.capture.dispatch.OpRecorder.place", broken)
+    with pytest.warns(RuntimeWarning, match="planted"), nanlab.watch(on_fault="record") as trace:
+        run_with_fault(1)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == ("sqrt-at-zero", 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import nanlab
-from nanlab.capture.writing import Writing
+from nanlab.capture.dispatch import OpRecorder
 from nanlab.stats import TensorStats, summarize
 from nanlab.stats._memory import unobserved
 
@@ -53,14 +53,14 @@ class Wrong:
 
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> Wrong:
-    found, original = Wrong(), Writing._row
+    found, original = Wrong(), OpRecorder._row
 
     def row(self: Any, plan: Any, place: Any, output: int, call: int, target: Any, *rest: Any) -> int:
         bad = original(self, plan, place, output, call, target, *rest)
         found.look(self, call + output, target)
         return bad
 
-    monkeypatch.setattr(Writing, "_row", row)
+    monkeypatch.setattr(OpRecorder, "_row", row)
     return found
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import nanlab
-from nanlab.capture import indices, ops
+from nanlab.capture import dispatch, indices
 from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
 from nanlab.rules.errors import Explanation, explain
 
@@ -22,7 +22,7 @@ ASSERTION = "CUDA error: device-side assert triggered\nCUDA kernel errors might 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor counts as one on a device that asserts."""
-    monkeypatch.setattr(ops, "IndexGuard", lambda recorder: IndexGuard(recorder, elsewhere=lambda tensor: True))
+    monkeypatch.setattr(dispatch, "IndexGuard", lambda recorder: IndexGuard(recorder, elsewhere=lambda tensor: True))
 
 
 @pytest.fixture

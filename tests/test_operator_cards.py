@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import nanlab
 from nanlab.operators import CARDS, FACTS, base_name, card, having, in_place, with_forms
 
 PACKAGE = Path(__file__).parent.parent / "nanlab"
@@ -17,10 +18,12 @@ ATEN = {
 }
 STATISTICS = {"min", "max", "mean", "numel", "zero", "size", "std", "item"}  # columns and methods bear these names too
 OWN = (
-    "operators.py",
-    "safe/",
-    "analysis/fixes/",
-)  # the cards; functions that bear the names of torch's; fixes: to be rewritten
+    "operators.py",  # the cards
+    "safe/",  # functions of nanlab's own that bear the names of torch's
+    "analysis/exact.py",  # computes each function, by its name
+    "analysis/rewriting/",  # what a source file calls the functions
+    "analysis/fixes/",  # to be written anew
+)
 MOST = 2  # operators that a place may name without a card
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if not p.relative_to(PACKAGE).as_posix().startswith(OWN))
 
@@ -110,3 +113,18 @@ def test_the_benign_argument_is_harmless(name: str) -> None:
     value.backward()
     assert torch.isfinite(value)
     assert torch.isfinite(x.grad)
+
+
+@pytest.mark.parametrize("name", sorted(n for n, one in CARDS.items() if one.domain[0] > -float("inf")))
+def test_an_operator_whose_card_has_a_domain_has_a_rule_and_a_fix_at_its_edge(name: str, tmp_path: Path) -> None:
+    function = f"torch.special.{name.removeprefix('special_')}" if name.startswith("special_") else f"torch.{name}"
+    path = tmp_path / "program.py"
+    low = card(name).domain[0]
+    path.write_text(
+        f"x = torch.tensor([{low}, {low} + 0.4])\nx.requires_grad_()\ny = {function}(x)\ny.sum().backward()\n"
+    )
+    with nanlab.watch(on_fault="record") as trace:
+        exec(compile(path.read_text(), str(path), "exec"), {"torch": torch})
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.line) != ("unknown", 3)
+    assert any(fix.verified for fix in trace.culprit.fixes)

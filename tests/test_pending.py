@@ -498,18 +498,18 @@ def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait for the device"))
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **rest: empty(*size, **rest))
-    courier = _async_counts.copier_of(device)
+    copier = _async_counts.copier_of(device)
     rows = [
         (4, DeviceRow(torch.arange(20), 3, 0, 1, 0, "float64")),
         (7, DeviceRow(torch.ones(9).long(), 1, 0, 1, 0, "keys")),
     ]
-    letter = courier.send(rows, [other])
-    own = courier._stream
+    copy = copier.send(rows, [other])
+    own = copier._stream
     assert set(log[:3]) == {("waits for", s) for s in (default, current, other)}
     assert log[3:] == [("on", own), ("event on", own), ("off", own)]
-    assert letter.arrived() and log[-1] == "query"
-    assert (letter.rows, letter.read().tolist()) == ([4, 7], [[1, 2, 3], [1, 1, 1]])
-    courier.wait()
+    assert copy.arrived() and log[-1] == "query"
+    assert (copy.rows, copy.read().tolist()) == ([4, 7], [[1, 2, 3], [1, 1, 1]])
+    copier.wait()
     assert log[-2:] == ["wait for the event", "wait for the device"]
 
 

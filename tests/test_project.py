@@ -17,7 +17,9 @@ def declared() -> dict[str, tuple[str, str]]:
     """Name -> (sign, version) of what the set-up commands install; the rivals that a benchmark runs are no part of that."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return parsed(project["dependencies"] + extras["test"] + extras["docs"] + extras["dev"])
+    return parsed(
+        [*project["dependencies"], *(line for name in ("lab", "test", "docs", "dev") for line in extras[name])]
+    )
 
 
 def parsed(lines: list[str]) -> dict[str, tuple[str, str]]:

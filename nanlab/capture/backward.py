@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.calls import unwrapped
 from nanlab.capture.deep import LEAF, hold, let_go
+from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.ledger import storage_of
-from nanlab.capture.ops import OpRecorder
 from nanlab.capture.steps import StepClock
 from nanlab.capture.threads import is_watched
 from nanlab.trace.nodes import ACCUMULATES, NO_OWNER, BackwardPass, leaf_number

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 
+from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
-from nanlab.capture.ops import OpRecorder
 from nanlab.capture.source import display_name, is_torch, is_user
 from nanlab.trace.failure import BadIndices, Failure, Operand
 from nanlab.trace.recording import Recording

@@ -20,7 +20,7 @@ from nanlab.trace.op import walk
 from nanlab.trace.recording import Recording, Sink
 
 if TYPE_CHECKING:
-    from nanlab.capture.ops import OpRecorder
+    from nanlab.capture.dispatch import OpRecorder
 
 CLAMPS = having("bounds", in_place=True, lists=True) | {"where"}
 FACTORS = having("scales", in_place=True, lists=True)

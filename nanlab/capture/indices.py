@@ -16,7 +16,7 @@ from nanlab.trace.failure import BadIndices
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
-    from nanlab.capture.ops import OpRecorder
+    from nanlab.capture.dispatch import OpRecorder
 
 Tensor = torch.Tensor
 SHOWN = 20  # bad indices that are listed

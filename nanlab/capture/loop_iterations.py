@@ -32,7 +32,7 @@ class LoopIterations(StepFunctions):
     def _after_loop(self, now: Path, position: int) -> bool:
         """Another step begins with what comes after the loop, unless nothing is trained there."""
         self._outside = now
-        self._nesting.stretches.append(Segment(position, self._nesting.last.loop, left=True))
+        self._nesting.segments.append(Segment(position, self._nesting.last.loop, left=True))
         self._settle()
         self.checked.clear()
         self.starts.append(position)

@@ -8,11 +8,8 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from torch import nn
-from torch.nn.modules.module import (
-    _has_any_global_hook,  # tried with torch 2.13
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules import module as torch_module
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from nanlab.trace.names import Names
 
@@ -47,7 +44,7 @@ class ModuleRecorder:
 
     def start(self) -> None:
         # The hooks of a compiled module firing once more does no harm here, and the program has no global hooks that torch could mean.
-        if not _has_any_global_hook():
+        if not _has_global_hooks():
             warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
             self._filter = warnings.filters[0]
         self._handles = [
@@ -114,3 +111,11 @@ class ModuleRecorder:
         self.current = self._stack[-1][2] if self._stack else 0
         if not self._stack:
             self._on_return(module, output)
+
+
+def _has_global_hooks() -> bool:
+    """Whether the program has registered global module hooks of its own; private tables, as in torch 2.6 to 2.13."""
+    return any(
+        getattr(torch_module, f"_global_{kind}")
+        for kind in ("backward_pre_hooks", "backward_hooks", "forward_hooks", "forward_pre_hooks")
+    )

@@ -29,25 +29,25 @@ class Nesting:
     """
 
     def __init__(self) -> None:
-        self.stretches: deque[Segment] = deque([Segment(0)], maxlen=2 * MOST_TURNS)
+        self.segments: deque[Segment] = deque([Segment(0)], maxlen=2 * MOST_TURNS)
         self.inner: set[Loop] = set()  # loops whose turns are part of a step
 
     @property
     def last(self) -> Segment:
-        return self.stretches[-1]
+        return self.segments[-1]
 
     def keep(self, starts: list[int]) -> None:
         """Some boundaries may have been taken back: forget them."""
         known = set(starts[-2 * MOST_TURNS :])
-        while len(self.stretches) > 1 and self.stretches[-1].start not in known:
-            gone = self.stretches.pop()
+        while len(self.segments) > 1 and self.segments[-1].start not in known:
+            gone = self.segments.pop()
             self.last.optimizers |= gone.optimizers
             self.last.trained |= gone.trained
 
     def turned(self, loop: Loop | None, position: int) -> list[int]:
         """A loop came round and a step begins; the boundaries since its last turn that were none."""
         wrong = self._within(loop) if loop is not None else []
-        self.stretches.append(Segment(position, loop))
+        self.segments.append(Segment(position, loop))
         return wrong
 
     def _within(self, loop: Loop) -> list[int]:
@@ -55,11 +55,11 @@ class Nesting:
         if not after.left or not after.optimizers or after.loop is None or not loop.surrounds(after.loop):
             return []
         turns: list[Segment] = []
-        for stretch in reversed(list(self.stretches)[:-1]):
-            if stretch.loop != after.loop or stretch.left:
-                first = stretch
+        for segment in reversed(list(self.segments)[:-1]):
+            if segment.loop != after.loop or segment.left:
+                first = segment
                 break
-            turns.append(stretch)
+            turns.append(segment)
         else:
             return []
         before = first.optimizers.union(*(turn.optimizers for turn in turns))

@@ -20,17 +20,17 @@ from nanlab.stats._memory import unobserved
 from nanlab.trace.recording import Recording, Source
 
 Tensor = torch.Tensor
-CALLS = 64  # operations that share a letter
+CALLS = 64  # operations that share a copy to the host
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Calls whose statistics come with the same letters."""
+    """Calls whose statistics come with the same copies."""
 
     calls: int
     first: int  # of their rows of statistics
     end: int
-    letters: list[AsyncCopy]
+    copies: list[AsyncCopy]
 
 
 class Pending:
@@ -50,7 +50,7 @@ class Pending:
         self._sent = 0  # rows of statistics up to the last batch
         self._held_then = 0  # bytes held when it was sent
         self._sources = 0  # number of the last source that was looked at
-        self._couriers: dict[torch.device, Copier] = {}
+        self._copiers: dict[torch.device, Copier] = {}
         self._streams: set[torch.Stream] = set()  # on which rows were enqueued
         self._names: dict[type, list[str]] = {}  # what the autograd nodes of a type save
         self._node: tuple[tuple[int, int], SavedValues] | None = None  # the node that ran last
@@ -152,27 +152,27 @@ class Pending:
         by_device: dict[torch.device, list[Any]] = {}
         for row in table.waiting(self._sent):
             by_device.setdefault(row[1].words.device, []).append(row)
-        letters = [self._courier(device).send(rows, self._streams_of(device)) for device, rows in by_device.items()]
-        self._batches.append(Batch(self._open, self._sent, table.n, letters))
+        copies = [self._copier(device).send(rows, self._streams_of(device)) for device, rows in by_device.items()]
+        self._batches.append(Batch(self._open, self._sent, table.n, copies))
         self._open, self._sent, self._held_then = 0, table.n, self.held.nbytes
 
-    def _courier(self, device: torch.device) -> Copier:
-        if device not in self._couriers:
-            self._couriers[device] = copier_of(device)
-        return self._couriers[device]
+    def _copier(self, device: torch.device) -> Copier:
+        if device not in self._copiers:
+            self._copiers[device] = copier_of(device)
+        return self._copiers[device]
 
     def _streams_of(self, device: torch.device) -> list[torch.Stream]:
         return [stream for stream in self._streams if stream.device == device]
 
     def _look(self) -> None:
-        """Judge the batches whose letters have come."""
-        while self._batches and all(letter.arrived() for letter in self._batches[0].letters):
+        """Judge the batches whose copies have arrived."""
+        while self._batches and all(copy.arrived() for copy in self._batches[0].copies):
             self._judge(self._batches.popleft())
 
     def _judge(self, batch: Batch) -> None:
         table = self.recording.chunks[-1]
-        for letter in batch.letters:
-            for row, counts in zip(letter.rows, letter.read().tolist(), strict=True):
+        for copy in batch.copies:
+            for row, counts in zip(copy.rows, copy.read().tolist(), strict=True):
                 if any(counts):
                     self.evidence.early[(table.number << 32) | row] = counts[0]
         calls = [self._waiting.popleft() for _ in range(batch.calls)]
@@ -183,8 +183,8 @@ class Pending:
         for source in sources:
             self._choose_parents(source)
         if touched:
-            for courier in self._couriers.values():
-                courier.wait()
+            for copier in self._copiers.values():
+                copier.wait()
             with _undisturbed():
                 for waiting in touched:
                     self.evidence.judge(waiting.recall())

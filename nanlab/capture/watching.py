@@ -15,13 +15,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from nanlab.capture.announce import announce
 from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.compiled import EagerCode
+from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.folding import fold
 from nanlab.capture.forward_sinks import ForwardSinks
 from nanlab.capture.modules import ModuleRecorder
-from nanlab.capture.ops import OpRecorder
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.rejected import note_rejected_value
 from nanlab.capture.shadow import ShadowRecorder
@@ -37,18 +37,18 @@ from nanlab.trace.recording import BORN, TURNED, Recording
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
 
-class Stop(BaseException):
+class _Stop(BaseException):
     """Ends the watched program from inside; no error, so that no ``except Exception`` of the program catches it."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
-class FaultFound(Stop):
+class FaultFound(_Stop):
     """The first harmful fault of a watch with ``on_fault="stop"``."""
 
 
-class StepsDone(Stop):
+class StepsDone(_Stop):
     """A watch with ``steps=N`` has seen its N training steps."""
 
 
@@ -87,6 +87,7 @@ class watch:
         self._lines = SourceLines()
         self.recording.places, self.recording.spans = self._lines.places, self._lines.spans
         self._clock = StepClock()
+        self._eager = EagerCode(self.recording)
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
         if budget != 0:
@@ -101,11 +102,10 @@ class watch:
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
         self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
-        self.stopping: Callable[[FaultFound], None] = _raise  # ends the program at a fault, where it stands
-        self.announces = True  # whether a fault that stops the program is told on stderr where no notebook shows it
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
+        self._sound_sinks = 0  # sinks noted before that
         self._wire()
 
     def _wire(self) -> None:
@@ -134,6 +134,7 @@ class watch:
         _current.append(self)
         self.recording.clock.append(time.perf_counter())
         try:
+            self._eager.start()
             if self._ops.program is not None:
                 self._ops.program.begin(0)
             self._training.start(self.model)
@@ -167,14 +168,12 @@ class watch:
             self.recording.catch_up = _done
         if self.recording.end or nanlab.last is None:
             nanlab.last = self.trace
-        if isinstance(error, FaultFound) and self.announces:
-            announce(self.trace)
-        return isinstance(error, Stop)
+        return isinstance(error, _Stop)
 
     def _undo(self) -> None:
         if self in _current:
             _current.remove(self)
-        for recorder in (self._backward, self._modules, self._training):
+        for recorder in (self._backward, self._modules, self._training, self._eager):
             try:
                 recorder.stop()
             except Exception as error:
@@ -187,20 +186,29 @@ class watch:
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
         self._clock.finished(failed=error is not None)
+        if not self._broken:
+            self._close_last_step(error)
+        if self._broken:  # what is seen from then on lacks its cause, and what was seen before is not folded away
+            del recording.sinks[self._sound_sinks :]
+            self._ops.ledger.clear()
+            return
+        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
+        if error is not None and not recording.ended:
+            recording.ended = "error"
+        self._ops.ledger.clear()
+
+    def _close_last_step(self, error: BaseException | None) -> None:
+        recording = self.recording
         self._training.step_ended()
         self._ungraded.step_ended()
         self._ops.pending.settle()
-        if error is not None and not isinstance(error, Stop):
+        if error is not None and not isinstance(error, _Stop):
             note_rejected_value(recording, error, recording.escapes.failure)
         recording.catch_up()
         if not recording.passes:
             idle = self._clock.idle
             recording.began = min(recording.began, self._clock.first_call if idle else self._ops.first_call)
             recording.sinks.extend(self._ungraded.sinks(idle))
-        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
-        if error is not None and not recording.ended:
-            recording.ended = "error"
-        self._ops.ledger.clear()
 
     # -- what the recorders report ---------------------------------------------------------------------------------
 
@@ -277,13 +285,14 @@ class watch:
             recording.ended = "fault"
             self._ops.off = True
             self._clock.stopped()
-            self.stopping(FaultFound(f"nanlab stopped the program: {culprit.title}"))
+            raise FaultFound(f"nanlab stopped the program: {culprit.title}")
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""
         if self._broken:
             return
         self._broken = self._ops.off = True
+        self._sound_sinks = len(self.recording.sinks)
         self.recording.ended = "failed"
         self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)
@@ -291,10 +300,6 @@ class watch:
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
         self.recording.notes.append(note)
         warnings.warn(note, RuntimeWarning, stacklevel=2)
-
-
-def _raise(stop: FaultFound) -> None:
-    raise stop
 
 
 def _done() -> None:

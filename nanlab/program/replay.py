@@ -127,8 +127,8 @@ def tensor_at(recording: Recording, position: int) -> Tensor:
 
 def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
     """The tensors of a call in the order of its rows: what it made, then what it wrote."""
+    from nanlab.capture.dispatch import targets_of
     from nanlab.capture.plans import plan_for
-    from nanlab.capture.writing import targets_of
     from nanlab.trace.names import Names
 
     if call.func is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules import (
@@ -27,14 +28,22 @@ from nanlab.rules import (
     training,
     trends,
 )
-from nanlab.rules._fault import Fault
+from nanlab.rules._fault import LOW, Fault
 from nanlab.rules._origin import finding_of, matched, surveyed
 from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, ranked, rule, rules_of
 from nanlab.rules.remedies import with_fixes
 from nanlab.trace import Trace
+from nanlab.trace.recording import DTYPE
 
 MOST_FINDINGS = 20
 _ORDER = {"error": 0, "warning": 1, "note": 2}
+
+COMPILED = "run eagerly: compiled it may not"
+COMPILED_WHY = (
+    "The watch ran this code eagerly, where each result is rounded to its dtype. torch.compile keeps what one kernel "
+    "computes on the way in float32, so that the compiled program may be free of this fault: compare its loss without "
+    "a watch. With another backend, shape or version of torch it may show there too."
+)
 
 TOPICS = (
     domain,
@@ -82,7 +91,19 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             if not any(_repeats(finding, other) for other in findings):
                 findings.append(finding)
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
-    return with_fixes(trace, ranking[:MOST_FINDINGS])
+    return with_fixes(trace, [qualified(trace, f) for f in ranking[:MOST_FINDINGS]])
+
+
+def qualified(trace: Trace, finding: Finding) -> Finding:
+    """The finding of low precision in code that runs compiled without the watch, with what that means for it."""
+    row = trace.recording.row(finding.position) if finding.position >= 0 else None
+    if row is None or not trace.recording.would_be_compiled(finding.position):
+        return finding
+    recording = trace.recording
+    rows = [row, *filter(None, map(recording.row, recording.parents(finding.position)))]
+    if not any(str(recording.dtypes.items[r[DTYPE]]).removeprefix("torch.") in LOW for r in rows):
+        return finding
+    return replace(finding, title=f"{finding.title} ({COMPILED})", explanation=f"{finding.explanation} {COMPILED_WHY}")
 
 
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:

@@ -29,10 +29,10 @@ class AsyncCopy(Protocol):
 
 
 class Copier(Protocol):
-    """Sends letters from one device."""
+    """Copies counts from one device to the host."""
 
     def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> AsyncCopy:
-        """Enqueue a letter on the counts of ``rows``, which were enqueued on ``streams``. The host does not wait."""
+        """Enqueue the copy of the counts of ``rows``, which were enqueued on ``streams``. The host does not wait."""
 
     def wait(self) -> None:
         """Wait for all that was enqueued."""
@@ -103,7 +103,7 @@ class CudaCopier:
 
 
 def copier_of(device: torch.device) -> Copier:
-    """The courier for a device."""
+    """The copier of a device."""
     return CudaCopier(device) if device.type == "cuda" else HostCopier()
 
 

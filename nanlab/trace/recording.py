@@ -119,7 +119,6 @@ class Recording:
 
     chunks: list[Chunk] = field(default_factory=lambda: [Chunk(0, 0)])
     starts: list[int] = field(default_factory=lambda: [0])  # position at which each training step begins
-    first_step: int = 0  # number of the first step in the run that this is a replay of
     clock: list[float] = field(default_factory=list)  # seconds, one per start
     ops: Names = field(default_factory=Names)
     modules: Names = field(default_factory=lambda: Names(""))
@@ -155,7 +154,8 @@ class Recording:
     texts: dict[str, str] = field(default_factory=dict)  # of files, where they are not those of this machine
     program: Program = field(default_factory=Program)  # the kept steps, to be run again
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
-    ended: str = ""  # how the watch ended: "", "fault", "steps", "error"
+    compiled: list[tuple[int, int]] = field(default_factory=list)  # rows that torch.compile's code made: first, end
+    ended: str = ""  # how the watch ended: "", "fault", "steps", "error"; "failed": nanlab itself
 
     @property
     def training(self) -> History:
@@ -234,6 +234,14 @@ class Recording:
             return None
         chunk = self.chunks[stat >> 32]
         return chunk.stats.stats(chunk.stat_row(stat))
+
+    def would_be_compiled(self, position: int) -> bool:
+        """Whether the code of a row, or of the forward row that it differentiates, runs compiled without a watch."""
+        row = self.row(position)
+        node = self.nodes.get(row[NODE]) if row is not None and row[PHASE] == BACKWARD else None
+        place = position if node is None else node.position
+        at = bisect_right(self.compiled, (place, 1 << 62)) - 1
+        return at >= 0 and self.compiled[at][0] <= place < self.compiled[at][1]
 
     def value(self, position: int) -> float | None:
         """The number that a scalar tensor held, NaN and infinities included; None if it is gone."""

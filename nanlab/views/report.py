@@ -17,7 +17,6 @@ from nanlab.views.tables import static_table
 if TYPE_CHECKING:
     from nanlab.rules import Finding
     from nanlab.trace import Trace
-    from nanlab.trace.guarded import Guarded
 
 ROWS = 15  # of each table in a fold; the tables themselves have all
 OTHERS = 20  # further findings that are shown
@@ -87,9 +86,7 @@ def covered(trace: Trace) -> str:
     phases = [name for name in PHASES if name in present]
     seconds = float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
     parts = [plural(results, "operation result"), _steps(trace), ", ".join(phases)]
-    guarded = _guarded(trace)
-    replayed = str(guarded) if guarded is not None and guarded.identical else ""
-    return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else "", replayed] if part)
+    return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else ""] if part)
 
 
 def _steps(trace: Trace) -> str:
@@ -110,16 +107,11 @@ def verdict_text(trace: Trace) -> str:
 
 
 def _healthy(trace: Trace) -> str:
-    if (guarded := _guarded(trace)) is not None:
-        told = str(guarded)[:1].upper() + str(guarded)[1:]
-        return f"{told}; no cause was found for what stopped it." if guarded.identical else f"{told}."
+    if trace.recording.ended == "failed":
+        return f"Incomplete: nanlab itself failed (see the note). No fault had shown before; watched: {covered(trace)}."
     if not len(trace.ops):
         return "Nothing was watched: no operation ran (those in other threads are not seen)."
     return f"No harmful NaN or infinity. Watched: {covered(trace)}."
-
-
-def _guarded(trace: Trace) -> Guarded | None:
-    return getattr(trace, "guarded", None)
 
 
 def verdict(trace: Trace) -> str:
@@ -128,8 +120,8 @@ def verdict(trace: Trace) -> str:
     if found is None:
         quiet = not trace.findings and not _losses.line(trace)
         mark = badge("healthy", "good") if quiet else badge("finite", "note")
-        if _guarded(trace) is not None:
-            mark = badge("stopped", "error")
+        if trace.recording.ended == "failed":
+            mark = badge("incomplete", "warning")
         return f'<div style="padding:6px 0">{mark} {escape(_healthy(trace))}</div>'
     told = f"{sentence(found.title, found.op or '')} ({escape(_finding.place(found))})."
     return (

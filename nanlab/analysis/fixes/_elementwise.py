@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from math import inf
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +16,7 @@ from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, defaul
 from nanlab.analysis.fixes._epsilons import epsilon_in_float32
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
+from nanlab.operators import CARDS, card
 
 
 def forms(spelling: Spelling | tuple[Spelling, ...], text: str) -> tuple[Form, ...]:
@@ -33,18 +35,9 @@ def square_root(node: ast.AST) -> Found | None:
     return Found(found.operands[:1])
 
 
-_FLOORED: dict[str, tuple[float, Callable[[Tensor], Tensor] | None]] = {  # lowest argument; safe form
-    "sqrt": (0.0, safe.sqrt),
-    "rsqrt": (0.0, safe.rsqrt),
-    "log": (0.0, safe.log),
-    "log2": (0.0, safe.log2),
-    "log10": (0.0, safe.log10),
-    "log1p": (-1.0, safe.log1p),
-    "lgamma": (0.0, None),
-    "digamma": (0.0, None),
-    "acosh": (1.0, safe.acosh),
-    "special_entr": (0.0, None),
-}
+def _bounded(above: bool) -> list[str]:
+    """Operators whose domain has a lower bound alone, or one ``above`` as well."""
+    return [one.name for one in CARDS.values() if one.domain[0] > -inf and (one.domain[1] < inf) == above]
 
 
 def _home(name: str) -> str:
@@ -61,7 +54,7 @@ def floored(op: Operation) -> list[Candidate]:
     """Functions that fail at and below the lowest argument of their domain."""
     fn, name = _function(op.name), _home(op.name)
     bare = name.removeprefix("special.")
-    low, safely = _FLOORED[op.name]
+    low, safely = card(op.name).domain[0], getattr(safe, op.name, None)
     spelled: tuple[Spelling, ...] = (called(bare), *((square_root,) if op.name == "sqrt" else ()))
     eps = eps_for(op, lambda t, e: fn(t + e), op.x) if not op.x.is_complex() else 1e-6
     eps = inside(op, eps) if low else eps
@@ -107,9 +100,9 @@ def as_float32(t: Any) -> Any:
 
 
 def inverse(op: Operation) -> list[Candidate]:
-    """acos, asin, atanh, erfinv (between -1 and 1), logit and ndtri (between 0 and 1)."""
+    """Functions whose domain has two edges: acos, asin, logit."""
     fn, name = _function(op.name), _home(op.name)
-    low, high = (0.0, 1.0) if op.name in ("logit", "special_ndtri") else (-1.0, 1.0)
+    low, high = card(op.name).domain
     spelled = (called(name.removeprefix("special.")),)
 
     own = {"eps": op.options["eps"]} if op.options.get("eps") is not None else {}  # of logit, which stays in the line
@@ -128,9 +121,9 @@ def inverse(op: Operation) -> list[Candidate]:
                 safely,
             )
         )
-    lower = number(eps) if low == 0 else f"-1 + {number(eps)}"
+    lower = number(eps) if low == 0 else f"{low:g} + {number(eps)}"
     title = f"clamp the argument {number(eps)} inside its domain"
-    text = f"torch.{name}({{X}}.clamp({lower}, 1 - {number(eps)}){{rest}})"
+    text = f"torch.{name}({{X}}.clamp({lower}, {high:g} - {number(eps)}){{rest}})"
     found.append(Candidate(title, forms(spelled, text), lambda t: clamped(t, eps)))
     if bool(((op.x == low) | (op.x == high)).any()):
         text = f"torch.{name}({{X}}.clamp({low:.0f}, {high:.0f}){{rest}})"
@@ -219,8 +212,8 @@ def polygamma(op: Operation) -> list[Candidate]:
 
 
 ELEMENTWISE: dict[str, Callable[[Operation], list[Candidate]]] = {
-    **dict.fromkeys(_FLOORED, floored),
-    **dict.fromkeys(("acos", "asin", "atanh", "erfinv", "logit", "special_ndtri"), inverse),
+    **dict.fromkeys(_bounded(above=False), floored),
+    **dict.fromkeys(_bounded(above=True), inverse),
     **dict.fromkeys(("angle", "atan2", "hypot"), angles),
     "xlogy": xlogy,
     "special_xlog1py": xlog1py,

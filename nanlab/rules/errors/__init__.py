@@ -6,12 +6,12 @@ import sys
 
 from nanlab.capture.exception_frames import ended, failure_of, recording_of
 from nanlab.capture.watching import running
-from nanlab.rules.errors import data, devices, dtypes, graph, indices, reuse, shapes, values
+from nanlab.rules.errors import data, devices, dtypes, graph, indices, messages, reuse, shapes, values
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, meanings_of, means
 from nanlab.trace.failure import Failure
 from nanlab.trace.recording import Recording
 
-TOPICS = (graph, reuse, data, indices, devices, dtypes, shapes, values)
+TOPICS = (messages, graph, reuse, data, indices, devices, dtypes, shapes, values)
 MEANINGS: list[Meaning] = [one for topic in TOPICS for one in meanings_of(topic)]
 
 

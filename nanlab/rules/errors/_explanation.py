@@ -81,9 +81,22 @@ class Meaning:
 
 
 def meanings_of(module: ModuleType) -> list[Meaning]:
-    """The meanings that a module defines, in their order."""
-    own = [one for one in vars(module).values() if isinstance(one, Meaning) and one.judge.__module__ == module.__name__]
+    """The meanings that a module defines, those in its tables too, in their order."""
+    own: list[Meaning] = []
+    for value in vars(module).values():
+        own += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Meaning)]
     return sorted(own, key=lambda one: not one.first)
+
+
+def says(pattern: str, cause: str, title: str, why: str, *fixes: tuple[str, str]) -> Meaning:
+    """A message that always means the same; ``{1}`` in its texts is a group of the pattern, ``{inside}`` the module."""
+
+    def explained(case: Case) -> Explanation:
+        words = ("", *(group or "" for group in case.match.groups()))
+        told = [text.format(*words, inside=case.inside) for text in (title, why)]
+        return case.explain(cause, *told, evidence=operands_frame(case.failure.operands), fixes=advice(*fixes))
+
+    return Meaning(re.compile(pattern), explained)
 
 
 def means(pattern: str, first: bool = False) -> Callable[[Judge], Meaning]:

@@ -110,18 +110,3 @@ def _named_writer(case: Case, recording: Recording, found: Overwritten) -> Expla
         evidence=frame,
         fixes=advice(*([_STEP_LAST] if updated else []), *_NO_OVERWRITING),
     )
-
-
-@means(r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place operation")
-def leaf_in_place(case: Case) -> Explanation | None:
-    """A parameter was changed where the change would have to be differentiated."""
-    return case.explain(
-        "inplace-modification",
-        f"a parameter was changed in place while gradients are on{case.inside}",
-        f"{case.match[1]} has no history to which the change could be added; an update by hand is no part of the "
-        "model.",
-        fixes=advice(
-            ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
-            ("or compute a new tensor", "scaled = weight * 2"),
-        ),
-    )

@@ -179,19 +179,6 @@ def _state_fixes(sizes: list[str]) -> list[tuple[str, str]]:
     return [build, ("load the layers that fit, train the others anew", drop)]
 
 
-@means(r"all elements of (input|target) should be between 0 and 1")
-def not_a_probability(case: Case) -> Explanation | None:
-    """binary_cross_entropy got something that is no probability."""
-    which = case.match[1]
-    return case.explain(
-        "not-a-probability",
-        f"the {which} of binary_cross_entropy has values outside of 0 to 1, or NaN",
-        "It takes probabilities. Scores go into the form with logits, which is also the one that stays finite.",
-        evidence=operands_frame(case.failure.operands),
-        fixes=advice(("take the scores as they are", "loss = F.binary_cross_entropy_with_logits(scores, target)")),
-    )
-
-
 @means(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)", first=True)
 def impossible_shape(case: Case) -> Explanation | None:
     """view or reshape to another number of elements."""
@@ -204,32 +191,6 @@ def impossible_shape(case: Case) -> Explanation | None:
         "As a rule the batch is smaller than usual (the last one), or a layer before it gives another size than was reckoned.",
         evidence=operands_frame(case.failure.operands),
         fixes=advice(("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")),
-    )
-
-
-@means(r"view size is not compatible with input tensor's size and stride", first=True)
-def not_viewable(case: Case) -> Explanation | None:
-    """view of a tensor whose dimensions were exchanged."""
-    return case.explain(
-        "shape-mismatch",
-        f"view cannot join dimensions that do not lie next to each other in memory{case.inside}",
-        "transpose, permute and slices leave the memory as it is.",
-        evidence=operands_frame(case.failure.operands),
-        fixes=advice(("let it copy where it must", "x = x.reshape(...)")),
-    )
-
-
-@means(r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d, ]+)\]\)", first=True)
-def one_value_per_channel(case: Case) -> Explanation | None:
-    """Batch norm of a batch of one."""
-    return case.explain(
-        "empty-reduction",
-        f"batch norm has one value per channel, in an input of shape ({case.match[1]}): it has no variance{case.inside}",
-        "As a rule the last batch of an epoch holds one sample, or the feature map has shrunk to 1x1.",
-        fixes=advice(
-            ("drop the last incomplete batch", "DataLoader(..., drop_last=True)"),
-            ("normalise over the features instead", "nn.LayerNorm(features)  # or nn.GroupNorm"),
-        ),
     )
 
 

@@ -1,0 +1,732 @@
+"""Each ATen operation, forward and backward: where it runs, what it reads, what it writes. The hot path."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nanlab.capture.absorbed_evidence import AbsorbedEvidence
+from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
+from nanlab.capture.evidence import Evidence
+from nanlab.capture.indices import IndexGuard
+from nanlab.capture.known_stats import known_stat
+from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
+from nanlab.capture.pending import Pending
+from nanlab.capture.plans import Plan, plan_for
+from nanlab.capture.program import ProgramRecorder
+from nanlab.capture.shadow import ShadowRecorder
+from nanlab.capture.source import SourceLines
+from nanlab.capture.steps import StepClock
+from nanlab.operators import having
+from nanlab.trace.failure import ReadOut
+from nanlab.trace.recording import (
+    BACKWARD,
+    FACTOR,
+    FORWARD,
+    INPLACE,
+    LITERAL,
+    NOGRAD,
+    OPTIMIZER,
+    OTHER,
+    RECOMPUTE,
+    UNINIT,
+    VIEW,
+    Chunk,
+    Recording,
+    Source,
+    pack_edge,
+    pack_row,
+)
+
+Tensor = torch.Tensor
+_node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
+_sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
+_LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
+Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
+# Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is filled with.
+_COMPUTES = having("arithmetic", "updates", in_place=True)
+_NODE_PLAN = (
+    False,
+    (),
+    False,
+    (),
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    False,
+    True,
+    False,
+    "",
+)  # of an unobserved node: reads, makes something new
+_active: WeakSet[OpRecorder] = WeakSet()
+
+
+def _forked() -> None:
+    for recorder in _active:
+        recorder.off = True  # a DataLoader worker inherits the watch; it is not the program that is watched
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forked)
+
+
+class OpRecorder(TorchDispatchMode):
+    """Writes one row for each output of each operation.
+
+    ``step_began`` is called with the position at which a training step begins, ``special`` with (kind, position, args) after an operation of a
+    loss scaler, ``wrote`` with (entry, position, tensor, old value or None) after a parameter or buffer was written under ``no_grad``,
+    ``adopt`` with a tensor that turns out to be a parameter, ``failed`` with an exception of our own.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that keeps dynamo out costs 2 us an operation and does nothing outside torch.compile
+
+    def __init__(self, recording: Recording, lines: SourceLines, clock: StepClock) -> None:
+        super().__init__()
+        self.recording, self.lines, self.clock = recording, lines, clock
+        self.ledger = Ledger()
+        self.evidence = Evidence(recording, self.ledger)
+        self.absorbed = AbsorbedEvidence(recording)
+        self.pending = Pending(recording, self.evidence)
+        self.guard = IndexGuard(self)
+        self.chunk = recording.chunks[-1]
+        self.plans: dict[int, Plan] = {}
+        self.module = 0  # number of the running module's path
+        self.depth = 0  # how many modules are running inside each other
+        self.backward_pass = -1  # number of the running backward pass
+        self.in_backward = 0
+        self.in_optimizer = 0
+        self.shadow: ShadowRecorder | None = None
+        self.program: ProgramRecorder | None = None
+        self.step_place: tuple[int, int] | None = None  # line and site of the running step of an optimizer of torch's
+        self.engine_codes: set[Any] = set()
+        self.sequence = _sequence()
+        self.off = False
+        self.step_began: Callable[[int], None] = lambda position: None
+        self.special: Callable[[str, int, tuple[Any, ...]], None] = lambda kind, position, args: None
+        self.wrote: Callable[[Entry, int, Tensor, Tensor | None], None] = lambda entry, position, tensor, old: None
+        self.adopt: Callable[[Tensor], int] = lambda tensor: -1
+        self.failed: Callable[[Exception], None] = lambda error: None
+        self._flags = 0  # of the row of the running call
+        self._grad = False  # whether the running call reads a gradient
+        self._vague = False  # whether the row found for an operand tells of more than its elements, or of others
+        self.opening: dict[int, int] = {}  # position at which each function was first seen at work
+        self.first_call = 1 << 62  # position at which an outermost module was first called
+        self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
+        self._read_out: dict[
+            str, int
+        ] = {}  # the row from which a NaN, an "inf" or a "-inf" was last read as a Python number
+        _active.add(self)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Our own operations: not recorded, not differentiated."""
+        before, self.off = self.off, True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.off = before
+
+    # -- one operation ---------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        plan = self.plans.get(id(func))  # overloads live for ever, and hashing one costs a Python call
+        if plan is None:
+            try:
+                plan = self.plans[id(func)] = plan_for(func, self.recording.ops)
+            except Exception as error:
+                self.failed(error)
+                return func(*args, **kwargs)
+        if plan.skip or self.off:
+            value = func(*args, **kwargs)
+            if plan.reads_out and not self.off:
+                self._note_read_out(args[0], value, sys._getframe().f_back)
+            elif plan.name == "resize_" and not self.off and self.program is not None:
+                self.program.lose("resize_ changes the size of a storage")
+            return value
+        frame = sys._getframe().f_back
+        try:
+            place = self.place(frame)
+            sources = self.read(plan, args, kwargs)
+            old = None if plan.plain else self._before_write(plan, args, kwargs)
+            program = self.program
+            packed = program.before(func, plan, args, kwargs) if program is not None else None
+            twins = self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
+        except Exception as error:
+            self.failed(error)
+            return func(*args, **kwargs)
+        if plan.indexes:
+            self.guard.before(plan.name, args, frame)
+        out = func(*args, **kwargs)
+        try:
+            call = self.write(func, plan, args, kwargs, out, sources, old, place)
+            if program is not None and packed is not None:
+                program.after(func, plan, packed, out, call)
+            if twins is not None and self.shadow is not None:
+                self.shadow.after(self.chunk, call, targets_of(plan, args, kwargs, out)[0], twins)
+        except Exception as error:
+            self.failed(error)
+        return out
+
+    def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
+        """A tensor was read as a Python number: somebody looks at it, and what is computed from that carries no gradient."""
+        try:
+            self.note_number(tensor, value)
+            if self.in_backward or self.in_optimizer:
+                return
+            escapes, source = self.recording.escapes, self.source(tensor)
+            if self.program is not None:
+                self.program.looked(tensor, value, self.lines.here(frame)[0])
+            escapes.last_read = self.recording.end, source
+            if tensor.requires_grad:
+                escapes.add(ReadOut(self.recording.end, source, self.lines.here(frame)[0]))
+        except Exception as error:
+            self.failed(error)
+
+    def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
+        """A copy of what an in-place operation overwrites, where it is evidence and small, or a low-precision parameter."""
+        if self.recording.pending:
+            self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
+        target = args[0] if args else None
+        if plan.writes and isinstance(target, list) and not self.in_optimizer and not torch.is_grad_enabled():
+            with self.quiet():
+                self.absorbed.about_to_write(target)
+        if not plan.writes or not isinstance(target, Tensor) or plan.overwrites or target.layout is not torch.strided:
+            return None
+        if self.in_optimizer and not plan.optimizer_risk:
+            return None
+        wanted = plan.inplace_risk and target.numel() <= 4096 and (target.is_floating_point() or target.is_complex())
+        if (
+            not wanted
+            and not self.in_optimizer
+            and target.dtype in (torch.float16, torch.bfloat16)
+            and not torch.is_grad_enabled()
+        ):
+            storage = storage_of(target)
+            entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+            wanted = entry is not None and entry.owner >= 0
+        return target.detach().clone() if wanted else None
+
+    def new_chunk(self, position: int) -> None:
+        """Begin the table of a new training step."""
+        self.chunk = Chunk(len(self.recording.chunks), position)
+        self.recording.chunks.append(self.chunk)
+
+    # -- where it runs: phase, autograd node, line, module -------------------------------------------------------
+
+    def place(self, frame: FrameType | None) -> Place:
+        """Of the operation that is about to run. A new training step may begin with it."""
+        if self.in_backward:
+            return self._backward_place(frame)
+        grad = torch.is_grad_enabled()
+        if self.in_optimizer and not grad:
+            here = self.step_place
+            if here is None or not self.lines.torch_code(frame):
+                here = self.lines.here(frame)
+            return OPTIMIZER, -1, *here, 0
+        line, site = self.lines.here(frame)
+        if not self.depth and not self.in_optimizer and line not in self.clock.checked:
+            if line not in self.clock.openers:
+                self.clock.checked.add(line)
+            self.notice_loop(frame, line)
+        now, node = _sequence(), -1
+        if now > self.sequence:
+            node = self._new_nodes(now, grad, frame, line, site)
+        return FORWARD, node, line, site, self.module
+
+    def notice_loop(self, frame: FrameType | None, line: int = 0) -> None:
+        """Begin a new training step if the program's loop came round."""
+        position = self.recording.end
+        if not self.recording.passes:
+            self._note_opening(frame, position)
+        # Not _sequence(): the node of the operation that is about to run is made already, and belongs to the new step.
+        if self.clock.operation(frame, position, self.sequence, not torch.is_grad_enabled(), line):
+            self.step_began(position)
+
+    def _note_opening(self, frame: FrameType | None, position: int) -> None:
+        """Before the first backward: at which position each function was first seen at work."""
+        while frame is not None:
+            self.opening.setdefault(id(frame.f_code), position)
+            frame = frame.f_back
+
+    def training_began(self, frame: FrameType | None, oldest: int) -> int:
+        """Where building the program ends and training begins, told at the first backward.
+
+        That is with the function that calls backward, the first call of a module, or the first operation of the graph, whichever
+        came first. In a cell or script that does all in one place the function tells nothing.
+        """
+        node = self.recording.nodes.get(oldest)
+        found = [self.recording.end, self.first_call]
+        if node is not None:
+            found.append(node.position)
+        caller = self.lines.outside(frame)
+        if caller is not None and caller.f_code.co_name != "<module>":
+            found.append(self.opening.get(id(caller.f_code), found[0]))
+        self.opening.clear()
+        return min(found)
+
+    def _new_nodes(self, now: int, grad: bool, frame: FrameType | None, line: int, site: int) -> int:
+        """Tie the autograd nodes made since the last operation to it; the node of this operation itself, or -1."""
+        nodes, position = self.recording.nodes, self.recording.end
+        own = now - 1 if grad else -1
+        for number in range(max(self.sequence, now - 64), now):
+            if number == own:
+                continue
+            # Made without an operation of its own: a torch.autograd.Function, whose forward runs under no_grad.
+            here, there = self._apply_line(frame) if not grad else (line, site)
+            if not here and not grad:
+                return -1  # a hook packs what the next operation's node saves: the node is that operation's
+            nodes.rows[number] = (position, -1, here, there, self.module, not grad)
+        self.sequence = now
+        return own
+
+    def _apply_line(self, frame: FrameType | None) -> tuple[int, int]:
+        """The line that applied the running torch.autograd.Function."""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "apply" and code.co_filename.endswith("function.py"):
+                return self.lines.here(frame.f_back)
+            frame = frame.f_back
+        return 0, 0
+
+    def _backward_place(self, frame: FrameType | None) -> tuple[int, int, int, int, int]:
+        node = _node()
+        number = node._sequence_nr() if node is not None else -1
+        info = self.recording.nodes.rows.get(number)
+        now = _sequence()
+        python = frame is not None and frame.f_code not in self.engine_codes
+        where = self._python_in_backward(frame) if python else ""
+        if where == "recompute" or (where and torch.is_grad_enabled() and where != "custom"):
+            line, site = self.lines.here(frame)
+            made = now - 1 if now > self.sequence and torch.is_grad_enabled() else -1
+            self.sequence = now
+            return (RECOMPUTE if where == "recompute" else BACKWARD), made, line, site, self.module
+        if now > self.sequence:  # create_graph: the backward operation has a node of its own
+            for made in range(max(self.sequence, now - 64), now):
+                if info is not None:
+                    self.recording.nodes.rows[made] = (self.recording.end, *info[1:])
+            self.sequence = now
+        if info is not None and (where in ("", "custom")):
+            return BACKWARD, number, info[2], info[3], info[4]
+        line, site = self.lines.here(frame)
+        return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
+
+    def _python_in_backward(self, frame: FrameType | None) -> str:
+        """Whose Python code runs inside the engine: "recompute" of a checkpoint, a "custom" Function, or a "hook"."""
+        found = "hook"
+        while frame is not None and frame.f_code not in self.engine_codes:
+            name = frame.f_code.co_filename
+            if name.endswith("checkpoint.py") and "torch" in name:
+                return "recompute"
+            if name.endswith("function.py") and frame.f_code.co_name == "apply":
+                found = "custom"
+            frame = frame.f_back
+        return found
+
+    # -- what it reads: the row or source behind each operand ----------------------------------------------------
+
+    def read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
+        """The sources of a call's tensor operands, in the order of its arguments."""
+        self._flags, self._grad, self._vague = 0, False, False
+        sources: list[int] = []
+        if plan.uninitialised:
+            return sources
+        self._lifting = plan.lifts
+        strange = 0.0
+        if plan.blind:
+            args = args[1:]
+        for value in args if not kwargs else (*args, *(v for k, v in kwargs.items() if k not in plan.writes)):
+            if isinstance(value, Tensor):
+                sources.append(self.source(value))
+            elif value.__class__ is list or value.__class__ is tuple:
+                for item in value:
+                    if isinstance(item, Tensor):
+                        sources.append(self.source(item))
+                    elif item.__class__ is float and item - item != 0.0:
+                        strange = item
+            elif value.__class__ is float and value - value != 0.0:
+                strange = value
+        if strange:  # not zero: NaN or infinite
+            origin = self._number_read(strange, plan.name in _COMPUTES)
+            if origin is None:
+                self._flags |= LITERAL
+            else:
+                sources.append(origin)
+        if plan.copies and (args[0].is_conj() or args[0].is_neg()):  # the copy holds other numbers than the memory
+            self._vague = True
+        return sources
+
+    def note_number(self, tensor: Tensor, value: Any) -> None:
+        """Remember which row a non-finite Python number was read from: it may come back as a factor, a rate, a baseline."""
+        if value.__class__ is float and value - value != 0.0:
+            source = self.source(tensor)
+            if self.recording.may_be_bad(source):
+                self._read_out.pop(str(value), None)
+                self._read_out[str(value)] = source
+
+    def _number_read(self, value: float, computes: bool) -> int | None:
+        """The row that a non-finite Python number among the operands was read from, as far as can be told.
+
+        Python keeps no trace of it, so this is the last that was read: a NaN from any, for Python makes NaN of
+        infinities too; an infinity from one of its kind, and only to compute with.
+        """
+        if not self._read_out or (value == value and not computes):
+            return None
+        return next(reversed(self._read_out.values())) if value != value else self._read_out.get(str(value))
+
+    def source(self, tensor: Tensor) -> int:
+        """The row (or source, negative) that describes what a tensor holds now."""
+        try:
+            storage = tensor.untyped_storage()
+        except Exception:
+            found = storage_of(tensor)
+            if found is None:
+                return self.new_source(tensor, "data")
+            storage = found
+        entry = self.ledger.entries.get(storage._cdata)
+        if entry is None:
+            return self._first_sight(tensor, storage)
+        if entry.grad:
+            self._grad = True
+        if entry.uninit:
+            return self._read_uninitialised(entry, tensor)
+        if entry.nbytes == tensor.numel() * tensor.itemsize and (not entry.odd or shows_all(tensor, entry.nbytes)):
+            if not entry.parts:
+                return entry.last
+            if not entry.bad:
+                self._vague = True
+                return entry.parts[-1]
+            return self._snapshot(entry, tensor, whole=True)
+        if entry.views is not None and (row := entry.views.get(view_key(tensor))) is not None:
+            return row
+        if entry.bad:
+            return self._snapshot(entry, tensor, whole=False)
+        self._vague = True
+        return entry.parts[-1] if entry.parts else entry.last
+
+    def new_source(self, tensor: Tensor, kind: Any, name: str = "", parents: tuple[int, ...] = ()) -> int:
+        recording, stats = self.recording, self.chunk.stats
+        number = recording.new_number()
+        stat = (self.chunk.number << 32) | stats.add(tensor)
+        if stats.bad > 0:
+            recording.bad.add(number)
+        elif stats.bad:
+            recording.pending = True
+        recording.sources[number] = Source(
+            number,
+            kind,
+            name,
+            stat,
+            recording.end,
+            tuple(shape_of(tensor)),
+            str(tensor.dtype).removeprefix("torch."),
+            parents,
+        )
+        return number
+
+    def _first_sight(self, tensor: Tensor, storage: torch.UntypedStorage, owner: int = -1) -> int:
+        kind, name = "data", ""
+        if owner >= 0:
+            kind, name = self.recording.parameter_kinds[owner], self.recording.parameter_names[owner]
+        elif type(tensor) is torch.nn.Parameter:
+            kind = "parameter"
+        elif self._lifting:
+            kind = "literal"
+        number = self.new_source(tensor, kind, name)
+        if kind == "literal" and number in self.recording.bad and self.recording.stats(number).nan:
+            origin = self._number_read(math.nan, True)
+            if origin is not None:
+                self.recording.sources[number] = replace(self.recording.sources[number], parents=(origin,))
+        entry = self.ledger.enter(storage)
+        entry.last, entry.owner = number, owner
+        entry.bad = self.chunk.stats.bad
+        if not shows_all(tensor, entry.nbytes):
+            entry.odd = True
+            entry.bad = entry.bad or -1  # the rest of the storage was not looked at
+        return number
+
+    def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
+        """What a tensor holds now, when its storage was written piece by piece and something bad may be in it."""
+        parents = (entry.last, *entry.parts)
+        if not self.recording.pending:  # else they are chosen when it is known which are bad
+            parents = tuple(p for p in parents if p in self.recording.bad) or parents[-1:]
+        number = self.new_source(tensor, "snapshot", parents=parents)
+        if whole:
+            entry.last, entry.parts = number, ()
+            entry.bad = self.chunk.stats.bad
+        elif entry.views is None:
+            entry.views = {view_key(tensor): number}
+        else:
+            entry.views[view_key(tensor)] = number
+        return number
+
+    def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
+        """Memory that was allocated and never written as a whole: what is in it counts from now on."""
+        bad = () if self.recording.pending else tuple(p for p in entry.parts if p in self.recording.bad)
+        number = self.new_source(tensor, "snapshot", parents=bad or (entry.last, *entry.parts))
+        if number in self.recording.bad and not bad:
+            self.recording.bad.add(entry.last)
+        return number
+
+    def own(self, tensor: Tensor, owner: int) -> None:
+        """Say that a tensor is the parameter or buffer with this number."""
+        storage = storage_of(tensor)
+        if storage is None:
+            return
+        entry = self.ledger.entries.get(storage._cdata)
+        if entry is None:
+            self._first_sight(tensor, storage, owner)
+            entry = self.ledger.entries[storage._cdata]
+        else:
+            entry.owner = owner
+            self.recording.owned.add(entry.last)
+        self.recording.program.names[entry.serial] = self.recording.parameter_names[owner]
+
+    def mark_gradient(self, tensor: Tensor) -> None:
+        """Say that a tensor is a parameter's gradient."""
+        storage = storage_of(tensor)
+        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        if entry is not None:
+            entry.grad = True
+
+    # -- what it made or changed: its rows, and the memory behind them -------------------------------------------
+
+    def write(
+        self,
+        func: Any,
+        plan: Plan,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+        sources: list[int],
+        old: Tensor | None,
+        place: Place,
+    ) -> int:
+        """Append the rows of a call; position of the first."""
+        recording, chunk = self.recording, self.chunk
+        call = chunk.end
+        targets, made = ([out], 1) if plan.plain and isinstance(out, Tensor) else targets_of(plan, args, kwargs, out)
+        if not targets:
+            return call
+        slot, edges = 0, chunk.edges
+        for number in sources:
+            edges.frombytes(pack_edge(call, number, slot))
+            slot += 1
+        phase, node, line, site, module = place
+        if phase == FORWARD and not torch.is_grad_enabled():
+            self._flags |= NOGRAD
+            if self._grad and not self.depth:  # reads gradients under no_grad: an optimizer written by hand, clipping
+                phase, place = OPTIMIZER, (OPTIMIZER, node, line, site, module)
+        if node >= 0 and phase != BACKWARD:
+            recording.nodes.rows[node] = (call, plan.number, line, site, module, False)
+        if plan.uninitialised:
+            self._flags |= UNINIT
+        elif plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
+            self._flags |= FACTOR
+        if plan.scalars:
+            self._note_scalars(call, args)
+        if phase == RECOMPUTE:
+            self.evidence.recomputed.note(func, plan.name, plan.number, line, call, args, targets)
+        bad, output = False, 0
+        for target in targets:
+            bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
+            output += 1
+        if recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources)):
+            running = torch._C._current_autograd_node() if self.in_backward else None
+            judged = Call(func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running)
+            self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
+        if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
+            self._notice_owners(targets, call, old)
+            if not self.absorbed.idle:
+                self._notice_standing(targets, func, args, kwargs, call)
+        if plan.special:
+            self.special(plan.special, call, args)
+        return call
+
+    def _note_scalars(self, call: int, args: Any) -> None:
+        """Keep the Python numbers among the operands."""
+        numbers = tuple([v for v in args[1:] if v.__class__ is float or v.__class__ is int])
+        if numbers:
+            self.recording.scalars[call] = numbers
+
+    def record_node(self, node: Any, name: str, taken: list[Tensor], given: list[Tensor]) -> None:
+        """One row for each gradient that a node gave, where its operations were not observed."""
+        recording, chunk = self.recording, self.chunk
+        backward = name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward"
+        plan = Plan(backward, *_NODE_PLAN, number=recording.ops(backward))
+        self._flags, self._grad, self._vague = 0, False, False
+        saved = tensors_of(saved_values(node, saved_names(node)).values())
+        sources = [self.source(t) for t in (*taken, *saved)]
+        number = node._sequence_nr()
+        info = recording.nodes.get(number)
+        place = (BACKWARD, number, info.line, info.site, info.module) if info else (BACKWARD, number, 0, 0, 0)
+        call = recording.end
+        for slot, source in enumerate(sources):
+            chunk.edges.frombytes(pack_edge(call, source, slot))
+        for output, target in enumerate(given):
+            self._row(plan, place, output, call, target, sources, False)
+        if recording.pending or not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
+            judged = Call(None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node)
+            with self.quiet():
+                self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
+
+    def _row(
+        self, plan: Plan, place: Place, output: int, call: int, target: Tensor, sources: list[int], written: bool
+    ) -> int:
+        """Append the row of one output; the number of its bad elements (-1: not known yet)."""
+        recording, chunk = self.recording, self.chunk
+        meta, position = chunk.meta, call + output
+        try:
+            storage: torch.UntypedStorage | None = target.untyped_storage()
+            sizes: tuple[int, ...] = target.shape
+        except Exception:
+            storage, sizes = storage_of(target), shape_of(target)
+        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        view = entry is not None and not written  # an alias of something known
+        whole = entry is not None and entry.nbytes == target.numel() * target.itemsize
+        if entry is not None and whole and (entry.odd or (view and not plan.same_elements)):
+            whole = shows_all(target, entry.nbytes)
+            entry.odd = entry.odd or not whole
+        if plan.uninitialised or output in plan.opaque:
+            stat, bad = -1, 0
+        else:
+            stat = -1 if self._vague else known_stat(recording, plan, entry if view else None, target, whole, sources)
+            if stat < 0:
+                stats = chunk.stats
+                stat, bad = (chunk.number << 32) | stats.add(target), stats.bad
+            else:
+                bad = 1 if sources[0] in recording.bad else -1 if recording.pending else 0
+            if bad > 0:
+                recording.bad.add(position)
+            elif bad:
+                recording.pending = True
+        shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
+        meta.frombytes(
+            pack_row(
+                plan.number,
+                place[0],
+                place[4],
+                output,
+                recording.shapes(sizes) if shape is None else shape,
+                recording.dtypes(target.dtype) if dtype is None else dtype,
+                0 if target.is_cpu else recording.devices(str(target.device)),
+                stat,
+                place[1],
+                place[2],
+                place[3],
+                self._flags | (VIEW if view else INPLACE if written else 0),
+                call,
+                self.backward_pass,
+            )
+        )
+        if entry is not None:
+            self._enter(plan, entry, target, whole, position, bad, view)
+        elif storage is not None:
+            self._begin(plan, place, storage, position, bad)
+        return bad
+
+    def _begin(self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int) -> None:
+        """Note in the ledger which row tells what a storage not seen before holds."""
+        entry = self.ledger.enter(storage)
+        entry.last = position
+        if bad:
+            entry.bad = bad
+        if plan.uninitialised:
+            entry.uninit = True
+        if self._grad and place[0] == OPTIMIZER:
+            entry.grad = True
+
+    def _enter(
+        self, plan: Plan, entry: Entry, target: Tensor, whole: bool, position: int, bad: int, view: bool
+    ) -> None:
+        """Note in the ledger which row tells what a known storage (or a view of it) holds now."""
+        if view:
+            if not whole:
+                if entry.views is None:
+                    entry.views = {}
+                entry.views[view_key(target)] = position
+            return
+        entry.views = None
+        if whole:
+            entry.last, entry.bad, entry.uninit = position, bad, plan.uninitialised
+            if entry.parts:
+                entry.parts = ()
+        else:
+            if isinstance(entry.parts, list):
+                entry.parts.append(position)
+            else:
+                entry.parts = [position]
+            entry.bad = entry.bad or bad
+        if self._grad and entry.owner < 0 and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER:
+            entry.grad = True
+
+    def _notice_owners(self, targets: list[Tensor], call: int, old: Tensor | None) -> None:
+        """Parameters and buffers that were written outside of the graph: an update, whoever makes it."""
+        for i, target in enumerate(targets):
+            storage = storage_of(target)
+            entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+            if entry is not None and (entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)):
+                if not self.in_optimizer and not self.depth and not self.in_backward:
+                    if self.chunk.phase_of(call + i) in (FORWARD, OTHER):
+                        self.chunk.set_phase(call + i, OPTIMIZER)
+                self.wrote(entry, call + i, target, old if i == 0 else None)
+
+    def _notice_standing(self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int) -> None:
+        """Updates that may have changed nothing."""
+        with self.quiet():
+            self.absorbed.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
+
+    def _owner(self, target: Tensor) -> int:
+        """The number of the parameter or buffer that a tensor is; -1 if it is none."""
+        storage = storage_of(target)
+        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        return -1 if entry is None else entry.owner
+
+
+def _outside(targets: list[Tensor]) -> bool:
+    """Whether none of the tensors that were written is part of a graph: under no_grad, or by way of ``.data``."""
+    return not any(t.requires_grad for t in targets)
+
+
+def targets_of(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], int]:
+    """The tensors that an operation made, then those that it changed; how many it made."""
+    found: list[Tensor] = []
+    if not plan.writes or plan.fresh:
+        _collect(out, found)
+    made = len(found)
+    for where in plan.writes:
+        value = kwargs.get(where) if isinstance(where, str) else (args[where] if where < len(args) else None)
+        _collect(value, found)
+    for i in plan.hidden:
+        if i < len(args) and isinstance(args[i], Tensor) and args[5]:
+            found.append(args[i])
+    return found, made
+
+
+def _collect(value: Any, found: list[Tensor]) -> None:
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            if isinstance(item, Tensor):
+                found.append(item)

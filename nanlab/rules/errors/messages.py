@@ -1,0 +1,38 @@
+"""Messages whose meaning is the same wherever they are raised: a table. ``{1}`` is a group of the pattern."""
+
+from __future__ import annotations
+
+from nanlab.rules.errors._explanation import Meaning, says
+
+MESSAGES: list[Meaning] = [
+    says(
+        r"view size is not compatible with input tensor's size and stride",
+        "shape-mismatch",
+        "view cannot join dimensions that do not lie next to each other in memory{inside}",
+        "transpose, permute and slices leave the memory as it is.",
+        ("let it copy where it must", "x = x.reshape(...)"),
+    ),
+    says(
+        r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d, ]+)\]\)",
+        "empty-reduction",
+        "batch norm has one value per channel, in an input of shape ({1}): it has no variance{inside}",
+        "As a rule the last batch of an epoch holds one sample, or the feature map has shrunk to 1x1.",
+        ("drop the last incomplete batch", "DataLoader(..., drop_last=True)"),
+        ("normalise over the features instead", "nn.LayerNorm(features)  # or nn.GroupNorm"),
+    ),
+    says(
+        r"all elements of (input|target) should be between 0 and 1",
+        "not-a-probability",
+        "the {1} of binary_cross_entropy has values outside of 0 to 1, or NaN",
+        "It takes probabilities. Scores go into the form with logits, which is also the one that stays finite.",
+        ("take the scores as they are", "loss = F.binary_cross_entropy_with_logits(scores, target)"),
+    ),
+    says(
+        r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place operation",
+        "inplace-modification",
+        "a parameter was changed in place while gradients are on{inside}",
+        "{1} has no history to which the change could be added; an update by hand is no part of the model.",
+        ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
+        ("or compute a new tensor", "scaled = weight * 2"),
+    ),
+]
