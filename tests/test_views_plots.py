@@ -18,7 +18,7 @@ from fake_trace import fake_trace
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from nanlab.views._static import steps_picture
+from nanlab.views._static import picture
 from nanlab.views.plots import plot_epsilon, plot_exponents, plot_gain, plot_steps
 
 
@@ -95,7 +95,7 @@ def test_losses_of_zero_and_below_are_drawn_too(losses: list[float], scale: str)
 
 
 def test_a_picture_has_nothing_behind_its_lines_so_that_it_suits_light_and_dark() -> None:
-    address = re.search(r"base64,([^\"]+)", steps_picture(fake_trace().steps))
+    address = re.search(r"base64,([^\"]+)", picture(lambda ax: plot_steps(fake_trace().steps, ax), "steps"))
     assert address is not None
     pixels = plt.imread(io.BytesIO(base64.b64decode(address[1])))
     assert pixels[0, 0, 3] == 0

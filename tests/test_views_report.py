@@ -11,6 +11,8 @@ import torch
 from fake_trace import Builder, FakeTrace, Finding, fake_trace
 
 import nanlab
+from nanlab.rules import Path as Path_
+from nanlab.views._evidence import operand_names
 from nanlab.views.report import report
 
 VOID = {"img", "meta", "br"}
@@ -30,38 +32,109 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_one_sentence_says_what_where_and_when() -> None:
+def text_of(html: str) -> str:
+    return re.sub(r"<[^>]+>", "", re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL))
+
+
+def card_of(html: str) -> str:
+    return html.split('class="nl-card')[1].split("<details")[0]
+
+
+def faulty(rows: int = 128) -> nanlab.trace.Trace:
+    """A distance of equal points, in each of the rows."""
+    layer = torch.nn.Linear(3, 2)
+    x = torch.arange(3.0 * rows).reshape(rows, 3)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        h = layer(x)
+        square = ((h - h.detach()) ** 2).sum(-1)
+        distance = square.sqrt()
+        distance.mean().backward()
+    return trace
+
+
+def test_the_card_says_what_where_and_when_and_has_the_best_fix_and_the_samples() -> None:
+    card = text_of(card_of(report(fake_trace())._repr_html_()))
+    assert "train.py:6 The derivative of sqrt at 0 is infinite" in card
+    assert "in loss · step 2 · backward · NaN in a gradient · sqrt-at-zero" in card
+    assert "verified nanlab.safe.sqrt, whose gradient at 0 is 0" in card
+    assert "distance = nanlab.safe.sqrt(square)" in card
+    assert "In the batch: 3 of 512 samples: 0–2" in card
+
+
+def test_the_card_has_three_lines_of_code_the_middle_one_marked() -> None:
+    card = card_of(report(fake_trace())._repr_html_())
+    assert re.findall(r"(?:→| )\s*(\d+) </span>", card) == ["5", "6", "7"]
+    assert len(re.findall("nl-hit", card)) == 1
+    assert "distance = torch.sqrt" in card.split("nl-hit")[1].split("</span>\n")[0]
+
+
+def test_everything_but_the_card_is_in_one_closed_fold() -> None:
     html = report(fake_trace())._repr_html_()
-    sentence = re.sub(r"<[^>]+>", "", html.split("Watched")[0])
-    assert "derivative of sqrt at 0 is infinite" in sentence
-    assert "train.py:6, in loss, step 2, backward" in sentence
+    outer = html.split("<details")[1:]
+    assert outer[0].startswith(' class="nl-more">') and "open" not in outer[0].split(">")[0]
+    assert html.rstrip().endswith("</details></div>")
 
 
-def test_source_has_two_lines_on_either_side() -> None:
+def test_fixes_bear_the_verdicts_of_the_contract_and_why() -> None:
     html = report(fake_trace())._repr_html_()
-    for text in ("h = self.encoder(x)", "scores = h @ self.keys.T", "return loss"):
-        assert text in html
-    assert "→&nbsp;6" in html
+    tags = re.findall(r'nl-tag nl-\w+" title="[^"]+">(verified|finite|fails|untried)<', html)
+    assert sorted(tags) == ["fails", "untried", "verified", "verified"]
+    assert len(re.findall('class="nl-fix"', html)) == 4
 
 
-def test_fixes_say_what_became_of_them() -> None:
+def test_the_best_fix_stands_on_the_card_wherever_it_is_in_the_list() -> None:
+    trace = fake_trace()
+    trace.findings[0].fixes.reverse()
+    assert "nanlab.safe.sqrt" in card_of(report(trace)._repr_html_()) or "1e-12" in card_of(report(trace)._repr_html_())
+
+
+def test_samples_are_counted_against_the_batch() -> None:
+    assert "In the batch: all 128 samples" in text_of(faulty().report()._repr_html_())
+
+
+def test_evidence_says_once_what_is_the_same_in_all_and_uses_the_names_of_the_source() -> None:
+    trace = faulty()
+    told = text_of(trace.report()._repr_html_().split(">Evidence<")[1])[:200]
+    assert "128 elements, all with root = 0, incoming gradient = 0.00781, value = inf" in told
+    with nanlab.watch(on_fault="record") as trace:
+        probability = torch.cat([torch.zeros(3), torch.ones(2)]).requires_grad_()
+        torch.log(probability).sum().backward()
+    told = text_of(trace.report()._repr_html_().split(">Evidence<")[1])[:200]
+    assert "3 elements, all with probability = 0" in told
+
+
+@pytest.mark.parametrize(
+    ("source", "op", "names"),
+    [
+        ("y = square.sqrt()", "sqrt", ["square"]),
+        ("return torch.exp(0.5 * logvar)", "exp", ["0.5 * logvar"]),
+        ("for a in (num / den):", "div", ["num", "den"]),
+        ("z = a.exp() + b.exp()", "exp", []),
+        ("p = F.log_softmax(scores, -1)", "_log_softmax", ["scores", "-1"]),
+        ("broken (", "exp", []),
+    ],
+)
+def test_operands_are_named_as_on_the_line_where_it_says_so_once(source: str, op: str, names: list[str]) -> None:
+    assert operand_names(source, op) == names
+
+
+def test_the_code_is_annotated_with_where_it_began_and_where_it_went() -> None:
+    trace = faulty()
+    html = trace.report()._repr_html_()
+    assert 'role="region" aria-label="Annotated source"' in html
+    lines = {int(n): kind for kind, n in re.findall(r'nl-line nl-is-(\w+)"[^>]*data-place="[^"]*:(\d+)"', html)}
+    found = trace.culprit
+    assert found is not None and lines[found.line] == "culprit"
+    assert lines[found.line - 1] in ("turned", "carried"), "the square's gradient is inf times 0"
+    assert f"→ line {found.line - 1}" in text_of(html)
+    assert html.count('class="nl-strip"') >= 3
+
+
+def test_the_path_is_told_a_line_at_a_time() -> None:
     html = report(fake_trace())._repr_html_()
-    assert html.count(">verified<") == 2
-    assert ">fails<" in html
-    assert ">untried<" in html
-    assert "3 of 4 re-run" in html
-    assert "distortion: the largest relative change of an element that was healthy" in html
-
-
-def test_that_a_fix_failed_is_said_once() -> None:
-    x = torch.zeros(4, requires_grad=True)
-    with nanlab.watch() as trace:
-        x.sqrt().sum().backward()
-    shown = trace.report()
-    assert "(fails): an epsilon after the root instead of inside: the gradient stays infinite" in repr(shown)
-    assert "tried, and failed" not in repr(shown) + shown._repr_html_()
-    failed = next(row for row in shown._repr_html_().split("<tr") if ">fails<" in row)
-    assert re.findall(r">([^<>]+)</td>", failed) == ["–", "–"], "an infinite gradient has no largest one"
+    path = text_of(html.split("From birth to symptom")[1].split("</ol>")[0])
+    assert "train.py:6 sqrt → pow" in path
+    assert "train.py:4 addmm backward · 21 bad" in path
 
 
 def test_a_run_without_one_finite_loss_still_has_its_steps() -> None:
@@ -75,30 +148,10 @@ def test_a_run_without_one_finite_loss_still_has_its_steps() -> None:
             scaler.step(optimizer)
             scaler.update()
     html = trace.report()._repr_html_()
-    assert "of the report failed" not in html
+    assert 'class="nl-note"' not in html
     assert "Table of 20 training steps" in html
-    assert "20 rows; the last 15 are shown" in html
-    assert "40 rows; the last 15 are shown" in html
-
-
-def test_code_and_title_of_a_fix_wrap_so_that_no_column_is_cut_off() -> None:
-    table = next(t for t in report(fake_trace())._repr_html_().split("<table") if ">largest gradient<" in t)
-    rows = table.split("<tr")[2:]
-    assert rows and all("white-space:pre-wrap" in row and "white-space:normal" in row for row in rows)
-
-
-def test_evidence_samples_and_path_are_shown() -> None:
-    html = report(fake_trace())._repr_html_()
-    assert "samples 0, 1, 2" in html
-    assert html.index('<b style="font-family:monospace">sqrt') < html.index('<b style="font-family:monospace">addmm')
-    assert "21 non-finite values" in html
-
-
-def test_the_caption_of_the_evidence_counts_all_offending_elements() -> None:
-    x = torch.cat([torch.zeros(981), torch.ones(19)]).requires_grad_()
-    with nanlab.watch(on_fault="record") as trace:
-        x.log().sum().backward()
-    assert "the first 12 of 981 elements" in trace.report()._repr_html_()
+    assert "20 rows; the last 8" in html and "40 rows; the last 8" in html
+    assert "loss not finite from step 0 on" in html
 
 
 def test_a_healthy_run_says_so_in_one_line_with_what_was_covered() -> None:
@@ -119,11 +172,32 @@ def test_what_never_trained_is_not_called_a_training_step() -> None:
     assert "; 4 turns of a loop, no training step; forward; " in repr(turns.report())
 
 
-def test_the_path_begins_at_an_origin_whatever_its_status_is() -> None:
-    html = report(fake_trace())._repr_html_()
-    path = html.split("Path, from the origin")[1].split("Offending rows")[0]
-    assert ">origin<" in path and ">seen<" in path
-    assert ">born<" not in path
+def test_a_forecast_is_the_headline_of_a_run_without_a_culprit() -> None:
+    w = torch.nn.Parameter(torch.ones(4))
+    with nanlab.watch(on_fault="record") as trace:
+        for i in range(12):
+            w.grad = None
+            (0.1 * w * 3.0**i).half().float().mean().backward()
+    trace.findings[:] = [f for f in trace.findings if f.severity == "warning"]
+    html = trace.report()._repr_html_()
+    assert 'class="nl-card nl-warning"' in html
+    assert "Heading for overflow:" in text_of(card_of(html))
+
+
+def test_the_run_up_tells_how_the_operand_came_to_its_size_and_what_threw_it() -> None:
+    weight = torch.nn.Parameter(torch.tensor([0.1, 0.2]))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    with nanlab.watch(on_fault="record") as trace:
+        for push in (0.0, 0.1, -700.0, 0.0):
+            optimizer.zero_grad()
+            rate = weight * 1.0
+            (rate.exp().sum() + push * weight.sum()).backward()
+            optimizer.step()
+    assert trace.culprit is not None
+    told = text_of(trace.report()._repr_html_().split(">Run-up</div>")[1])
+    assert told.startswith("rate reached ") and "at step 3" in told
+    assert "exp overflows float32 above 88.7" in told
+    assert "The update of step 2 moved" in told
 
 
 def test_nothing_watched_is_not_called_healthy_training() -> None:
@@ -148,7 +222,7 @@ def test_a_part_that_fails_becomes_a_note_and_the_rest_shows() -> None:
             pass
 
     html = report(Broken(**{k: v for k, v in vars(fake_trace()).items() if k != "findings"}))._repr_html_()
-    assert "the part &#x27;verdict&#x27; of the report failed (KeyError" in html
+    assert "the part &#x27;card&#x27; of the report failed (KeyError" in html
     assert "Operations: 102 results" in html
 
 
@@ -157,17 +231,42 @@ def test_the_file_is_whole_offline_and_in_one_piece(tmp_path: Path) -> None:
     html = path.read_text("utf-8")
     assert html.startswith("<!doctype html>")
     assert re.findall(r'(?:src|href)="(?!data:)', html) == []
-    assert "http" not in html
+    assert "http" not in html.replace("xmlns='http://www.w3.org/2000/svg'", "")
     assert len(html) < 300_000
     balance = Balance()
     balance.feed(html)
     assert balance.open == []
 
 
-@pytest.mark.parametrize("faulty", [True, False])
-def test_html_survives_a_sanitiser(faulty: bool) -> None:
-    html = report(fake_trace(faulty))._repr_html_()
-    assert not any(tag in html for tag in ("<style", "<svg", "<script", "var(--", "color-mix", "position:"))
+@pytest.mark.parametrize("is_faulty", [True, False])
+def test_what_a_sanitiser_takes_away_leaves_no_stray_text(is_faulty: bool) -> None:
+    html = report(fake_trace(is_faulty))._repr_html_()
+    body = html.split("</style>")[1]
+    assert not any(tag in body for tag in ("<style", "<script", "<button", "var(--"))
+    assert all(not text_of(svg) for svg in re.findall(r"<svg class.*?</svg>", body))
+
+
+def test_a_saved_report_has_at_most_sixty_kilobytes(tmp_path: Path) -> None:
+    trace = faulty()
+    assert len(trace.report()._repr_html_()) < 60_000
+    assert trace.report().to_html(tmp_path / "report.html").stat().st_size < 60_000
+
+
+def test_a_long_path_prints_six_stations_and_how_many_more() -> None:
+    stations = [{"op": f"op{i}", "phase": "forward", "file": "a.py", "line": i, "nonfinite": i} for i in range(5000)]
+    trace = fake_trace()
+    trace.findings[0].path = stations
+    text = repr(report(trace))
+    assert "path: op0 → op1 → op2 → op3 → op4 → ... 4,994 more → op4999" in text
+    assert len(repr(Path_(stations)).splitlines()) == 7
+
+
+def test_findings_and_fixes_print_a_line_for_each() -> None:
+    trace = faulty()
+    assert re.match(r"0  error: the derivative of sqrt at 128 zeros", repr(trace.findings))
+    assert trace.culprit is not None
+    assert repr(trace.culprit.fixes).startswith("0  verified: nanlab.safe.sqrt")
+    assert len(repr(trace.culprit)) < 200
 
 
 def test_text_report_gives_the_line_and_the_fix() -> None:
@@ -184,7 +283,7 @@ def test_memory_that_nobody_wrote_has_an_empty_histogram_and_the_report_is_whole
         x.sqrt().sum().backward()
     row = trace.ops.query("op == 'empty'").index[0]
     assert trace.histogram(int(row)).empty
-    assert "of the report failed" not in trace.report()._repr_html_()
+    assert 'class="nl-note"' not in trace.report()._repr_html_()
 
 
 def test_what_was_watched_counts_the_steps_that_were_folded_too() -> None:

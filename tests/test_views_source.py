@@ -75,6 +75,6 @@ def test_the_static_picture_tells_the_story_in_the_words_of_the_live_one() -> No
     made = stepper(trace)
     assert made.row is not None
     words = told(trace, made.row)
-    assert words.startswith("Bad from forward")
+    assert words.startswith("Carried from forward")
     assert made.detail["story"] == words
     assert words in made.static_html()

@@ -99,7 +99,7 @@ def test_static_stand_in_names_the_node_its_line_and_survives_a_sanitiser() -> N
     html = stepper(fake_trace()).static_html()
     assert "SqrtBackward0" in html
     assert "distance = torch.sqrt" in html
-    assert "data:image/png;base64," in html
+    assert "data:image/svg+xml," in html
     assert not any(tag in html for tag in ("<style", "<svg", "<script", "var(--"))
 
 

@@ -31,6 +31,7 @@ from nanlab.capture.threads import is_watched, run_in_thread
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
+from nanlab.trace.locations import location
 from nanlab.trace.program import Segment
 from nanlab.trace.recording import BORN, TURNED, Recording
 
@@ -46,6 +47,13 @@ class _Stop(BaseException):
 
 class FaultFound(_Stop):
     """The first harmful fault of a watch with ``on_fault="stop"``."""
+
+
+def stopped(culprit: Any) -> str:
+    """One line that says where a watch stopped, and why."""
+    place = location(culprit.file, culprit.line)
+    where = f" at {place}, step {culprit.step}" if place else f" in step {culprit.step}"
+    return f"nanlab stopped the program{where}: {culprit.title}"
 
 
 class StepsDone(_Stop):
@@ -285,7 +293,7 @@ class watch:
             recording.ended = "fault"
             self._ops.off = True
             self._clock.stopped()
-            raise FaultFound(f"nanlab stopped the program: {culprit.title}")
+            raise FaultFound(stopped(culprit))
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""

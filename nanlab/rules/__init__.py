@@ -29,6 +29,7 @@ from nanlab.rules import (
     trends,
 )
 from nanlab.rules._fault import LOW, Fault
+from nanlab.rules._lists import Findings, Path
 from nanlab.rules._origin import finding_of, matched, surveyed
 from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, ranked, rule, rules_of
 from nanlab.rules.remedies import with_fixes
@@ -91,7 +92,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             if not any(_repeats(finding, other) for other in findings):
                 findings.append(finding)
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
-    return with_fixes(trace, [qualified(trace, f) for f in ranking[:MOST_FINDINGS]])
+    return Findings(with_fixes(trace, [qualified(trace, f) for f in ranking[:MOST_FINDINGS]]))
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:
@@ -145,4 +146,17 @@ def culprit_of(findings: list[Finding]) -> Finding | None:
     return next((f for f in findings if f.harmful and f.severity == "error"), None)
 
 
-__all__ = ["BUILTIN", "Edit", "Fault", "Finding", "Fix", "Match", "Rule", "culprit_of", "diagnose", "rule"]
+__all__ = [
+    "BUILTIN",
+    "Edit",
+    "Fault",
+    "Finding",
+    "Findings",
+    "Fix",
+    "Match",
+    "Path",
+    "Rule",
+    "culprit_of",
+    "diagnose",
+    "rule",
+]

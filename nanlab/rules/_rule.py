@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from nanlab.errors import UsageError
+from nanlab.rules._lists import Fixes, Path
 from nanlab.trace.locations import location
 
 Severity = Literal["error", "warning", "note"]
@@ -58,6 +59,9 @@ class Fix:
     edits: tuple[Edit, ...] = ()
     distortion: float | None = None  # largest relative change of a healthy element, against float64
     gradient_max: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.verdict} fix: {self.title}: {self.code}>"
 
     @property
     def verified(self) -> bool:
@@ -106,6 +110,13 @@ class Finding:
     fixes: list[Fix] = field(default_factory=list)
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
+
+    def __post_init__(self) -> None:
+        for name, kind in (("path", Path), ("fixes", Fixes)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
+
+    def __repr__(self) -> str:
+        return f"<{self.severity}: {self}>"
 
     def __str__(self) -> str:
         place = location(self.file, self.line) or "unknown line"

@@ -186,7 +186,7 @@ class Trace:
         return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
 
     def _diagnosed(self) -> list[Finding]:
-        from nanlab.rules import BUILTIN, diagnose
+        from nanlab.rules import BUILTIN, Findings, diagnose
 
         failed = self.recording.ended == "failed"  # faults that did harm before are known; what was never seen is not
         try:
@@ -195,7 +195,7 @@ class Trace:
             self.recording.notes.append(
                 f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"
             )
-            return []
+            return Findings()
 
     @property
     def culprit(self) -> Finding | None:

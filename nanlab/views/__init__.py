@@ -40,10 +40,9 @@ def _trace_html(trace: Any) -> str:
 
 
 def _finding_html(finding: Finding) -> str:
-    from nanlab.views import _finding
+    from nanlab.views.report import finding_html
 
-    parts = (_finding.card(finding), _finding.fixes(finding), _finding.evidence(finding), _finding.path(finding))
-    return f'<div style="font-size:13px;line-height:1.45">{"".join(parts)}</div>'
+    return finding_html(finding)
 
 
 def _finding_text(finding: Finding, printer: Any, cycle: bool) -> None:

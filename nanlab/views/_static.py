@@ -13,7 +13,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nanlab.views.plots import GREY, plot_exponents, plot_gain, plot_steps
+from nanlab.views.plots import GREY, plot_exponents
 
 # A picture cannot follow the theme: texts and axes in a grey that is read on white and on black, and nothing behind them.
 _BOTH_THEMES: dict[Any, Any] = dict.fromkeys(
@@ -31,16 +31,6 @@ def picture(draw: Callable[[Axes], object], text: str, height: float = 2.3) -> s
     address = base64.b64encode(png.getvalue()).decode()
     style = "max-width:100%;width:720px"
     return f'<div><img alt="{text}" style="{style}" src="data:image/png;base64,{address}"></div>'
-
-
-def gain_picture(rows: pd.DataFrame) -> str:
-    """The gradient along one backward pass."""
-    return picture(lambda ax: plot_gain(rows, ax), "gradient rms along the backward pass")
-
-
-def steps_picture(steps: pd.DataFrame) -> str:
-    """Loss, gradient norm and loss scale by training step."""
-    return picture(lambda ax: plot_steps(steps, ax), "loss, gradient norm and loss scale by training step")
 
 
 def exponents_picture(exponents: pd.Series[int], others: Mapping[str, int]) -> str:

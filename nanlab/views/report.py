@@ -1,36 +1,38 @@
-"""The report of a trace: the culprit, its evidence, its path and its fixes, on one page."""
+"""The report of a trace: a card with the culprit's line and the best fix, and everything else in one fold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from nanlab.trace.recording import PHASES
-from nanlab.views import _finding, _losses
-from nanlab.views._html import TINTS, badge, escape, fold, plural, sentence
-from nanlab.views._static import gain_picture, steps_picture
-from nanlab.views.tables import static_table
+from nanlab.views import _card, _details, _finding, _losses
+from nanlab.views._evidence import evidence
+from nanlab.views._headroom import headroom_line
+from nanlab.views._html import escape, plural, sentence
+from nanlab.views._widget import style
 
 if TYPE_CHECKING:
     from nanlab.rules import Finding
     from nanlab.trace import Trace
 
-ROWS = 15  # of each table in a fold; the tables themselves have all
-OTHERS = 20  # further findings that are shown
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>nanlab report</title>
 <style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif; margin: 1.5em auto; max-width: 1150px; padding: 0 1em;
-  background: #fff; color: #111; }}
-h1 {{ font-size: 15px; margin: 0; }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #141414; color: #eee; }} }}
-</style></head><body><main><h1>nanlab report</h1>{body}</main></body></html>
+:root {{ color-scheme: light dark; --nl-page: #fff; --nl-ink: #111; }}
+body {{ margin: 1.2em auto; max-width: 1150px; padding: 0 1em; background: var(--nl-page); color: var(--nl-ink); }}
+h1 {{ font: 600 15px system-ui, sans-serif; margin: 0 0 8px; }}
+{style}
+@media (prefers-color-scheme: dark) {{ :root {{ --nl-page: #141414; --nl-ink: #eee; }} .nanlab {{ {dark} }} }}
+</style></head><body><main><h1>nanlab report</h1>{body}</main><script type="module">{script}</script></body></html>
 """
+DARK = (
+    "--nl-paper: #141414; --nl-text: #eee; --nl-dim: #b0b0b0; --nl-line: #444; --nl-hover: #2a2a2a; --nl-accent: #64a8ec; "
+    "--nl-born: #ff6b62; --nl-turned: #f06ad8; --nl-carried: #ffab40; --nl-healed: #4dd0e1; --nl-normal: #6fb1e4;"
+)
+HERE = Path(__file__).parent
 
 
 class Report:
@@ -46,19 +48,28 @@ class Report:
         return "\n".join(line for part in parts for line in part if line)
 
     def _repr_html_(self) -> str:
-        sections: list[tuple[str, Callable[[Trace], str]]] = [
-            ("verdict", verdict),
-            ("culprit", culprit),
-            ("small losses", _losses.small_section),
-            ("other findings", others),
-            ("steps", steps),
-            ("backward pass", backward),
-            ("operations", operations),
-            ("parameters", parameters),
-            ("notes", notes_html),
-        ]
-        parts = [self._section(name, make) for name, make in sections]
-        return f'<div style="font-size:13px;line-height:1.45">{"".join(parts)}</div>'
+        return f"<style>{style('report')}</style>{self.body()}"
+
+    def _ipython_display_(self) -> None:
+        from nanlab.views.report_widget import show
+
+        show(self)
+
+    def body(self) -> str:
+        """The page without its style sheet: the card, and the rest in a fold."""
+        rest = "".join(self._section(name, make) for name, make in SECTIONS)
+        folded = (
+            f'<details class="nl-more"><summary>{self._section("contents", contents)}</summary>{rest}</details>'
+            if rest
+            else ""
+        )
+        top = self._section("card", top_of) + self._section("notes", notes_html)
+        return f'<div class="nanlab nl-report">{top}{folded}</div>'
+
+    @property
+    def trace(self) -> Trace:
+        """What is reported on."""
+        return self._trace
 
     def _section(self, name: str, make: Callable[[Trace], str]) -> str:
         return "".join(self._part(name, lambda: [make(self._trace)], html=True))
@@ -69,13 +80,55 @@ class Report:
             return make()
         except Exception as failure:
             told = f"the part '{name}' of the report failed ({type(failure).__name__}: {failure}); the others are shown"
-            return [f"<div>{badge('note')} {escape(told)}</div>"] if html else [told]
+            return [f'<div class="nl-note">{escape(told)}</div>'] if html else [told]
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one file that needs no network; the path written."""
         file = Path(path)
-        file.write_text(PAGE.format(body=self._repr_html_()), encoding="utf-8")
+        script = (HERE / "report_page.js").read_text("utf-8")
+        page = PAGE.format(style=style("report"), dark=DARK, body=self.body(), script=script)
+        file.write_text(page, encoding="utf-8")
         return file
+
+
+def first_of(trace: Trace) -> Finding | None:
+    """What the card shows: the culprit; else the first finding that is worth a warning."""
+    found = trace.culprit
+    return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
+
+
+def top_of(trace: Trace) -> str:
+    """The card; of a run without findings one line."""
+    found = first_of(trace)
+    if found is None:
+        return f"{healthy_html(trace)}{_losses.great_section(trace)}"
+    calm = "" if trace.culprit is not None else f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
+    return _card.card(found, trace) + calm
+
+
+def healthy_html(trace: Trace) -> str:
+    """That all is well, what was watched, and how near the limits of low precision it came."""
+    if has_failed(trace):
+        kind, word = "warning", "incomplete"
+    elif not trace.findings and not _losses.line(trace):
+        kind, word = "verified", "healthy"
+    else:
+        kind, word = "note", "finite"
+    tag = f'<span class="nl-tag nl-{kind}">{word}</span> '
+    return f'<div class="nl-healthy">{tag if len(trace.ops) else ""}{escape(healthy_text(trace))}</div>'
+
+
+def contents(trace: Trace) -> str:
+    """What the fold holds, in a line."""
+    found = first_of(trace)
+    parts = ["why", "your code annotated"] if found is not None else ["your code annotated"]
+    if found is not None and len(found.fixes) > 1:
+        parts.append(plural(len(found.fixes) - 1, "other fix").replace("fixs", "fixes"))
+    rest = len(trace.findings) - (found is not None)
+    parts += [plural(rest, "other finding")] if rest > 0 else []
+    return escape(
+        ", ".join([*parts, "training steps, tables"])[:1].upper() + ", ".join([*parts, "training steps, tables"])[1:]
+    )
 
 
 def covered(trace: Trace) -> str:
@@ -101,136 +154,77 @@ def verdict_text(trace: Trace) -> str:
     """The culprit for a terminal, or one line saying that there is none."""
     found = trace.culprit
     warnings = [f for f in trace.findings if f is not found]
-    lines = [_finding.as_text(found)] if found is not None else [_healthy(trace)]
+    lines = [_finding.as_text(found)] if found is not None else [healthy_text(trace)]
     lines += [f"{f.severity}: {f.title}  ({_finding.place(f)})" for f in warnings[:5]]
-    return "\n".join(lines)
+    return "\n".join(line for line in lines if line)
 
 
-def _healthy(trace: Trace) -> str:
-    if trace.recording.ended == "failed":
+def has_failed(trace: Trace) -> bool:
+    """Whether nanlab itself failed while it watched."""
+    return bool(getattr(trace.recording, "ended", "") == "failed") if hasattr(trace, "recording") else False
+
+
+def healthy_text(trace: Trace) -> str:
+    """That no harmful value was seen, and what was watched."""
+    if has_failed(trace):
         return f"Incomplete: nanlab itself failed (see the note). No fault had shown before; watched: {covered(trace)}."
     if not len(trace.ops):
         return "Nothing was watched: no operation ran (those in other threads are not seen)."
-    return f"No harmful NaN or infinity. Watched: {covered(trace)}."
+    parts = ["No harmful NaN or infinity.", headroom_line(trace), f"Watched: {covered(trace)}."]
+    return " ".join(part for part in parts if part)
 
 
 def verdict(trace: Trace) -> str:
-    """One sentence: what, where, which step."""
+    """One sentence: what, where, which step; without a style sheet."""
     found = trace.culprit
     if found is None:
-        quiet = not trace.findings and not _losses.line(trace)
-        mark = badge("healthy", "good") if quiet else badge("finite", "note")
-        if trace.recording.ended == "failed":
-            mark = badge("incomplete", "warning")
-        return f'<div style="padding:6px 0">{mark} {escape(_healthy(trace))}</div>'
-    told = f"{sentence(found.title, found.op or '')} ({escape(_finding.place(found))})."
-    return (
-        f'<div style="padding:6px 0;font-size:16px"><b>Culprit:</b> {told}'
-        f'<div style="opacity:0.8;font-size:12px">Watched: {escape(covered(trace))}</div></div>'
-    )
+        return f"<div>{escape(healthy_text(trace))}</div>"
+    return f"<div><b>Culprit:</b> {sentence(found.title, found.op)} ({escape(_finding.place(found))}).</div>"
 
 
-def culprit(trace: Trace) -> str:
-    """The culprit's card, where signal was lost before it, evidence, path and fixes; of a healthy run the losses alone."""
-    losses = _losses.great_section(trace)
-    return _whole(trace.culprit, trace, losses) if trace.culprit is not None else losses
+def finding_html(found: Finding) -> str:
+    """A finding by itself."""
+    parts = (_card.card(found), _details.why(found), _details.section("Evidence", evidence(found)))
+    body = "".join([*parts, _details.path(found), _details.other_fixes(found)])
+    return f'<style>{style("report")}</style><div class="nanlab nl-report">{body}</div>'
 
 
-def _whole(found: Finding, trace: Trace, losses: str = "") -> str:
-    """A finding under a heading that has said its title: its card, its fixes, what proves it."""
-    parts = {
-        "Fixes": _finding.fixes(found),
-        "Evidence": _finding.evidence(found),
-        "Path, from the origin to where it was seen": _finding.path(found),
-        "Offending rows": _offending(found, trace),
-    }
-    return (
-        _finding.card(found, trace, titled=False)
-        + losses
-        + "".join(_titled(name, html) for name, html in parts.items() if html)
-    )
+def explained(trace: Trace) -> str:
+    """Why the first finding happened."""
+    found = first_of(trace)
+    return "" if found is None else _details.why(found)
 
 
-def _titled(name: str, html: str) -> str:
-    return f'<div style="margin-top:8px"><div style="font-weight:600">{escape(name)}</div>{html}</div>'
+def code(trace: Trace) -> str:
+    """The program annotated."""
+    return _details.source(trace, first_of(trace))
 
 
-def _offending(found: Finding, trace: Trace) -> str:
-    """The rows of ``trace.ops`` along the path."""
-    places = [p for p in (_position(station) for station in found.path) if p is not None][:10]
-    if not places:
+def proof(trace: Trace) -> str:
+    """The run-up to the first finding and its offending elements."""
+    found = first_of(trace)
+    if found is None:
         return ""
-    ops = trace.ops
-    rows = ops[ops["position"].isin(places).to_numpy(dtype=bool)]
-    return static_table(rows, "ops", trace, in_order=True) if len(rows) else ""
+    shown = _details.section("Evidence", evidence(found))
+    course = _details.course(trace, found)
+    return f'<div class="nl-columns">{course}{shown}</div>' if course and shown else course + shown
 
 
-def _position(station: Any) -> int | None:
-    value = station.get("position") if hasattr(station, "get") else getattr(station, "position", None)
-    return None if value is None or pd.isna(value) else int(value)
+def fixes(trace: Trace) -> str:
+    """The fixes that are not on the card."""
+    found = first_of(trace)
+    return "" if found is None else _details.other_fixes(found)
 
 
-def others(trace: Trace) -> str:
-    """The findings besides the culprit, each in a fold."""
-    found = trace.culprit
-    rest = [each for each in trace.findings if each is not found]
-    if not rest:
-        return ""
-    shown = "".join(
-        fold(f"{each.severity.capitalize()}: {each.title} ({_finding.place(each)})", _whole(each, trace))
-        for each in rest[:OTHERS]
-    )
-    more = f"<div>{plural(len(rest) - OTHERS, 'further finding')} in trace.findings</div>" if len(rest) > OTHERS else ""
-    return _titled(plural(len(rest), "other finding") if found else plural(len(rest), "finding"), shown + more)
+def losses(trace: Trace) -> str:
+    """Where low precision lost signal."""
+    great = _losses.great_section(trace) if first_of(trace) is not None else ""
+    return great + _losses.small_section(trace)
 
 
-def steps(trace: Trace) -> str:
-    """Loss, gradient norm, loss scale and skipped steps: a chart where there are two steps, and the table."""
-    frame = trace.steps
-    if not len(frame):
-        return ""
-    chart = steps_picture(frame) if len(frame) > 1 and _drawable(frame) else ""
-    return (_titled("Training steps", chart) if chart else "") + fold(
-        f"Table of {plural(len(frame), 'training step')}", static_table(frame, "steps", trace, most=ROWS, last=True)
-    )
-
-
-def _drawable(frame: pd.DataFrame) -> bool:
-    names = [name for name in ("loss", "gradient_norm", "loss_scale") if name in frame]
-    return any(bool(frame[name].notna().any()) for name in names)
-
-
-def backward(trace: Trace) -> str:
-    """The gradient along the last backward pass that is bad, else the last one, and its rows."""
-    frame = trace.backward
-    if not len(frame):
-        return ""
-    from nanlab.views._graph import BAD, passes, rows_of
-
-    all_ = passes(frame)
-    chosen = next((p for p in all_ if p["worst"] in BAD), all_[-1])
-    rows = rows_of(frame, chosen["step"], chosen["backward_pass"])
-    title = f"Backward pass of step {chosen['step']}: {plural(len(rows), 'node')}"
-    return fold(title, gain_picture(rows) + static_table(rows, "backward", trace, most=ROWS))
-
-
-def operations(trace: Trace) -> str:
-    """The operations, the trouble on top."""
-    if not len(trace.ops):
-        return ""
-    kept, all_ = len(trace.ops), int(trace.steps["ops"].sum()) if "ops" in trace.steps else 0
-    title = f"{plural(kept, 'result')} kept of {all_:,}" if all_ > kept else plural(kept, "result")
-    return fold(f"Operations: {title}", static_table(trace.ops, "ops", trace, most=ROWS))
-
-
-def parameters(trace: Trace) -> str:
-    """The parameters of the last steps."""
-    frame = trace.parameters
-    if not len(frame):
-        return ""
-    return fold(
-        f"Parameters: {plural(len(frame), 'row')}", static_table(frame, "parameters", trace, most=ROWS, last=True)
-    )
+def watched(trace: Trace) -> str:
+    """What was watched."""
+    return f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>' if trace.culprit is not None else ""
 
 
 def notes(trace: Trace) -> list[str]:
@@ -240,8 +234,22 @@ def notes(trace: Trace) -> list[str]:
 
 def notes_html(trace: Trace) -> str:
     """The notes, one a line."""
-    style = f"background:{TINTS['note']};border-radius:3px;padding:3px 10px;margin:6px 0"
-    return "".join(f'<div style="{style}">nanlab: {escape(note)}</div>' for note in notes(trace))
+    return "".join(f'<div class="nl-note">nanlab: {escape(note)}</div>' for note in notes(trace))
+
+
+SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [
+    ("why", explained),
+    ("annotated source", code),
+    ("evidence", proof),
+    ("fixes", fixes),
+    ("other findings", lambda trace: _details.other_findings(trace, first_of(trace))),
+    ("losses", losses),
+    ("steps", _details.steps),
+    ("backward pass", _details.backward),
+    ("operations", _details.operations),
+    ("parameters", _details.parameters),
+    ("coverage", watched),
+]
 
 
 def report(trace: Trace) -> Report:

@@ -201,7 +201,7 @@ class Stepper(View):
         """The first bad node with its source, the gain along the pass, and the rows around it."""
         if not self.passes:
             return f"<div>{escape(self.static_text())}</div>"
-        from nanlab.views._static import gain_picture
+        from nanlab.views._details import gain_chart
         from nanlab.views.tables import static_table
 
         at = self._first_bad()
@@ -212,7 +212,7 @@ class Stepper(View):
         lines = source_of(self._trace, row)
         source = code(lines, int(row["line"])) if lines else ""
         table = static_table(around, "backward", self._trace, in_order=True)
-        return head + source + gain_picture(self._rows) + table
+        return head + source + gain_chart(self._rows) + table
 
 
 def stepper(trace: Trace) -> Stepper:

@@ -23,6 +23,7 @@ from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views._histograms import dense, format_for_browser
 from nanlab.views.browse import browse
 from nanlab.views.report import report
+from nanlab.views.report_widget import ReportView
 from nanlab.views.stepper import stepper
 from nanlab.views.tables import as_table
 from nanlab.views.underflow import FORMATS, underflow
@@ -46,6 +47,7 @@ def widgets() -> dict[str, Any]:
         "stepper": stepper(trace),
         "underflow": underflow(trace),
         "table": browse(as_table(trace.ops, "ops", trace)),
+        "report": ReportView(report(trace)),
     }
 
 
@@ -54,10 +56,11 @@ def violations(page: Page) -> list[str]:
     return [f"{v['id']}: {v['nodes'][0]['html'][:150]}" for v in found]
 
 
-@pytest.mark.parametrize("name", ["stepper", "underflow", "table"])
+@pytest.mark.parametrize("name", ["stepper", "underflow", "table", "report"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_against_it(bare: Page, name: str, dark: bool) -> None:
     mount(bare, widgets()[name], dark)
+    bare.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert violations(bare) == []
 
 
@@ -327,7 +330,7 @@ def test_a_table_asks_for_the_rows_in_view_only(bare: Page) -> None:
     bare.wait_for_function("() => window.model.get('needle') === 'sqrt'")
 
 
-@pytest.mark.parametrize("name", ["stepper", "underflow", "table"])
+@pytest.mark.parametrize("name", ["stepper", "underflow", "table", "report"])
 def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(bare: Page, name: str) -> None:
     made = widgets()[name]
     mount(bare, made)

@@ -17,21 +17,88 @@ pytestmark = pytest.mark.browser
 TABLES = "from nanlab.views.tables import as_table\nas_table(trace.ops, 'ops', trace)"
 
 
+SETUP = """%load_ext nanlab
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.randn(128, 6)
+"""
+FAULTY = (
+    "%%nanwatch model -o trace\n"
+    + "# what a long cell begins with\n" * 40
+    + """for i in range(3):
+    optimizer.zero_grad()
+    h = model(x)
+    anchor = h.detach() if i == 2 else h.detach() + 1
+    square = ((h - anchor) ** 2).sum(-1)
+    distance = square.sqrt()
+    distance.mean().backward()
+    optimizer.step()
+"""
+)
+LINE = 47  # of the root
+
+
+def run_with_keys(nb: Any, index: int) -> Any:
+    """Press Shift+Enter in a cell, as its user does; the report's card."""
+    editor = nb.root.locator(f".jp-Cell[data-windowed-list-index='{index}'] .cm-content")
+    editor.click()
+    nb.page.keyboard.press("Shift+Enter")
+    card = nb.out(index).locator(".nl-report .nl-card").last
+    expect(card).to_be_visible()
+    return card
+
+
 @pytest.mark.parametrize("colours", ["Light", "Dark"])
-def test_the_report_shows_culprit_line_and_folds(
+def test_headline_place_and_best_fix_are_on_the_screen_after_shift_enter(
     notebook: Callable[..., Any], theme: Callable[[str], None], colours: str
 ) -> None:
     theme(colours)
+    nb = notebook(SETUP, FAULTY)
+    assert nb.run(0)
+    card = run_with_keys(nb, 1)
+    for part in (card.locator(".nl-headline"), card.locator(".nl-place"), card.locator(".nl-fix .nl-code")):
+        expect(part).to_be_in_viewport(ratio=1)
+    expect(card.get_by_role("button", name="Copy fix")).to_be_in_viewport(ratio=1)
+    expect(card.locator(".nl-place")).to_have_text(nb.py("f'{trace.culprit.file}:{trace.culprit.line}'"))
+    assert nb.py("trace.culprit.line") == LINE
+    box = card.bounding_box()
+    assert box is not None and box["height"] <= 320
+    expect(nb.out(1).locator(".nl-live .nl-more")).not_to_have_attribute("open", "")
+
+
+def test_copy_fix_puts_the_line_to_write_on_the_clipboard(notebook: Callable[..., Any]) -> None:
     nb = notebook(WATCHED, "trace.report()")
     assert nb.run_all()
-    out = nb.out(1)
-    expect(out).to_contain_text("Culprit:")
-    expect(out).to_contain_text("distance = ((h - (h if i else 0)) ** 2).sum(-1).sqrt()")
-    assert nb.py("[trace.culprit.file, trace.culprit.line]") == [nb.py("trace.ops.file.iloc[0]"), 11]
-    fold = out.locator("details", has_text="Operations:")
-    expect(fold.locator("table").first).to_be_hidden()
-    fold.locator("summary").click()
-    expect(fold.locator("table").first).to_be_visible()
+    nb.page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    button = nb.out(1).locator(".nl-card").get_by_role("button", name="Copy fix")
+    button.click()
+    expect(nb.out(1).locator(".nl-card").get_by_role("button", name="Copied")).to_be_visible()
+    written = nb.page.evaluate("window.copied")
+    assert "nanlab.safe.sqrt(" in written
+    assert written in nb.out(1).locator(".nl-card .nl-written").last.inner_text()
+
+
+def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(notebook: Callable[..., Any]) -> None:
+    nb = notebook(WATCHED, "trace.report()", "s = trace.stepper(); s", "u = trace.underflow(); u")
+    assert nb.run_all()
+    out = nb.out(1).locator(".nl-live")
+    out.locator(".nl-more > summary").click()
+    source = out.get_by_role("region", name="Annotated source")
+    chosen = source.get_by_role("option", selected=True)
+    line = nb.py("trace.culprit.line")
+    expect(chosen).to_contain_text(f"{line} ")
+    source.get_by_role("option").filter(has_text="h = model(x)").click()
+    nb.until("trace.at.line", line - 1)
+    nb.until("int(s.row['line'])", line - 1)
+    expect(out.locator(".nl-chosen-line")).to_contain_text(f":{line - 1}")
+    expect(nb.out(2).get_by_role("region", name="Selected node")).to_contain_text("h = model(x)")
+    source.get_by_role("listbox").press("ArrowDown")
+    nb.until("trace.at.line", line)
+    nb.py(code="trace.at = trace.ops[trace.ops.op == 'sqrt'].iloc[0]")
+    expect(chosen).to_contain_text("sqrt()")
+    nb.until("u.row.op", "sqrt")
 
 
 def test_the_report_file_opens_from_disk_without_a_network(
@@ -45,7 +112,10 @@ def test_the_report_file_opens_from_disk_without_a_network(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(Path(path).as_uri())
-    expect(page.locator("main")).to_contain_text("Culprit:")
+    expect(page.locator("main .nl-card")).to_contain_text("The derivative of sqrt")
+    expect(page.get_by_role("button", name="Copy fix").first).to_be_visible()
+    page.locator(".nl-more > summary").click()
+    expect(page.get_by_role("region", name="Annotated source")).to_be_visible()
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     context.close()
 

@@ -1,0 +1,67 @@
+"""Lists of findings, fixes and stations of a path that print as a person reads them; else they are plain lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nanlab.trace.locations import location
+
+if TYPE_CHECKING:
+    from nanlab.rules._rule import Finding, Fix
+
+STATIONS = 6  # of a path that are printed
+LINES = 30  # of a list
+
+
+class Findings(list["Finding"]):
+    """``trace.findings``: a line for each."""
+
+    def __repr__(self) -> str:
+        return _numbered([f"{each.severity}: {each}" for each in self], "no findings")
+
+
+class Fixes(list["Fix"]):
+    """``finding.fixes``: verdict, what it does, what to write."""
+
+    def __repr__(self) -> str:
+        lines = []
+        for fix in self:
+            why = f" ({fix.why})" if fix.why else ""
+            code = fix.code.replace("\n", "\n      ")
+            lines.append(f"{fix.verdict}: {fix.title}{why}\n      {code}")
+        return _numbered(lines, "no fixes")
+
+
+class Path(list[dict[str, Any]]):
+    """``finding.path``: from where it began to where it was seen, the first six stations and the count of the rest."""
+
+    def __repr__(self) -> str:
+        return "\n".join(self.told()) or "no path"
+
+    def told(self) -> list[str]:
+        """A line for each station that is printed."""
+        left = len(self) - STATIONS
+        shown = list(self) if left <= 0 else self[: STATIONS - 1]
+        lines = [_station(each) for each in shown]
+        return lines if left <= 0 else [*lines, f"... {left:,} more", _station(self[-1])]
+
+    def chain(self) -> str:
+        """``sqrt → pow → ... 4,990 more → addmm``."""
+        names = [str(each.get("op") or "leaf") for each in self]
+        left = len(names) - STATIONS
+        names = names if left <= 0 else [*names[: STATIONS - 1], f"... {left:,} more", names[-1]]
+        return " → ".join(names)
+
+
+def _station(station: dict[str, Any]) -> str:
+    place = location(str(station.get("file") or ""), int(station.get("line") or 0))
+    where = place or str(station.get("module") or "")
+    bad = int(station.get("nonfinite") or 0)
+    parts = [str(station.get("phase") or ""), where, f"{bad:,} bad" if bad else ""]
+    return f"{station.get('op') or 'leaf'}  ({', '.join(part for part in parts if part)})"
+
+
+def _numbered(lines: list[str], none: str) -> str:
+    shown = [f"{i}  {line}" for i, line in enumerate(lines[:LINES])]
+    more = [f"... {len(lines) - LINES:,} more"] if len(lines) > LINES else []
+    return "\n".join([*shown, *more]) or none

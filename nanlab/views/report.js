@@ -1,0 +1,86 @@
+function render({ model, el }) {
+  const get = (name) => model.get(name), uid = "nl" + Math.random().toString(36).slice(2, 8);
+  const shell = h("div", { class: "nl-live" });
+  shell.innerHTML = get("html");  // made by nanlab, every text in it escaped
+  const root = shell.firstElementChild;
+  el.append(shell);
+  const set = (name, value) => { model.set(name, value); model.save_changes(); };
+  const lines = [...root.querySelectorAll(".nl-annotated .nl-line")], ran = lines.filter((line) => positionOf(line) >= 0);
+  const list = root.querySelector(".nl-annotated .nl-lines");
+
+  function positionOf(node) { return Number(node.dataset.position); }
+  /** Copies a text; a page that may not write to the clipboard lets the old command do it. */
+  async function copy(button, text) {
+    try { await navigator.clipboard.writeText(text); }
+    catch {
+      const area = h("textarea", { "aria-hidden": "true" });
+      area.value = text;
+      root.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    const label = button.textContent;
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = label; }, 1200);
+  }
+  for (const fix of root.querySelectorAll(".nl-fix")) {
+    const button = h("button", { type: "button", onclick: () => copy(button, fix.querySelector(".nl-written").textContent) }, "Copy fix");
+    fix.querySelector(".nl-fix-head").append(button);
+  }
+  lines.forEach((line, i) => { line.id = `${uid}-${i}`; line.setAttribute("role", "option"); line.setAttribute("aria-selected", "false"); });
+  if (list) {
+    list.setAttribute("role", "listbox");
+    list.setAttribute("aria-label", "Lines");
+    list.tabIndex = 0;
+    for (const other of list.querySelectorAll(".nl-file, .nl-gap")) other.setAttribute("role", "presentation");
+    list.addEventListener("keydown", press);
+  }
+  for (const each of root.querySelectorAll("[data-position]")) if (positionOf(each) >= 0) {
+    each.classList.add("nl-can");
+    each.addEventListener("click", () => { if (String(getSelection()) === "") set("selected", positionOf(each)); });
+  }
+  function press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !ran.length) return;
+    const at = ran.findIndex((line) => line.getAttribute("aria-selected") === "true");
+    const to = { ArrowDown: at + 1, j: at + 1, ArrowUp: at - 1, k: at - 1, Home: 0, End: ran.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    const line = ran[Math.max(0, Math.min(ran.length - 1, to))];
+    mark(line.dataset.place);
+    set("selected", positionOf(line));
+  }
+  function mark(place) {
+    for (const line of lines) line.setAttribute("aria-selected", String(line.dataset.place === place));
+    const chosen = lines.find((line) => line.dataset.place === place);
+    if (!chosen) return list?.removeAttribute("aria-activedescendant");
+    list.setAttribute("aria-activedescendant", chosen.id);
+    const top = chosen.offsetTop - list.offsetTop;
+    if (top < list.scrollTop || top > list.scrollTop + list.clientHeight - 20) list.scrollTop = Math.max(0, top - list.clientHeight / 2);
+  }
+  /** The card of a cell that was run just now is brought into view, where its user is still at that cell. */
+  function bring() {
+    const cell = el.closest(".jp-Cell"), active = document.querySelector(".jp-Notebook .jp-Cell.jp-mod-active");
+    if (cell && (active === cell || active === cell.nextElementSibling)) (root.querySelector(".nl-card") ?? root).scrollIntoView({ block: "nearest" });
+  }
+  const follow = () => mark(get("place"));
+  const describe = () => {
+    const pane = root.querySelector(".nl-chosen-line");
+    if (pane && get("line")) pane.innerHTML = get("line");  // made by nanlab, every text in it escaped
+  };
+  const events = { "change:place": follow, "change:line": describe };
+  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  for (const [name, action] of Object.entries(events)) model.on(name, action);
+  follow();
+  describe();
+  if (get("fresh")) {
+    set("fresh", false);
+    requestAnimationFrame(() => requestAnimationFrame(bring));
+  }
+  return () => {
+    loosen();
+    restore();
+    for (const [name, action] of Object.entries(events)) model.off(name, action);
+  };
+}
+export default { render };

@@ -1,0 +1,7 @@
+for (const fix of document.querySelectorAll(".nl-fix")) {
+  const button = document.createElement("button"), text = fix.querySelector(".nl-written").textContent;
+  button.type = "button";
+  button.textContent = "Copy fix";
+  button.onclick = () => navigator.clipboard?.writeText(text).then(() => { button.textContent = "Copied"; });
+  fix.querySelector(".nl-fix-head").append(button);
+}
