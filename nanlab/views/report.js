@@ -28,6 +28,10 @@ function render({ model, el }) {
     const button = h("button", { type: "button", onclick: () => copy(button, fix.querySelector(".nl-written").textContent) }, "Copy fix");
     fix.querySelector(".nl-fix-head").append(button);
   }
+  const program = root.querySelector(".nl-program")?.textContent, issue = get("issue");
+  const copier = (label, text) => { const button = h("button", { type: "button", onclick: () => copy(button, text) }, label); return button; };
+  if (issue) root.querySelector(".nl-more")?.append(h("div", { class: "nl-copies" },
+    program ? copier("Copy as a minimal reproduction", program) : null, copier("Copy as issue", issue)));
   lines.forEach((line, i) => { line.id = `${uid}-${i}`; line.setAttribute("role", "option"); line.setAttribute("aria-selected", "false"); });
   if (list) {
     list.setAttribute("role", "listbox");

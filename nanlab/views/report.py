@@ -11,6 +11,7 @@ from nanlab.views import _card, _details, _finding, _losses
 from nanlab.views._evidence import evidence
 from nanlab.views._headroom import headroom_line
 from nanlab.views._html import escape, plural, sentence
+from nanlab.views._issue import reproduction_of
 from nanlab.views._widget import style
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def verdict_text(trace: Trace) -> str:
 
 def has_failed(trace: Trace) -> bool:
     """Whether nanlab itself failed while it watched."""
-    return bool(getattr(trace.recording, "ended", "") == "failed") if hasattr(trace, "recording") else False
+    return getattr(getattr(trace, "recording", None), "ended", "") == "failed"
 
 
 def healthy_text(trace: Trace) -> str:
@@ -222,6 +223,14 @@ def losses(trace: Trace) -> str:
     return great + _losses.small_section(trace)
 
 
+def minimal(trace: Trace) -> str:
+    """The program of a dozen lines that shows the fault."""
+    found = first_of(trace)
+    program = reproduction_of(trace, found) if found is not None else ""
+    block = f'<pre class="nl-code nl-program" tabindex="0">{escape(program)}</pre>'
+    return _details.fold("A minimal reproduction", block) if program else ""
+
+
 def watched(trace: Trace) -> str:
     """What was watched."""
     return f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>' if trace.culprit is not None else ""
@@ -244,6 +253,7 @@ SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [
     ("fixes", fixes),
     ("other findings", lambda trace: _details.other_findings(trace, first_of(trace))),
     ("losses", losses),
+    ("reproduction", minimal),
     ("steps", _details.steps),
     ("backward pass", _details.backward),
     ("operations", _details.operations),

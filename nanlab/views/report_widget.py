@@ -9,7 +9,9 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nanlab.views import _details
+from nanlab.views._issue import as_issue, reproduction_of
 from nanlab.views._widget import View, script, style
+from nanlab.views.report import first_of
 
 if TYPE_CHECKING:
     from nanlab.trace.selection import Place
@@ -24,6 +26,7 @@ class ReportView(View):
 
     fresh = traitlets.Bool(True).tag(sync=True)  # whether no page has shown it yet
     html = traitlets.Unicode().tag(sync=True)
+    issue = traitlets.Unicode().tag(sync=True)  # the finding as the text of an issue
     selected = traitlets.Int(-1).tag(sync=True)  # position of the selected row of ``trace.ops``
     place = traitlets.Unicode().tag(sync=True)  # its line, as the page knows it
     line = traitlets.Unicode().tag(sync=True)  # the operations of that line, as HTML
@@ -31,9 +34,13 @@ class ReportView(View):
     def __init__(self, report: Report) -> None:
         self._report = report
         self._trace = report.trace
-        super().__init__(html=report.body(), **self._shown(self._trace.at))
+        super().__init__(html=report.body(), issue=self._issue(), **self._shown(self._trace.at))
         self.observe(lambda change: self._select(), "selected")
         self._trace.selection.follow(self._follow)
+
+    def _issue(self) -> str:
+        found = first_of(self._trace)
+        return "" if found is None else as_issue(self._trace, found, reproduction_of(self._trace, found))
 
     def _shown(self, place: Place | None) -> dict[str, Any]:
         if place is None:
