@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from nanlab.analysis.exact import AllExact, digits, lift, rounded
-from nanlab.analysis.rewriting import CATALOGUE, Rule, removables, rewritings
+from nanlab.analysis.rewriting import CATALOGUE, Rule, candidates, removables, rewritings
+from nanlab.analysis.rewriting.catalogue import ALTERNATIVES
 from nanlab.analysis.rewriting.match import filled
 from nanlab.analysis.rewriting.term import Term, number, text_of
 
@@ -70,13 +72,13 @@ def value_and_gradients(text: str, given: dict[str, Tensor], exact: bool) -> lis
     return [rounded(value), *[torch.zeros(3, 4).double() if g is None else rounded(g) for g in found]]
 
 
-@pytest.mark.parametrize("rule", CATALOGUE, ids=lambda r: r.pattern)
+@pytest.mark.parametrize("rule", CATALOGUE + ALTERNATIVES, ids=lambda r: r.pattern)
 def test_a_rule_keeps_value_and_derivatives(rule: Rule) -> None:
     before, after = texts(rule)
     given = operands(rule)
     expected = value_and_gradients(before, given, exact=True)
     for got, true in zip(value_and_gradients(after, given, exact=False), expected, strict=True):
-        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9), f"{before}  ->  {after}"
+        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9, equal_nan=True), f"{before}  ->  {after}"
 
 
 LARGE = ["softmax($x, $d)", "logsumexp($x, $d)", "sigmoid($x)", "softplus($x)", "exp($a - $b)", "tanh($x)"]
@@ -90,7 +92,7 @@ def test_a_rule_holds_where_the_pattern_overflows(rule: Rule) -> None:
     given = {n: 400 * x for n, x in operands(rule).items()}  # exp of 800 overflows float64
     expected = value_and_gradients(before, given, exact=True)
     for got, true in zip(value_and_gradients(after, given, exact=False), expected, strict=True):
-        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9), f"{before}  ->  {after}"
+        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9, equal_nan=True), f"{before}  ->  {after}"
 
 
 def first(code: str, line: int = 1) -> str:
@@ -192,4 +194,41 @@ def test_a_removable_expression_is_found_with_its_variable() -> None:
 def test_a_removable_expression_may_depend_on_others() -> None:
     found = removables("y = (1 / k + 1) / 2 * torch.log(1 + k * x**2)", 1)
     assert [r.variable for r in found] == ["k"]
-    assert found[0].others == ("x ** 2",)
+    assert found[0].others == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (
+            "y = x / torch.tanh(x)",
+            "near = x.abs() < 0.015625\nsafe = torch.where(near, 1, x)\n"
+            "y = torch.where(near, 1 + x**2 / 3, safe / torch.tanh(safe))",
+        ),
+        ("y = torch.sin(3 * x) / x", "y = 3 * torch.sinc(0.9549296585513721 * x)"),
+        (
+            "z = (y ** self.l - 1) / self.l",
+            "z = nanlab.safe.removable(lambda t: (y ** t - 1) / t, self.l)",
+        ),
+        (
+            "m = (a - b) / (torch.log(a) - torch.log(b))",
+            "m = nanlab.safe.removable(lambda t: (t - b) / (torch.log(t) - torch.log(b)), a, at=b)",
+        ),
+    ],
+)
+def test_a_removable_expression_has_its_series_or_its_name(code: str, expected: str) -> None:
+    assert expected in {c.text for c in candidates(code, 1)}
+
+
+@pytest.mark.parametrize("code", ["y = 1 / x + x", "y = torch.sqrt(x) / x", "y = torch.log(x) * x"])
+def test_a_pole_or_branch_point_has_no_series(code: str) -> None:
+    assert not [c for c in candidates(code, 1) if "series" in c.title or "removable" in c.title]
+
+
+def test_two_series_of_one_statement_are_written_together() -> None:
+    code = "y = torch.atan(u) / u + w / torch.tanh(w)"
+    together = [c.text for c in candidates(code, 1) if c.title == "the series of each"]
+    assert len(together) == 1
+    names: dict[str, Any] = {"torch": torch, "u": torch.zeros(1), "w": torch.zeros(1)}
+    exec(together[0], names)
+    assert float(names["y"]) == 2.0

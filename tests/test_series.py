@@ -151,3 +151,24 @@ def test_the_text_is_right_in_value_and_derivatives(text: str, dtype: torch.dtyp
     for order, (got, within, most) in enumerate(steps):
         tolerance = min(max(within * eps, 1e-9), most) * scale
         assert torch.allclose(got, exact(text, at, x, order), rtol=0.0, atol=tolerance), order
+
+
+def test_removable_where_two_operands_meet_has_both_gradients() -> None:
+    a = torch.tensor([2.0, 3.0], requires_grad=True)
+    b = torch.tensor([2.0, 1.5], requires_grad=True)
+    mean = nanlab.safe.removable(lambda t: (t - b) / (torch.log(t) - torch.log(b)), a, at=b)
+    slopes = torch.autograd.grad(mean.sum(), [a, b])
+    assert float(mean[0].detach()) == pytest.approx(2.0)
+    assert [float(s[0]) for s in slopes] == pytest.approx([0.5, 0.5])  # symmetric, and of degree 1
+    logs = math.log(2.0)
+    assert float(mean[1].detach()) == pytest.approx(1.5 / logs)
+    assert float(slopes[0][1]) == pytest.approx((logs - 1.5 / 3.0) / logs**2)
+
+
+def test_removable_takes_a_number_that_meets_a_larger_tensor() -> None:
+    power = torch.tensor(0.0, requires_grad=True)
+    y = torch.tensor([0.5, 1.7, 3.0])
+    value = nanlab.safe.removable(lambda p: (y**p - 1) / p, power)
+    (slope,) = torch.autograd.grad(value.sum(), power)
+    assert torch.allclose(value, y.log())
+    assert float(slope) == pytest.approx(float((y.log() ** 2).sum()) / 2)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from nanlab.errors import NanlabError
 
@@ -60,7 +63,7 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
     circle = torch.polar(torch.ones_like(angle), angle).reshape(-1, *(1,) * center.dim())
     for radius in RADII:
         try:
-            with torch.autocast(center.device.type, enabled=False):
+            with torch.autocast(center.device.type, enabled=False), _Double():
                 values = fn(center + radius * circle)
         except Exception:  # an operator that knows no complex numbers
             return None
@@ -92,7 +95,7 @@ def _on_line(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | str:
     to_chebyshev[0] /= 2
     largest_values: list[float] = []
     for radius in RADII:
-        with torch.autocast(center.device.type, enabled=False):
+        with torch.autocast(center.device.type, enabled=False), _Double():
             values = fn(center + radius * nodes)
         finite = values.isfinite().reshape(NODES, -1).all(1)
         if not bool(finite.all()):
@@ -134,6 +137,21 @@ def _powers(part: Tensor) -> Tensor:
     return powers
 
 
+class _Double(TorchFunctionMode):
+    """Operands in float64, those too that a function closes over: else they are singular elsewhere."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one function."""
+        return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
+
+
+def _wide(x: Any) -> Any:
+    low = isinstance(x, Tensor) and x.is_floating_point() and x.dtype != torch.float64
+    return x.double() if low else x
+
+
 def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.0) -> Tensor:
     """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right there.
 
@@ -146,12 +164,16 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it, the
     series', right to float64's rounding. A NaN that came in stays NaN.
     """
-    power_series = series(fn, at, x.dim())
     wide = x.double()
-    distance = wide - torch.as_tensor(at, dtype=torch.float64, device=x.device)
+    with torch.no_grad(), _Double():
+        dims = fn(wide).dim()  # of what it closes over too
+    power_series = series(fn, at, max(x.dim(), dims))
+    point = torch.as_tensor(at, dtype=torch.float64, device=x.device).detach()
+    distance = wide - point
     reach = power_series.radius / 2
     near = distance.detach().abs() < reach
-    away = torch.as_tensor(at, dtype=torch.float64, device=x.device) + 1.5 * reach
-    outside = fn(torch.where(near, away, wide))
+    away = point + 1.5 * reach
+    with torch.autocast(x.device.type, enabled=False), _Double():
+        outside = fn(torch.where(near, away, wide))
     inside = power_series(torch.where(near, distance, 0.0))
     return torch.where(near, inside, outside).to(x.dtype)

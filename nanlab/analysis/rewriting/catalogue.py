@@ -101,6 +101,7 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("softplus", "log(1 + exp($x))", "softplus($x)"),
     Rule("softplus", "log1p(exp($x))", "softplus($x)"),
     Rule("log of -expm1", "log(1 - exp($x))", "log(-expm1($x))", -2.0, -0.1),
+    Rule("log of -expm1", "log(exp($a) - exp($b))", "$a + log(-expm1($b - $a))"),
     Rule("log of -expm1", "log(exp($x) - 1)", "$x + log(-expm1(-$x))", 0.1, 2.0),
     Rule("log of -expm1", "log(expm1($x))", "$x + log(-expm1(-$x))", 0.1, 2.0),
     Rule("the exponent", "log(exp($x))", "$x"),
@@ -184,9 +185,43 @@ CATALOGUE: tuple[Rule, ...] = (
         "mean($x**2, $d, keepdim=True) - mean($x, $d, keepdim=True)**2",
         "var($x, $d, correction=0, keepdim=True)",
     ),
+    Rule("std", "sqrt(var($x))", "std($x)"),
+    Rule("std", "sqrt(var($x, $d))", "std($x, $d)"),
+    Rule("std", "sqrt(var($x, correction=$_c))", "std($x, correction=$_c)"),
+    Rule("std", "sqrt(var($x, $d, correction=$_c))", "std($x, $d, correction=$_c)"),
+    Rule("std", "sqrt(var($x, $d, keepdim=True))", "std($x, $d, keepdim=True)"),
     # a logarithm times what vanishes with it
     Rule("the logarithm bounded", "$p * log($p)", f"$p * log(clamp_min($p, {TINY}))", 0.1, 2.0),
     Rule("the logarithm bounded", "$p * (log($p) - $q)", f"$p * (log(clamp_min($p, {TINY})) - $q)", 0.1, 2.0),
     Rule("the sum of the powers", "(1 - $g**$_n) / (1 - $g)", "powers($g, $_n)", 0.2, 0.8),
     Rule("the sum of the powers", "($g**$_n - 1) / ($g - 1)", "powers($g, $_n)", 0.2, 0.8),
+)
+
+# other forms of what the catalogue knows, for other faults of it: a norm at 0, or squares that underflow
+ALTERNATIVES: tuple[Rule, ...] = (
+    Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
+    Rule(
+        "the vector scaled first",
+        "$x / vector_norm($x)",
+        "normalize(flatten($x / amax(abs($x))), dim=0).view_as($x)",
+        0.2,
+    ),
+    Rule(
+        "the vector scaled first",
+        "$x / sqrt(sum($x**2))",
+        "normalize(flatten($x / amax(abs($x))), dim=0).view_as($x)",
+        0.2,
+    ),
+    Rule(
+        "the vectors scaled first",
+        "$x / vector_norm($x, dim=$d, keepdim=True)",
+        "normalize($x / amax(abs($x), $d, keepdim=True), dim=$d)",
+        0.2,
+    ),
+    Rule(
+        "the vectors scaled first",
+        "$x / sqrt(sum($x**2, $d, keepdim=True))",
+        "normalize($x / amax(abs($x), $d, keepdim=True), dim=$d)",
+        0.2,
+    ),
 )

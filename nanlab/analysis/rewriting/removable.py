@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nanlab.analysis.rewriting.scope import Reading, Scope
@@ -29,6 +29,16 @@ class Removable:
     statement: ast.stmt
     node: ast.expr
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names that the function around has."""
+        nodes = [n for statement in self.scope.body for n in ast.walk(statement)]
+        return frozenset(n.id for n in nodes if isinstance(n, ast.Name)) | self.scope.parameters
+
+    def over(self, variable: str, others: Mapping[str, str]) -> str:
+        """The expression with other names for what it reads."""
+        return _renamed(self.expression, {self.variable: variable, **others})
+
     def as_function(self) -> str:
         """The expression as a lambda of its variable, for ``nanlab.safe.removable``."""
         tree = ast.parse(self.expression, mode="eval")
@@ -36,11 +46,11 @@ class Removable:
         name = "t"
         while name in used:
             name += "_"
-        return f"lambda {name}: {_with_name(self.expression, self.variable, name)}"
+        return f"lambda {name}: {self.over(name, {})}"
 
     def as_call(self, at: str = "0.0") -> str:
         """The expression by ``nanlab.safe.removable``."""
-        more = "" if float(at) == 0 else f", at={at}"
+        more = "" if at in ("0", "0.0") else f", at={at}"
         return f"nanlab.safe.removable({self.as_function()}, {self.variable}{more})"
 
     def edited(self, new: str, before: tuple[str, ...] = ()) -> str:
@@ -90,12 +100,13 @@ def _written(reading: Reading, whole: Term, variable: Term) -> tuple[str, str, t
     def spell(part: Term) -> str | None:
         if part == variable:
             return name
-        if _holds(part, variable):
+        named = isinstance(part.node, ast.Name | ast.Attribute) and not _holds(part, variable)
+        if part.kind == "number" or (_splits(part) and not named):
             return None
         own = reading.spelled(part)
         if own is None:
             raise LookupError
-        if part.kind != "number" and own not in others:
+        if own not in others:
             others.append(own)
         return own
 
@@ -138,13 +149,14 @@ def _divides(t: Term) -> bool:
     return _splits(t) and any(_divides(p) for p in t.parts)
 
 
-def _with_name(expression: str, variable: str, name: str) -> str:
-    sought = ast.dump(ast.parse(variable, mode="eval").body)
+def _renamed(expression: str, names: Mapping[str, str]) -> str:
+    """The expression, each of the given ones in it replaced by a name."""
+    sought = {ast.dump(ast.parse(old, mode="eval").body): new for old, new in names.items()}
 
     class Replace(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
-            if isinstance(node, ast.expr) and ast.dump(node) == sought:
-                return ast.Name(name, ast.Load())
+            if isinstance(node, ast.expr) and ast.dump(node) in sought:
+                return ast.Name(sought[ast.dump(node)], ast.Load())
             return super().generic_visit(node)
 
     return ast.unparse(Replace().visit(ast.parse(expression, mode="eval")))

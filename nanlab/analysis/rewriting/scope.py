@@ -81,18 +81,20 @@ class Scope:
         return Reading(self, statement)
 
     def assignment(self, name: str, before: ast.stmt) -> ast.Assign | None:
-        """The one assignment of a name, if it has just one and that is sure to have run last."""
-        if name in self.parameters:
+        """The assignment of a name that is sure to have been the last before a statement."""
+        found = [s for s in self.order if name in _bound(s)]
+        earlier = [s for s in found if s.lineno < before.lineno]
+        if not earlier or not isinstance(earlier[-1], ast.Assign):
             return None
-        found: list[ast.stmt] = [s for s in self.order if name in _bound(s)]
-        if len(found) != 1 or not isinstance(found[0], ast.Assign):
-            return None
-        made = found[0]
+        made = earlier[-1]
         if len(made.targets) != 1 or not isinstance(made.targets[0], ast.Name):
             return None
         mine, theirs = self.blocks[id(made)], self.blocks[id(before)]
-        sure = theirs[: len(mine)] == mine and made.lineno < before.lineno
-        return made if sure else None
+        if theirs[: len(mine)] != mine:
+            return None
+        # in a block of its own, a loop perhaps, one that comes later may have run before
+        later = [s for s in found if s.lineno > before.lineno and self.blocks[id(s)][: len(theirs)] == theirs]
+        return None if later and mine != theirs else made
 
     def unchanged(self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False) -> bool:
         """Whether what an expression reads is the same at two statements; after: behind the first."""

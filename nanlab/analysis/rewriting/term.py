@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -37,6 +38,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "clamp": ("input", "min", "max"),
     "cross": ("input", "other", "dim"),
     "view_as": ("input", "other"),
+    "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
     "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
 }
 RENAMED = {
@@ -148,9 +150,10 @@ def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) 
         else:
             flat.insert(0, (1, number(constant)))
     if len(flat) == 1 and flat[0][0] == 1:
-        made = _noted(flat[0][1], node)
+        made = _noted(flat[0][1], node if sign > 0 else None)
     else:
-        made = Term("product", parts=tuple(t for _, t in flat), marks=tuple(p for p, _ in flat), node=node)
+        own = node if sign > 0 else None
+        made = Term("product", parts=tuple(t for _, t in flat), marks=tuple(p for p, _ in flat), node=own)
     return made if sign > 0 else Term("sum", parts=(made,), marks=(-1,), node=node)
 
 
@@ -217,8 +220,12 @@ class _Reader:
             case ast.Name():
                 found = self.resolve(node) if self.resolve else None
                 return found or Term("leaf", node.id, node=node)
+            case ast.Attribute(value=ast.Name(id="math" | "torch" | "np"), attr="pi" | "e" as constant):
+                return number(_fraction(getattr(math, constant)), node)
             case ast.Attribute():
                 return Term("leaf", ast.unparse(node), node=node)
+            case ast.BinOp(op=ast.MatMult()):
+                return called("matmul", [("input", self.read(node.left)), ("other", self.read(node.right))], node)
             case ast.UnaryOp(op=ast.USub()):
                 return summed([(-1, self.read(node.operand))], node)
             case ast.UnaryOp(op=ast.UAdd()):
@@ -404,6 +411,11 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
         case "index":
             at = (spell(t.parts[1]) if spell else None) or t.parts[1].name
             return f"{text_of(t.parts[0], spell, 4)}[{at.strip('()') if at.startswith('(') else at}]"
+    if t.name == "stacked":
+        return f"torch.stack(({', '.join(text_of(p, spell) for p in t.parts)}))"
+    if t.name == "matmul":
+        text = f"{text_of(t.parts[0], spell, 2)} @ {text_of(t.parts[1], spell, 3)}"
+        return f"({text})" if level > 0 else text
     if t.name == "tiny":
         return f"torch.finfo({text_of(t.parts[0], spell, 4)}.dtype).tiny"
     arguments = [
