@@ -9,6 +9,7 @@ from nanlab.analysis.compare import compare_step as compare
 from nanlab.analysis.epsilon import advise_eps
 from nanlab.capture import watch
 from nanlab.errors import NanlabError, NotReplayable
+from nanlab.guards import guard
 from nanlab.rules.errors import explain
 from nanlab.trace import Trace
 
@@ -30,4 +31,15 @@ def unload_ipython_extension(shell: Any) -> None:
     magics.unload_ipython_extension(shell)
 
 
-__all__ = ["NanlabError", "NotReplayable", "Trace", "advise_eps", "compare", "explain", "last", "safe", "watch"]
+__all__ = [
+    "NanlabError",
+    "NotReplayable",
+    "Trace",
+    "advise_eps",
+    "compare",
+    "explain",
+    "guard",
+    "last",
+    "safe",
+    "watch",
+]

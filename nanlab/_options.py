@@ -27,6 +27,8 @@ def described(options: Namespace) -> str:
         options.steps and f"--steps {options.steps}",
         f"--keep {options.keep}",
         f"--on-fault {options.on_fault}",
+        options.guard and "--guard",
+        options.snapshot and f"--snapshot {options.snapshot}",
         options.shadow and f"--shadow {options.shadow}",
         options.name and f"-o {options.name}",
         options.quiet and "-q",

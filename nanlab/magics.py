@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from argparse import Namespace
@@ -21,6 +22,7 @@ from nanlab._options import described, positive, variable
 from nanlab._progress import Progress, is_interactive
 from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.errors import NanlabError
+from nanlab.guards.cell import CellGuard, CellHeads, asks_for_guard
 from nanlab.rules.errors import explain
 from nanlab.stats import load_early
 from nanlab.trace import Trace
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 COMMENT = re.compile(r"(^|\s)#.*")
+GUARD_HAS_NOT = {"steps": None, "keep": 2, "on_fault": "stop", "shadow": None}  # options, and their defaults
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
 
 
@@ -68,6 +71,18 @@ class NanMagics(Magics):
         help="at the first harmful fault end the cell with all state kept, or record and go on (default: stop)",
     )
     @argument("--shadow", choices=["float32"], help="also recompute each half-precision op in float32, to compare")
+    @argument(
+        "--guard",
+        action="store_true",
+        help="for long runs, at next to no cost: only loss and gradients are looked at before each optimizer step; the "
+        "step of a bad one is run again under a full watch",
+    )
+    @argument(
+        "--snapshot",
+        type=positive,
+        metavar="N",
+        help="with --guard: copy parameters and optimizer state every N steps, for faults inside of the optimizer",
+    )
     @argument("-o", "--output", dest="name", type=variable, metavar="NAME", help="bind the trace to the variable NAME")
     @argument("-q", "--quiet", action="store_true", help="show nothing when the cell has ended")
     @line_cell_magic
@@ -107,6 +122,13 @@ class NanMagics(Magics):
             text = str(error).replace("unrecognized arguments:", "unknown:")
             raise UsageError(f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option") from None
         assert isinstance(options, Namespace)
+        for name, default in GUARD_HAS_NOT.items():
+            if options.guard and getattr(options, name) != default:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} does not go with --guard, which records nothing until a fault"
+                )
+        if options.snapshot and not options.guard:
+            raise UsageError("--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model")
         if options.name and options.name == options.model:
             raise UsageError(f"-o {options.name} would put the trace in the place of the model; try: -o trace")
         return options
@@ -129,11 +151,9 @@ class NanMagics(Magics):
             before = self.running.before
             self.abandon()
         try:
-            watching = watch(
-                model, steps=options.steps, keep=options.keep, on_fault=options.on_fault, shadow=options.shadow
-            )
+            watching = self.watching(model, options)
             progress = Progress()
-            if is_interactive() and not options.quiet:
+            if is_interactive() and not options.quiet and not options.guard:
                 progress.begin()
                 watching.progress = progress
             trace = watching.__enter__()
@@ -143,6 +163,18 @@ class NanMagics(Magics):
         showing.__enter__()
         end = UntilCellEnds(self.shell, self.finish)
         self.running = Run(watching, trace, options, showing, end, progress, armed, doubled, before)
+
+    def watching(self, model: nn.Module | None, options: Namespace) -> Any:
+        """The watch that the options ask for, or the guard."""
+        if options.guard:
+            return CellGuard(model, options.snapshot, self.shell.user_ns)
+        return watch(model, steps=options.steps, keep=options.keep, on_fault=options.on_fault, shadow=options.shadow)
+
+    def is_guarded(self, cell: ast.Module) -> bool:
+        """Whether a cell that is about to run has, or inherits, ``--guard``."""
+        if self.armed is not None and self.armed.guard:
+            return True
+        return asks_for_guard(cell, ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE))
 
     def abandon(self) -> None:
         """End the watch of the running cell without a report."""
@@ -181,7 +213,12 @@ class NanMagics(Magics):
         crashed = isinstance(error, Exception)
         if crashed and not run.options.quiet and not isinstance(error, UsageError):
             self.shown(lambda: explain(error))
+        run.trace = run.watching.trace
         telling = run.is_telling
+        if run.options.guard and run.trace.guarded is None:
+            telling = False
+            if not run.options.quiet and not crashed and not run.armed:
+                display({"text/plain": str(run.watching)}, raw=True)
         if telling and run.options.name:
             self.shell.user_ns[run.options.name] = run.trace
         if telling and not run.options.quiet:
@@ -303,6 +340,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     below: Any = magics.below_the_first_line
     ip.register_magic_function(below, "line", BELOW_THE_FIRST_LINE)
     ip.input_transformers_cleanup.append(cell_as_line)
+    ip.ast_transformers.append(CellHeads(magics.is_guarded, lambda: ip.user_ns))
     ip.Completer.custom_matchers.append(nanwatch_matcher)
     register_formatters(ip)
     load_early()  # so that the first watch need not wait for them
@@ -323,6 +361,7 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
         magics.forget()
     for registered in (ip.input_transformers_cleanup, ip.Completer.custom_matchers):
         registered[:] = [f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")]
+    ip.ast_transformers[:] = [t for t in ip.ast_transformers if not isinstance(t, CellHeads)]
     for kind in ("line", "cell"):
         for name in ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE):
             ip.magics_manager.magics[kind].pop(name, None)

@@ -13,6 +13,9 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"magics"},
     {"_cell", "_completion"},
     {"_models", "_options", "_progress", "_traceback"},
+    {"__main__"},
+    {"integrations"},
+    {"guards"},
     {"views"},
     {"rules"},
     {"analysis"},
@@ -26,8 +29,13 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"formats", "operators"},
     {"errors"},
 ]
-SETS_LAST = ("capture/", "magics.py")  # bind `nanlab.last`, the package's one mutable global, inside a function
+SETS_LAST = (
+    "capture/",
+    "guards/",
+    "magics.py",
+)  # bind `nanlab.last`, the package's one mutable global, inside a function
 DOORS = (
+    "__main__.py",
     "trace/",
     "trace.py",
     "analysis/epsilon.py",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import linecache
 import os
+import stat
 import sys
 import sysconfig
 from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -20,11 +22,11 @@ _PROTOCOL = ("__torch_function__", "__torch_dispatch__")  # of a tensor type: wh
 _STDLIB = tuple({os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")})
 
 
-def _kind(code: CodeType, frame: FrameType) -> int:
-    """Who wrote the code: torch (or nanlab), an installed package, or the user."""
+def _kind(code: CodeType, names: dict[str, Any]) -> int:
+    """Who wrote the code, whose globals are ``names``: torch (or nanlab), an installed package, or the user."""
     name = code.co_filename
     if name.startswith("<"):
-        typed = name.startswith(("<stdin", "<ipython")) or frame.f_globals.get("__name__") == "__main__"
+        typed = name.startswith(("<stdin", "<ipython")) or names.get("__name__") == "__main__"
         return _USER if typed else _LIBRARY
     path = os.path.abspath(name)
     if path.startswith((_TORCH_ROOT, _OURS)):
@@ -37,12 +39,17 @@ def _kind(code: CodeType, frame: FrameType) -> int:
 
 def is_user(frame: FrameType) -> bool:
     """Whether a frame runs the user's own code."""
-    return _kind(frame.f_code, frame) == _USER
+    return _kind(frame.f_code, frame.f_globals) == _USER
+
+
+def is_user_code(code: CodeType, names: dict[str, Any]) -> bool:
+    """Whether a function, whose globals are ``names``, is the user's own."""
+    return _kind(code, names) == _USER
 
 
 def is_torch(frame: FrameType) -> bool:
     """Whether a frame runs torch's code, or ours."""
-    return _kind(frame.f_code, frame) == _TORCH
+    return _kind(frame.f_code, frame.f_globals) == _TORCH
 
 
 def display_name(filename: str) -> str:
@@ -71,6 +78,7 @@ class SourceLines:
     """
 
     def __init__(self) -> None:
+        learn_program_text()
         self.places: list[tuple[str, int, str]] = [("", 0, "")]
         self.spans: list[Span | None] = [None]
         self._ids: dict[tuple[int, int], int] = {}
@@ -82,7 +90,7 @@ class SourceLines:
         code = frame.f_code
         self._codes.append(code)
         self._names[id(code)] = display_name(code.co_filename)
-        kind = self._kinds[id(code)] = _kind(code, frame)
+        kind = self._kinds[id(code)] = _kind(code, frame.f_globals)
         return kind
 
     def _place(self, frame: FrameType) -> int:
@@ -117,7 +125,7 @@ class SourceLines:
 
     def outside(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame at and above ``frame`` that is not torch's (nor ours)."""
-        while frame is not None and not self._kinds.get(id(frame.f_code), _kind(frame.f_code, frame)):
+        while frame is not None and not self._kinds.get(id(frame.f_code), _kind(frame.f_code, frame.f_globals)):
             frame = frame.f_back
         return frame
 
@@ -125,6 +133,30 @@ class SourceLines:
         """The source text of a place, stripped; empty where the source is not at hand."""
         _, line, file = self.places[place]
         return linecache.getline(file, line).strip() if line else ""
+
+
+def learn_program_text() -> None:
+    """Make the text of a program that is no file, ``python -c`` or a redirected stdin, known to ``linecache``."""
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) not in (None, "<stdin>"):
+        return
+    given = getattr(sys, "orig_argv", [])[1:]
+    if "-c" in given[:-1]:
+        name, text = "<string>", given[given.index("-c") + 1]
+    else:
+        name, text = "<stdin>", _redirected()
+    if text and name not in linecache.cache:
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def _redirected() -> str:
+    """The text of a file that stdin was redirected from; empty for a terminal or a pipe, which cannot be read twice."""
+    try:
+        if not stat.S_ISREG(os.fstat(0).st_mode):
+            return ""
+        return os.pread(0, os.fstat(0).st_size, 0).decode()
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 Path = list[tuple[int, int, str]]

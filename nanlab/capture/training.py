@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.gradient_edits import adds_to_last, bad_moments, bad_rates, earliest_of, number_of
 from nanlab.capture.ledger import Entry, storage_of
+from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.capture.scaler_order import changed_before_unscale
 from nanlab.capture.step_end import StepChecks, Written
 from nanlab.capture.steps import StepClock
@@ -69,14 +70,15 @@ class TrainingRecorder:
             self._scale_method = None
         self._running, self._before = [], {}
 
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        def run(*args: Any) -> None:
+    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
             if self.ops.off or not is_watched(self.ops):
-                return
+                return None
             try:
-                function(*args)
+                return function(*args)
             except Exception as error:
                 self.ops.failed(error)
+                return None
 
         return run
 
@@ -183,9 +185,9 @@ class TrainingRecorder:
         self.clock.completed(self.ops.lines.outside(sys._getframe(1)))
         self.judge(())
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        ops = self.ops
-        if not ops.in_optimizer and (kwargs.get("closure") or any(args[1:])):  # the whole step may run inside of it
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        ops, closure = self.ops, closure_of(args, kwargs)
+        if not ops.in_optimizer and closure is not None:  # the whole step may run inside of it
             ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         with ops.quiet():
@@ -203,6 +205,33 @@ class TrainingRecorder:
         ops.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
         ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
+        return None if closure is None else with_closure(args, kwargs, self._judged(optimizer, closure))
+
+    def _judged(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """A closure after which a harmful fault stops the program, with the parameters as they were before the step."""
+        before: list[OptimizerCopy] = []
+
+        def closed(*args: Any, **kwargs: Any) -> Any:
+            result = closure(*args, **kwargs)
+            self._guarded(self._closed)(optimizer, before)
+            return result
+
+        return closed
+
+    def _closed(self, optimizer: Any, before: list[OptimizerCopy]) -> None:
+        """A closure of an optimizer has returned; it may move the parameters next."""
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        with self.ops.quiet():
+            used = [self.ops.source(g) for g in gradients if g is not None]
+            if not before and size_of(optimizer) <= COPY_LIMIT:
+                before.append(OptimizerCopy(optimizer))
+        try:
+            self.judge(used)
+        except BaseException:
+            with self.ops.quiet():
+                for copy in before:
+                    copy.put()
+            raise
 
     def _came(self, parameters: list[torch.Tensor], used: list[int | None]) -> int:
         """Position to which a step that takes these gradients reaches back, at the least; -1 if that is unknown."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from nanlab.capture.announce import announce
 from nanlab.capture.backward import BackwardRecorder
 from nanlab.capture.compiled import EagerCode
 from nanlab.capture.dispatch import OpRecorder
@@ -38,14 +39,14 @@ from nanlab.trace.recording import BORN, TURNED, Recording
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
 
 
-class _Stop(BaseException):
+class Stop(BaseException):
     """Ends the watched program from inside; no error, so that no ``except Exception`` of the program catches it."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
 
 
-class FaultFound(_Stop):
+class FaultFound(Stop):
     """The first harmful fault of a watch with ``on_fault="stop"``."""
 
 
@@ -56,7 +57,7 @@ def stopped(culprit: Any) -> str:
     return f"nanlab stopped the program{where}: {culprit.title}"
 
 
-class StepsDone(_Stop):
+class StepsDone(Stop):
     """A watch with ``steps=N`` has seen its N training steps."""
 
 
@@ -110,6 +111,8 @@ class watch:
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
         self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
+        self.stopping: Callable[[FaultFound], None] = _raise  # ends the program at a fault, where it stands
+        self.announces = True  # whether a fault that stops the program is told on stderr where no notebook shows it
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
@@ -176,7 +179,9 @@ class watch:
             self.recording.catch_up = _done
         if self.recording.end or nanlab.last is None:
             nanlab.last = self.trace
-        return isinstance(error, _Stop)
+        if isinstance(error, FaultFound) and self.announces:
+            announce(self.trace)
+        return isinstance(error, Stop)
 
     def _undo(self) -> None:
         if self in _current:
@@ -210,7 +215,7 @@ class watch:
         self._training.step_ended()
         self._ungraded.step_ended()
         self._ops.pending.settle()
-        if error is not None and not isinstance(error, _Stop):
+        if error is not None and not isinstance(error, Stop):
             note_rejected_value(recording, error, recording.escapes.failure)
         recording.catch_up()
         if not recording.passes:
@@ -293,7 +298,7 @@ class watch:
             recording.ended = "fault"
             self._ops.off = True
             self._clock.stopped()
-            raise FaultFound(stopped(culprit))
+            self.stopping(FaultFound(stopped(culprit)))
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""
@@ -308,6 +313,10 @@ class watch:
         note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
         self.recording.notes.append(note)
         warnings.warn(note, RuntimeWarning, stacklevel=2)
+
+
+def _raise(stop: FaultFound) -> None:
+    raise stop
 
 
 def _done() -> None:

@@ -118,6 +118,14 @@ class Finding:
     def __repr__(self) -> str:
         return f"<{self.severity}: {self}>"
 
+    @property
+    def brief(self) -> str:
+        """What, where and the first fix, in a few lines of text."""
+        lines = [str(self), f"    {self.source}" if self.source else ""]
+        if self.fixes:
+            lines += [f"  fix: {self.fixes[0].title}", *(f"    {line}" for line in self.fixes[0].code.splitlines())]
+        return "\n".join(line for line in lines if line)
+
     def __str__(self) -> str:
         place = location(self.file, self.line) or "unknown line"
         module = f", in {self.module}" if self.module else ""

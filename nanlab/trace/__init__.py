@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nanlab.analysis.loss_scale import LossScale
     from nanlab.program.replay import Replay
     from nanlab.rules import Finding
+    from nanlab.trace.guarded import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
     from nanlab.views.underflow import UnderflowExplorer
@@ -31,6 +33,8 @@ class Trace:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.selection = Selection()
+        self.is_read = False  # whether somebody looked at a table or at the findings
+        self.guarded: Guarded | None = None  # which step of a guarded run this is the replay of
         self._cache: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def _state(self) -> tuple[int, ...]:
@@ -41,6 +45,7 @@ class Trace:
         return recording.end, len(recording.starts), seen, *events, recording.undecided
 
     def _cached(self, name: str, make: Any) -> Any:
+        self.is_read = True
         found = self._cache.get(name)
         if found is None or found[0] != self._state():
             made = make(self.recording)
@@ -51,7 +56,13 @@ class Trace:
         """A frame that shows itself well in a notebook."""
         from nanlab.views.tables import as_table
 
-        return self._cached(name, lambda recording: as_table(make(recording), name, self))  # type: ignore[no-any-return]
+        return self._cached(name, lambda recording: as_table(self._numbered(make(recording)), name, self))  # type: ignore[no-any-return]
+
+    def _numbered(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The frame with the steps numbered as in the run that was guarded."""
+        if self.recording.first_step and "step" in frame:
+            frame["step"] += self.recording.first_step
+        return frame
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
@@ -113,12 +124,12 @@ class Trace:
     @property
     def edges(self) -> pd.DataFrame:
         """Edges of the backward graphs, by sequence number of their nodes."""
-        return self._cached("edges", frames.edges_frame)  # type: ignore[no-any-return]
+        return self._cached("edges", lambda recording: self._numbered(frames.edges_frame(recording)))  # type: ignore[no-any-return]
 
     @property
     def shadow(self) -> pd.DataFrame:
         """A row per half-precision result with a float32 twin (``watch(shadow="float32")``): what the narrow format lost."""
-        return self._cached("shadow", frames.shadow_frame)  # type: ignore[no-any-return]
+        return self._cached("shadow", lambda recording: self._numbered(frames.shadow_frame(recording)))  # type: ignore[no-any-return]
 
     @property
     def notes(self) -> list[str]:
@@ -189,8 +200,10 @@ class Trace:
         from nanlab.rules import BUILTIN, Findings, diagnose
 
         failed = self.recording.ended == "failed"  # faults that did harm before are known; what was never seen is not
+        first = self.recording.first_step
         try:
-            return diagnose(self, [r for r in BUILTIN if r.over == "fault"] if failed else BUILTIN)
+            found = diagnose(self, [r for r in BUILTIN if r.over == "fault"] if failed else BUILTIN)
+            return Findings(replace(each, step=each.step + first) for each in found) if first else found
         except Exception as error:
             self.recording.notes.append(
                 f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"

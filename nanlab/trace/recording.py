@@ -119,6 +119,7 @@ class Recording:
 
     chunks: list[Chunk] = field(default_factory=lambda: [Chunk(0, 0)])
     starts: list[int] = field(default_factory=lambda: [0])  # position at which each training step begins
+    first_step: int = 0  # number of the first step in the run that this is a replay of
     clock: list[float] = field(default_factory=list)  # seconds, one per start
     ops: Names = field(default_factory=Names)
     modules: Names = field(default_factory=lambda: Names(""))

@@ -17,6 +17,7 @@ from nanlab.views._widget import style
 if TYPE_CHECKING:
     from nanlab.rules import Finding
     from nanlab.trace import Trace
+    from nanlab.trace.guarded import Guarded
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -111,12 +112,14 @@ def healthy_html(trace: Trace) -> str:
     """That all is well, what was watched, and how near the limits of low precision it came."""
     if has_failed(trace):
         kind, word = "warning", "incomplete"
+    elif _guarded(trace) is not None:
+        kind, word = "error", "stopped"
     elif not trace.findings and not _losses.line(trace):
         kind, word = "verified", "healthy"
     else:
         kind, word = "note", "finite"
     tag = f'<span class="nl-tag nl-{kind}">{word}</span> '
-    return f'<div class="nl-healthy">{tag if len(trace.ops) else ""}{escape(healthy_text(trace))}</div>'
+    return f'<div class="nl-healthy">{tag if len(trace.ops) or _guarded(trace) is not None else ""}{escape(healthy_text(trace))}</div>'
 
 
 def contents(trace: Trace) -> str:
@@ -140,7 +143,9 @@ def covered(trace: Trace) -> str:
     phases = [name for name in PHASES if name in present]
     seconds = float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
     parts = [plural(results, "operation result"), _steps(trace), ", ".join(phases)]
-    return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else ""] if part)
+    guarded = _guarded(trace)
+    replayed = str(guarded) if guarded is not None and guarded.identical else ""
+    return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else "", replayed] if part)
 
 
 def _steps(trace: Trace) -> str:
@@ -169,10 +174,17 @@ def healthy_text(trace: Trace) -> str:
     """That no harmful value was seen, and what was watched."""
     if has_failed(trace):
         return f"Incomplete: nanlab itself failed (see the note). No fault had shown before; watched: {covered(trace)}."
+    if (guarded := _guarded(trace)) is not None:
+        told = str(guarded)[:1].upper() + str(guarded)[1:]
+        return f"{told}; no cause was found for what stopped it." if guarded.identical else f"{told}."
     if not len(trace.ops):
         return "Nothing was watched: no operation ran (those in other threads are not seen)."
     parts = ["No harmful NaN or infinity.", headroom_line(trace), f"Watched: {covered(trace)}."]
     return " ".join(part for part in parts if part)
+
+
+def _guarded(trace: Trace) -> Guarded | None:
+    return getattr(trace, "guarded", None)
 
 
 def verdict(trace: Trace) -> str:

@@ -1,0 +1,115 @@
+"""The command line: ``python -m nanlab run [--guard] [--save DIR] train.py ARGS...``, ``python -m nanlab show FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nanlab.capture import without_ours
+from nanlab.errors import NanlabError
+from nanlab.guards import script
+from nanlab.guards.outcome import headline, write_files
+from nanlab.trace import Trace
+
+FAULT = 3  # exit status of a program in which a fault was found
+USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except NanlabError as error:
+        print(f"nanlab: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m nanlab", description="Find the line where a NaN was born.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="run a training script under a watch",
+        description=f"Run a script or a module as python would. Exit status {FAULT} and one line on stderr at a fault, its own otherwise.",
+        usage="%(prog)s [--guard] [--save DIR] (script.py | -m package.module) [ARGS ...]",
+    )
+    run.add_argument("--guard", action="store_true", help="for long runs: watch only the step that fails")
+    run.add_argument("--save", metavar="DIR", help="at a fault write nanlab.txt, nanlab.html and nanlab.nanlab there")
+    run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m")
+    run.add_argument("program", nargs=argparse.REMAINDER, help="the script, - for stdin, and its arguments")
+    run.set_defaults(command=run_program)
+    show = commands.add_parser("show", help="show the report of a saved trace")
+    show.add_argument("file", type=Path, help="a .nanlab file")
+    show.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page instead")
+    show.set_defaults(command=show_file)
+    return parser
+
+
+def run_program(options: Any) -> int:
+    """``run``: the exit status."""
+    words = options.module or options.program
+    if not words:
+        raise NanlabError("expected a script or a module; try: python -m nanlab run train.py")
+    program = script.module(words[0]) if options.module else script.script(words[0])
+    try:
+        found = script.run(program, words[1:], options.guard, options.save)
+    except Exception as error:
+        traceback.print_exception(type(error), error, _from_program(error.__traceback__, program.file))
+        return 1
+    if found is None:
+        return 0
+    sys.stdout.flush()
+    print(_told(found, options.save if options.guard else _saved(found, options.save)), file=sys.stderr)
+    return FAULT
+
+
+def _from_program(frames: TracebackType | None, file: str) -> TracebackType | None:
+    """A traceback without what stands above the program."""
+    own = frames
+    while own is not None and own.tb_frame.f_code.co_filename != file:
+        own = own.tb_next
+    return without_ours(own if own is not None else frames)
+
+
+def _saved(trace: Trace, folder: str | None) -> str | None:
+    if folder is not None:
+        write_files(trace, folder)
+    return folder
+
+
+def _told(trace: Trace, folder: str | None) -> str:
+    """The fault in one line."""
+    culprit, parts = trace.culprit, [f"nanlab: {headline(trace)}"]
+    if culprit is not None and culprit.fixes:
+        parts.append(f"fix: {' '.join(culprit.fixes[0].code.split())}")
+    if folder is not None:
+        parts.append(f"report: {os.path.join(folder, 'nanlab.html')}")
+    return "; ".join(parts)
+
+
+def show_file(options: Any) -> int:
+    """``show``: the exit status."""
+    import nanlab
+
+    load = getattr(nanlab, "load", None)
+    if load is None:
+        raise NanlabError("this version of nanlab cannot read capsules")
+    trace = load(options.file)
+    if options.html is not None:
+        print(trace.report().to_html(options.html))
+    else:
+        from nanlab.views.terminal import as_terminal, is_coloured
+
+        print(as_terminal(trace, is_coloured(sys.stdout)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,598 @@
+"""The guard itself: looks at gradients before each optimizer step, and runs the step of a bad one again under a watch."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from nanlab.capture import Stop, watch
+from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
+from nanlab.errors import NotReplayable
+from nanlab.guards.finite import are_finite, same, same_bits, total
+from nanlab.guards.state import Reached
+from nanlab.trace import Trace
+from nanlab.trace.guarded import Guarded
+
+MOST_TURNS = 64  # of a loop without an optimizer step that are kept; a replay of more begins too late
+MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the turn can be run again
+COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
+SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
+SKIPS_BELOW_ONE = 3  # the same where the scale has come down below 1
+
+Tensor = torch.Tensor
+Optimizer = torch.optim.Optimizer
+
+
+class ReplayEnd(Stop):
+    """Ends a replay where the run was stopped."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn of a loop began with."""
+
+    values: dict[str, Any]  # the variables that it carries over, or the arguments of the call
+    random: tuple[Any, ...]
+    item: Any = None  # what the loop was given
+    call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
+    scaler: tuple[Any, Tensor, Tensor] | None = (
+        None  # of a turn that a GradScaler skipped: the scaler, its scale and growth
+    )
+
+
+@dataclass(slots=True)
+class Window:
+    """The turns of one loop since the last optimizer step."""
+
+    source: Any  # the loop, or whose calls they are
+    repeat: Callable[[Window, FrameType | None, Iterator[Turn]], None]
+    holds: Callable[[FrameType], bool]  # whether a frame stands in the loop
+    reached: Reached
+    turns: list[Turn] = field(default_factory=list)
+    python: Any = None  # the Python state at its head
+    clock: int = 0  # when it began
+    number: int = 0  # of the step that ran then
+    mark: int = -1  # optimizer steps at its last head
+    steps: int = 0  # optimizer steps since it began
+    first: bool = True  # whether it is the first
+    followed: set[int] = field(default_factory=set)  # optimizers after which another step came in one window
+    stepped: list[int] = field(default_factory=list)  # optimizers that have stepped since it began, in order
+    copies: dict[int, OptimizerCopy] = field(default_factory=dict)
+    hopeless: bool = False  # too many steps in one turn for copies
+    cut: bool = False  # its first turns are no longer kept
+
+
+@dataclass(slots=True)
+class Replay:
+    """A step that is being run again."""
+
+    steps: int  # optimizer steps before the one that failed
+    closures: int  # calls of a closure in that step; 0 if it has none
+    skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
+    after: bool  # whether the fault is inside of the optimizer step
+    gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
+    losses: list[float]
+    step: int = 0
+    closure: int = 0
+    skip: int = 0
+    compared: str | None = None  # what differs; None until it was looked at
+    seen: list[float] = field(default_factory=list)  # losses
+    weights: list[OptimizerCopy] = field(default_factory=list)  # before the step that failed
+
+
+class Guard:
+    """Looks at loss and gradients before each optimizer step; at bad ones it stops the run and replays the step.
+
+    model: names the modules in the replay. snapshot: parameters and optimizer state are copied every so many steps.
+    ended: called with the trace of the replay; it raises FaultFound unless it ends the run another way.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        optimizers: Sequence[Optimizer] = (),
+        snapshot: int | None = None,
+        *,
+        ended: Callable[[Trace, Guard], None],
+        looks: bool = True,
+    ) -> None:
+        self.model, self.snapshot, self.looks = model, snapshot, looks
+        self.optimizers: dict[int, Optimizer] = {id(o): o for o in optimizers}
+        self.ended = ended
+        self.trace: Trace | None = None
+        self.step = 0  # number of the running step
+        self.off = True
+        self._open: list[Window] = []  # loops that are running, the innermost last
+        self._known: dict[Any, Window] = {}
+        self._counts: Counter[int] = Counter()  # optimizer steps since the last head
+        self._per_turn = 0  # steps of the last turn
+        self._taken = 0  # optimizer steps in all
+        self._clock = 0
+        self._first_backward: int | None = None
+        self._losses: list[Tensor] = []
+        self._scaled = False
+        self._closures = 0
+        self._closure_copy: OptimizerCopy | None = None
+        self._in_closure: Optimizer | None = None  # that runs a closure
+        self._once: set[int] = set()  # optimizers that ran their closure only once in a step
+        self._skipped = 0  # steps in a row that a GradScaler has skipped
+        self._replay: Replay | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Put the hooks in place."""
+        if not self.off:
+            return
+        self.off = False
+        pre = register_optimizer_step_pre_hook(self._before_step)
+        post = register_optimizer_step_post_hook(self._after_step)
+        self._undo += [pre.remove, post.remove]
+        for owner, name, wrapper in (
+            (torch.autograd, "backward", self._backward),
+            (torch.amp.GradScaler, "scale", self._scale),
+            (torch.amp.GradScaler, "step", self._scaler_step),
+        ):
+            original = getattr(owner, name)
+            ours = wrapper(original)
+            setattr(owner, name, ours)
+            self._undo.append(functools.partial(_put_back, owner, name, original, ours))
+
+    @property
+    def done(self) -> int:
+        """Steps so far."""
+        return self.step + (min(self._counts.values()) if self._counts else 0)
+
+    def stop(self) -> None:
+        """Take everything back."""
+        self.off = True
+        while self._undo:
+            self._undo.pop()()
+        self._open.clear()
+        self._known.clear()
+        self._losses.clear()
+        self._closure_copy, self._in_closure = None, None
+
+    def _is_ours(self) -> bool:
+        return not self.off and threading.get_ident() == threading.main_thread().ident
+
+    # -- what the program does ---------------------------------------------------------------------------------------
+
+    def begin(self, key: Any, make: Callable[[], Window], turn: Callable[[Window], Turn]) -> None:
+        """A turn of a loop begins."""
+        if self.off or self._replay is not None:
+            return
+        window = self._known.get(key)
+        if window is None:
+            window = self._known[key] = make()
+        self._clock += 1
+        if self._counts:
+            self._per_turn = min(self._counts.values())
+            self.step += self._per_turn
+            self._counts.clear()
+        if window.mark != self._taken and not (self.snapshot and window.turns and window.steps < self.snapshot):
+            self._new_window(window)
+        while self._open and self._open[-1] is not window and window in self._open:
+            self._open.pop()
+        if window not in self._open:
+            self._open.append(window)
+        window.mark = self._taken
+        if len(window.turns) >= MOST_TURNS * (self.snapshot or 1):
+            del window.turns[0]
+            window.cut = True
+        window.turns.append(turn(window))
+
+    def _new_window(self, window: Window) -> None:
+        window.first = window.mark < 0 or (window.first and not window.steps)
+        window.turns.clear()
+        window.stepped.clear()
+        window.copies.clear()
+        window.cut, window.steps, window.clock, window.number = False, 0, self._clock, self.step
+        window.python = window.reached.take()
+        if self.snapshot:
+            for optimizer in self.optimizers.values():
+                window.copies[id(optimizer)] = OptimizerCopy(optimizer)
+
+    def _backward(self, original: Any) -> Any:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._first_backward is None:
+                self._first_backward = self._clock
+            if not self._scaled and isinstance(tensors, Tensor) and not tensors.dim() and self._is_ours():
+                self._losses.append(tensors.detach())
+            return original(tensors, *args, **kwargs)
+
+        return functools.wraps(original)(backward)
+
+    def _scale(self, original: Any) -> Any:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            self._scaled = scaler.is_enabled()
+            return original(scaler, outputs)
+
+        return functools.wraps(original)(scale)
+
+    def _scaler_step(self, original: Any) -> Any:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self._taken
+            result = original(scaler, optimizer, *args, **kwargs)
+            if scaler.is_enabled() and self._is_ours():
+                self._scaler_stepped(scaler, optimizer, self._taken == before)
+            return result
+
+        return functools.wraps(original)(step)
+
+    def _scaler_stepped(self, scaler: Any, optimizer: Optimizer, skipped: bool) -> None:
+        """A GradScaler has stepped an optimizer, or left the step out."""
+        if self._replay is not None:
+            self._replay.skip += 1
+            if self._replay.skips and self._replay.skip == self._replay.skips:
+                self._compare(self._replay)
+                raise ReplayEnd("nanlab: the replay ends here")
+            return
+        self._losses.clear()
+        if not skipped:
+            self._skipped = 0
+            return
+        self._skipped += 1
+        self._counts[id(optimizer)] += 1
+        for window in self._open:
+            if window.turns:
+                window.turns[-1].scaler = (scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
+        low = self._skipped >= SKIPS_BELOW_ONE and float(scaler.get_scale()) < 1.0
+        if low or self._skipped >= SKIPS:
+            self._fault(optimizer, skips=self._skipped)
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not self._is_ours():
+            return None
+        self.optimizers.setdefault(id(optimizer), optimizer)
+        closure = closure_of(args, kwargs)
+        if closure is not None:
+            self._closures = 0
+            if self._replay is None:
+                self._touch(optimizer)
+                self._in_closure = optimizer
+            return with_closure(args, kwargs, self._wrapped(optimizer, closure))
+        if self._replay is not None:
+            self._replay_stepping(self._replay)
+        else:
+            if self.looks:
+                self.look(optimizer)
+            self._touch(optimizer)
+        return None
+
+    def _wrapped(self, optimizer: Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
+        def closed(*args: Any, **kwargs: Any) -> Any:
+            loss = closure(*args, **kwargs)
+            self._closures += 1
+            replay = self._replay
+            if replay is not None:
+                if replay.step == replay.steps and self._closures == replay.closures:
+                    self._compare(replay)
+                    raise ReplayEnd("nanlab: the replay ends here")
+            elif self._is_ours():
+                if self.looks:
+                    self.look(optimizer)
+                if self._closures == 1 and id(optimizer) not in self._once:  # it may move the parameters now
+                    self._closure_copy = OptimizerCopy(optimizer)
+            return loss
+
+        return closed
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether a step is being run again."""
+        return self._replay is not None
+
+    def replay_steps(self) -> None:
+        """An optimizer is about to step, in a trainer that says so; the replay ends where the run was stopped."""
+        replay = self._replay
+        if replay is not None and replay.step == replay.steps:
+            self._compare(replay)
+            raise ReplayEnd("nanlab: the replay ends here")
+
+    def _replay_stepping(self, replay: Replay) -> None:
+        if replay.skips or replay.closures or replay.step < replay.steps:
+            return
+        if replay.after:
+            replay.weights = [OptimizerCopy(o) for o in self.optimizers.values()]
+            return
+        self._compare(replay)
+        raise ReplayEnd("nanlab: the replay ends here")
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._is_ours():
+            return
+        if self._replay is not None:
+            self._replay.step += 1
+            if self._replay.after and self._replay.step > self._replay.steps:
+                self._compare(self._replay)
+                raise ReplayEnd("nanlab: the replay ends here")
+            return
+        self._taken += 1
+        self._counts[id(optimizer)] += 1
+        if self._in_closure is optimizer:
+            (self._once.add if self._closures == 1 else self._once.discard)(id(optimizer))
+        self._first_backward, self._closure_copy, self._in_closure, self._scaled = None, None, None, False
+        self._losses.clear()
+        if self.snapshot:
+            self._look_at_weights(optimizer)
+
+    def _touch(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to write: copy it where a later step of the same turn may fail."""
+        number = id(optimizer)
+        for window in self._open:
+            window.followed.update(window.stepped)
+            window.stepped.append(number)
+            window.steps += 1
+            if self.snapshot:
+                if number not in window.copies:
+                    window.copies[number] = OptimizerCopy(optimizer)
+                continue
+            if window.steps > MOST_STEPS:
+                window.hopeless = True
+                window.copies.clear()
+            wanted = window.first or number in window.followed
+            if wanted and not window.hopeless and number not in window.copies and size_of(optimizer) <= COPY_LIMIT:
+                window.copies[number] = OptimizerCopy(optimizer)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def look(self, optimizer: Optimizer, parameters: Sequence[Tensor] | None = None) -> None:
+        """Stop the run if the loss, or a gradient that an optimizer is about to take, is not finite."""
+        if getattr(optimizer, "found_inf", None) is not None:
+            return  # of a fused optimizer, which leaves the step out by itself
+        if parameters is None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norm = total(gradients, self._losses)
+        for window in self._open[-1:]:
+            window.reached.random.look(window.turns[-1].random) if window.turns else None
+        if norm - norm != 0.0:
+            if not (are_finite(gradients) and are_finite(self._losses)):
+                self._fault(optimizer)
+        self._losses.clear()
+
+    def _look_at_weights(self, optimizer: Optimizer) -> None:
+        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        norm = total(weights, [])
+        if norm - norm != 0.0 and not are_finite(weights):
+            self._fault(optimizer, after=True)
+
+    # -- the replay --------------------------------------------------------------------------------------------------
+
+    def _fault(self, optimizer: Optimizer, after: bool = False, skips: int = 0) -> None:
+        window, frame = self._chosen(sys._getframe(1))
+        number = self.step + self._steps_of_turn(optimizer, after)
+        if skips and window is not None:
+            number = window.number
+        if window is not None and skips > len(window.turns):
+            skips = len(window.turns)
+        began = after or self._closures_run(optimizer)  # the step that failed is among them
+        steps = len(window.stepped) - began if window is not None else 0
+        replay = Replay(
+            steps=steps,
+            closures=self._closures if self._closures_run(optimizer) else 0,
+            skips=skips,
+            after=after,
+            gradients=self._evidence(after),
+            losses=[float(loss) for loss in self._losses],
+        )
+        try:
+            trace, reason = self._run_again(window, frame, replay)
+        finally:
+            self._clear_gradients()
+        if after:
+            for copy in replay.weights or (window.copies.values() if window is not None else ()):
+                copy.put()
+        trace.guarded = Guarded(number, not reason, reason)
+        if reason:
+            trace.recording.notes.append(str(trace.guarded))
+        if trace.recording.ended != "failed":
+            trace.recording.ended = "fault"
+        last = len(trace.recording.starts) - 1 if not skips else 0  # the step that failed, as the replay counts
+        trace.recording.first_step = max(number - last, 0)
+        self.trace = trace
+        _set_last(trace)
+        self.ended(trace, self)
+
+    def _steps_of_turn(self, optimizer: Optimizer, counted: bool) -> int:
+        """How many steps of the running turn came before the one that failed, which may be counted already."""
+        own = self._counts[id(optimizer)] - counted
+        return own if len(self.optimizers) == 1 else min(own, max(self._per_turn - 1, 0))
+
+    def _evidence(self, after: bool) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient; after a step with its value."""
+        everything = [p for o in self.optimizers.values() for p in _parameters(o)]
+        if after:
+            return [(p, p.detach().clone()) for p in everything]
+        return [(p, p.grad) for p in everything if p.grad is not None]
+
+    def _closures_run(self, optimizer: Optimizer) -> bool:
+        return self._in_closure is optimizer
+
+    def _chosen(self, frame: FrameType | None) -> tuple[Window | None, FrameType | None]:
+        """The innermost running loop whose turns hold all backward passes of the step, and its frame."""
+        while frame is not None:
+            for window in reversed(self._open):
+                if window.turns and window.holds(frame):
+                    early = self._first_backward is None or window.clock <= self._first_backward
+                    if early:
+                        return window, frame
+            frame = frame.f_back
+        return None, None
+
+    def _run_again(self, window: Window | None, frame: FrameType | None, replay: Replay) -> tuple[Trace, str]:
+        """The trace of the replay, and why it is not the step that failed; empty where it is."""
+        watching = watch(self.model, on_fault="record")
+        if self._closure_copy is not None:
+            self._closure_copy.put()
+        if window is None:
+            return watching.trace, "no turn of a loop was seen to begin before it"
+        reason = self._obstacle(window, replay.steps)
+        if reason:
+            return watching.trace, reason
+        now = _Now(window, self.optimizers.values())
+        looks = self.looks
+        self._replay = replay
+        try:
+            self._put_back_head(window)
+            with silenced(), watching, torch.enable_grad():
+                window.repeat(window, frame, _turns(window))
+            if replay.compared is None:
+                if replay.skips or replay.closures or not self.looks:
+                    self._compare(replay)
+                else:
+                    replay.compared = "the optimizer step that failed was not reached"
+            reason = replay.compared or ""
+            if watching.trace.recording.ended == "failed":
+                reason = "nanlab itself failed in the replay, see the note"
+            if reason:
+                reason += _suspects(window)
+        except NotReplayable as error:
+            reason = str(error)
+        except Exception as error:
+            reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
+        finally:
+            self._replay, self.looks = None, looks
+            now.put()
+            if self._closure_copy is not None:
+                self._closure_copy.put()
+        return watching.trace, reason
+
+    def _obstacle(self, window: Window, steps: int) -> str:
+        if window.cut:
+            return f"more than {MOST_TURNS} turns of the loop went by since the last optimizer step"
+        if any(number not in window.copies for number in window.stepped[:steps]):
+            return (
+                "optimizers had stepped in this turn before, and their parameters were not copied; put guard around "
+                "the inner loop, or ask for a snapshot: snapshot=1"
+            )
+        return ""
+
+    def _put_back_head(self, window: Window) -> None:
+        """Everything as it was when the window began."""
+        for copy in window.copies.values():
+            copy.put()
+        window.reached.tensors.put()
+        window.reached.python.put(window.python)
+        for optimizer in self.optimizers.values():
+            for parameter in _parameters(optimizer):
+                parameter.grad = None
+        for parameter in window.reached.parameters:
+            parameter.grad = None
+        first = window.turns[0].scaler
+        if first is not None:
+            scaler, scale, growth = first
+            scaler._scale.copy_(scale)
+            scaler._growth_tracker.copy_(growth)
+        for scaler in {id(t.scaler[0]): t.scaler[0] for t in window.turns if t.scaler is not None}.values():
+            scaler._per_optimizer_states.clear()
+
+    def _compare(self, replay: Replay) -> None:
+        """Hold gradients and losses of the replay against those that stopped the run."""
+        replay.compared = ""
+        losses = [float(loss) for loss in self._losses]
+        if len(losses) == len(replay.losses) and any(
+            not same(a, b) for a, b in zip(losses, replay.losses, strict=True)
+        ):
+            replay.compared = "its loss is another"
+        names = {id(p): n for n, p in self.model.named_parameters()} if self.model is not None else {}
+        for parameter, gradient in replay.gradients:
+            if not same_bits(parameter.detach() if replay.after else parameter.grad, gradient):
+                name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+                replay.compared = f"the {'value' if replay.after else 'gradient'} of {name} is another"
+                return
+
+    def _clear_gradients(self) -> None:
+        for optimizer in self.optimizers.values():
+            for parameter in _parameters(optimizer):
+                parameter.grad = None
+
+
+class _Now:
+    """The state in which the run was stopped, to which it returns after the replay."""
+
+    def __init__(self, window: Window, optimizers: Any) -> None:
+        self.reached = window.reached
+        self.python = window.reached.python.take()
+        self.random = window.reached.random.take()
+        self.tensors = [t.detach().clone() for t in window.reached.tensors.kept]
+        touched = set(window.copies)
+        self.optimizers = [OptimizerCopy(o) for o in optimizers if id(o) in touched]
+        self.scalers = {
+            id(t.scaler[0]): (t.scaler[0], t.scaler[0]._scale.clone(), t.scaler[0]._growth_tracker.clone())
+            for t in window.turns
+            if t.scaler is not None
+        }
+
+    def put(self) -> None:
+        for copy in self.optimizers:
+            copy.put()
+        self.reached.tensors.put_back(self.tensors)
+        self.reached.python.put(self.python)
+        self.reached.random.put(self.random)
+        for scaler, scale, growth in self.scalers.values():
+            scaler._scale.copy_(scale)
+            scaler._growth_tracker.copy_(growth)
+            scaler._per_optimizer_states.clear()
+
+
+def _turns(window: Window) -> Iterator[Turn]:
+    """The turns of a window, each with the random states that it began with."""
+    for turn in window.turns:
+        window.reached.random.put(turn.random)
+        yield turn
+
+
+def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
+    return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _suspects(window: Window) -> str:
+    """What in the body may be why a replay differs."""
+    takers = window.source.takers() if hasattr(window.source, "takers") else []
+    if takers:
+        told = ", ".join(f"`{t if len(t) <= 40 else t[:37] + '...'}`" for t in takers[:3])
+        return f"; the body calls {told}, whose effect cannot be taken back"
+    if any(type(m).__name__ == "OptimizedModule" for m in window.reached.modules):
+        return "; a module is compiled, and the replay runs it eagerly, with other rounding"
+    return ""
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Nothing that the block prints or displays is shown."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        if shell is None:
+            yield
+            return
+        from IPython.utils.capture import capture_output
+
+        with capture_output():
+            yield
+
+
+def _put_back(owner: Any, name: str, was: Any, ours: Any) -> None:
+    if getattr(owner, name) is ours:
+        setattr(owner, name, was)
+
+
+def _set_last(trace: Trace) -> None:
+    import nanlab
+
+    nanlab.last = trace

@@ -1,0 +1,283 @@
+"""``nanlab.guard``: a long run for next to nothing; the step of a bad gradient is run again under a watch."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from nanlab.capture.source import is_user
+from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
+from nanlab.guards import heads
+from nanlab.guards.engine import Guard, Turn, Window
+from nanlab.guards.loops import Loop, cells_of, loop_at, repeat
+from nanlab.guards.outcome import outcome
+from nanlab.guards.state import Reached
+
+_ABSENT = object()
+
+
+class guard:
+    """Iterate over this instead of the loader: ``for batch in nanlab.guard(loader, model, optimizer): ...``
+
+    Nothing is recorded while the run is healthy. Before each optimizer step loss and gradients are looked at; at a bad one the
+    weights are still those the step began with, the body of the loop is run again under a full watch, from the same
+    batch, buffers and random states, and the run ends as a watched one does: `nanlab.last` is the trace of the replay,
+    `nanlab.last.guarded` says which step it was.
+
+    optimizer: one or several; those that step without being named are looked at too.
+    snapshot: copy parameters and optimizer state every so many steps, for faults inside of the optimizer.
+    save: a folder for nanlab.txt, nanlab.html and nanlab.nanlab.
+    Raises UsageError or TypeMismatchError.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        model: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
+        *,
+        snapshot: int | None = None,
+        save: str | Path | None = None,
+    ) -> None:
+        check(model, snapshot)
+        if not isinstance(loader, Iterable):
+            raise TypeMismatchError(
+                f"expected something to iterate over, got {type(loader).__name__}; try: nanlab.guard(loader, model, optimizer)"
+            )
+        several = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        several = [getattr(each, "optimizer", each) for each in several]  # Accelerate puts it into a wrapper
+        for each in several:
+            if not hasattr(each, "param_groups"):
+                raise TypeMismatchError(f"expected an optimizer, got {type(each).__name__}")
+        self.loader = loader
+        self._guard = Guard(model, several, snapshot, ended=outcome(save))
+        self._model = model
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["loader"], name)
+
+    def __iter__(self) -> Iterator[Any]:
+        running = self._guard
+        items = iter(self.loader)
+        start(running)
+        count = 0
+        try:
+            for item in items:
+                self._began(item, count, _user_frame(sys._getframe(1)))
+                yield item
+                count += 1
+        finally:
+            end(running)
+
+    def _began(self, item: Any, count: int, frame: FrameType | None) -> None:
+        if frame is None or self._guard.off:
+            return
+        try:
+            loop = self._loop(frame)
+        except NotReplayable as error:
+            loop = None
+            self._why = str(error)
+        key = (frame.f_code, loop.line if loop is not None else 0)
+        self._guard.begin(
+            key,
+            lambda: self._window(loop, frame),
+            lambda window: Turn(_head(window, frame), window.reached.random.take(), (count, item)),
+        )
+
+    def _loop(self, frame: FrameType) -> Loop:
+        known: dict[Any, Loop] = self.__dict__.setdefault("_loops", {})
+        key = (frame.f_code, frame.f_lineno)
+        if key not in known:
+            known[key] = loop_at(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, frame.f_globals)
+        return known[key]
+
+    def _window(self, loop: Loop | None, frame: FrameType) -> Window:
+        reached = reached_from(loop, frame, self._model, self._guard)
+        if loop is None:
+            return Window(None, _refuse(self._why), lambda other: other.f_code is frame.f_code, reached)
+        return loop_window(loop, frame, reached, _given)
+
+
+def check(model: Any, snapshot: Any) -> None:
+    """Raises UsageError or TypeMismatchError for a wrong option."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeMismatchError(
+            f"expected a torch.nn.Module, got {type(model).__name__}; try: nanlab.guard(loader, model, optimizer)"
+        )
+    if snapshot is not None and (isinstance(snapshot, bool) or not isinstance(snapshot, int) or snapshot < 1):
+        raise UsageError(f"snapshot must be a number of steps from 1 on, got {snapshot!r}; try: snapshot=50")
+
+
+def start(running: Guard) -> None:
+    """Turn a guard on; one that was on is turned off."""
+    for other in _running:
+        other.stop()
+    _running[:] = [running]
+    running.start()
+
+
+def end(running: Guard) -> None:
+    """Turn a guard off."""
+    running.stop()
+    if running in _running:
+        _running.remove(running)
+
+
+_running: list[Guard] = []
+
+
+class Loops:
+    """What the heads of a cell or of a script call: each turn of a loop begins a window of the guard."""
+
+    def __init__(self, running: Guard, model: nn.Module | None) -> None:
+        self.guard, self.model = running, model
+
+    def __enter__(self) -> Guard:
+        start(self.guard)
+        heads.began.append(self._began)
+        return self.guard
+
+    def __exit__(self, *exc: object) -> None:
+        if self._began in heads.began:
+            heads.began.remove(self._began)
+        end(self.guard)
+
+    def _began(self, loop: Loop, frame: FrameType) -> None:
+        if self.guard.off:
+            return
+        self.guard.begin(
+            (frame.f_code, loop.line, loop.column),
+            lambda: loop_window(loop, frame, reached_from(loop, frame, self.model, self.guard), _bound),
+            lambda window: Turn(_head(window, frame), window.reached.random.take()),
+        )
+
+
+def reached_from(loop: Loop | None, frame: FrameType, model: nn.Module | None, running: Guard) -> Reached:
+    """What the body of a loop reaches."""
+    values = frame.f_locals if loop is None or frame.f_locals is not frame.f_globals else frame.f_globals
+    names = loop.read if loop is not None else frozenset(values)
+    roots = [values.get(n, frame.f_globals.get(n)) for n in sorted(names)]
+    optimizers = [*(getattr(v, "optimizer", v) for v in roots), *running.optimizers.values()]  # some stand in wrappers
+    groups = [g for o in optimizers if isinstance(o, torch.optim.Optimizer) for g in o.param_groups]
+    optimized = [p for group in groups for p in group["params"]]
+    return Reached([*roots, model], optimized)
+
+
+def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> Window:
+    """The window of a loop that is found in its source."""
+    code = frame.f_code
+    carried = loop.carried | (loop.stored & reached.global_names)
+    again = _Again(loop, carried, given)
+    return Window(loop, again, lambda other: other.f_code is code and other.f_lineno in loop.lines, reached)
+
+
+def _head(window: Window, frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame that count at the head of a turn."""
+    names = getattr(window.repeat, "names", ())
+    if not names:
+        return {}
+    values = frame.f_locals
+    return {n: values[n] for n in names if n in values}
+
+
+class _Again:
+    """Runs the turns of a window again."""
+
+    def __init__(self, loop: Loop, carried: frozenset[str], given: Any) -> None:
+        self.loop, self.carried, self.given = loop, carried, given
+        self.names = tuple(carried if given is _given else carried.union(loop.targets))
+
+    def __call__(self, window: Window, frame: FrameType | None, turns: Iterator[Turn]) -> None:
+        assert frame is not None
+        loop, first, values = self.loop, window.turns[0].values, frame.f_locals
+        at_head = {n: v for n, v in values.items() if n not in self.carried or n in first}
+        at_head.update({n: v for n, v in first.items() if n in self.carried})
+        target, items = self.given(loop, turns, values)
+        if values is not frame.f_globals:
+            before = {n: c.cell_contents for n, c in _filled_cells(frame)}
+            try:
+                repeat(loop, frame, at_head, items, target)
+            finally:
+                for name, cell in _filled_cells(frame):
+                    if name in before:
+                        cell.cell_contents = before[name]
+            return
+        now = {n: values.get(n, _ABSENT) for n in loop.stored}
+        try:
+            _bind(values, {n: at_head.get(n, _ABSENT) for n in self.carried})
+            repeat(loop, frame, at_head, items, target)
+        finally:
+            _bind(values, now)
+
+
+def _filled_cells(frame: FrameType) -> list[tuple[str, Any]]:
+    code = frame.f_code
+    cells = {**cells_of(frame, list(code.co_cellvars)), **cells_of(frame, list(code.co_freevars), free=True)}
+    found = []
+    for name, cell in cells.items():
+        try:
+            _ = cell.cell_contents
+        except ValueError:
+            continue
+        found.append((name, cell))
+    return found
+
+
+def _bind(names: dict[str, Any], values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if value is _ABSENT:
+            names.pop(name, None)
+        else:
+            names[name] = value
+
+
+def _bound(loop: Loop, turns: Iterator[Turn], values: dict[str, Any]) -> tuple[ast.expr, Iterator[Any]]:
+    """The target of a replay, and its items, where the variables of each turn are known: those that the loop binds."""
+    names = loop.targets
+    if not names:
+        return ast.List([], ast.Store()), (() for _ in turns)  # binds nothing
+    target = ast.Tuple([ast.Name(n, ast.Store()) for n in names], ast.Store())
+    return target, (tuple(turn.values.get(n) for n in names) for turn in turns)
+
+
+def _given(loop: Loop, turns: Iterator[Turn], values: dict[str, Any]) -> tuple[ast.expr, Iterator[Any]]:
+    """The same where the items of the loader are known: the loop may have wrapped it in enumerate() and others."""
+    assert isinstance(loop.node, ast.For)
+    wrapped = _wrapping(loop.node.iter)
+    return loop.node.target, (wrapped(turn.item) for turn in turns)
+
+
+def _wrapping(expression: ast.expr) -> Any:
+    """What becomes of an item of the loader, given (its number, itself): enumerate() numbers it, a progress bar hands it on."""
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "enumerate":
+        start = 0
+        for value in [*expression.args[1:], *(k.value for k in expression.keywords if k.arg == "start")]:
+            if isinstance(value, ast.Constant) and isinstance(value.value, int):
+                start = value.value
+        inner = _wrapping(expression.args[0])
+        return lambda item: (item[0] + start, inner(item))
+    return lambda item: item[1]
+
+
+def _refuse(reason: str) -> Any:
+    def refuse(window: Window, frame: FrameType | None, turns: Iterator[Turn]) -> None:
+        raise NotReplayable(reason)
+
+    return refuse
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """The user's own frame at and above one: a progress bar may stand in between."""
+    while frame is not None and not is_user(frame):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,369 @@
+"""Training loops in a program's source: which they are, a call at their head, and their body as code of its own."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import linecache
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nanlab.errors import NotReplayable
+
+HEAD = "__import__('nanlab.guards.heads').guards.heads.head({})"  # a name put into the program's own would stay in functions
+BACKWARD = frozenset(("backward", "manual_backward"))
+# Methods so named are seldom the user's training step, and often an optimizer's or a module's.
+_COMMON = frozenset(
+    ("step", "update", "forward", "scale", "unscale_", "zero_grad", "append", "item", "__init__", "__call__")
+)
+
+_STEPS = re.compile("opt|sched|scaler", re.IGNORECASE)
+
+Statement = ast.For | ast.While
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the program, as it stands in its source."""
+
+    file: str
+    source: str
+    line: int  # of the loop's head
+    column: int
+
+    @cached_property
+    def node(self) -> Statement:
+        """The loop in a tree of its own."""
+        return self._found[0]
+
+    @cached_property
+    def function(self) -> FunctionNode | None:
+        """The function that it stands in, if any."""
+        return self._found[1]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The whole file."""
+        return ast.parse(self.source, self.file)
+
+    @cached_property
+    def _found(self) -> tuple[Statement, FunctionNode | None]:
+        for loop, function in _loops(self.tree, None):
+            if (loop.lineno, loop.col_offset) == (self.line, self.column):
+                return loop, function
+        raise NotReplayable(f"the loop of line {self.line} is no longer in {self.file}")
+
+    @cached_property
+    def lines(self) -> range:
+        """Its lines."""
+        return range(self.node.lineno, (self.node.end_lineno or self.node.lineno) + 1)
+
+    @cached_property
+    def targets(self) -> list[str]:
+        """Variables that a ``for`` binds at each turn."""
+        return sorted(_stored([self.node.target])) if isinstance(self.node, ast.For) else []
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """Variables that a turn binds."""
+        return frozenset(_stored([self.node]))
+
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """Variables that a turn reads."""
+        return frozenset(n.id for n in ast.walk(self.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+
+    @cached_property
+    def carried(self) -> frozenset[str]:
+        """Variables whose value at the head of a turn counts: those that it binds, but may read before."""
+        settled: set[str] = set(self.targets)
+        early: set[str] = set()
+        for statement in self.node.body:
+            early |= _read(statement) - settled
+            if isinstance(statement, ast.Assign):
+                settled |= _stored(statement.targets)
+            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                settled |= _stored([statement.target])
+        settled_by_test = isinstance(self.node, ast.While) and _read(self.node.test)
+        return self.stored & (early | (settled_by_test or set()) | (_global_names(self.node) & self.stored))
+
+    def obstacle(self) -> str:
+        """Why its body cannot be run again by itself; empty if it can."""
+        for node in _own_nodes(self.node):
+            if isinstance(node, (ast.Yield, ast.YieldFrom)):
+                return "its body yields"
+            if isinstance(node, (ast.Await, ast.AsyncFor, ast.AsyncWith)):
+                return "its body awaits"
+        return ""
+
+    def takers(self) -> list[str]:
+        """Calls of the body that take something which does not come back: ``next(it)``, ``queue.pop()``, ``env.step(action)``."""
+        names = {
+            "pop",
+            "popleft",
+            "popitem",
+            "get",
+            "get_nowait",
+            "recv",
+            "read",
+            "readline",
+            "step",
+            "reset",
+            "send",
+            "sample",
+        }
+        found = []
+        for node in ast.walk(self.node):
+            if not isinstance(node, ast.Call):
+                continue
+            called, args = node.func, node.args
+            if isinstance(called, ast.Name) and called.id in ("next", "input"):
+                found.append(ast.unparse(node))
+            elif isinstance(called, ast.Attribute) and called.attr in names:
+                if called.attr == "step" and (not args or _STEPS.search(ast.unparse(called.value))):
+                    continue  # an optimizer's, a scheduler's
+                if called.attr == "get" and args and isinstance(args[0], ast.Constant):
+                    continue  # of a dictionary
+                found.append(ast.unparse(node))
+        return list(dict.fromkeys(found))
+
+
+def loop_at(file: str, line: int, name: str, globals_: dict[str, Any]) -> Loop:
+    """The loop of a function called ``name`` (or ``<module>``) whose head stands at a line.
+
+    Raises NotReplayable where there is no source, or no such loop.
+    """
+    text = source_of(file, globals_)
+    if not text:
+        raise NotReplayable(f"the source of {file} is not at hand")
+    try:
+        tree = ast.parse(text, file)
+    except SyntaxError:
+        raise NotReplayable(f"the source of {file} has changed") from None
+    found = None
+    for loop, function in _loops(tree, None):
+        head = loop.iter if isinstance(loop, ast.For) else loop.test
+        inside = loop.lineno <= line <= (head.end_lineno or head.lineno)
+        if inside and (function.name if function is not None else "<module>") == name:
+            found = Loop(file, text, loop.lineno, loop.col_offset)
+    if found is None:
+        raise NotReplayable(f"no loop stands at line {line} of {file}")
+    return found
+
+
+def source_of(file: str, globals_: dict[str, Any] | None = None) -> str:
+    """The text of a file or of a notebook's cell; empty where it is not at hand."""
+    return "".join(linecache.getlines(file, globals_))
+
+
+def instrument(tree: ast.Module, register: Callable[[int, int], int], training: Iterable[str] = ()) -> bool:
+    """Put a call at the head of each loop that goes backward, itself or by a function that does; whether there is one.
+
+    register: called with line and column of a loop, and returns its number. training: names of functions known to go
+    backward.
+    """
+    names = training_names(tree, training)
+    found = False
+    for loop, _ in list(_loops(tree, None)):
+        if _trains(loop, names):
+            number = register(loop.lineno, loop.col_offset)
+            head = ast.parse(HEAD.format(number)).body[0]
+            for node in ast.walk(head):
+                ast.copy_location(node, loop.body[0])
+            loop.body.insert(0, head)
+            found = True
+    ast.fix_missing_locations(tree)
+    return found
+
+
+def training_names(tree: ast.AST, known: Iterable[str] = ()) -> set[str]:
+    """Names of the functions of a file that go backward, directly or by one another."""
+    names, functions = set(known), [n for n in ast.walk(tree) if isinstance(n, FunctionNode)]
+    while True:
+        new = {f.name for f in functions if f.name not in names and _trains(f, names)}
+        if not new:
+            return names
+        names |= new
+
+
+def _trains(node: ast.AST, names: set[str]) -> bool:
+    for each in ast.walk(node):
+        if not isinstance(each, ast.Call):
+            continue
+        called = each.func
+        if isinstance(called, ast.Attribute) and (called.attr in BACKWARD or called.attr in names - _COMMON):
+            return True
+        if isinstance(called, ast.Name) and (called.id in BACKWARD or called.id in names):
+            return True
+    return False
+
+
+def _loops(node: ast.AST, function: FunctionNode | None) -> Iterator[tuple[Statement, FunctionNode | None]]:
+    """Every loop with the function that it stands in; the inner of two comes later."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.For, ast.While)):
+            yield child, function
+        yield from _loops(child, child if isinstance(child, FunctionNode) else function)
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below, without those of functions defined in between."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _SCOPES):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _stored(nodes: Iterable[ast.AST]) -> set[str]:
+    found: set[str] = set()
+    for root in nodes:
+        own = [root, *_own_nodes(root)]
+        for node in [*own, *(child for each in own for child in ast.iter_child_nodes(each))]:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+                found.add(node.id)
+            elif isinstance(node, (*_SCOPES, ast.ExceptHandler)):
+                found.add(getattr(node, "name", None) or "")
+    return found - {""}
+
+
+def _read(node: ast.AST) -> set[str]:
+    read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Load, ast.Del))}
+    return read | {
+        n.target.id for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+    }
+
+
+def _global_names(node: ast.AST) -> set[str]:
+    return {name for n in ast.walk(node) if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names}
+
+
+# -- the body, run again -----------------------------------------------------------------------------------------------
+
+
+def repeat(loop: Loop, frame: types.FrameType, values: dict[str, Any], turns: Iterable[Any], target: ast.expr) -> None:
+    """Run the body of a loop once for each of ``turns``, whose items ``target`` receives.
+
+    frame: runs the loop. values: its variables at the head of the first turn; those of a module are in its globals already.
+    """
+    if reason := loop.obstacle():
+        raise NotReplayable(f"the loop of line {loop.line} cannot be run again: {reason}")
+    if loop.function is None or frame.f_code.co_name == "<module>":
+        _repeat_in_module(loop, frame, turns, target)
+    else:
+        _repeat_in_function(loop, frame, values, turns, target)
+
+
+_TURNS = "__nanlab_turns__"
+
+
+def _once(loop: Loop, target: ast.expr) -> ast.For:
+    node = ast.For(target=target, iter=ast.Name(_TURNS, ast.Load()), body=loop.node.body, orelse=[])
+    return ast.copy_location(node, loop.node)
+
+
+def _repeat_in_module(loop: Loop, frame: types.FrameType, turns: Iterable[Any], target: ast.expr) -> None:
+    module = ast.fix_missing_locations(ast.Module([_once(loop, target)], []))
+    names = frame.f_globals
+    names[_TURNS] = turns
+    try:
+        exec(compile(module, loop.file, "exec", dont_inherit=True), names)
+    finally:
+        names.pop(_TURNS, None)
+
+
+def _repeat_in_function(
+    loop: Loop, frame: types.FrameType, values: dict[str, Any], turns: Iterable[Any], target: ast.expr
+) -> None:
+    own = Loop(loop.file, loop.source, loop.line, loop.column)  # a tree of its own, which is changed here
+    function, code = own.function, frame.f_code
+    if not isinstance(function, ast.FunctionDef):
+        raise NotReplayable("its function is a coroutine")
+    first = code.co_varnames[:1]
+    cells = cells_of(frame, [n for n in code.co_cellvars if n not in first])
+    declared = {n for node in _own_nodes(function) if isinstance(node, ast.Global) for n in node.names}
+    names = [
+        n for n in values if n not in cells and n not in declared and n not in code.co_freevars and n.isidentifier()
+    ]
+    names.sort(key=lambda n: code.co_varnames.index(n) if n in code.co_varnames else len(code.co_varnames))
+    outer = {**cells, **cells_of(frame, list(code.co_freevars), free=True)}
+    for name, value in values.items():
+        if name in outer:
+            outer[name].cell_contents = value
+    shared = [n for n in outer if n in code.co_cellvars]
+    statements: list[ast.stmt] = [n for n in _own_nodes(function) if isinstance(n, (ast.Global, ast.Nonlocal))]
+    if shared:
+        statements.append(ast.Nonlocal(shared))
+    function.args = ast.arguments([], [ast.arg(n) for n in [*names, _TURNS]], None, [], [], None, [])
+    function.body, function.decorator_list, function.returns = [*statements, _once(own, target)], [], None
+    _Enclosed(function, shared).visit(own.tree)
+    ast.fix_missing_locations(own.tree)
+    inner = _code_named(compile(own.tree, own.file, "exec", dont_inherit=True), function.name, function.lineno)
+    missing = [n for n in inner.co_freevars if n not in outer]
+    if missing:
+        raise NotReplayable(f"the variables {', '.join(missing)} of the functions around it are not at hand")
+    closure = tuple(outer[n] for n in inner.co_freevars)
+    again = types.FunctionType(inner, frame.f_globals, function.name, None, closure)
+    again(*(values[n] for n in names), turns)
+
+
+class _Enclosed(ast.NodeTransformer):
+    """Puts a function into another one that binds names, so that they become variables of a closure."""
+
+    def __init__(self, function: ast.FunctionDef, names: list[str]) -> None:
+        self.function, self.names = function, names
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node is not self.function:
+            return self.generic_visit(node)
+        if not self.names:
+            return node
+        args = ast.arguments([], [ast.arg(n) for n in self.names], None, [], [], None, [])
+        outer = ast.FunctionDef("__nanlab_around__", args, [node], [], None)
+        return ast.copy_location(outer, node)
+
+
+def _code_named(code: types.CodeType, name: str, line: int) -> types.CodeType:
+    waiting = [code]
+    while waiting:
+        each = waiting.pop()
+        if each.co_name == name and each.co_firstlineno == line:
+            return each
+        waiting += [c for c in each.co_consts if isinstance(c, types.CodeType)]
+    raise NotReplayable(f"the function {name} was not found in its source")
+
+
+def cells_of(frame: types.FrameType, names: list[str], free: bool = False) -> dict[str, types.CellType]:
+    """The cells behind some variables of a frame, found by the functions that share them; new ones where none does."""
+    if not names:
+        return {}
+    found: dict[str, types.CellType] = {}
+    values = frame.f_locals
+    code = frame.f_code
+    if free:
+        functions = [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType) and f.__code__ is code]
+    else:
+        inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        functions = [f for c in inner for f in gc.get_referrers(c) if isinstance(f, types.FunctionType)]
+    for function in functions:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+        if all(_holds(cells[n], values, n) for n in names if n in cells):
+            for name in names:
+                if name in cells:
+                    found.setdefault(name, cells[name])
+    for name in names:
+        if name not in found:
+            found[name] = types.CellType(values[name]) if name in values else types.CellType()
+    return found
+
+
+def _holds(cell: types.CellType, values: dict[str, Any], name: str) -> bool:
+    try:
+        return name in values and cell.cell_contents is values[name]
+    except ValueError:
+        return name not in values

@@ -1,0 +1,285 @@
+"""What a turn of a loop begins with, besides its batch: random states, buffers, and the Python state that its body reaches."""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from nanlab.capture.optimizer_state import write
+from nanlab.capture.source import is_user_code
+
+MOST_ITEMS = 64  # of a container that is kept; a longer one is a log
+MOST_OBJECTS = 2000  # that are walked through from the names of a loop's body
+MOST_KEPT = 200  # objects and containers of which a copy is taken each turn
+DEPTH = 6
+LOOK_EVERY = 256  # turns between two looks at whether the body draws from Python's or NumPy's generator
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, range)
+_CONTAINERS = (list, dict, set, deque)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+Tensor = torch.Tensor
+
+
+class RandomStates:
+    """The states of the random generators: torch's own, those that the body names, Python's and NumPy's where it draws from them."""
+
+    def __init__(self, generators: Iterable[Any], devices: Iterable[torch.device]) -> None:
+        self.generators = list(generators)
+        self.devices = [d for d in devices if d.type == "cuda"]
+        self.turns = 0
+        self.host_is_used = False
+
+    def take(self) -> tuple[Any, ...]:
+        """The states as they are now; those of Python and NumPy only where the body uses them, and now and then to see whether it does."""
+        turn, self.turns = self.turns, self.turns + 1
+        look = self.host_is_used or turn < 2 or turn % LOOK_EVERY == 0
+        own = [_state_of(g) for g in self.generators] if self.generators else ()
+        cuda = [torch.cuda.get_rng_state(d) for d in self.devices] if self.devices else ()
+        return torch.get_rng_state(), cuda, own, _host_state() if look else None
+
+    def put(self, taken: tuple[Any, ...]) -> None:
+        """Put the states back."""
+        cpu, cuda, own, host = taken
+        torch.set_rng_state(cpu)
+        for device, state in zip(self.devices, cuda, strict=True):
+            torch.cuda.set_rng_state(state, device)
+        for generator, state in zip(self.generators, own, strict=True):
+            _put_state(generator, state)
+        if host is not None:
+            _put_host_state(host)
+
+    def look(self, taken: tuple[Any, ...]) -> None:
+        """Notice whether the body has drawn from Python's or NumPy's generator since ``take``."""
+        if taken[3] is not None and not self.host_is_used:
+            self.host_is_used = not _same_host_state(taken[3], _host_state())
+
+
+def _host_state() -> tuple[Any, Any]:
+    numpy = sys.modules.get("numpy.random")
+    return random.getstate(), numpy.get_state() if numpy is not None else None
+
+
+def _same_host_state(a: tuple[Any, Any], b: tuple[Any, Any]) -> bool:
+    if a[0] != b[0] or (a[1] is None) != (b[1] is None):
+        return False
+    return a[1] is None or (a[1][2] == b[1][2] and bool((a[1][1] == b[1][1]).all()))
+
+
+def _put_host_state(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    if state[1] is not None:
+        sys.modules["numpy.random"].set_state(state[1])
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+
+
+def _put_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.bit_generator.state = state
+
+
+class Tensors:
+    """Copies of the tensors that a program writes to and that no optimizer owns: buffers, averages, banks of examples.
+
+    A buffer is copied from the start; another tensor once it was seen to change.
+    """
+
+    def __init__(self, buffers: Iterable[Tensor], others: Iterable[Tensor]) -> None:
+        self.kept = list(buffers)
+        self.copies = [b.detach().clone() for b in self.kept]
+        self.versions = [b._version for b in self.kept]
+        self.others = [(t, t._version) for t in others]
+        self.turns = 0
+
+    def take(self) -> None:
+        """Bring the copies up to date."""
+        self.turns += 1
+        if self.others and (self.turns < 4 or self.turns % LOOK_EVERY == 0):
+            self._look()
+        for i, tensor in enumerate(self.kept):
+            if tensor._version != self.versions[i]:
+                write(self.copies[i], tensor)
+                self.versions[i] = tensor._version
+
+    def _look(self) -> None:
+        for entry in [e for e in self.others if e[0]._version != e[1]]:
+            self.others.remove(entry)
+            self.kept.append(entry[0])
+            self.copies.append(entry[0].detach().clone())
+            self.versions.append(entry[0]._version)
+
+    def put(self) -> list[Tensor]:
+        """Write the copies back; what was there instead."""
+        before = [t.detach().clone() for t in self.kept]
+        self.put_back(self.copies)
+        return before
+
+    def put_back(self, values: list[Tensor]) -> None:
+        """Write these values."""
+        for i, (tensor, value) in enumerate(zip(self.kept, values, strict=True)):
+            write(tensor, value)
+            self.versions[i] = -1
+
+
+class PythonState:
+    """Attributes of objects, short containers, and variables of closures."""
+
+    def __init__(self, holders: Iterable[Any], cells: Iterable[types.CellType]) -> None:
+        self.holders = list(holders)
+        self.cells = list(cells)
+
+    def take(self) -> tuple[list[Any], list[Any]]:
+        """Shallow copies as of now; None for a container that has grown long."""
+        held = [h.copy() if len(h) <= MOST_ITEMS else None for h in self.holders]
+        return held, [_content(c) for c in self.cells]
+
+    def put(self, taken: tuple[list[Any], list[Any]]) -> None:
+        """Put the contents back."""
+        for holder, content in zip(self.holders, taken[0], strict=True):
+            if content is None:
+                continue
+            if isinstance(holder, list):
+                holder[:] = content
+            elif holder != content if isinstance(holder, set) else True:
+                holder.clear()
+                (holder.extend if isinstance(holder, deque) else holder.update)(content)
+        for cell, content in zip(self.cells, taken[1], strict=True):
+            _fill(cell, content)
+
+
+_EMPTY = object()
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def _fill(cell: types.CellType, content: Any) -> None:
+    if content is not _EMPTY:
+        cell.cell_contents = content
+    elif _content(cell) is not _EMPTY:
+        del cell.cell_contents
+
+
+class Reached:
+    """All of it: what can be reached from some values, and its state at the head of a turn."""
+
+    def __init__(self, values: Iterable[Any], optimized: Iterable[Tensor] = ()) -> None:
+        self.modules: list[nn.Module] = []
+        self.generators: list[Any] = []
+        self.holders: list[Any] = []
+        self.cells: list[types.CellType] = []
+        self.loose: list[Tensor] = []
+        self.global_names: set[str] = set()
+        self._seen: dict[int, Any] = {}
+        for value in values:
+            self._walk(value, 0)
+        known = {id(t) for t in optimized}
+        buffers = {id(b): b for m in self.modules for b in m.buffers()}
+        parameters = {id(p): p for m in self.modules for p in m.parameters()}
+        plain = [t for t in buffers.values() if _is_plain(t)]
+        others = [t for t in [*parameters.values(), *self.loose] if _is_plain(t) and id(t) not in known | set(buffers)]
+        devices = {t.device for t in [*parameters.values(), *buffers.values()]}
+        self.parameters = list(parameters.values())
+        self.random = RandomStates(self.generators, devices)
+        self.tensors = Tensors(plain, others)
+        self.python = PythonState(self.holders[:MOST_KEPT], self.cells[:MOST_KEPT])
+        self._seen.clear()
+        self.loose.clear()
+
+    def _walk(self, value: Any, depth: int) -> None:
+        if isinstance(value, _PLAIN) or depth > DEPTH or len(self._seen) > MOST_OBJECTS or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        for part in self._parts(value):
+            self._walk(part, depth + 1)
+
+    def _parts(self, value: Any) -> Iterable[Any]:
+        """What is to be walked through next; the value itself is put where it belongs."""
+        numpy = sys.modules.get("numpy.random")
+        if isinstance(value, Tensor):
+            self.loose.append(value)
+        elif isinstance(value, (torch.Generator, random.Random)) or (numpy and isinstance(value, numpy.Generator)):
+            self.generators.append(value)
+        elif isinstance(value, nn.Module):
+            return self._module(value)
+        elif isinstance(value, types.MethodType):
+            return value.__self__, value.__func__
+        elif isinstance(value, types.FunctionType):
+            return self._function(value)
+        elif isinstance(value, functools.partial):
+            return value.func, value.args, value.keywords
+        elif isinstance(value, tuple):
+            return value[:MOST_ITEMS]
+        elif isinstance(value, _CONTAINERS):
+            self.holders.append(value)
+            items = value.values() if isinstance(value, dict) else value
+            return list(items) if len(value) <= MOST_ITEMS else ()
+        elif _is_object(value):
+            self.holders.append(vars(value))
+            return list(vars(value).values())
+        return ()
+
+    def _module(self, module: nn.Module) -> Iterable[Any]:
+        self.modules.append(module)
+        found = []
+        for each in module.modules():
+            self._seen[id(each)] = each
+            if not type(each).__module__.startswith("torch."):
+                self.holders += [vars(each), *([each._buffers] if each._buffers else ())]
+                found += [v for k, v in vars(each).items() if k not in _OF_EVERY_MODULE]
+        return found
+
+    def _function(self, function: types.FunctionType) -> Iterable[Any]:
+        if not is_user_code(function.__code__, function.__globals__):
+            return ()
+        cells = [c for c in function.__closure__ or () if id(c) not in self._seen]
+        self._seen.update((id(c), c) for c in cells)
+        self.cells += cells
+        names = all_names(function.__code__)
+        self.global_names |= names
+        inside = [_content(c) for c in cells]
+        return [*inside, *(function.__globals__[n] for n in names if n in function.__globals__)]
+
+    def take(self) -> tuple[Any, ...]:
+        """The state at the head of the first turn of a step; its random states are taken at every turn."""
+        self.tensors.take()
+        return self.python.take()
+
+
+def all_names(code: types.CodeType) -> set[str]:
+    """Globals and attributes that a function names, those of functions inside of it too."""
+    inner = (all_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided and not tensor.is_meta
+
+
+def _is_object(value: Any) -> bool:
+    """Whether an object's attributes may be put back: it is no part of torch, no thread, no iterator."""
+    kind = type(value)
+    if not isinstance(getattr(value, "__dict__", None), dict) or kind.__module__.split(".")[0] in ("torch", "nanlab"):
+        return kind.__module__ == "torch.optim.lr_scheduler"
+    return not isinstance(value, (threading.Thread, torch.optim.Optimizer)) and not hasattr(kind, "__next__")

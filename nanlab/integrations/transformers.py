@@ -1,0 +1,109 @@
+"""A callback of transformers: ``Trainer(..., callbacks=[NanlabCallback()])``."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from nanlab.errors import UsageError
+from nanlab.guards.engine import Turn
+from nanlab.integrations._training import Mode, Training
+from nanlab.trace import Trace
+
+
+class NanlabCallback(TrainerCallback):
+    """Stops the training before a bad gradient reaches the weights, and says where it was born.
+
+    mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every operation).
+    save: a folder for nanlab.txt, nanlab.html and nanlab.nanlab.
+    `trace` is that of the fault, None as long as there is none.
+    """
+
+    def __init__(self, mode: Mode = "guard", save: str | Path | None = None) -> None:
+        self._training = Training(mode, save, self._repeat, self._ended)
+        self._trainer: Any = None
+        self._control: Any = None
+        self._step: Any = None  # the trainer's own training_step
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace of the fault."""
+        return self._training.trace
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Make sure that everything is taken back where the training raises, of which no event tells."""
+        trainer = _trainer(self)
+        train = trainer.train
+
+        def trained(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return train(*args, **kwargs)
+            finally:
+                self.close()
+
+        trainer.train = trained
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin; the trainer's ``training_step`` is put into a call of ours, for no event comes with its batch."""
+        self.close()
+        self._trainer, self._control = _trainer(self), control
+        self._training.start(kwargs["model"])
+        self._step = self._trainer.training_step
+        self._trainer.training_step = self._stepped
+
+    def _stepped(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self._training.begin((model, copy.copy(inputs), args, kwargs))
+        try:
+            result = self._step(model, inputs, *args, **kwargs)
+        except BaseException:
+            self.close()
+            raise
+        accelerator = self._trainer.accelerator
+        if accelerator.sync_gradients and getattr(accelerator, "scaler", None) is None:
+            self._training.look(self._trainer.optimizer)  # here, for clipping spreads one bad gradient to all
+        return result
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the training after a fault; nothing of it is saved or evaluated."""
+        if self._training.is_stopped:
+            control.should_training_stop = True
+            control.should_save = control.should_evaluate = False
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave the optimizer nothing to step with after a fault."""
+        if self._training.is_stopped:
+            self._training.look(kwargs["optimizer"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End."""
+        self.close()
+
+    def close(self) -> None:
+        """Take everything back."""
+        self._training.stop()
+        if self._step is not None:
+            vars(self._trainer).pop("training_step", None)
+            self._step = None
+
+    def _ended(self) -> None:
+        self._control.should_training_stop = True
+
+    def _repeat(self, turn: Turn) -> None:
+        model, inputs, args, kwargs = turn.item
+        self._step(model, copy.copy(inputs), *args, **kwargs)
+
+
+def _trainer(callback: NanlabCallback) -> Any:
+    """The trainer that runs; an event of it is being handled."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        handler = getattr(owner, "callback_handler", None)
+        if handler is not None and hasattr(owner, "training_step") and callback in handler.callbacks:
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    raise UsageError("NanlabCallback works with transformers.Trainer and what derives from it")

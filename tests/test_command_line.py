@@ -1,0 +1,97 @@
+"""``python -m nanlab run`` and ``show``: a script, unchanged, under a watch or a guard."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nanlab.__main__ import main
+from nanlab.analysis import fixes
+
+ENGINE = """
+def train_step(model, opt, x, i):
+    opt.zero_grad()
+    out = model(x)
+    if i == 12:
+        out = out * 0
+    loss = out.pow(2).sum(1).sqrt().mean()
+    loss.backward()
+    opt.step()
+"""
+TRAIN = """
+import sys
+import torch
+from torch import nn
+from training_engine import train_step
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    opt = torch.optim.Adam(model.parameters())
+    for i in range(int(sys.argv[1])):
+        train_step(model, opt, torch.randn(16, 8), i)
+    print("done", *sys.argv[1:])
+    sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(fixes, "SECONDS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "training_engine", raising=False)
+    (tmp_path / "training_engine.py").write_text(ENGINE)
+    (tmp_path / "training_script.py").write_text(TRAIN)
+    return tmp_path
+
+
+@pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
+@pytest.mark.parametrize("program", [["training_script.py"], ["-m", "training_script"]], ids=["script", "module"])
+def test_a_fault_ends_with_status_3_one_line_on_stderr_and_files(
+    project: Path, capsys: pytest.CaptureFixture[str], guard: list[str], program: list[str]
+) -> None:
+    assert main(["run", *guard, "--save", "out", *program, "30"]) == 3
+    told = capsys.readouterr()
+    assert "done" not in told.out
+    (line,) = told.err.splitlines()
+    assert line.startswith("nanlab: the derivative of sqrt") and "training_engine.py:7" in line and "step 12" in line
+    assert {p.suffix for p in (project / "out").iterdir()} >= {".txt", ".html"}
+
+
+@pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
+def test_a_healthy_script_ends_with_its_own_status_and_output(
+    project: Path, capsys: pytest.CaptureFixture[str], guard: list[str]
+) -> None:
+    before = sys.argv, sys.path[:], sys.modules["__main__"]
+    with pytest.raises(SystemExit) as left:
+        main(["run", *guard, "training_script.py", "5", "7", "--guard"])
+    assert left.value.code == 7
+    assert capsys.readouterr() == ("done 5 7 --guard\n", "")
+    assert before == (sys.argv, sys.path[:], sys.modules["__main__"])
+
+
+def test_an_exception_of_the_script_is_shown_as_python_shows_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "raises.py").write_text("def f():\n    raise ValueError('mine')\nf()\n")
+    assert main(["run", "--guard", "raises.py"]) == 1
+    told = capsys.readouterr().err
+    assert told.endswith("ValueError: mine\n") and "raises.py" in told and "nanlab" not in told
+
+
+def test_a_file_that_is_not_there_is_one_line(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "nothing.py"]) == 2
+    assert capsys.readouterr().err.startswith("nanlab: cannot read nothing.py")
+    assert main(["run", "-m", "no.such_module"]) == 2
+
+
+def test_stdin_is_a_program_too(project: Path) -> None:
+    command = [sys.executable, "-m", "nanlab", "run", "--guard", "-", "30"]
+    source = TRAIN.replace("sys.argv[2]", "sys.argv[2]")
+    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3
+    assert "training_engine.py:7" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

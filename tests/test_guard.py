@@ -1,0 +1,563 @@
+"""A guarded loop stops before a bad gradient reaches the weights, and its replay is the step that failed, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.analysis import fixes
+from nanlab.capture import FaultFound
+
+LAST = 25  # number of the turn in which the fault is made
+HOOKS = sys.modules["torch.optim.optimizer"]
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def batches(count: int = 40) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(16, 8, generator=generator) for _ in range(count)]
+
+
+def length(out: torch.Tensor, fails: bool) -> torch.Tensor:
+    """A loss whose gradient is infinite where a row is zero."""
+    rows = out * 0 if fails else out
+    return rows.pow(2).sum(1).sqrt().mean()  # FAULT
+
+
+FAULT = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith("# FAULT"))
+
+
+@pytest.fixture(autouse=True)
+def no_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is tried: the tests of fixes do that."""
+    monkeypatch.setattr(fixes, "SECONDS", 0.0)
+
+
+class Setup:
+    """The model and optimizer of one run, and the weights with which the last step began."""
+
+    def __init__(self, model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+        self.model, self.optimizers = model, optimizers
+        self.before: list[torch.Tensor] = []
+
+    def step_begins(self) -> None:
+        self.before = [p.detach().clone() for p in self.model.parameters()]
+
+
+def run(program: Callable[[], Any]) -> nanlab.Trace:
+    """The trace of the replay."""
+    nanlab.last = None
+    with pytest.raises(FaultFound):
+        program()
+    assert nanlab.last is not None
+    return nanlab.last
+
+
+def an_ordinary_loop(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        check.step_begins()
+        opt.zero_grad()
+        length(model(x), i == LAST).backward()
+        opt.step()
+
+
+def a_loop_at_whose_end_gradients_are_cleared(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    i = 0
+    for x in nanlab.guard(batches(), model, opt):
+        check.step_begins()
+        length(model(x), i == LAST).backward()
+        opt.step()
+        opt.zero_grad(set_to_none=False)
+        i += 1
+
+
+def recurrent_state(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    h = torch.zeros(4)
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        check.step_begins()
+        opt.zero_grad()
+        out = model(x) + 0.1 * h
+        h = out.mean(0).detach()
+        length(out, i == LAST).backward()
+        opt.step()
+
+
+def augmentation_by_numpy_and_python(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    log = []
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        check.step_begins()
+        noise = torch.from_numpy(np.random.randn(16, 8)).float()  # noqa: NPY002  # as many programs do
+        opt.zero_grad()
+        loss = length(model(x + random.random() * noise), i == LAST)
+        loss.backward()
+        opt.step()
+        log.append(loss.item())
+
+
+def generators_of_its_own(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    drawn, noisy = torch.Generator().manual_seed(3), np.random.default_rng(4)
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        check.step_begins()
+        opt.zero_grad()
+        out = model(x + torch.randn(16, 8, generator=drawn)) + float(noisy.normal())
+        length(out, i == LAST).backward()
+        opt.step()
+
+
+def a_method_that_keeps_state(check: Setup) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.seen, self.average = 0, torch.zeros(4)
+
+        def train_step(self, x: torch.Tensor) -> None:
+            check.optimizers[0].zero_grad()
+            out = check.model(x) + self.average
+            self.average = 0.9 * self.average + 0.1 * out.mean(0).detach()
+            self.seen += 1
+            length(out, self.seen == LAST + 1).backward()
+            check.optimizers[0].step()
+
+    trainer = Trainer()
+    for x in nanlab.guard(batches(), check.model, check.optimizers[0]):
+        check.step_begins()
+        trainer.train_step(x)
+
+
+def a_momentum_encoder_and_a_bank(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    key, bank = net(), torch.zeros(32, 4)
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        check.step_begins()
+        with torch.no_grad():
+            for slow, fast in zip(key.parameters(), model.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+            bank[i * 16 % 32 : i * 16 % 32 + 16] = key(x)
+        opt.zero_grad()
+        out = model(x)
+        (length(out, i == LAST) + (out @ bank.T).square().mean()).backward()
+        opt.step()
+
+
+def a_loop_that_filters_and_goes_on(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    for i, x in enumerate(nanlab.guard(batches(50), model, opt)):
+        if i % 5 == 4:
+            continue
+        check.step_begins()
+        opt.zero_grad()
+        length(model(x), i == 31).backward()
+        opt.step()
+
+
+def two_epochs(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    loader = nanlab.guard(batches(20), model, opt)
+    for epoch in range(3):
+        for i, x in enumerate(loader):
+            check.step_begins()
+            opt.zero_grad()
+            length(model(x), epoch == 1 and i == LAST - 20).backward()
+            opt.step()
+
+
+ONE_A_TURN = [
+    an_ordinary_loop,
+    a_loop_at_whose_end_gradients_are_cleared,
+    recurrent_state,
+    augmentation_by_numpy_and_python,
+    generators_of_its_own,
+    a_method_that_keeps_state,
+    a_momentum_encoder_and_a_bank,
+    a_loop_that_filters_and_goes_on,
+    two_epochs,
+]
+
+
+@pytest.mark.parametrize("loop", ONE_A_TURN, ids=lambda f: f.__name__)
+def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(loop: Callable[[Setup], None]) -> None:
+    model = net()
+    check = Setup(model, torch.optim.Adam(model.parameters()))
+    torch.manual_seed(2)
+    trace = run(lambda: loop(check))
+    assert trace.guarded == nanlab.trace.guarded.Guarded(LAST, True)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.line, trace.culprit.step) == ("sqrt-at-zero", FAULT, LAST)
+    assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    assert not HOOKS._global_optimizer_pre_hooks and not HOOKS._global_optimizer_post_hooks
+
+
+def test_accumulated_gradients_are_replayed_from_the_first_of_their_batches() -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            (length(model(x), i == 25) / 4).backward()
+            if i % 4 == 3:
+                opt.step()
+                opt.zero_grad()
+
+    trace = run(loop)
+    assert trace.guarded is not None and trace.guarded.identical
+    assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, 25 // 4)
+    assert len(trace.steps) == 1  # with four backward passes, the bad one the second
+    assert len({*trace.backward["backward_pass"]}) == 4
+
+
+@pytest.mark.parametrize("critics", [1, 3])
+def test_optimizers_that_stepped_before_in_the_turn_step_again_from_where_they_were(critics: int) -> None:
+    generator, critic = net(), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    both = nn.ModuleList([generator, critic])
+    first = torch.optim.Adam(critic.parameters())
+    second = torch.optim.Adam(generator.parameters())
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), both, (second, first))):
+            for _ in range(critics):
+                first.zero_grad()
+                critic(generator(x).detach()).square().mean().backward()
+                first.step()
+            second.zero_grad()
+            out = generator(x)
+            (length(out, i == LAST) + critic(out).mean()).backward()
+            second.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, LAST)
+    assert all(bool(p.isfinite().all()) for p in both.parameters())
+
+
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("inside", [True, False], ids=["closure made in the loop", "closure made before the loop"])
+def test_a_closure_that_fails_leaves_lbfgs_where_its_step_began(call: int, inside: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    check = Setup(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4))
+    opt, calls, x, i = check.optimizers[0], 0, torch.empty(0), 0
+
+    def made_before() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        opt.zero_grad()
+        loss = length(model(x), i == LAST and calls == call)
+        loss.backward()
+        return loss
+
+    def loop() -> None:
+        nonlocal calls, x, i
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):  # noqa: B007
+            calls = 0
+            check.step_begins()
+
+            def made_in_the_loop() -> torch.Tensor:
+                return made_before()
+
+            opt.step(made_in_the_loop if inside else made_before)
+
+    trace = run(loop)
+    assert calls == call
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.culprit is not None and trace.culprit.line == FAULT
+    assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_watch_that_stops_in_a_closure_leaves_lbfgs_where_its_step_began(call: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    opt = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+    before, calls = [], 0
+    with nanlab.watch(model) as trace:
+        for i, x in enumerate(batches(6)):
+            before, calls = [p.detach().clone() for p in model.parameters()], 0
+
+            def closure(i: int = i, x: torch.Tensor = x) -> torch.Tensor:
+                nonlocal calls
+                calls += 1
+                opt.zero_grad()
+                loss = length(model(x), i == 4 and calls == call)
+                loss.backward()
+                return loss
+
+            opt.step(closure)
+    assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, 4)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def scaled(fails: Callable[[int], bool], turns: int = 40) -> nn.Module:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for i, x in enumerate(nanlab.guard(batches(turns), model, opt)):
+        opt.zero_grad()
+        scaler.scale(length(model(x), fails(i))).backward()
+        scaler.step(opt)
+        scaler.update()
+    return model
+
+
+def test_steps_that_a_loss_scaler_skips_are_no_fault() -> None:
+    scaled(lambda i: i % 7 == 3)
+
+
+def test_a_loss_scale_that_collapses_is_a_fault_of_the_first_step_it_skipped() -> None:
+    trace = run(lambda: scaled(lambda i: i >= LAST))
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, LAST)
+
+
+def test_a_bad_loss_with_finite_gradients_stops_the_run() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            opt.zero_grad()
+            penalty = torch.zeros(()).log() if i == LAST else torch.zeros(())
+            (model(x).square().mean() + penalty).backward()
+            opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.culprit is not None and trace.culprit.op == "log"
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_with_a_snapshot_a_fault_inside_the_optimizer_is_replayed_and_its_weights_are_kept(every: int) -> None:
+    model = net()
+    check = Setup(model, torch.optim.SGD(model.parameters(), 0.1))
+    opt = check.optimizers[0]
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt, snapshot=every)):
+            check.step_begins()
+            if i == LAST:
+                opt.param_groups[0]["lr"] = float("inf")
+            opt.zero_grad()
+            model(x).square().mean().backward()
+            opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.culprit is not None and (trace.culprit.cause, trace.culprit.step) == ("learning-rate", LAST)
+    assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
+
+
+def test_a_body_that_takes_from_an_iterator_cannot_be_replayed_and_says_so() -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+    stream = (x * (i != LAST) for i, x in enumerate(batches()))
+
+    def loop() -> None:
+        for _ in nanlab.guard(range(40), model, opt):
+            opt.zero_grad()
+            length(next(stream) @ model[0].weight.T, False).backward()
+            opt.step()
+
+    trace = run(loop)
+    guarded = trace.guarded
+    assert guarded is not None and (guarded.step, guarded.identical) == (LAST, False)
+    assert "`next(stream)`" in guarded.reason
+    told = repr(trace.report())
+    assert "could not be replayed" in told and "--detail fault" in told and "No harmful" not in told
+    assert ">healthy<" not in trace.report()._repr_html_()
+
+
+def test_a_generator_around_the_loop_says_that_its_body_yields() -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+
+    def losses() -> Iterator[float]:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            opt.zero_grad()
+            loss = length(model(x), i == LAST)
+            loss.backward()
+            opt.step()
+            yield loss.item()
+
+    trace = run(lambda: list(losses()))
+    assert trace.guarded is not None and not trace.guarded.identical
+    assert "yields" in trace.guarded.reason
+
+
+def test_what_the_replay_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            print("turn", i)
+            opt.zero_grad()
+            length(model(x), i == LAST).backward()
+            opt.step()
+
+    run(loop)
+    assert capsys.readouterr().out.splitlines() == [f"turn {i}" for i in range(LAST + 1)]
+
+
+def trained(loader: Any, model: nn.Module, opt: torch.optim.Optimizer) -> None:
+    for x in loader:
+        opt.zero_grad()
+        model(x).square().mean().backward()
+        opt.step()
+
+
+def test_a_guarded_run_has_the_bits_of_a_bare_one() -> None:
+    results = []
+    for guarded in (False, True):
+        model = net()
+        opt = torch.optim.Adam(model.parameters())
+        trained(nanlab.guard(batches(), model, opt) if guarded else batches(), model, opt)
+        results.append([*model.state_dict().values(), torch.rand(3)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_a_run_that_is_interrupted_anywhere_leaves_hooks_and_names_as_they_were(at: int) -> None:
+    def interrupt(place: int) -> None:
+        if place == at:
+            raise Interrupted
+
+    def loader() -> Iterator[torch.Tensor]:
+        for i, x in enumerate(batches(5)):
+            if i == 3:
+                interrupt(0)
+            yield x
+
+    class Late(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            interrupt(4)
+            return super().step(closure)
+
+    model = net()
+    opt = Late(model.parameters(), 0.1)
+    before = (torch.autograd.backward, torch.amp.GradScaler.scale, torch.amp.GradScaler.step)
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(loader(), model, opt)):
+            interrupt(1)
+            opt.zero_grad()
+            loss = length(model(x), i == 4)
+            interrupt(2)
+            loss.backward()
+            interrupt(3)
+            opt.step()
+
+    with pytest.raises((Interrupted, FaultFound)):
+        loop()
+    assert before == (torch.autograd.backward, torch.amp.GradScaler.scale, torch.amp.GradScaler.step)
+    assert not HOOKS._global_optimizer_pre_hooks and not HOOKS._global_optimizer_post_hooks
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_an_interrupt_in_the_replay_leaves_the_state_in_which_the_run_was_stopped() -> None:
+    model = net()
+    check = Setup(model, torch.optim.Adam(model.parameters()))
+    opt, turns = check.optimizers[0], itertools.count()
+    buffers: list[torch.Tensor] = []
+
+    def loop() -> None:
+        nonlocal buffers
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            if next(turns) > LAST:
+                raise KeyboardInterrupt  # the second time round
+            check.step_begins()
+            opt.zero_grad()
+            loss = length(model(x), i == LAST)
+            buffers = [b.clone() for b in model.buffers()]
+            loss.backward()
+            opt.step()
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(buffers, model.buffers(), strict=True))
+    assert not HOOKS._global_optimizer_pre_hooks
+
+
+def test_nothing_that_a_healthy_turn_made_is_kept() -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+    old: list[weakref.ref[torch.Tensor]] = []
+    for x in nanlab.guard((torch.randn(16, 8) for _ in range(12)), model, opt):
+        opt.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        opt.step()
+        old.append(weakref.ref(x))
+        assert sum(r() is not None for r in old) <= 2
+
+
+def test_a_guard_stands_for_its_loader() -> None:
+    loader = torch.utils.data.DataLoader(batches(10), batch_size=2)
+    guarded = nanlab.guard(loader, net())
+    assert len(guarded) == 5 and guarded.batch_size == 2 and isinstance(guarded.dataset, list)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nanlab.guard(batches(), "model"),  # type: ignore[arg-type]
+        lambda: nanlab.guard(3),  # type: ignore[arg-type]
+        lambda: nanlab.guard(batches(), net(), [3]),  # type: ignore[list-item]
+        lambda: nanlab.guard(batches(), net(), snapshot=0),
+    ],
+)
+def test_a_wrong_argument_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(nanlab.NanlabError):
+        make()
+
+
+def test_files_are_written_where_they_are_asked_for(tmp_path: Any) -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt, save=tmp_path / "out")):
+            opt.zero_grad()
+            length(model(x), i == LAST).backward()
+            opt.step()
+
+    run(loop)
+    assert "infinite" in (tmp_path / "out" / "nanlab.txt").read_text()
+    assert "<html" in (tmp_path / "out" / "nanlab.html").read_text()
+
+
+def test_state_is_reached_through_functions_closures_and_containers() -> None:
+    from nanlab.guards.state import Reached
+
+    drawn, bank = torch.Generator(), {"h": torch.zeros(2)}
+
+    def inner() -> Any:
+        return drawn, bank
+
+    reached = Reached([types.SimpleNamespace(call=inner)])
+    assert reached.generators == [drawn]
+    assert any(holder is bank for holder in reached.holders)
