@@ -19,11 +19,11 @@ RANGES = 8  # of sample numbers that are shown
 EDGES = {"error": "rgba(217,69,61,0.9)", "warning": "rgba(217,138,31,0.9)", "note": "rgba(92,107,192,0.9)"}
 
 
-def card(finding: Finding, trace: Trace | None = None) -> str:
-    """Headline with place, three lines of code, the best fix, the samples."""
+def card(finding: Finding, trace: Trace | None = None, which: int = -1) -> str:
+    """Headline with place, three lines of code, the best fix, the samples; which: its number in ``trace.findings``."""
     fix = best_fix(finding)
     parts = [headline(finding), facts(finding), code(finding, trace)]
-    parts += [fix_block(fix, finding.fixes.index(fix)) if fix else "", samples(finding, trace)]
+    parts += [fix_block(fix, finding.fixes.index(fix), which) if fix else "", samples(finding, trace)]
     edge = EDGES.get(finding.severity, EDGES["note"])
     style = f"border-left:4px solid {edge};padding-left:10px"
     return f'<div class="nl-card nl-{finding.severity}" style="{style}">{"".join(parts)}</div>'
@@ -93,11 +93,11 @@ def best_fix(finding: Finding) -> Fix | None:
     return min(finding.fixes, key=lambda fix: ORDER.index(fix.verdict), default=None)
 
 
-def fix_block(fix: Fix, number: int) -> str:
+def fix_block(fix: Fix, number: int, which: int = -1) -> str:
     """A fix: its verdict in a word and why, what it does, and what to write."""
     why = f' <span class="nl-dim">({escape(fix.why)})</span>' if fix.why and fix.why not in fix.title else ""
     return (
-        f'<div class="nl-fix" data-fix="{number}"><div class="nl-fix-head">{verdict(fix)} '
+        f'<div class="nl-fix" data-finding="{which}" data-fix="{number}"><div class="nl-fix-head">{verdict(fix)} '
         f'<span class="nl-fix-title">{sentence(fix.title)}{why}</span></div>'
         f'<pre class="nl-code nl-written" tabindex="0">{escape(written(fix))}</pre></div>'
     )

@@ -136,7 +136,7 @@ def chart(
 def image(parts: str, told: str, width: int, height: int) -> str:
     """Drawn elements as an ``<img>``, which survives a sanitiser."""
     svg = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' font-family='system-ui,sans-serif' "
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' font-family='system-ui,sans-serif' "
         f"font-size='10'>{parts}</svg>"
     ).replace('"', "'")
     return (

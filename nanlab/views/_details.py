@@ -181,11 +181,11 @@ def run_up_chart(trace: Trace, made: RunUp) -> str:
     return chart(lines, told, log=True, levels=levels, x_label="training step", size=(440, 120))
 
 
-def other_fixes(finding: Finding) -> str:
+def other_fixes(finding: Finding, which: int = -1) -> str:
     """All fixes but the best, which stands on the card."""
     best = _card.best_fix(finding)
     rest = [(i, fix) for i, fix in enumerate(finding.fixes) if fix is not best]
-    blocks = "".join(_card.fix_block(fix, i) + _numbers(fix) for i, fix in rest)
+    blocks = "".join(_card.fix_block(fix, i, which) + _numbers(fix) for i, fix in rest)
     return section("Other fixes", blocks)
 
 
@@ -200,8 +200,8 @@ def _numbers(fix: Any) -> str:
 
 def other_findings(trace: Trace, shown: Finding | None) -> str:
     """The findings besides that of the card, each in a fold."""
-    rest = [each for each in trace.findings if each is not shown]
-    folds = [fold(_summary(each), _card.card(each, trace) + why(each) + evidence(each)) for each in rest[:OTHERS]]
+    rest = [(i, each) for i, each in enumerate(trace.findings) if each is not shown]
+    folds = [fold(_summary(each), _card.card(each, trace, i) + why(each) + evidence(each)) for i, each in rest[:OTHERS]]
     more = f"<div>{plural(len(rest) - OTHERS, 'further finding')} in <code>trace.findings</code></div>"
     return section(
         plural(len(rest), "other finding" if shown else "finding"),

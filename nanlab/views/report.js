@@ -26,7 +26,23 @@ function render({ model, el }) {
   }
   for (const fix of root.querySelectorAll(".nl-fix")) {
     const button = h("button", { type: "button", onclick: () => copy(button, fix.querySelector(".nl-written").textContent) }, "Copy fix");
-    fix.querySelector(".nl-fix-head").append(button);
+    const attempt = h("button", { type: "button", onclick: () => tryIt(fix, attempt) }, "Try it");
+    fix.querySelector(".nl-fix-head").append(button, Number(fix.dataset.finding) >= 0 ? attempt : "");
+    fix.append(h("div", { class: "nl-tried", role: "status" }));
+  }
+  function tryIt(fix, attempt) {
+    attempt.disabled = true;
+    fix.querySelector(".nl-tried").textContent = "Running the step again …";
+    set("asked", [Number(fix.dataset.finding), Number(fix.dataset.fix), get("asked")[2] + 1]);
+  }
+  function showTried() {
+    const { finding, fix, html, cell } = get("tried");
+    for (const block of root.querySelectorAll(`.nl-fix[data-finding="${finding}"][data-fix="${fix}"]`)) {
+      const pane = block.querySelector(".nl-tried");
+      pane.innerHTML = html;  // made by nanlab, every text in it escaped
+      if (cell) pane.append(copier("Copy the edited cell", cell));
+      for (const button of block.querySelectorAll("button")) button.disabled = false;
+    }
   }
   const program = root.querySelector(".nl-program")?.textContent, issue = get("issue");
   const copier = (label, text) => { const button = h("button", { type: "button", onclick: () => copy(button, text) }, label); return button; };
@@ -72,7 +88,7 @@ function render({ model, el }) {
     const pane = root.querySelector(".nl-chosen-line");
     if (pane && get("line")) pane.innerHTML = get("line");  // made by nanlab, every text in it escaped
   };
-  const events = { "change:place": follow, "change:line": describe };
+  const events = { "change:place": follow, "change:line": describe, "change:tried": showTried };
   const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   follow();

@@ -99,13 +99,18 @@ def first_of(trace: Trace) -> Finding | None:
     return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
 
 
+def number_of(trace: Trace, found: Finding) -> int:
+    """Which of ``trace.findings`` it is."""
+    return next(i for i, each in enumerate(trace.findings) if each is found)
+
+
 def top_of(trace: Trace) -> str:
     """The card; of a run without findings one line."""
     found = first_of(trace)
     if found is None:
         return f"{healthy_html(trace)}{_losses.great_section(trace)}"
     calm = "" if trace.culprit is not None else f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
-    return _card.card(found, trace) + calm
+    return _card.card(found, trace, number_of(trace, found)) + calm
 
 
 def healthy_html(trace: Trace) -> str:
@@ -226,7 +231,7 @@ def proof(trace: Trace) -> str:
 def fixes(trace: Trace) -> str:
     """The fixes that are not on the card."""
     found = first_of(trace)
-    return "" if found is None else _details.other_fixes(found)
+    return "" if found is None else _details.other_fixes(found, number_of(trace, found))
 
 
 def losses(trace: Trace) -> str:

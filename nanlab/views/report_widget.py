@@ -9,7 +9,9 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nanlab.views import _details
+from nanlab.views._html import escape
 from nanlab.views._issue import as_issue, reproduction_of
+from nanlab.views._trying import edited, tried
 from nanlab.views._widget import View, script, style
 from nanlab.views.report import first_of
 
@@ -29,6 +31,8 @@ class ReportView(View):
     issue = traitlets.Unicode().tag(sync=True)  # the finding as the text of an issue
     selected = traitlets.Int(-1).tag(sync=True)  # position of the selected row of ``trace.ops``
     place = traitlets.Unicode().tag(sync=True)  # its line, as the page knows it
+    asked = traitlets.List([-1, -1, 0]).tag(sync=True)  # finding and fix to try, and how often the page has asked
+    tried = traitlets.Dict().tag(sync=True)  # of the last one: finding, fix, html, cell (its text with the edits)
     line = traitlets.Unicode().tag(sync=True)  # the operations of that line, as HTML
 
     def __init__(self, report: Report) -> None:
@@ -36,7 +40,21 @@ class ReportView(View):
         self._trace = report.trace
         super().__init__(html=report.body(), issue=self._issue(), **self._shown(self._trace.at))
         self.observe(lambda change: self._select(), "selected")
+        self.observe(lambda change: self._try(), "asked")
         self._trace.selection.follow(self._follow)
+
+    def _try(self) -> None:
+        """Run the step again with the fix that the page asked for."""
+        which, fix, _ = self.asked
+        if not 0 <= which < len(self._trace.findings) or not 0 <= fix < len(self._trace.findings[which].fixes):
+            return
+        finding = self._trace.findings[which]
+        try:
+            told = {"html": tried(self._trace, finding, fix), "cell": edited(self._trace, finding, fix)}
+        except Exception as failure:  # ours: the page is told, the kernel goes on
+            text = f"trying it failed ({type(failure).__name__}: {failure})"
+            told = {"html": f'<div class="nl-note">{escape(text)}</div>', "cell": ""}
+        self.tried = {"finding": which, "fix": fix, **told}
 
     def _issue(self) -> str:
         found = first_of(self._trace)

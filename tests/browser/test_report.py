@@ -80,6 +80,20 @@ def test_copy_fix_puts_the_line_to_write_on_the_clipboard(notebook: Callable[...
     assert written in nb.out(1).locator(".nl-card .nl-written").last.inner_text()
 
 
+def test_try_it_runs_the_step_again_with_the_fix(notebook: Callable[..., Any]) -> None:
+    nb = notebook(SETUP, FAULTY)
+    assert nb.run(0)
+    card = run_with_keys(nb, 1)
+    card.get_by_role("button", name="Try it").click()
+    expect(card.locator(".nl-tried")).to_contain_text("gradients not finite")
+    expect(card.locator(".nl-tried")).to_contain_text("none of 4")
+    nb.page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    card.get_by_role("button", name="Copy the edited cell").click()
+    nb.page.wait_for_function("() => window.copied")
+    edited = nb.page.evaluate("window.copied")
+    assert edited.startswith("%%nanwatch model -o trace") and "distance = nanlab.safe.sqrt(square)" in edited
+
+
 def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(notebook: Callable[..., Any]) -> None:
     nb = notebook(WATCHED, "trace.report()", "s = trace.stepper(); s", "u = trace.underflow(); u")
     assert nb.run_all()
