@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -122,12 +123,21 @@ class Exact(Tensor):
 
 
 class AllExact(TorchDispatchMode):
-    """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too."""
+    """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too.
+
+    deadline: of ``time.monotonic()``; an operator that starts later raises NotExact.
+    """
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        super().__init__()
+        self.deadline = deadline
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run one operator."""
+        if time.monotonic() > self.deadline:
+            raise NotExact("the time for exact numbers is over")
         made = func(*args, **(kwargs or {}))
         plain = not any(isinstance(x, Tensor) for x in tree_flatten((args, kwargs))[0])
         if (plain or func is torch.ops.aten.lift_fresh.default) and isinstance(made, Tensor):

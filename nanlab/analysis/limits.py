@@ -24,7 +24,7 @@ from mpmath import mpf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.analysis.exact import AllExact, Exact, digits, lift, rounded
+from nanlab.analysis.exact import AllExact, Exact, NotExact, digits, lift, rounded
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 WITHIN = 0.01  # a fix may differ by that much from the limit
@@ -179,10 +179,6 @@ def _filled(found: list[Limit], more: list[Limit]) -> list[Limit]:
     return [_merged(a, b, a.unknown) for a, b in zip(found, more, strict=True)]
 
 
-class _Late(Exception):
-    """The time for exact arithmetic is over."""
-
-
 @dataclass(frozen=True)
 class _Arithmetic:
     """Numbers to evaluate in, and the distances at which they still resolve differences."""
@@ -194,12 +190,10 @@ class _Arithmetic:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Evaluate in these numbers."""
-        if time.monotonic() > self.deadline:
-            raise _Late
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.manual_seed(0)
             if self.digits:
-                with digits(self.digits), AllExact():
+                with digits(self.digits), AllExact(self.deadline):
                     yield
             else:
                 before = torch.get_default_dtype()
@@ -274,7 +268,12 @@ class _Problem:
         for movable in self.movable:
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
                 break
-            limits = self._approached(arithmetic, movable, limits, trusted)
+            try:
+                limits = self._approached(arithmetic, movable, limits, trusted)
+            except NotExact:  # the time is over: what is finite at the operands is known
+                if not trusted:
+                    raise
+                break
             trusted = True
         return limits
 

@@ -11,6 +11,17 @@ value and in gradient. Elsewhere:
 - Of a derivative that is 0 the sign may differ: torch has -0.0 in places.
 - A NaN that came in stays NaN, in value and gradient: bad data is not hidden. An infinity that came in is finite after.
 
+What a derivative of 0 means, where torch has none:
+
+- It is right, one of several that are, or the finite limit: in ``norm``, ``hypot``, ``cdist`` (a subgradient at 0),
+  ``softmax``, ``log_softmax``, ``logsumexp``, ``logsigmoid``, ``sinc``, ``exprel``, ``removable`` (every derivative is
+  the function's own), ``masked_mean`` (nothing is learned from nothing).
+- It is right for what a mask or a weight of 0 removes, and stops what is to learn, for the true derivative is infinite:
+  ``sqrt``, ``rsqrt``, ``log``, ``log2``, ``log10``, ``log1p``, ``log1mexp``, ``logit``, ``xlogy``, ``entropy``,
+  ``pow``, ``acos``, ``asin``, ``acosh``, ``atanh``, ``reciprocal``, ``std``, ``normalize``. There an epsilon inside,
+  as in ``sqrt(x + 1e-6)``, keeps it finite and its sign.
+- It is wrong in ``div`` where numerator and divisor vanish together and the quotient has a limit: ``removable``.
+
 Each element is judged for itself, or each row where the operator works on rows; of two operands, each for itself, so
 that ``div(x, tiny)`` keeps the derivative in ``x`` where that in ``tiny`` overflows. Where the first derivative stands,
 the second is torch's. A gradient is not finite for two reasons: the derivative is not (it becomes 0), or the gradient
@@ -40,6 +51,7 @@ from nanlab.safe._reductions import masked_mean, std, var
 from nanlab.safe._roots import pow, rsqrt, sqrt
 from nanlab.safe._series import removable
 from nanlab.safe._softmax import log_softmax, logsumexp, softmax
+from nanlab.safe._special import exprel, hypot, log1mexp, logsigmoid, sinc
 
 __all__ = [
     "acos",
@@ -52,12 +64,16 @@ __all__ = [
     "div",
     "entropy",
     "exp",
+    "exprel",
+    "hypot",
     "log",
+    "log1mexp",
     "log1p",
     "log2",
     "log10",
     "log_softmax",
     "logit",
+    "logsigmoid",
     "logsumexp",
     "masked_mean",
     "norm",
@@ -66,6 +82,7 @@ __all__ = [
     "reciprocal",
     "removable",
     "rsqrt",
+    "sinc",
     "softmax",
     "sqrt",
     "std",
