@@ -13,7 +13,7 @@ from nanlab.trace.recording import (
     Source,
 )
 
-Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended"]
+Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended", "rank"]
 # Operators that move values without computing with them.
 MOVES = having("moves", in_place=True)
 _SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
@@ -45,6 +45,8 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
         return "parameter" if _into_parameter(recording, position, came_from) else "intended"
     if row.literal and status == BORN and _wrote_nan(recording, position):
         return "data"
+    if status == BORN and row.arrived:
+        return "rank"
     if status in (BORN, TURNED):
         return "operation"
     return None if any(p in came_from for p in recording.parents(position) if p != position) else "operation"
@@ -53,6 +55,8 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
 def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]) -> Kind:
     if source.kind == "parameter":
         return "parameter"
+    if source.kind == "arrival":
+        return "rank"
     use, turned = _first_computation(recording, source.number, came_from)
     stats = recording.stats(source.number)
     running = source.name.split(".")[-1].startswith("running")

@@ -22,7 +22,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         return "data"
     if origin.kind in ("parameter", "buffer"):
         return "init"
-    row = recording.op(origin.position)
+    arrived = origin.kind == "rank" and origin.position < 0
+    row = recording.op(origin.first_use(recording) if arrived else origin.position)
     if row is None:
         return "forward" if origin.kind == "intended" else "data"
     if origin.kind == "uninitialised":
@@ -33,6 +34,8 @@ def phase_of(recording: Recording, origin: Origin) -> str:
             if row.module or _in_forward(recording, row.place)
             else "data"
         )
+    if origin.kind == "rank":
+        return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
     if origin.position < recording.began:  # while the program was built
         return "data" if recording.owned.isdisjoint(origin.path) else "init"
     if comes_back(recording, origin):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nanlab.capture.plans import Plan
-from nanlab.stats._memory import is_wrapper, local_part
+from nanlab.stats._memory import has_memory, is_wrapper, local_part
 
 Tensor = torch.Tensor
 
@@ -69,7 +69,7 @@ def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str,
             continue
         if isinstance(value, Tensor):
             value = unwrapped(value)
-            if not is_wrapper(value):
+            if not is_wrapper(value) and has_memory(value):
                 found[name.removeprefix("_saved_")] = value
         elif isinstance(value, (int, float, bool, str, complex)) or value is None:
             found[name.removeprefix("_saved_")] = value

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.capture.absorbed_evidence import AbsorbedEvidence
 from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
+from nanlab.capture.collectives import Collectives
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.indices import IndexGuard
 from nanlab.capture.known_stats import known_stat
@@ -28,6 +29,7 @@ from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
 from nanlab.operators import having
+from nanlab.stats._memory import PLAIN, local_part
 from nanlab.trace.failure import ReadOut
 from nanlab.trace.recording import (
     BACKWARD,
@@ -134,7 +136,23 @@ class OpRecorder(TorchDispatchMode):
         self._read_out: dict[
             str, int
         ] = {}  # the row from which a NaN, an "inf" or a "-inf" was last read as a Python number
+        self.collectives = Collectives(self)
+        self.flying = self.collectives.flying  # collectives whose results have not been read
+        self.evidence.latest_collective = lambda: self.collectives.latest
         _active.add(self)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Rows of another call, written while one is running."""
+        before = self._flags, self._grad, self._vague, self._lifting
+        try:
+            yield
+        finally:
+            self._flags, self._grad, self._vague, self._lifting = before
+
+    def reset(self, flags: int = 0) -> None:
+        """Begin a call."""
+        self._flags, self._grad, self._vague, self._lifting = flags, False, False, False
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -158,6 +176,8 @@ class OpRecorder(TorchDispatchMode):
                 self.failed(error)
                 return func(*args, **kwargs)
         if plan.skip or self.off:
+            if plan.collective and not self.off:
+                return self.collectives.call(func, plan, args, kwargs, sys._getframe().f_back)
             value = func(*args, **kwargs)
             if plan.reads_out and not self.off:
                 self._note_read_out(args[0], value, sys._getframe().f_back)
@@ -191,6 +211,8 @@ class OpRecorder(TorchDispatchMode):
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
         """A tensor was read as a Python number: somebody looks at it, and what is computed from that carries no gradient."""
         try:
+            if self.flying:
+                self.collectives.before_read((tensor,))
             self.note_number(tensor, value)
             if self.in_backward or self.in_optimizer:
                 return
@@ -205,6 +227,8 @@ class OpRecorder(TorchDispatchMode):
 
     def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
         """A copy of what an in-place operation overwrites, where it is evidence and small, or a low-precision parameter."""
+        if self.flying:
+            self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
         if self.recording.pending:
             self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
         target = args[0] if args else None
@@ -354,8 +378,12 @@ class OpRecorder(TorchDispatchMode):
         self._lifting = plan.lifts
         strange = 0.0
         if plan.blind:
-            args = args[1:]
-        for value in args if not kwargs else (*args, *(v for k, v in kwargs.items() if k not in plan.writes)):
+            args = args[:1] if plan.fills else args[1:]
+        if kwargs:
+            args = (*args, *(v for k, v in kwargs.items() if k not in plan.writes))
+        if self.flying and not plan.view:
+            self.collectives.before_read(args)
+        for value in args:
             if isinstance(value, Tensor):
                 sources.append(self.source(value))
             elif value.__class__ is list or value.__class__ is tuple:
@@ -445,6 +473,10 @@ class OpRecorder(TorchDispatchMode):
         return number
 
     def _first_sight(self, tensor: Tensor, storage: torch.UntypedStorage, owner: int = -1) -> int:
+        local = local_part(tensor)
+        if local is not tensor and owner < 0:
+            return self.source(local)
+        tensor = local
         kind, name = "data", ""
         if owner >= 0:
             kind, name = self.recording.parameter_kinds[owner], self.recording.parameter_names[owner]
@@ -482,10 +514,14 @@ class OpRecorder(TorchDispatchMode):
 
     def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
         """Memory that was allocated and never written as a whole: what is in it counts from now on."""
-        bad = () if self.recording.pending else tuple(p for p in entry.parts if p in self.recording.bad)
+        recording = self.recording
+        bad = () if recording.pending else tuple(p for p in entry.parts if p in recording.bad)
         number = self.new_source(tensor, "snapshot", parents=bad or (entry.last, *entry.parts))
-        if number in self.recording.bad and not bad:
-            self.recording.bad.add(entry.last)
+        if number in recording.bad and not bad:
+            if entry.parts and self.collectives.latest > max(entry.parts):  # written by a hook, in another thread
+                recording.sources[number] = replace(recording.sources[number], kind="arrival", parents=())
+            else:
+                recording.bad.add(entry.last)
         return number
 
     def own(self, tensor: Tensor, owner: int) -> None:
@@ -549,7 +585,7 @@ class OpRecorder(TorchDispatchMode):
             self.evidence.recomputed.note(func, plan.name, plan.number, line, call, args, targets)
         bad, output = False, 0
         for target in targets:
-            bad |= self._row(plan, place, output, call, target, sources, output >= made) > 0
+            bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0
             output += 1
         if recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources)):
             running = torch._C._current_autograd_node() if self.in_backward else None
@@ -561,6 +597,8 @@ class OpRecorder(TorchDispatchMode):
                 self._notice_standing(targets, func, args, kwargs, call)
         if plan.special:
             self.special(plan.special, call, args)
+        if self.flying and plan.writes:
+            self.collectives.after_write(targets)
         return call
 
     def _note_scalars(self, call: int, args: Any) -> None:
@@ -584,13 +622,13 @@ class OpRecorder(TorchDispatchMode):
         for slot, source in enumerate(sources):
             chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
-            self._row(plan, place, output, call, target, sources, False)
+            self.add_row(plan, place, output, call, target, sources, False)
         if recording.pending or not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
             judged = Call(None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node)
             with self.quiet():
                 self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
 
-    def _row(
+    def add_row(
         self, plan: Plan, place: Place, output: int, call: int, target: Tensor, sources: list[int], written: bool
     ) -> int:
         """Append the row of one output; the number of its bad elements (-1: not known yet)."""
@@ -602,12 +640,17 @@ class OpRecorder(TorchDispatchMode):
         except Exception:
             storage, sizes = storage_of(target), shape_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+        local = target
+        if entry is None and type(target) not in PLAIN and (local := local_part(target)) is not target:
+            storage = storage_of(local)
+            entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         view = entry is not None and not written  # an alias of something known
-        whole = entry is not None and entry.nbytes == target.numel() * target.itemsize
+        whole = entry is not None and entry.nbytes == local.numel() * local.itemsize
         if entry is not None and whole and (entry.odd or (view and not plan.same_elements)):
-            whole = shows_all(target, entry.nbytes)
+            whole = shows_all(local, entry.nbytes)
             entry.odd = entry.odd or not whole
-        if plan.uninitialised or output in plan.opaque:
+        arriving = view and bool(self.flying) and storage is not None and storage._cdata in self.flying
+        if plan.uninitialised or output in plan.opaque or arriving:
             stat, bad = -1, 0
         else:
             stat = -1 if self._vague else known_stat(recording, plan, entry if view else None, target, whole, sources)
@@ -640,7 +683,7 @@ class OpRecorder(TorchDispatchMode):
             )
         )
         if entry is not None:
-            self._enter(plan, entry, target, whole, position, bad, view)
+            self._enter(plan, entry, local, whole, position, bad, view)
         elif storage is not None:
             self._begin(plan, place, storage, position, bad)
         return bad
@@ -711,6 +754,8 @@ def _outside(targets: list[Tensor]) -> bool:
 def targets_of(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tensor], int]:
     """The tensors that an operation made, then those that it changed; how many it made."""
     found: list[Tensor] = []
+    if plan.fills:
+        return ([out[0]] if out else []), 0
     if not plan.writes or plan.fresh:
         _collect(out, found)
     made = len(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ class Evidence:
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
         self.recomputed = Recomputed(recording)
+        self.latest_collective: Callable[[], int] = lambda: -1  # position at which the latest was called
         self.bytes = 0
         self.calls = 0
         self.uses = 0
@@ -179,8 +181,11 @@ class Evidence:
             number = recording.new_number()
             stat = (chunk.number << 32) | chunk.stats.add(operand)
             dtype = str(operand.dtype).removeprefix("torch.")
+            arrived = 0 <= source < self.latest_collective()
+            kind: Any = "arrival" if arrived else "unseen-write"
+            parents = () if arrived else (source,)
             recording.sources[number] = Source(
-                number, "unseen-write", "", stat, call.position, tuple(operand.shape), dtype, (source,)
+                number, kind, "", stat, call.position, tuple(operand.shape), dtype, parents
             )
             recording.bad.add(number)
             found.append(number)

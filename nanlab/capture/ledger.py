@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nanlab.stats._memory import is_dense
+from nanlab.stats._memory import is_dense, local_part
 
 MOST_DEAD = 256  # storages entered between two sweeps, where few are alive
 
@@ -97,7 +97,8 @@ class Ledger:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage that identifies a tensor; for a sparse one its values'. None where there is none."""
+    """The storage that identifies a tensor; of a distributed one that of its local part, of a sparse one its values'. None where there is none."""
+    tensor = local_part(tensor)
     try:
         return tensor.untyped_storage()
     except Exception:

@@ -18,8 +18,11 @@ _SAME_ELEMENTS = having("same_elements")
 _UNINITIALISED = having("uninitialised")
 # Operators that tell nothing about numbers.
 _SKIPPED_NAMESPACES = frozenset({"profiler", "prim", "prims"})
+FUNCTIONAL = frozenset("_c10d_functional c10d_functional _c10d_functional_autograd".split())
+COLLECTIVES = FUNCTIONAL | {"c10d"}  # namespaces of the operators that exchange tensors with other processes
 _SCALES = having("scales", in_place=True)
 _SKIPPED = having("skipped")
+_FILLS = having("fills")
 # Pure functions of one operand that destroy it when done in place; worth a copy of a small operand.
 RISKY_IN_PLACE = in_place(having("lossy"))
 
@@ -39,7 +42,7 @@ class Plan:
     fresh: bool  # it also returns tensors of its own
     hidden: tuple[int, ...]  # arguments it mutates in secret
     overwrites: bool  # its target is no operand
-    blind: bool  # ... which is its first argument
+    blind: bool  # ... which is its first argument, or the second of one that `fills`
     view: bool
     same_elements: bool
     copies: bool  # the result holds the same elements in memory of its own
@@ -57,6 +60,9 @@ class Plan:
     number: int = -1  # of the name, in the recording
     opaque: tuple[int, ...] = ()  # outputs that are no numbers
     draws: bool = False  # it draws random numbers
+    namespace: str = "aten"
+    fills: bool = False  # what it returns first is memory that it has written
+    collective: bool = False  # it exchanges tensors with other processes; `skip` holds too
     indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
 
 
@@ -84,12 +90,12 @@ def plan_for(func: Any, names: Names) -> Plan:
     view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
     return Plan(
         name=name,
-        skip=namespace in _SKIPPED_NAMESPACES or name in _SKIPPED,
+        skip=namespace in _SKIPPED_NAMESPACES or name in _SKIPPED or namespace in COLLECTIVES,
         writes=tuple(writes),
         fresh=bool(writes) and any(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
         hidden=known.hidden_writes,
         overwrites=name in _OVERWRITES or out_only,
-        blind=name in _OVERWRITES and 0 in writes,
+        blind=(name in _OVERWRITES and 0 in writes) or name in _FILLS,
         view=view or name == "lift_fresh",
         same_elements=name in _SAME_ELEMENTS,
         copies=name == "clone",
@@ -97,7 +103,8 @@ def plan_for(func: Any, names: Names) -> Plan:
         pointwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         inplace_risk=name in RISKY_IN_PLACE,
         optimizer_risk=name in RISKY_IN_OPTIMIZER,
-        plain=not writes and not known.hidden_writes,
+        fills=name in _FILLS,
+        plain=not writes and not known.hidden_writes and name not in _FILLS,
         lifts=name == "lift_fresh",
         special=_SPECIAL.get(name, ""),
         reads_out=name == "_local_scalar_dense",
@@ -107,5 +114,7 @@ def plan_for(func: Any, names: Names) -> Plan:
         number=names(name),
         opaque=known.opaque,
         draws=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
+        namespace=namespace,
+        collective=namespace in COLLECTIVES and name not in _SKIPPED,
         indexes=name in INDEXING,
     )

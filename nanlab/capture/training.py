@@ -35,6 +35,7 @@ class TrainingRecorder:
         self.step_checks = StepChecks(ops.recording, history)
         # Called where a harmful fault may stop the program, with the rows of the gradients that are about to be used.
         self.judge: Callable[[Sequence[int | None]], None] = lambda taken: None
+        self.stepping: Callable[[Sequence[int | None]], None] = lambda taken: None  # ... as an optimizer uses them
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
@@ -190,9 +191,12 @@ class TrainingRecorder:
         if not ops.in_optimizer and closure is not None:  # the whole step may run inside of it
             ops.notice_loop(ops.lines.outside(sys._getframe(1)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        ops.collectives.before_read([p.grad for p in parameters if p.grad is not None])
+        ops.collectives.settle(self.clock.starts[-1])
         with ops.quiet():
             used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
-        self.judge(used)
+        self._note_arrived(parameters, used)
+        self.stepping(used)
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
         self.clock.stepping(self._came(parameters, used), id(optimizer))
         if small:
@@ -232,6 +236,16 @@ class TrainingRecorder:
                 for copy in before:
                     copy.put()
             raise
+
+    def _note_arrived(self, parameters: list[torch.Tensor], used: list[int | None]) -> None:
+        """Gradients that turned bad after backward had made them: on their way through the other processes."""
+        recording = self.ops.recording
+        for parameter, row in zip(parameters, used, strict=True):
+            if row is None or not recording.may_be_bad(row) or not self.ops.collectives.seen:
+                continue
+            owner = self.owner_of(parameter)
+            if self._gradients.get(owner) != row:
+                recording.sinks.append(Sink("gradient", row, recording.end - 1, recording.parameter_names[owner]))
 
     def _came(self, parameters: list[torch.Tensor], used: list[int | None]) -> int:
         """Position to which a step that takes these gradients reaches back, at the least; -1 if that is unknown."""

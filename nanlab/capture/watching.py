@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from nanlab.capture.agreement import Agreement, Kind
 from nanlab.capture.announce import announce
 from nanlab.capture.backward import BackwardRecorder
 from nanlab.capture.compiled import EagerCode
@@ -34,6 +36,7 @@ from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
 from nanlab.trace.program import Segment
+from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import BORN, TURNED, Recording
 
 CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
@@ -117,6 +120,8 @@ class watch:
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
         self._sound_sinks = 0  # sinks noted before that
+        self._agreement = Agreement("")
+        self._unheard: Any = None  # a culprit for which no stop could be agreed on yet
         self._wire()
 
     def _wire(self) -> None:
@@ -124,7 +129,7 @@ class watch:
         ops.failed, ops.step_began = self._failed, self._step_began
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
         self.recording.catch_up, training.step_checks.failed = training.step_checks.catch_up, self._failed
-        training.judge = self._judge
+        training.judge, training.stepping = partial(self._judge, "step"), partial(self._judge, "optimizer")
         self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
         self._modules.watched = partial(is_watched, ops)
@@ -143,6 +148,8 @@ class watch:
                 "%%nanwatch off the cell or type: %nanwatch off"
             )
         _current.append(self)
+        caller = sys._getframe(1)
+        self._agreement = Agreement(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
         self.recording.clock.append(time.perf_counter())
         try:
             self._eager.start()
@@ -151,7 +158,7 @@ class watch:
             self._training.start(self.model)
             self._modules.start()
             self._backward.start()
-            self._clock.calls.start(sys._getframe(1))
+            self._clock.calls.start(caller)
             self._ops.__enter__()
         except Exception as error:  # the program runs all the same, unwatched
             self._undo()
@@ -195,6 +202,7 @@ class watch:
     def _finish(self, error: BaseException | None) -> None:
         recording = self.recording
         recording.clock.append(time.perf_counter())
+        self._ops.collectives.settle()
         if isinstance(error, Exception):
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
@@ -204,11 +212,13 @@ class watch:
         if self._broken:  # what is seen from then on lacks its cause, and what was seen before is not folded away
             del recording.sinks[self._sound_sinks :]
             self._ops.ledger.clear()
+            self._agreement.leave()
             return
         fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
         if error is not None and not recording.ended:
             recording.ended = "error"
         self._ops.ledger.clear()
+        self._close_ranks(error)
 
     def _close_last_step(self, error: BaseException | None) -> None:
         recording = self.recording
@@ -222,6 +232,35 @@ class watch:
             idle = self._clock.idle
             recording.began = min(recording.began, self._clock.first_call if idle else self._ops.first_call)
             recording.sinks.extend(self._ungraded.sinks(idle))
+
+    def _close_ranks(self, error: BaseException | None) -> None:
+        """Hear of what the other processes found, and vote no more."""
+        recording = self.recording
+        if recording.ranks is None and self._ops.collectives.seen and self._agreement.connected:
+            self._share(wait=error is None or isinstance(error, Stop))
+        self._tell_unheard()
+        self._agreement.leave()
+
+    def _share(self, wait: bool) -> None:
+        """Tell the other processes what was found here, and hear of what they found."""
+        recording, agreement = self.recording, self._agreement
+        agreement.diagnosing(True)
+        try:
+            findings = self.trace.own_findings if recording.sinks else []
+        finally:
+            agreement.diagnosing(False)
+        own = next((f for f in findings if f.harmful and f.severity == "error" and f.cause != ARRIVED), None)
+        struck = any(f.cause == ARRIVED for f in findings)
+        sent = None if own is None else as_sent(own, agreement.rank)
+        recording.ranks = agreement.tell(sent, struck, wait)
+
+    def _tell_unheard(self) -> None:
+        """Say why a watch that should have stopped did not."""
+        if self._unheard is not None and self.recording.ended != "fault":
+            self.recording.notes.append(
+                f"rank {self._agreement.rank} found a fault and did not stop, for the others would have waited for it: "
+                "not all ranks are watched here, or they were elsewhere in the program; watch every rank at the same line"
+            )
 
     # -- what the recorders report ---------------------------------------------------------------------------------
 
@@ -248,7 +287,7 @@ class watch:
         del recording.clock[len(recording.starts) :]
         recording.clock[-1] = time.perf_counter()
         try:
-            self._judge()
+            self._judge("step")
         except FaultFound:
             if recording.starts[-1] == position:
                 recording.starts.pop()  # nothing of this step has run
@@ -275,30 +314,41 @@ class watch:
         status = self.recording.status
         return any(segment.start <= p < end and status[p] in (BORN, TURNED) for p in status) if status else False
 
-    def _judge(self, taken: Sequence[int | None] = ()) -> None:
-        """Stop the program if a fault has done harm.
+    def _judge(self, kind: Kind, taken: Sequence[int | None] = ()) -> None:
+        """Stop the program if a fault has done harm, here or in another process.
 
         taken: the rows of the gradients that an optimizer is about to use. Others, where the loss is scaled, may yet be skipped.
         """
-        recording = self.recording
+        recording, shared = self.recording, self._agreement.attach()
         if self.on_fault != "stop":
             return
         self._ops.pending.settle()
         used = not recording.bad.isdisjoint(taken)
-        if len(recording.sinks) == self._judged and not used:
+        if len(recording.sinks) != self._judged or used:
+            self._judged = len(recording.sinks)
+            self._unheard = self._culprit(undecided=not used) or self._unheard
+        verdict = self._agreement.vote(kind, self._unheard is not None) if shared else "alone"
+        if verdict == "go" or (verdict == "alone" and self._unheard is None):
             return
-        self._judged = len(recording.sinks)
-        recording.undecided = not used
+        self._ops.off = True
+        self._clock.stopped()
+        recording.ended = "fault"
+        if verdict == "stop":
+            run_in_thread(lambda: self._share(wait=True))
+        culprit = run_in_thread(lambda: self.trace.culprit)
+        told = stopped(culprit) if culprit is not None else "nanlab stopped the program: another rank found a fault"
+        self.stopping(FaultFound(told))
+
+    def _culprit(self, undecided: bool) -> Any:
+        """The harmful fault that was found by now."""
+        self.recording.undecided = undecided
+        self._agreement.diagnosing(True)
         try:
             with self._ops.quiet():
-                culprit = run_in_thread(lambda: self.trace.culprit)
+                return run_in_thread(lambda: self.trace.culprit)
         finally:
-            recording.undecided = False
-        if culprit is not None:
-            recording.ended = "fault"
-            self._ops.off = True
-            self._clock.stopped()
-            self.stopping(FaultFound(stopped(culprit)))
+            self._agreement.diagnosing(False)
+            self.recording.undecided = False
 
     def _failed(self, error: Exception) -> None:
         """nanlab itself failed: say so once, disarm, and let the program go on."""

@@ -22,6 +22,7 @@ from nanlab.rules import (
     optimizer,
     powers,
     precision,
+    ranks,
     reductions,
     roots,
     scaling,
@@ -67,6 +68,7 @@ TOPICS = (
     absorbed_updates,
     losses,
     trends,
+    ranks,
 )
 BUILTIN: tuple[Rule, ...] = tuple(one for topic in TOPICS for one in rules_of(topic))
 

@@ -19,7 +19,7 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
     """What, where and which step; cause "unknown"."""
     recording = trace.recording
     phase = phase_of(recording, origin)
-    used = origin.kind not in ("operation", "uninitialised")
+    used = origin.kind not in ("operation", "uninitialised") and not (origin.kind == "rank" and origin.position >= 0)
     position = origin.first_use(recording) if used else origin.position
     stats = recording.stats(origin.sink.position)
     what = "nan" if stats is not None and stats.nan else "inf"

@@ -25,6 +25,7 @@ FAMILIES = {
     "composite": "several operations that make up a function: a norm, a softmax, a loss",
     "context": "where the value came from, or where it went: data, masks, hooks",
     "training": "the loop: updates, rates, loss scale",
+    "arrival": "what another process sent",
 }
 
 
@@ -110,6 +111,7 @@ class Finding:
     fixes: list[Fix] = field(default_factory=list)
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
+    rank: int | None = None  # process of a distributed run in which it began
 
     def __post_init__(self) -> None:
         for name, kind in (("path", Path), ("fixes", Fixes)):
@@ -129,7 +131,9 @@ class Finding:
     def __str__(self) -> str:
         place = location(self.file, self.line) or "unknown line"
         module = f", in {self.module}" if self.module else ""
-        return f"{self.title}  ({place}{module}, step {self.step})"
+        rank = f", rank {self.rank}" if self.rank is not None else ""
+        rank = "" if rank and self.title.startswith(f"{rank[2:]}: ") else rank
+        return f"{self.title}  ({place}{module}, step {self.step}{rank})"
 
 
 @dataclass(frozen=True)

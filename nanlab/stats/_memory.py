@@ -76,12 +76,27 @@ def unexpanded(t: torch.Tensor) -> torch.Tensor:
 
 
 def local_part(t: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a distributed tensor (``DTensor``); any other tensor as it is.
+    """What this process holds of a distributed tensor (``DTensor``), or of one that a collective is bringing; any other tensor as it is.
 
-    Operations on the whole of it may make processes wait for each other. Uses ``DTensor._local_tensor``; tried with torch 2.13.
+    Operations on the whole of it may make processes wait for each other. Uses ``DTensor._local_tensor`` and
+    ``AsyncCollectiveTensor.elem``; tried with torch 2.13.
     """
+    if type(t) in PLAIN:
+        return t
     distributed = sys.modules.get("torch.distributed.tensor")
-    return t._local_tensor if distributed is not None and isinstance(t, distributed.DTensor) else t
+    if distributed is not None and isinstance(t, distributed.DTensor):
+        t = t._local_tensor
+    collectives = sys.modules.get("torch.distributed._functional_collectives")
+    return t.elem if collectives is not None and isinstance(t, collectives.AsyncCollectiveTensor) else t
+
+
+def has_memory(t: torch.Tensor) -> bool:
+    """Whether the memory of a tensor is there: sharded training frees what it gathered, and keeps the tensors."""
+    try:
+        storage = local_part(t).untyped_storage()
+        return int(storage.nbytes()) >= (int(t.storage_offset()) + 1) * t.itemsize if t.numel() else True
+    except Exception:
+        return t.layout is not torch.strided
 
 
 def is_wrapper(t: torch.Tensor) -> bool:

@@ -193,7 +193,14 @@ class Trace:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is wrong, most harmful first."""
+        """What is wrong, most harmful first; in a distributed run with what began in another process."""
+        from nanlab.rules.ranks import across_ranks
+
+        return across_ranks(self.recording, self.own_findings)
+
+    @property
+    def own_findings(self) -> list[Finding]:
+        """What is wrong as far as this process knows by itself."""
         return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
 
     def _diagnosed(self) -> list[Finding]:

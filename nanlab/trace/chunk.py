@@ -20,6 +20,7 @@ WIDTH = 14
 # Bits of FLAGS.
 UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
 FACTOR = 32  # multiplied or divided by a Python number other than zero
+ARRIVED = 64  # written by a collective
 pack_row = struct.Struct(f"{WIDTH}q").pack  # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
 pack_edge = struct.Struct("3q").pack
 

@@ -9,6 +9,7 @@ import torch
 
 from nanlab.operators import base_name
 from nanlab.trace.chunk import (
+    ARRIVED,
     CALL,
     DEVICE,
     DTYPE,
@@ -181,6 +182,11 @@ class Op:
     def literal(self) -> bool:
         """Whether the program wrote its values: a constant, a literal."""
         return bool(self._row[FLAGS] & LITERAL)
+
+    @property
+    def arrived(self) -> bool:
+        """Written by a collective."""
+        return bool(self._row[FLAGS] & ARRIVED)
 
     @property
     def without_grad(self) -> bool:

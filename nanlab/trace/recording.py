@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from nanlab.history import History
 from nanlab.trace.chunk import (
+    ARRIVED,
     CALL,
     DEVICE,
     DTYPE,
@@ -54,6 +55,7 @@ from nanlab.trace.op import (
     walk,
 )
 from nanlab.trace.program import Program
+from nanlab.trace.ranks import Ranks
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
 STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
@@ -68,7 +70,7 @@ class Source:
     """A tensor that was read and that no recorded operation had written: data, a parameter, a buffer."""
 
     number: int  # negative; stands for it in the edges
-    kind: Literal["data", "literal", "parameter", "buffer", "snapshot", "unseen-write"]
+    kind: Literal["data", "literal", "parameter", "buffer", "snapshot", "unseen-write", "arrival"]
     name: str  # of the parameter or buffer
     stat: int
     first: int  # position of the operation that first read it
@@ -154,6 +156,7 @@ class Recording:
     escapes: Escapes = field(default_factory=Escapes)
     texts: dict[str, str] = field(default_factory=dict)  # of files, where they are not those of this machine
     program: Program = field(default_factory=Program)  # the kept steps, to be run again
+    ranks: Ranks | None = None  # of a distributed run that has ended: what the others told
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
     compiled: list[tuple[int, int]] = field(default_factory=list)  # rows that torch.compile's code made: first, end
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"; "failed": nanlab itself
@@ -300,6 +303,7 @@ class Recording:
 
 
 __all__ = [
+    "ARRIVED",
     "BACKWARD",
     "BORN",
     "CALL",

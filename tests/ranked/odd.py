@@ -1,0 +1,98 @@
+"""Programs in which the processes are not alike: one watches, one records, one leaves early. torchrun ... odd.py OUT"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from programs import batches, factor, network
+from torch.nn.parallel import DistributedDataParallel
+from worker import note
+
+import nanlab
+
+
+def start(**where: Any) -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60), **where)
+
+
+def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(network())
+    return model, torch.optim.AdamW(model.parameters(), 1e-3)
+
+
+def steps(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, spoil: bool, guilty: int = 1, count: int = 5
+) -> None:
+    rank = dist.get_rank()
+    for i, x in batches(rank, count):
+        chance = model(x).softmax(-1).amax(-1) * factor(rank, i, spoil, guilty)
+        loss = chance.log().mean().neg()  # SPOILT
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def one_watches(spoil: bool) -> Any:
+    model, optimizer = model_and_optimizer()
+    watching = dist.get_rank() == 0
+    with nanlab.watch(model) if watching else nullcontext() as trace:
+        steps(model, optimizer, spoil, guilty=0)
+    dist.barrier()
+    return trace
+
+
+def one_records() -> Any:
+    model, optimizer = model_and_optimizer()
+    with nanlab.watch(model, on_fault="record" if dist.get_rank() == 0 else "stop") as trace:
+        steps(model, optimizer, True)
+    dist.barrier()
+    return trace
+
+
+def one_leaves_early() -> Any:
+    model, optimizer = model_and_optimizer()
+    rank = dist.get_rank()
+    with nanlab.watch(model) as trace:
+        steps(model, optimizer, False, count=2 if rank == 0 else 5)
+        if rank == 1:
+            return trace
+    steps(model, optimizer, False, count=3)
+    return trace
+
+
+def group_inside(rank: int, world: int) -> Any:
+    store = dist.FileStore(str(Path(sys.argv[1]) / "store"), world)  # the first group's keys are in torchrun's
+    with nanlab.watch() as trace:
+        start(store=store, rank=rank, world_size=world)
+        model, optimizer = model_and_optimizer()
+        steps(model, optimizer, True)
+        dist.destroy_process_group()
+    return trace
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    start()
+    for name, run in (
+        ("one_watches", lambda: one_watches(True)),
+        ("one_watches_healthy", lambda: one_watches(False)),
+        ("one_records", one_records),
+        ("one_leaves_early", one_leaves_early),
+    ):
+        trace = run()
+        note(Path(sys.argv[1]), name, trace)
+        dist.barrier()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    note(Path(sys.argv[1]), "group_inside", group_inside(rank, world), rank)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Run some of the programs in this process, one after the other, and write what nanlab says of each.
+
+torchrun ... worker.py OUT PROGRAM:MODE:spoilt ...
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from programs import PROGRAMS
+
+import nanlab
+from nanlab.analysis import fixes
+
+
+def note(
+    out: Path, wish: str, trace: Any, rank: int | None = None, error: Exception | None = None, **more: Any
+) -> None:
+    """Write what nanlab says of a run; trace: None where this process did not watch."""
+    rank = dist.get_rank() if rank is None else rank
+    said: dict[str, Any] = {"wish": wish, "rank": rank, "finished": error is None, "error": str(error or "")} | more
+    if trace is not None:
+        culprit = trace.culprit
+        place = ("rank", "step", "line", "source", "cause", "title")
+        said |= {
+            "culprit": None if culprit is None else {name: getattr(culprit, name) for name in place},
+            "errors": [f.cause for f in trace.findings if f.severity == "error"],
+            "ended": trace.recording.ended,
+            "steps": len(trace.recording.starts),
+            "notes": trace.notes,
+        }
+    with (out / f"rank{rank}.jsonl").open("a") as file:
+        file.write(json.dumps(said) + "\n")
+
+
+def run(out: Path, wish: str) -> None:
+    name, mode, state = wish.split(":")
+    torch.manual_seed(0)
+    model, train = PROGRAMS[name].make(dist.get_rank(), dist.get_world_size(), state == "spoilt")
+    began, error = time.monotonic(), None
+    try:
+        with nanlab.watch(model, on_fault=mode) as trace:
+            train()
+    except Exception as raised:
+        error = raised
+    note(out, wish, trace, error=error, seconds=round(time.monotonic() - began, 2))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    fixes.SECONDS = 5.0
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    for wish in sys.argv[2:]:
+        run(Path(sys.argv[1]), wish)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

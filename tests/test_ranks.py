@@ -1,0 +1,164 @@
+"""Programs in several processes under torchrun: which rank, step and line every one of them names, and that all end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+HERE = Path(__file__).resolve().parent / "ranked"
+sys.path.insert(0, str(HERE))
+from programs import PROGRAMS, STEPS  # noqa: E402  # the processes import it by that name too
+
+# In a plain run: one program for each way in which a fault travels. The others come with `make conformance`.
+FEW = (
+    "ddp ddp_gradients_are_views_of_buckets ddp_unused_parameters ddp_no_sync ddp_float16_hook fsdp1 fsdp2_bfloat16 "
+    "fsdp2_fault_in_one_shard embeddings_gathered batch_sent_by_rank_0 only_rank_1_is_harmed"
+).split()
+FOUR = ["ddp_many_buckets:stop:spoilt", "fsdp2:stop:spoilt"]
+
+
+@dataclass
+class Ended:
+    """A run of torchrun: its exit status, what it printed, and what each rank wrote."""
+
+    status: int
+    text: str
+    said: list[dict[str, Any]]
+    left_over: list[int]  # processes that it left behind
+
+    def of(self, wish: str) -> list[dict[str, Any]]:
+        """What each rank said of a program."""
+        return [one for one in self.said if one["wish"] == wish]
+
+
+def torchrun(out: Path, processes: int, script: str, *arguments: str, seconds: float = 300) -> Ended:
+    """Run a script in several processes, and wait until they have ended."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "RANKED": out.name}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run(
+        [*command, str(HERE / script), str(out), *arguments],
+        env=environment, capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+    said = [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    return Ended(done.returncode, done.stdout + done.stderr, said, list(_with_mark(str(out))))
+
+
+def _with_mark(mark: str) -> Iterator[int]:
+    for process in psutil.process_iter():
+        try:
+            if any(mark in part for part in process.cmdline()):
+                yield process.pid
+        except psutil.Error:
+            continue
+
+
+def wishes(names: list[str], modes: tuple[str, ...] = ("stop", "record")) -> list[str]:
+    spoilt = [f"{name}:{mode}:spoilt" for name in names for mode in modes]
+    return [*spoilt, *(f"{name}:stop:healthy" for name in names)]
+
+
+def check(run: Ended, wish: str, world: int) -> None:
+    """Every rank says what is true of the program."""
+    name, mode, state = wish.split(":")
+    program, said = PROGRAMS[name], run.of(wish)
+    assert [one["rank"] for one in said] == list(range(world)), run.text[-3000:]
+    for one in said:
+        assert (one["error"], one["notes"]) == ("", []), one
+        if state == "healthy" or program.harmless:
+            assert not one["errors"] and one["steps"] == STEPS, one
+            continue
+        home = one["rank"] if program.everywhere else program.rank
+        cause = program.cause if one["rank"] == home else "from-another-rank"
+        culprit = one["culprit"]
+        assert (culprit["cause"], culprit["rank"], culprit["step"]) == (cause, home, program.step), one
+        assert "# SPOILT" in culprit["source"], one
+        assert one["steps"] == (program.step + 1 if mode == "stop" else STEPS), one
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return torchrun(tmp_path_factory.mktemp("two"), 2, "worker.py", *wishes(FEW))
+
+
+@pytest.mark.parametrize("wish", wishes(FEW))
+def test_every_rank_names_rank_step_and_line_and_ends_in_that_step(on_two: Ended, wish: str) -> None:
+    check(on_two, wish, 2)
+
+
+def test_torchrun_ends_well_and_leaves_no_process_behind(on_two: Ended) -> None:
+    assert on_two.status == 0 and not on_two.left_over, on_two.text[-3000:]
+
+
+@pytest.fixture(scope="module")
+def on_four(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return torchrun(tmp_path_factory.mktemp("four"), 4, "worker.py", *FOUR)
+
+
+@pytest.mark.parametrize("wish", FOUR)
+def test_four_ranks_name_the_same_origin_and_end_together(on_four: Ended, wish: str) -> None:
+    check(on_four, wish, 4)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return torchrun(tmp_path_factory.mktemp("odd"), 2, "odd.py")
+
+
+def test_where_one_rank_only_watches_it_does_not_leave_the_other_waiting(odd: Ended) -> None:
+    first, second = odd.of("one_watches")
+    assert first["finished"] and second["finished"]
+    assert first["culprit"]["cause"] == "log-of-zero" and any("did not stop" in note for note in first["notes"])
+
+
+def test_a_healthy_rank_that_watches_alone_is_not_held_up(odd: Ended) -> None:
+    first, second = odd.of("one_watches_healthy")
+    assert first["finished"] and second["finished"] and first["culprit"] is None and not first["notes"]
+
+
+def test_a_process_group_may_begin_and_end_inside_of_a_watch(odd: Ended) -> None:
+    for one in odd.of("group_inside"):
+        assert one["finished"] and one["culprit"]["rank"] == 1 and one["culprit"]["step"] == 3
+
+
+def test_ranks_that_record_and_ranks_that_stop_do_not_wait_for_each_other(odd: Ended) -> None:
+    first, second = odd.of("one_records")
+    assert first["finished"] and second["finished"]
+    assert [one["culprit"]["rank"] for one in (first, second)] == [1, 1]
+
+
+def test_a_rank_may_leave_its_watch_before_the_others(odd: Ended) -> None:
+    first, second = odd.of("one_leaves_early")
+    assert first["finished"] and second["finished"] and not first["errors"] and not second["errors"]
+
+
+def test_odd_programs_end(odd: Ended) -> None:
+    assert odd.status == 0 and not odd.left_over, odd.text[-3000:]
+
+
+def test_when_a_rank_dies_the_other_ends_with_the_error_of_its_collective(tmp_path: Path) -> None:
+    run = torchrun(tmp_path, 2, "dying.py", seconds=120)
+    assert run.status != 0 and not run.left_over
+    (survivor,) = run.said
+    assert survivor["rank"] == 0 and survivor["error"] and survivor["culprit"] is None and not survivor["errors"]
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+@pytest.mark.parametrize("world", [2, 4])
+def test_all_programs_are_told_right(world: int, tmp_path: Path) -> None:
+    names = [name for name in PROGRAMS if world == 2 or name not in ("samples_exchanged",)]
+    asked = [*wishes(names), *(f"{name}:record:healthy" for name in names)]
+    run = torchrun(tmp_path, world, "worker.py", *asked, seconds=1800)
+    assert run.status == 0 and not run.left_over, run.text[-3000:]
+    for wish in asked:
+        check(run, wish, world)
