@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nanlab.analysis.clipping import Clipping
     from nanlab.analysis.loss_scale import LossScale
     from nanlab.program.replay import Replay
+    from nanlab.program.why import Origin
     from nanlab.rules import Finding
     from nanlab.trace.guarded import Guarded
     from nanlab.views.report import Report
@@ -239,6 +240,15 @@ class Trace:
         from nanlab.program.replay import tensor_at
 
         return tensor_at(self.recording, self._position(position))
+
+    def why(self, position: int, index: Any) -> Origin:
+        """Where one element of a row of ``ops`` came from, copies skipped, back to where a bad one was born.
+
+        index: of each dimension, or the number in the flattened tensor. Raises NotReplayable, UsageError.
+        """
+        from nanlab.program.why import why
+
+        return why(self, self._position(position), index)
 
     def report(self) -> Report:
         """Culprit, evidence, path, tried fixes and tables, on one page."""

@@ -1,0 +1,360 @@
+"""Where an element came from: the elements that made it, mere copies skipped, back to where a bad one was born."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
+from nanlab.operators import base_name, having
+from nanlab.program.memory import Memory
+from nanlab.program.replay import results_of, window
+from nanlab.program.rerun import rerun
+from nanlab.trace.locations import location
+from nanlab.trace.program import Call, Ref
+from nanlab.trace.recording import Recording
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+
+Tensor = torch.Tensor
+MOST = 6  # elements that are told of those that made one
+LONGEST = 200  # operations that are gone back through
+BYTES = 512 << 20  # of operands that are held for it
+BENIGN = 0.5  # an operand that every operator takes
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of a row of ``trace.ops``, or of a tensor that the step read."""
+
+    position: int  # negative: a parameter or the data
+    index: tuple[int, ...]
+    value: float
+    name: str  # of the operator, or of what was read
+    place: str = ""  # line of the program
+    made_of: tuple[Element, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        at = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        where = f"  ({self.place})" if self.place else ""
+        return f"{self.name}{at} = {self.value:.6g}{where}"
+
+
+class Origin(list[Element]):
+    """The elements from the one that was asked for back to where it was born."""
+
+    def __repr__(self) -> str:
+        lines = []
+        for element in self:
+            others = ", ".join(str(each).split("  (")[0] for each in element.made_of)
+            lines.append(f"{element}" + (f"\n    of {others}" if others else ""))
+        return "\n".join(lines)
+
+
+@dataclass
+class _Held:
+    """A call with its operands as they were, and its results."""
+
+    call: Call
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: list[Tensor]
+
+
+def why(trace: Trace, position: int, index: Any) -> Origin:
+    """Where one element of a row came from.
+
+    index: the element, as an index of each dimension or as its number in the flattened tensor. A bad element is followed
+    to where it was born, a finite one to the operation that computed it. Raises NotReplayable, UsageError,
+    TypeMismatchError.
+    """
+    recording = trace.recording
+    held = _held(recording, position)
+    result = _result(recording, held, position)
+    if result is None:
+        raise NotReplayable(f"row {position} was not recorded with its operands")
+    number, found = _number(result, index), Origin()
+    while len(found) < LONGEST:
+        result = _result(recording, held, position)
+        if result is None:
+            break
+        value = _value(result, number)
+        made = _made_of(recording, held, position, number, value)
+        bad = [each for each in made if not _is_finite(each[2])]
+        element = _element(recording, position, result, number, value, made)
+        copies = base_name(element.name) in _COPIES and len(made) == 1
+        if not copies or not found:
+            found.append(element)
+        going = bad if not _is_finite(value) else (made if copies else [])
+        if not going:
+            break
+        position, number = going[0][0], going[0][1]
+        if position < 0:
+            found.append(_source(recording, position, *going[0][1:]))
+            break
+    return found
+
+
+_COPIES = having("moves") | having("same_elements") | having("copies") | having("reshapes") | having("picks")
+_Made = tuple[int, int, float, tuple[int, ...]]  # position, number in the flattened tensor, value, shape
+
+
+def _held(recording: Recording, position: int) -> dict[int, _Held]:
+    """The calls that a row may come from, run again, with copies of their operands."""
+    op = recording.op(position)
+    if op is None:
+        raise UsageError(f"no row at position {position}; trace.ops.position lists those at hand")
+    where = window(recording, recording.step_of(position))
+    wanted = _ancestors(recording, position, where.start)
+    held: dict[int, _Held] = {}
+    size = [0]
+
+    def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if call.position not in wanted or size[0] > BYTES:
+            return call.func(*args, **kwargs)
+        flat, spec = tree_flatten((args, kwargs))
+        copies = [each.detach().clone() if isinstance(each, Tensor) else each for each in flat]
+        size[0] += sum(t.numel() * t.element_size() for t in copies if isinstance(t, Tensor))
+        out = call.func(*args, **kwargs)
+        kept_args, kept_kwargs = tree_unflatten(copies, spec)
+        held[call.position] = _Held(call, kept_args, kept_kwargs, [])
+        return out
+
+    def visit(segment: int, index: int, call: Call, out: Any) -> bool:
+        if call.position in held:
+            results = [t.detach().clone() for t in results_of(call, out, memory)]
+            held[call.position].results = results
+            size[0] += sum(t.numel() * t.element_size() for t in results)
+        return call.position == op.call
+
+    memory = Memory()
+    rerun(where.segments, visit, run, memory)
+    return held
+
+
+def _ancestors(recording: Recording, position: int, start: int) -> set[int]:
+    """First rows of the calls of this step that a row was computed from."""
+    found: set[int] = set()
+    waiting = [position]
+    while waiting and len(found) < 4 * LONGEST:
+        at = waiting.pop(0)
+        op = recording.op(at) if at >= start else None
+        if op is None or op.call in found:
+            continue
+        found.add(op.call)
+        waiting += [source for source, _ in recording.own_operands(at)]
+    return found
+
+
+def _result(recording: Recording, held: dict[int, _Held], position: int) -> Tensor | None:
+    op = recording.op(position) if position >= 0 else None
+    known = held.get(op.call) if op is not None else None
+    if op is None or known is None or op.output >= len(known.results):
+        return None
+    return known.results[op.output]
+
+
+def _number(result: Tensor, index: Any) -> int:
+    """The place of an element in the flattened tensor. Raises UsageError, TypeMismatchError."""
+    shape = tuple(result.shape)
+    given = tuple(index) if isinstance(index, (tuple, list)) else index
+    if isinstance(given, tuple):
+        fits = len(given) == len(shape) and all(isinstance(i, int) for i in given)
+        if not fits or any(not -n <= i < n for i, n in zip(given, shape, strict=True)):
+            raise UsageError(f"expected an index within {shape}, got {given}")
+        number = 0
+        for i, n in zip(given, shape, strict=True):
+            number = number * n + i % n
+        return number
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeMismatchError(f"expected an index such as (0, 3), or a number, got {given!r}")
+    if not 0 <= given < result.numel():
+        raise UsageError(f"expected a number from 0 to {result.numel() - 1}, got {given}")
+    return given
+
+
+def _made_of(recording: Recording, held: dict[int, _Held], position: int, number: int, value: float) -> list[_Made]:
+    """The operand elements that an element was made of: of a bad one the bad ones, else the largest."""
+    op = recording.op(position)
+    assert op is not None
+    known = held[op.call]
+    tensors = [t for t in tree_flatten((known.args, known.kwargs))[0] if isinstance(t, Tensor)]
+    floating = [t for t in tensors if t.is_floating_point() and t.numel()]
+    if not floating:
+        return []
+    values = torch.cat([t.reshape(-1).double().cpu() for t in floating])
+    poisoned = _Poisoned(known, floating, op.output, number)
+    order = values.abs().nan_to_num(nan=torch.inf).argsort(descending=True, stable=True)
+    if not _is_finite(value):
+        bad = order[~torch.isfinite(values[order])]
+        chosen = poisoned.search(bad) or poisoned.search(order)
+    else:
+        chosen = poisoned.search(order)
+    sources = _sources(recording, held, position, tensors)
+    starts = [0]
+    for t in floating:
+        starts.append(starts[-1] + t.numel())
+    made = []
+    for i in chosen:
+        which = next(k for k in range(len(floating)) if starts[k] <= i < starts[k + 1])
+        told = sources[id(floating[which])](i - starts[which]) if id(floating[which]) in sources else None
+        if told is not None:
+            made.append((told[0], told[1], float(values[i]), told[2]))
+    return made
+
+
+_Place = tuple[int, int, tuple[int, ...]]  # row or source, number in it, its shape
+
+
+def _sources(
+    recording: Recording, held: dict[int, _Held], position: int, tensors: Sequence[Tensor]
+) -> dict[int, Callable[[int], _Place | None]]:
+    """By identity of an operand: which element of which row one of its elements is.
+
+    The row is the one that wrote the storage; an operand that is a view of it has its elements elsewhere.
+    """
+    op = recording.op(position)
+    assert op is not None
+    call = held[op.call].call
+    refs = [each for each in tree_flatten((call.args, call.kwargs))[0] if isinstance(each, Ref)]
+    found: dict[int, Callable[[int], _Place | None]] = {}
+    for i, ((source, _), tensor) in enumerate(zip(recording.operands(position), tensors, strict=False)):
+        ref = refs[i] if len(refs) == len(tensors) else None
+        found[id(tensor)] = partial(_in_source, recording, held, source, ref, tuple(tensor.shape))
+    return found
+
+
+def _in_source(
+    recording: Recording, held: dict[int, _Held], source: int, ref: Ref | None, shape: tuple[int, ...], number: int
+) -> _Place | None:
+    made = _ref_of(recording, held, source)
+    if ref is None or made is None or made.storage != ref.storage or made.view == ref.view:
+        stats = recording.stats(source)
+        size = 1
+        for n in shape:
+            size *= n
+        return (source, number, shape) if stats is None or stats.numel == size else None
+    offset = ref[1] + sum(i * stride for i, stride in zip(_index(number, shape), ref[3], strict=True))
+    index = _at_offset(made, offset)
+    if index is None:
+        return None
+    number = 0
+    for i, n in zip(index, made.size, strict=True):
+        number = number * n + i
+    return source, number, made.size
+
+
+def _ref_of(recording: Recording, held: dict[int, _Held], source: int) -> Ref | None:
+    """The result of a row as a view of its storage."""
+    op = recording.op(source) if source >= 0 else None
+    known = held.get(op.call) if op is not None else None
+    if op is None or known is None:
+        return None
+    outs = [each for each in tree_flatten(known.call.out)[0] if isinstance(each, Ref)]
+    return outs[op.output] if op.output < len(outs) else None
+
+
+def _at_offset(ref: Ref, offset: int) -> tuple[int, ...] | None:
+    """The index of the element of a view that lies there; None where it has none."""
+    left, index = offset - ref[1], [0] * len(ref.size)
+    for dim in sorted(range(len(ref.size)), key=lambda d: -ref[3][d]):
+        stride, size = ref[3][dim], ref.size[dim]
+        if stride > 0 and size > 1:
+            index[dim] = left // stride
+            left -= index[dim] * stride
+    fits = left == 0 and all(0 <= i < n for i, n in zip(index, ref.size, strict=True))
+    return tuple(index) if fits else None
+
+
+class _Poisoned:
+    """Which operand elements an element of the result depends on: those whose NaN reaches it."""
+
+    def __init__(self, held: _Held, floating: Sequence[Tensor], output: int, number: int) -> None:
+        self.held, self.floating, self.output, self.number = held, floating, output, number
+
+    def reaches(self, chosen: Tensor) -> bool:
+        """Whether a NaN in any of these elements, all others being harmless, reaches the result's element."""
+        flat, spec = tree_flatten((self.held.args, self.held.kwargs))
+        made: list[Any] = []
+        start = 0
+        for each in flat:
+            if not any(each is t for t in self.floating):
+                made.append(each.clone() if isinstance(each, Tensor) else each)
+                continue
+            benign = torch.full(each.shape, BENIGN, dtype=each.dtype, device=each.device)
+            inside = chosen[(chosen >= start) & (chosen < start + each.numel())] - start
+            if len(inside):
+                benign.view(-1)[inside.to(each.device)] = torch.nan
+            start += each.numel()
+            made.append(benign)
+        args, kwargs = tree_unflatten(made, spec)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            out = self.held.call.func(*args, **kwargs)
+        results = [t for t in tree_flatten(out)[0] if isinstance(t, Tensor)] or [args[0]]
+        result = results[min(self.output, len(results) - 1)].reshape(-1)
+        return self.number < len(result) and bool(torch.isnan(result[self.number]))
+
+    def search(self, order: Tensor) -> list[int]:
+        """The first few of these elements, in their order, that reach the result's element."""
+        try:
+            if self.reaches(order[:0]):
+                return order[:MOST].tolist()  # no harmless operands are known: all that are bad
+            found: list[int] = []
+            waiting = [order] if len(order) else []
+            while waiting and len(found) < MOST:
+                part = waiting.pop()
+                if not self.reaches(part):
+                    continue
+                if len(part) == 1:
+                    found.append(int(part[0]))
+                else:
+                    waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+            return found
+        except (RuntimeError, IndexError, TypeError, NotImplementedError):
+            return order[:MOST].tolist()
+
+
+def _element(
+    recording: Recording, position: int, result: Tensor, number: int, value: float, made: Sequence[_Made]
+) -> Element:
+    op = recording.op(position)
+    assert op is not None
+    parts = tuple(_source(recording, *each) for each in made)
+    index = _index(number, tuple(result.shape))
+    return Element(position, index, value, op.name, location(op.file, op.line), parts)
+
+
+def _source(recording: Recording, position: int, number: int, value: float, shape: tuple[int, ...]) -> Element:
+    """An element of an operand: the result of a row, or what the step read."""
+    index = _index(number, shape)
+    if position >= 0:
+        op = recording.op(position)
+        if op is None:
+            return Element(position, index, value, "a row that is gone")
+        return Element(position, index, value, op.name, location(op.file, op.line))
+    source = recording.sources.get(position)
+    name = " ".join(part for part in (source.kind, source.name) if part) if source is not None else "data"
+    return Element(position, index, value, name)
+
+
+def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    found = []
+    for size in reversed(shape):
+        found.append(number % size)
+        number //= size
+    return tuple(reversed(found))
+
+
+def _value(result: Tensor, number: int) -> float:
+    value = result.reshape(-1)[number]
+    return float(value.abs() if value.is_complex() else value)
+
+
+def _is_finite(value: float) -> bool:
+    return abs(value) < float("inf")
