@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.completer import SimpleCompletion, context_matcher
+from IPython.core import completer
 from IPython.core.getipython import get_ipython
 
 from nanlab._models import models
@@ -34,21 +34,38 @@ def candidates(words: list[str], fragment: str, parser: Any, namespace: dict[str
     yield from (option for option in options if option not in words)
 
 
-@context_matcher(identifier="nanlab.nanwatch", priority=100)
-def nanwatch_matcher(context: CompletionContext) -> SimpleMatcherResult:
-    """Complete a line of %nanwatch or %%nanwatch; elsewhere nothing."""
+def completions(line: str) -> tuple[list[str], str]:
+    """What completes a line of %nanwatch or %%nanwatch up to the cursor, and the fragment that it completes."""
     shell = get_ipython()
-    match = LINE.match(context.line_with_cursor[: context.cursor_position])
+    match = LINE.match(line)
     if match is None or shell is None:
-        return {"completions": []}
+        return [], ""
     head, _, fragment = match["words"].rpartition(" ")
     parser = shell.find_line_magic("nanwatch").parser
     words = head.split()
     found = [word for word in candidates(words, fragment, parser, shell.user_ns) if word.startswith(fragment)]
-    if not words and "%%" not in context.line_with_cursor:
+    if not words and "%%" not in line:
         found += [word for word in WORDS if word.startswith(fragment) and word not in found]
-    return {
-        "completions": [SimpleCompletion(word, type="param") for word in found],
-        "matched_fragment": fragment,
-        "suppress": bool(found),
-    }
+    return found, fragment
+
+
+def nanwatch_matcher(context: CompletionContext) -> SimpleMatcherResult:
+    """Complete a line of %nanwatch or %%nanwatch; elsewhere nothing."""
+    found, fragment = completions(context.line_with_cursor[: context.cursor_position])
+    if not found:
+        return {"completions": []}
+    made = [completer.SimpleCompletion(word, type="param") for word in found]
+    return {"completions": made, "matched_fragment": fragment, "suppress": True}
+
+
+def nanwatch_words(text: str) -> list[str]:
+    """The same for IPython before 8.6, which asks with the last word alone and takes words."""
+    shell = get_ipython()
+    return completions(shell.Completer.text_until_cursor)[0] if shell is not None else []
+
+
+def matcher() -> Any:
+    """The matcher to register with this IPython's completer."""
+    if not hasattr(completer, "context_matcher"):
+        return nanwatch_words
+    return completer.context_matcher(identifier="nanlab.nanwatch", priority=100)(nanwatch_matcher)

@@ -16,7 +16,7 @@ from IPython.display import display
 from torch import nn
 
 from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Run, Showing, UntilCellEnds, cell_as_line, failing_formatters
-from nanlab._completion import nanwatch_matcher
+from nanlab._completion import matcher
 from nanlab._models import find_model
 from nanlab._options import described, positive, variable
 from nanlab._progress import Progress, is_interactive
@@ -341,7 +341,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     ip.register_magic_function(below, "line", BELOW_THE_FIRST_LINE)
     ip.input_transformers_cleanup.append(cell_as_line)
     ip.ast_transformers.append(CellHeads(magics.is_guarded, lambda: ip.user_ns))
-    ip.Completer.custom_matchers.append(nanwatch_matcher)
+    ip.Completer.custom_matchers.append(matcher())
     register_formatters(ip)
     load_early()  # so that the first watch need not wait for them
     bind_name(ip)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import stat
 import sys
 import sysconfig
@@ -56,11 +57,24 @@ def display_name(filename: str) -> str:
     """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None:
-        named = shell.compile.format_code_name(filename)
-        if named is not None and named[0] == "Cell":
-            return str(named[1]).replace("In [", "In[")
-    return filename
+    if shell is None:
+        return filename
+    if not hasattr(shell.compile, "format_code_name"):
+        return _cell_in_history(shell, filename) or filename
+    named = shell.compile.format_code_name(filename)
+    return str(named[1]).replace("In [", "In[") if named is not None and named[0] == "Cell" else filename
+
+
+def _cell_in_history(shell: Any, filename: str) -> str | None:
+    """The cell that has this file name in IPython 7, which keeps no table of them; in a kernel the name is a hash."""
+    if named := re.match(r"<ipython-input-(\d+)-", filename):
+        return f"In[{named[1]}]"
+    history = shell.history_manager
+    inputs = list(zip(history.input_hist_raw, history.input_hist_parsed, strict=False))
+    for number in range(len(inputs) - 1, 0, -1):
+        if shell.compile.get_code_name(*inputs[number], number) == filename:
+            return f"In[{number}]"
+    return None
 
 
 def _span(code: CodeType, instruction: int) -> Span | None:
