@@ -65,10 +65,11 @@ class BackwardRecorder:
             return self._original(outputs, *args, **kwargs)
         frame = sys._getframe(1)
         handles: list[Any] = []
-        outer = ops.backward_pass
+        outer = ops.backward_pass, ops.creates_graph
         oldest, accumulates = 0, False
         try:
             ops.backward_pass = len(ops.recording.passes)
+            ops.creates_graph = len(args) > 2 and bool(args[2])
             if ops.program is not None:
                 ops.program.engine_begins(outputs, args, bool(kwargs.get("accumulate_grad")))
             oldest, accumulates = self._begin(outputs, frame, bool(kwargs.get("accumulate_grad")), handles)
@@ -86,7 +87,7 @@ class BackwardRecorder:
             if ops.program is not None:
                 ops.program.engine_ended(results)
             ops.in_backward -= 1
-            ops.backward_pass = outer
+            ops.backward_pass, ops.creates_graph = outer
             for handle in handles:
                 handle.remove()
             if not ops.in_backward:

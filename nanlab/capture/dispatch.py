@@ -115,6 +115,8 @@ class OpRecorder(TorchDispatchMode):
         self.depth = 0  # how many modules are running inside each other
         self.backward_pass = -1  # number of the running backward pass
         self.in_backward = 0
+        self.made_in_function = -1  # node of an operation in the backward of a Function that is differentiated again
+        self.creates_graph = False  # whether the running backward pass is differentiated again
         self.in_optimizer = 0
         self.shadow: ShadowRecorder | None = None
         self.program: ProgramRecorder | None = None
@@ -334,6 +336,7 @@ class OpRecorder(TorchDispatchMode):
         return 0, 0
 
     def _backward_place(self, frame: FrameType | None) -> tuple[int, int, int, int, int]:
+        self.made_in_function = -1
         node = _node()
         number = node._sequence_nr() if node is not None else -1
         info = self.recording.nodes.rows.get(number)
@@ -349,23 +352,36 @@ class OpRecorder(TorchDispatchMode):
             for made in range(max(self.sequence, now - 64), now):
                 if info is not None:
                     self.recording.nodes.rows[made] = (self.recording.end, *info[1:])
+            self.made_in_function = now - 1 if where == "custom" else -1
             self.sequence = now
+        if info is not None and where == "custom" and (inside := self._line_in_function(frame)):
+            return BACKWARD, number, *inside, info[4]
         if info is not None and (where in ("", "custom")):
             return BACKWARD, number, info[2], info[3], info[4]
         line, site = self.lines.here(frame)
         return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
 
     def _python_in_backward(self, frame: FrameType | None) -> str:
-        """Whose Python code runs inside the engine: "recompute" of a checkpoint, a "custom" Function, or a "hook"."""
+        """Whose Python code runs inside the engine: a "custom" Function, a "hook", or what computes anew ("recompute")."""
         found = "hook"
         while frame is not None and frame.f_code not in self.engine_codes:
             name = frame.f_code.co_filename
             if name.endswith("checkpoint.py") and "torch" in name:
                 return "recompute"
             if name.endswith("function.py") and frame.f_code.co_name == "apply":
-                found = "custom"
+                # What computes with a graph of its own, though none is made of this backward pass, computes anew.
+                found = "recompute" if torch.is_grad_enabled() and not self.creates_graph else "custom"
             frame = frame.f_back
         return found
+
+    def _line_in_function(self, frame: FrameType | None) -> tuple[int, int] | None:
+        """The user's line in the backward of the running torch.autograd.Function; None where that is a library's."""
+        caller = frame
+        while caller is not None and caller.f_code not in self.engine_codes:
+            if self.lines.user_code(caller):
+                return self.lines.here(frame)
+            caller = caller.f_back
+        return None
 
     # -- what it reads: the row or source behind each operand ----------------------------------------------------
 
@@ -575,6 +591,8 @@ class OpRecorder(TorchDispatchMode):
                 phase, place = OPTIMIZER, (OPTIMIZER, node, line, site, module)
         if node >= 0 and phase != BACKWARD:
             recording.nodes.rows[node] = (call, plan.number, line, site, module, False)
+        elif phase == BACKWARD and self.made_in_function >= 0:
+            recording.nodes.rows[self.made_in_function] = (call, plan.number, line, site, module, False)
         if plan.uninitialised:
             self._flags |= UNINIT
         elif plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:

@@ -121,6 +121,11 @@ class SourceLines:
         """Whether a frame runs torch's own code (or ours)."""
         return frame is not None and self._kinds.get(id(frame.f_code)) == _TORCH
 
+    def user_code(self, frame: FrameType) -> bool:
+        """Whether a frame runs the user's own code."""
+        kind = self._kinds.get(id(frame.f_code), -1)
+        return (kind if kind >= 0 else self._learn(frame)) == _USER
+
     def here(self, frame: FrameType | None) -> tuple[int, int]:
         """(the user's innermost line, the innermost line outside torch) at and above ``frame``."""
         kinds, site = self._kinds, 0

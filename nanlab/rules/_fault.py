@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from nanlab.rules._host import on_host
 from nanlab.rules._neighbourhood import Neighbourhood
 from nanlab.rules._rule import Finding
 from nanlab.trace import Trace
+from nanlab.trace.locations import location
 from nanlab.trace.recording import (
     FORWARD,
     Kept,
@@ -109,6 +111,15 @@ class Fault(Neighbourhood):
         return bool(info is not None and info.custom) or (
             node.endswith("Backward") and not node.startswith(("Checkpoint", "torch::"))
         )
+
+    @property
+    def call_of_function(self) -> str:
+        """Where the ``torch.autograd.Function`` was applied whose backward this is; empty where that is the fault's line."""
+        info = self.recording.nodes.get(self.row.node) if self.row is not None else None
+        if info is None or not info.line or self.row is None or info.line == self.row.place:
+            return ""
+        file, line, real = self.recording.places[info.line]
+        return f"It was applied at {location(file, line)}: `{linecache.getline(real, line).strip()}`."
 
     @cached_property
     def dtype(self) -> str:

@@ -243,4 +243,4 @@ def custom_backward(fault: Fault) -> Match | None:
     title = (
         f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of {fault.numel:,} non-finite"
     )
-    return match(fault, title, columns=fault.named_operands)
+    return match(fault, title, fault.call_of_function, columns=fault.named_operands)

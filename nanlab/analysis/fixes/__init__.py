@@ -100,7 +100,9 @@ def try_out(
     for candidate in candidates:
         if op.custom:
             candidate = replace(candidate, title=f"in {op.custom}.backward: {candidate.title}")
-        spelled = _in_backward(op, candidate, text) if op.custom else _rewritten(candidate, text, line, _calls(op))
+        spelled = (
+            _in_backward(op, candidate, text, line) if op.custom else _rewritten(candidate, text, line, _calls(op))
+        )
         spelled = spelled or _written_in_place(op, candidate, text, line)
         if spelled is None and candidate.only_spelled:
             continue
@@ -211,9 +213,10 @@ def _outside_autocast(line: Rewritten, device: str) -> Rewritten:
     return replace(line, text=f'with torch.autocast("{device}", enabled=False):\n{inner}')
 
 
-def _in_backward(op: Operation, candidate: Candidate, text: str) -> Rewritten | None:
+def _in_backward(op: Operation, candidate: Candidate, text: str, line: int) -> Rewritten | None:
     """The line of a hand-written backward that spells the operation, if it is just one."""
-    found = [_rewritten(candidate, text, line) for line in backward_lines(text, op.custom)]
+    lines = backward_lines(text, op.custom)
+    found = [_rewritten(candidate, text, each) for each in ([line] if line in lines else lines)]
     written = {r.first: r for r in found if r is not None}
     return next(iter(written.values())) if len(written) == 1 else None
 

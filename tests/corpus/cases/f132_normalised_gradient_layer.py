@@ -25,7 +25,7 @@ class ReverseUnit(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         size = grad.pow(2).sum().sqrt()
-        return -grad / (size + ctx.eps), None
+        return -grad / (size + ctx.eps), None  # ALSO
 
 
 class Dann(nn.Module):

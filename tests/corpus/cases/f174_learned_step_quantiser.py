@@ -31,7 +31,7 @@ class Quant(torch.autograd.Function):
         count = clipped.sum()
         if ctx.guard:
             count = count.clamp(min=1)
-        g_scale = (g * clipped * x.sign()).sum() / count
+        g_scale = (g * clipped * x.sign()).sum() / count  # ALSO
         return g * ~clipped, g_scale, None
 
 

@@ -29,8 +29,8 @@ class Softplus_(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if ctx.stable:
             return g * torch.sigmoid(x), None
-        e = torch.exp(x)
-        return g * e / (1 + e), None
+        e = torch.exp(x)  # ALSO
+        return g * e / (1 + e), None  # ALSO
 
 
 class Net(nn.Module):
