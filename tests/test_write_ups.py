@@ -162,13 +162,13 @@ class SharpSoftplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        power = torch.exp(x)
+        power = torch.exp(x)  # here
         return grad * power / (1 + power)
 
 
 def a_backward_written_by_hand() -> None:
     x = torch.tensor([-1.0, 0.5, 200.0], requires_grad=True)
-    SharpSoftplus.apply(x).sum().backward()  # here
+    SharpSoftplus.apply(x).sum().backward()
 
 
 def adam_on_half_parameters() -> None:
