@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -502,3 +503,35 @@ def test_a_nan_in_a_record_of_one_step_is_no_harm() -> None:
         for i in range(4):
             step(i)
     assert trace.culprit is None and len(trace.steps) == 4
+
+
+@pytest.mark.parametrize("on_fault", ["stop", "record"])
+def test_turns_that_make_new_parameters_of_their_gradients_are_steps_in_a_run_that_stops_too(on_fault: Any) -> None:
+    random, w = torch.Generator().manual_seed(0), {"weight": torch.ones(2, 4)}
+
+    def loss(w: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ w["weight"].T - y).pow(2).sum().sqrt()
+
+    with nanlab.watch(on_fault=on_fault) as trace:
+        for step in range(5):
+            x, y = torch.randn(5, 4, generator=random), torch.randn(5, 2, generator=random)
+            if step == 3:
+                y[2] = x[2] @ w["weight"].T
+            slope = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(w, x, y)
+            with torch.no_grad():
+                w = {name: value - 0.01 * slope[name].mean(0) for name, value in w.items()}
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == ("sqrt-at-zero", 3)
+    assert len(trace.steps) in (4, 5)
+
+
+def test_turns_that_only_collect_gradients_are_one_step_in_a_run_that_stops() -> None:
+    x = torch.tensor([1.0, 2.0, 0.0], requires_grad=True)
+    rows = []
+    with nanlab.watch() as trace:
+        y = x.sqrt()
+        for i in range(3):
+            rows.append(torch.autograd.grad(y[i], x, retain_graph=True)[0])
+        torch.stack(rows).sum().item()
+    assert trace.culprit is None or trace.culprit.step == 0
+    assert len(trace.steps) <= 3

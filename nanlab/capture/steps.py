@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FrameType
 
 import torch
@@ -33,6 +34,9 @@ class StepClock(LoopIterations):
         self._called: Path | None = None  # where the outermost module was last called
         self._without_grad = False  # whether that was under no_grad
         self._took_back = False  # whether a boundary was ever taken back
+        self.updates_apart: Callable[[], bool] = lambda: (
+            False
+        )  # whether turns without an update compute with the last one's
         self._updated = -1  # position at which a parameter was last written by hand
         self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
         self._stepped: set[int] = set()  # optimizers that have stepped in this step
@@ -143,13 +147,17 @@ class StepClock(LoopIterations):
             self.checked.clear()
         return self._backward_inside(frame, oldest)
 
+    def makes_new_parameters(self) -> bool:
+        """Whether each turn computes with what the last one made of its gradients, and nothing is updated in place."""
+        return self._grad_requested and self._updated < 0 and self.updates_apart()
+
     def doubtful(self) -> int:
         """How many of the last boundaries are likely to be taken back: some within a step were before, in a program that has an optimizer."""
         if self._outside is not None and not self._nesting.last.trained:
             return 1
         if self._alternated and self._again[1] and self._again[0] == len(self.starts) - 1:
             return 1
-        if self._grad_requested and self._updated < 0:
+        if self._grad_requested and self._updated < 0 and not self.updates_apart():
             return len(self._tentative)
         inner = self._took_back and self.optimizer_seen
         return sum(seq > self._fresh for _, seq, _ in self._tentative) if inner else 0

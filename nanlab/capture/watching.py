@@ -19,6 +19,7 @@ from torch import nn
 from nanlab.capture.agreement import Agreement, Kind
 from nanlab.capture.announce import announce
 from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.batches import BatchRecorder
 from nanlab.capture.compiled import EagerCode
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
@@ -32,6 +33,7 @@ from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
 from nanlab.capture.threads import is_watched, run_in_thread
 from nanlab.capture.training import TrainingRecorder
+from nanlab.capture.updates_apart import updates_apart
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
@@ -99,6 +101,7 @@ class watch:
         self._lines = SourceLines()
         self.recording.places, self.recording.spans = self._lines.places, self._lines.spans
         self._clock = StepClock()
+        self._clock.updates_apart = partial(updates_apart, self.recording)
         self._eager = EagerCode(self.recording)
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
@@ -110,6 +113,7 @@ class watch:
             self._ops.shadow = ShadowRecorder(self.recording)
         self._training = TrainingRecorder(self._ops, self._clock, self.recording.history)
         self._backward = BackwardRecorder(self._ops, self._clock)
+        self._batches = BatchRecorder(self._ops)
         self._modules = ModuleRecorder(
             model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
         )
@@ -158,6 +162,7 @@ class watch:
             self._training.start(self.model)
             self._modules.start()
             self._backward.start()
+            self._batches.start()
             self._clock.calls.start(caller)
             self._ops.__enter__()
         except Exception as error:  # the program runs all the same, unwatched
@@ -193,7 +198,7 @@ class watch:
     def _undo(self) -> None:
         if self in _current:
             _current.remove(self)
-        for recorder in (self._backward, self._modules, self._training, self._eager):
+        for recorder in (self._backward, self._modules, self._training, self._batches, self._eager):
             try:
                 recorder.stop()
             except Exception as error:
@@ -206,6 +211,7 @@ class watch:
         if isinstance(error, Exception):
             mark(error, recording)
             recording.escapes.failure = failure_of(error, self._ops.guard, self.model)
+        recording.updates_apart = self._clock.makes_new_parameters()
         self._clock.finished(failed=error is not None)
         if not self._broken:
             self._close_last_step(error)
@@ -341,6 +347,7 @@ class watch:
 
     def _culprit(self, undecided: bool) -> Any:
         """The harmful fault that was found by now."""
+        self.recording.updates_apart = self._clock.makes_new_parameters()
         self.recording.undecided = undecided
         self._agreement.diagnosing(True)
         try:

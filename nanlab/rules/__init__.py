@@ -40,6 +40,7 @@ from nanlab.trace.recording import DTYPE
 MOST_FINDINGS = 20
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
+MOST_SAMPLES = 4  # that are named with their place in the dataset
 COMPILED = "run eagerly: compiled it may not"
 COMPILED_WHY = (
     "The watch ran this code eagerly, where each result is rounded to its dtype. torch.compile keeps what one kernel "
@@ -94,7 +95,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             if not any(_repeats(finding, other) for other in findings):
                 findings.append(finding)
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
-    return Findings(with_fixes(trace, [qualified(trace, f) for f in ranking[:MOST_FINDINGS]]))
+    return Findings(with_fixes(trace, [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]))
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:
@@ -107,6 +108,18 @@ def qualified(trace: Trace, finding: Finding) -> Finding:
     if not any(str(recording.dtypes.items[r[DTYPE]]).removeprefix("torch.") in LOW for r in rows):
         return finding
     return replace(finding, title=f"{finding.title} ({COMPILED})", explanation=f"{finding.explanation} {COMPILED_WHY}")
+
+
+def with_samples(trace: Trace, finding: Finding) -> Finding:
+    """The finding of a value that came with a batch, with the samples that brought it and their indices in the dataset."""
+    known = trace.recording.bad_samples
+    found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
+    if not finding.harmful or not found:
+        return finding
+    named = [f"sample {place} of the batch is number {index} of the dataset" for place, index in found.items()]
+    more = f", and {len(named) - MOST_SAMPLES} more" if len(named) > MOST_SAMPLES else ""
+    told = f"By the loader's sampler, {', '.join(named[:MOST_SAMPLES])}{more}."
+    return replace(finding, samples=list(found), explanation=f"{finding.explanation} {told}")
 
 
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:

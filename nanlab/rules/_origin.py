@@ -24,13 +24,15 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
     stats = recording.stats(origin.sink.position)
     what = "nan" if stats is not None and stats.nan else "inf"
     place = place_of(trace, position)
+    # A bad value among new parameters is a symptom in the step that made them, though no gradient of torch's own shows it.
+    shown = origin.position if recording.updates_apart and origin.position >= 0 else origin.sink.step_position
     return Finding(
         cause="unknown",
         severity="error",
         title=f"{place['op']} made a non-finite value",
         explanation="",
         phase=phase,
-        step=recording.step_of(origin.sink.step_position),
+        step=recording.step_of(shown),
         symptom=f"{_SYMPTOMS[origin.sink.kind]}-{what}",
         path=path_rows(recording, origin),
         harmful=True,

@@ -158,6 +158,8 @@ class Recording:
     program: Program = field(default_factory=Program)  # the kept steps, to be run again
     ranks: Ranks | None = None  # of a distributed run that has ended: what the others told
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
+    bad_samples: dict[int, dict[int, Any]] = field(default_factory=dict)  # by row of a batch: index in dataset by place
+    updates_apart: bool = False  # a step's parameters are new tensors, which the next step computes with
     compiled: list[tuple[int, int]] = field(default_factory=list)  # rows that torch.compile's code made: first, end
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"; "failed": nanlab itself
 

@@ -1,0 +1,101 @@
+"""Bad values that a DataLoader brings: told as data, with the sample's index in the dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import nanlab
+
+BAD = 37
+
+
+class Readings(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """One sample holds NaN, born where no watch looks: in the worker that makes it."""
+
+    def __init__(self, target: bool = False) -> None:
+        self.target = target
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y = torch.full((4,), float(i % 7)), torch.tensor(1.0)
+        if i == BAD:
+            x, y = (x, y / 0 * 0) if self.target else (x / 0 * 0, y)
+        return x, y
+
+
+def train(loader: Any, epochs: int = 1) -> nanlab.Trace:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with nanlab.watch(model) as trace:
+        for _ in range(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                (model(x).squeeze(1) - y).pow(2).mean().backward()
+                optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("target", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_nan_born_in_a_worker_is_told_as_data_with_its_index_in_the_dataset(shuffle: bool, target: bool) -> None:
+    generator = torch.Generator().manual_seed(7)
+    loader = DataLoader(Readings(target), batch_size=8, num_workers=2, shuffle=shuffle, generator=generator)
+    draw = torch.Generator().manual_seed(7)
+    torch.empty((), dtype=torch.int64).random_(generator=draw)  # the loader's own draw, for its workers' seed
+    places = list(torch.utils.data.RandomSampler(range(64), generator=draw)) if shuffle else list(range(64))
+    found = train(loader).culprit
+    assert found is not None
+    assert found.cause == ("nan-in-target" if target else "nan-in-input")
+    at = places.index(BAD)
+    assert (found.step, found.samples) == (at // 8, [at % 8])
+    assert f"sample {at % 8} of the batch is number {BAD} of the dataset" in found.explanation
+
+
+def test_a_nan_of_the_second_epoch_of_lasting_workers_is_told_with_its_index() -> None:
+    class Late(Readings):
+        def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+            self.seen = getattr(self, "seen", 0) + 1
+            return super().__getitem__(i if i != BAD or self.seen > 64 // 2 else 0)
+
+    loader = DataLoader(Late(), batch_size=8, num_workers=2, persistent_workers=True)
+    found = train(loader, epochs=2).culprit
+    assert found is not None
+    assert found.step == 8 + BAD // 8
+    assert f"is number {BAD} of the dataset" in found.explanation
+
+
+def test_a_nan_born_in_the_loop_s_own_process_is_told_where_it_was_born_and_with_its_index() -> None:
+    found = train(DataLoader(Readings(), batch_size=8)).culprit
+    assert found is not None
+    assert (found.cause, found.source) == ("div-by-zero", "x, y = (x, y / 0 * 0) if self.target else (x / 0 * 0, y)")
+    assert found.samples == [BAD % 8]
+    assert f"is number {BAD} of the dataset" in found.explanation
+
+
+def test_batches_are_the_same_and_loaders_are_left_as_they_were() -> None:
+    from torch.utils.data.dataloader import _BaseDataLoaderIter as Iterator
+
+    before = Iterator.__next__, Iterator._next_index
+    loader = DataLoader(Readings(), batch_size=8, num_workers=2)
+    bare = [x for x, _ in loader]
+    with nanlab.watch(on_fault="record") as trace:
+        watched = [x for x, _ in loader]
+    assert all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(bare, watched, strict=True))
+    assert (Iterator.__next__, Iterator._next_index) == before
+    assert trace.culprit is None and not trace.notes
+
+
+def test_a_loader_begun_before_the_watch_is_told_without_an_index() -> None:
+    batches = iter(DataLoader(Readings(), batch_size=8, num_workers=2))
+    next(batches)
+    found = train(batches).culprit
+    assert found is not None and found.cause == "nan-in-input"
+    assert "of the dataset" not in found.explanation
