@@ -105,7 +105,7 @@ def test_backward_operations_bear_the_line_of_their_forward_operation() -> None:
     assert set(tied.line) == {line_of("root")}
 
 
-def test_a_custom_functions_backward_bears_the_line_that_applied_it() -> None:
+def test_an_operation_in_the_backward_of_a_custom_function_bears_its_own_line() -> None:
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
@@ -113,12 +113,12 @@ def test_a_custom_functions_backward_bears_the_line_that_applied_it() -> None:
 
         @staticmethod
         def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
-            return torch.exp(grad)
+            return torch.exp(grad)  # inside
 
     x = torch.ones(2, requires_grad=True)
     with nanlab.watch() as trace:
-        Twice.apply(x).sum().backward()  # applied
-    assert rows(trace, "exp", "backward") == [line_of("applied")]
+        Twice.apply(x).sum().backward()
+    assert rows(trace, "exp", "backward") == [line_of("inside")]
 
 
 # -- modules ----------------------------------------------------------------------------------------------------------
@@ -690,7 +690,8 @@ def test_a_failure_inside_nanlab_accuses_nobody_of_what_came_after_it(
     assert trace.culprit is None
     assert trace.findings == []
     assert "Incomplete: nanlab itself failed" in repr(trace.report())
-    assert "healthy" not in trace.report()._repr_html_()
+    assert ">healthy<" not in trace.report()._repr_html_()
+    assert "Incomplete" in trace.report()._repr_html_()
 
 
 def test_a_fault_that_showed_before_a_failure_inside_nanlab_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

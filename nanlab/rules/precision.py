@@ -208,10 +208,10 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
             @staticmethod
             def backward(ctx, g):
                 (y,) = ctx.saved_tensors
-                return g / (2 * y)
+                return g / (2 * y)  # here
 
         x = torch.tensor([0.0, 4.0], requires_grad=True)
-        Root.apply(x).sum().backward()  # here
+        Root.apply(x).sum().backward()
     """,
     fix="""
         class Root(torch.autograd.Function):
