@@ -24,8 +24,8 @@ spec.loader.exec_module(judge)
 
 FAULTY = [p for p in judge.programs() if p.name[0] != "h"]
 HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
-# constants that are singular, and stand where nothing can move them; one of a mask's own making
-SINGULAR_CONSTANT = {"l101", "l156", "d214", "d215"}
+# a root behind where, next to a logarithm that is singular itself: no differences of values there
+NOT_KNOWN = {"d215"}
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
@@ -66,7 +66,7 @@ class Called:
         return self.net(False)
 
 
-@pytest.mark.parametrize("path", [p for p in FAULTY if p.name[:4] not in SINGULAR_CONSTANT], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in FAULTY if p.name[:4] not in NOT_KNOWN], ids=lambda p: p.stem)
 def test_the_truth_is_the_limit_of_the_faulty_program_itself(path: Path) -> None:
     module = judge.load(path)
     program, true = Called(module.build(False)[0]), judge.truth_of(module)

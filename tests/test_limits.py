@@ -147,6 +147,33 @@ def test_a_constant_that_is_singular_is_moved_where_the_parameters_do_not_help()
     assert gradient.value.tolist() == pytest.approx([1 + math.cos(0.9), 1 + math.cos(1.89)], rel=1e-6)
 
 
+def test_what_is_singular_whatever_the_operands_are_is_approached_from_within() -> None:
+    def relative(x: Tensor) -> Tensor:
+        z = x - x.amax()  # 0 at the largest, always
+        return z / (torch.exp(z) - 1)
+
+    found = truth(relative, [torch.tensor([0.5, 2.0])])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    z = -1.5
+    rest = math.exp(z) - 1
+    slope = (rest - z * math.exp(z)) / rest**2  # at the other; each moves with and against it
+    assert found.values[0].value.tolist() == pytest.approx([z / rest, 1.0], rel=1e-6)
+    assert gradient.value.tolist() == pytest.approx([slope, -slope], rel=1e-6)
+
+
+def test_a_constant_inside_of_the_expression_is_moved_too() -> None:
+    def filter_of(f: Tensor) -> Tensor:
+        n = torch.arange(-1.0, 2.0)
+        return torch.sin(2 * math.pi * f * n) / (math.pi * n)
+
+    found = truth(filter_of, [torch.tensor(0.25)])
+    gradient = found.gradients[0]
+    assert gradient is not None
+    assert found.values[0].value.tolist() == pytest.approx([1 / math.pi, 0.5, 1 / math.pi], rel=1e-6)
+    assert float(gradient.value) == pytest.approx(2.0, abs=1e-6)  # 2 at the centre, 2 cos(pi / 2) beside it
+
+
 def test_a_softmax_by_hand_beyond_every_dtype_is_a_softmax() -> None:
     z = torch.tensor([[5000.0, 4999.0], [1.0, -1.0]])
     found = truth(lambda x: torch.exp(x) / torch.exp(x).sum(1, keepdim=True), [z])

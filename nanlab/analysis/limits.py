@@ -24,7 +24,7 @@ from mpmath import mpf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.analysis.exact import AllExact, Exact, NotExact, digits, lift, rounded
+from nanlab.analysis.exact import AllExact, Exact, Moved, NotExact, digits, lift, rounded
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
 WITHIN = 0.01  # a fix may differ by that much from the limit
@@ -33,7 +33,8 @@ SAME = 1e-3  # limits along different directions that differ by no more are one
 EXACT = ((80, (1e-4, 1e-8, 1e-12, 1e-16)), (700, (1e-12, 1e-20, 1e-28, 1e-36)))
 DISTANCES = tuple(4.0**-k for k in range(1, 14))  # in float64, which cancels nearer by
 MOST_DIFFERENCES = 24  # elements
-SECONDS = 2.0  # for one question in exact arithmetic
+MOST_RESULTS = 60  # of operators inside of an expression that are moved, one after the other
+SECONDS = 2.0  # of processor time, for one question in exact arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def truth(
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     problem = _Problem(fn, operands, incoming, wanted)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.thread_time() + SECONDS
     found: list[Limit] | None = None
     for kind in (*(_Arithmetic(*exactly, deadline) for exactly in EXACT), _Arithmetic(0, DISTANCES)):
         try:
@@ -169,6 +170,7 @@ def truth(
         if kind.digits:
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
+                found = problem.from_within(kind, found)
         if not any(bool(limit.unknown.any()) for limit in found):
             break
     return problem.truth(found)
@@ -188,19 +190,19 @@ class _Arithmetic:
     deadline: float = math.inf
 
     @contextmanager
-    def active(self) -> Iterator[None]:
-        """Evaluate in these numbers."""
+    def active(self, moved: Moved | None = None) -> Iterator[AllExact | None]:
+        """Evaluate in these numbers; moved: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.manual_seed(0)
             if self.digits:
-                with digits(self.digits), AllExact(self.deadline):
-                    yield
+                with digits(self.digits), AllExact(self.deadline, moved) as mode:
+                    yield mode
             else:
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(torch.float64)
                 try:
                     with Wide():
-                        yield
+                        yield None
                 finally:
                     torch.set_default_dtype(before)
 
@@ -229,6 +231,7 @@ class _Problem:
         self.fn, self.operands, self.incoming, self.wanted = fn, operands, incoming, wanted
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
+        self.results = 0  # of operators, in the evaluation that was last
         self.movable = [m for m in (wanted, held, real) if any(m)]
 
     def truth(self, limits: list[Limit] | None) -> Truth:
@@ -240,9 +243,16 @@ class _Problem:
         rest = iter(limits[count:])
         return Truth(tuple(limits[:count]), tuple(next(rest) if w else None for w in self.wanted))
 
-    def at(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Evaluation:
-        """The expression, a distance away along the given directions."""
-        with arithmetic.active():
+    def at(
+        self,
+        arithmetic: _Arithmetic,
+        moving: list[Tensor | None],
+        distance: float,
+        moved: Moved | None = None,
+    ) -> Evaluation:
+        """The expression, a distance away along the given directions, or with a result in it moved."""
+        outside = bool(distance) or moved is not None
+        with arithmetic.active(moved) as mode:
             operands = [
                 x
                 if not _is_real(x)
@@ -254,7 +264,8 @@ class _Problem:
             incoming = self.incoming
             if arithmetic.digits and incoming is not None:
                 incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
-            found = evaluate(self.fn, operands, incoming, self.wanted, outside=bool(distance))
+            found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
+            self.results = mode.count if mode is not None else 0
         return Evaluation(
             tuple(rounded(y).double() for y in found.values),
             tuple(None if g is None else rounded(g).double() for g in found.gradients),
@@ -275,6 +286,33 @@ class _Problem:
                     raise
                 break
             trusted = True
+        return limits
+
+    def from_within(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
+        """The limits, what is not known found by moving a result inside of the expression.
+
+        Where that is singular whatever the operands are, as ``x - x.max()`` is 0 and a constant of its own
+        stays, the earliest result that can be moved away from the singular point is the variable.
+        """
+        still: list[Tensor | None] = [None] * len(self.operands)
+        for place in range(min(self.results, MOST_RESULTS)):
+            if not any(bool(limit.unknown.any()) for limit in limits):
+                break
+            try:
+                near = self.at(arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)).tensors
+                pairs = list(zip(limits, near, strict=True))
+                if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
+                    continue
+                paths = []
+                for way in range(4):
+                    seen = [
+                        self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors for h in arithmetic.distances
+                    ]
+                    paths.append([_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)])
+            except NotExact:
+                break
+            found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+            limits = [_merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)]
         return limits
 
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
@@ -351,6 +389,20 @@ class _Problem:
             _merged(now, new, now.unknown | new.exists | ~_continuous(now.value, list(along)))
             for now, new, along in zip(limits, found, zip(*paths, strict=True), strict=True)
         ]
+
+
+def _nudge(place: int, distance: float, way: int) -> Moved:
+    """A move of one result: up, down, and two ways at random."""
+
+    def step(shape: tuple[int, ...]) -> np.ndarray:
+        generator = torch.Generator().manual_seed(way)
+        size = 0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
+        sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -1.0, 1.0)
+        direction = size if way == 0 else -size if way == 1 else size * sign
+        numbers = np.asarray(lift(direction).numbers * mpf(distance), dtype=object)
+        return numbers
+
+    return place, step
 
 
 def _same(a: Tensor, b: Tensor) -> Tensor:
