@@ -27,6 +27,7 @@ GUIDES = {
     "docs/tour.md": "tour.html",
     "CHANGELOG.md": "changes.html",
     "docs/limits.md": "limits.html",
+    "docs/ranks.md": "ranks.html",
     "benchmarks/results/tools.md": "tools.html",
     "benchmarks/results/overhead-cpu.md": "overhead.html",
 }

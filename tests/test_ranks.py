@@ -99,6 +99,13 @@ def test_torchrun_ends_well_and_leaves_no_process_behind(on_two: Ended) -> None:
     assert on_two.status == 0 and not on_two.left_over, on_two.text[-3000:]
 
 
+def test_the_report_of_each_rank_lists_the_culprits_of_all(on_two: Ended) -> None:
+    first, second = on_two.of("ddp:stop:spoilt")
+    assert first["told"] == second["told"] and [told[:2] for told in first["told"]] == [[1, 3]]
+    assert first["reported"] and second["reported"]
+    assert [one["reported"] for one in on_two.of("ddp:stop:healthy")] == [False, False]
+
+
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return torchrun(tmp_path_factory.mktemp("four"), 4, "worker.py", *FOUR)

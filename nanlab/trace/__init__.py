@@ -11,6 +11,7 @@ import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames, training_frames
+from nanlab.trace.ranks import ranks_frame
 from nanlab.trace.recording import Kept, Recording
 from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
@@ -121,6 +122,11 @@ class Trace:
         from nanlab.analysis.skipped_steps import skips_frame
 
         return self._table("skips", skips_frame)
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """A row per rank of a distributed run in which a culprit began, as it told: rank, step, cause, place, title."""
+        return ranks_frame(self.recording)
 
     @property
     def edges(self) -> pd.DataFrame:

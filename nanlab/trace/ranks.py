@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from nanlab.trace.recording import Recording
 
 ARRIVED = "from-another-rank"  # the cause of what a collective brought
 MOST_FIXES = 3  # of a finding that is sent
@@ -25,6 +30,14 @@ class Ranks:
     def first(self) -> dict[str, Any] | None:
         """The culprit that began first."""
         return min(self.told, key=lambda each: (each["step"], each["rank"]), default=None)
+
+
+def ranks_frame(recording: Recording) -> pd.DataFrame:
+    """A row for each rank in which a culprit began, the first of them first; empty where there is one process."""
+    columns = ["rank", "step", "cause", "phase", "op", "module", "file", "line", "source", "title"]
+    told = recording.ranks.told if recording.ranks is not None else []
+    rows = sorted(told, key=lambda each: (each["step"], each["rank"]))
+    return pd.DataFrame([[each[name] for name in columns] for each in rows], columns=columns)
 
 
 def as_sent(finding: Any, rank: int) -> dict[str, Any]:

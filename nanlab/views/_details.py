@@ -109,6 +109,25 @@ def line_of(trace: Trace, finding: Finding | None = None, position: int | None =
     return _operations(rows, at)
 
 
+def ranks(trace: Trace) -> str:
+    """The processes of a distributed run in which a culprit began."""
+    told = getattr(trace, "ranks", None)
+    if told is None or told.empty:
+        return ""
+    cells = [
+        [
+            str(row["rank"]),
+            str(row["step"]),
+            f"<code>{escape(location(row['file'], row['line']))}</code>",
+            escape(row["cause"]),
+            sentence(row["title"], row["op"]),
+        ]
+        for _, row in told.iterrows()
+    ]
+    heads = ["rank", "step", "place", "cause", "what happened"]
+    return section("Ranks", data_table(heads, cells, ["right", "right", "left", "left", "left"]))
+
+
 def _operations(rows: pd.DataFrame, at: int) -> str:
     bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy()
     shown = rows if len(rows) <= OPERATIONS else _around(rows, at)

@@ -269,6 +269,7 @@ SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [
     ("evidence", proof),
     ("fixes", fixes),
     ("other findings", lambda trace: _details.other_findings(trace, first_of(trace))),
+    ("ranks", _details.ranks),
     ("losses", losses),
     ("reproduction", minimal),
     ("steps", _details.steps),

@@ -35,6 +35,8 @@ def note(
             "ended": trace.recording.ended,
             "steps": len(trace.recording.starts),
             "notes": trace.notes,
+            "told": trace.ranks[["rank", "step", "line"]].to_numpy().tolist(),
+            "reported": "Ranks</div>" in trace.report().body(),
         }
     with (out / f"rank{rank}.jsonl").open("a") as file:
         file.write(json.dumps(said) + "\n")
