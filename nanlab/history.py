@@ -105,6 +105,19 @@ class Flush:
 
 
 @dataclass(slots=True)
+class Dead:
+    """A parameter whose gradient was zero throughout in every step up to now."""
+
+    alive: bool = False  # it was not
+    steps: int = 0  # with such a gradient
+    unknown: int = 0  # steps in which no operation was to blame: the program wrote the zero
+    at: Place | None = None  # where the signal died
+    why: str = ""  # "flat", "choice", "value", "saturated"
+    first: int = -1  # row of the first such gradient
+    numel: int = 0  # elements of what died
+
+
+@dataclass(slots=True)
 class Drive:
     """What drove a row of updates: gradients and rates, as sums of logarithms."""
 
@@ -271,6 +284,7 @@ class History:
     parameters: list[ParameterStep] = field(default_factory=list)
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     absorbed_updates: dict[tuple[Any, ...], AbsorbedUpdate] = field(default_factory=dict)
+    dead: dict[int, Dead] = field(default_factory=dict)  # by parameter
     averages: dict[int, int] = field(default_factory=dict)  # by row of the latest value: number of an average
     counts: dict[int, int] = field(default_factory=dict)  # the same of counts that are made anew
     factors: dict[int, float] = field(

@@ -108,8 +108,10 @@ def judge(program: Path | Program, answer: Answer, fixed: bool = False) -> Score
     if isinstance(program, Path):
         name, path = program.stem, program
         meta, marks = harness.load(path).META, harness.markers(path)
+        first = harness.first_bad_step(path) if "cause" in meta else -1
     else:
         name, path, meta, marks = program.name, program.path, program.meta, program.marks
+        first = meta.get("first_bad_step", -1)
     if fixed or "cause" not in meta:
         return Score(name + " (twin)" * fixed, answer, alarm=bool(answer.cause))
     given = meta["phase"] in GIVEN
@@ -123,7 +125,7 @@ def judge(program: Path | Program, answer: Answer, fixed: bool = False) -> Score
         "op": plain(answer.op) in ops,
         "phase": answer.phase in phases,
         "cause": answer.cause in {meta["cause"], *meta.get("also_causes", ())},
-        "step": answer.step == harness.first_bad_step(path),
+        "step": answer.step == first,
         "verified": answer.verified,
     }
     return Score(name, answer, {part: detected and good for part, good in right.items()})

@@ -10,14 +10,20 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
 import score
+import torch
 from programs import Program, programs
 
+import nanlab
+
 FAULTS, HEALTHY = programs(kind="f"), programs(kind="h")
-# Births while the program is built, in a parameter, a buffer, a schedule.
+# Births while the program is built, in a parameter, a buffer, a schedule; gradients that die in a flat operation, beyond a bound, in a zero.
 FEW = (
     "diffusion_log_of_the_first_posterior_variance",
     "ssm_inverse_softplus_of_zero_step",
     "speech_filterbank_finer_than_the_spectrum",
+    "rendering_hard_pixel_coordinates",
+    "preferences_reward_head_behind_a_clamp",
+    "preferences_acquisition_far_from_the_best",
 )
 
 
@@ -29,6 +35,35 @@ def _wrong(program: Program) -> list[str]:
 @pytest.mark.parametrize("program", [p for p in FAULTS if p.name[2:] in FEW], ids=lambda p: p.name)
 def test_cause_line_operator_phase_and_step_are_those_of_the_program(program: Program) -> None:
     assert _wrong(program) == []
+
+
+THROWN = [p for p in FAULTS if p.meta["second"]]
+
+
+@pytest.mark.parametrize("program", THROWN, ids=lambda p: p.name)
+def test_update_that_threw_a_parameter_stands_beside_the_operation_that_failed(program: Program) -> None:
+    answer = score.watch(program)
+    assert answer.cause in (program.meta["cause"], *program.meta["also_causes"])
+    assert set(program.meta["second"]) <= set(answer.findings)
+
+
+def test_operands_without_a_parameter_are_told_to_be_data() -> None:
+    width = torch.tensor([2.0, -1.0, 3.0])
+    scale = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            (torch.log(torch.from_numpy(width.numpy())) * scale).sum().backward()
+    assert trace.culprit is not None
+    assert "it is the data" in trace.culprit.explanation
+
+
+# A closed gate, a branch that is left out, a hinge that is satisfied, a factor of zero, an adapter that begins at zero.
+IDLE = "gate_that_opens stochastic_depth satisfied_hinge zero_weight_term low_rank_adapter idle_limit_penalty".split()
+
+
+@pytest.mark.parametrize("program", [p for p in HEALTHY if p.build.__name__ in IDLE], ids=lambda p: p.name)
+def test_gradient_that_is_zero_for_a_reason_is_no_fault(program: Program) -> None:
+    assert "dead-gradient" not in score.watch(program).findings
 
 
 @pytest.mark.slow

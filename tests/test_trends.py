@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -317,3 +318,41 @@ def test_a_jump_is_no_trend_and_growth_that_goes_on_after_one_is() -> None:
     assert fit(np.array(low + high), 128.0) is None
     going_on = fit(np.array([*low, 22.8, 32.0, 41.0]), 128.0)
     assert going_on is not None and going_on[1] > 0
+
+
+LIMIT = math.log2(65504)
+TIME = np.arange(200.0)
+SHAPES = {  # of the magnitude, or (width) of the logarithm that falls
+    "linear": np.log2(700.0 * (TIME + 1)),
+    "quadratic": np.log2(20.0 * (TIME + 10) ** 2),
+    "by jumps": np.log2(2000.0 * (TIME // 3 + 1)),
+    "exponential": 5.0 + 0.3 * TIME,
+    "ever faster": 0.5 * 1.08**TIME,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_growth_of_every_shape_is_foreseen_five_steps_ahead_and_not_much_too_early(shape: str) -> None:
+    noise = np.random.default_rng(3).normal(0, 0.02, 200)
+    values = SHAPES[shape] + noise
+    end = int(np.argmax(values >= LIMIT))
+    told = [at for at in range(end) if outlook(values[: at + 1], LIMIT, False) is not None]
+    assert told
+    assert 5 <= end - told[0] <= 30
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        40000 * (1 - 0.93**TIME) + 1,
+        45000 * (TIME + 1) / (TIME + 21),
+        30000 + 15000 * np.sin(TIME / 7),
+        300.0 * np.minimum(TIME, 100) + 1,
+        20000 + 150.0 * (TIME % 50),
+    ],
+    ids=["with decay", "levels off", "cycle", "ends", "saw"],
+)
+def test_growth_that_ends_below_the_limit_is_not_told(course: np.ndarray) -> None:
+    values = np.log2(course) + np.random.default_rng(4).normal(0, 0.01, 200)
+    seen = [outlook(values[: at + 1], LIMIT, False) is not None for at in range(200)]
+    assert not any(a and b for a, b in pairwise(seen))

@@ -25,6 +25,13 @@ FAST_NEAR, SOON = 14.0, 8.0  # the same for growth that gets there for certain w
 LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of float32's range
 CLIMBED = 3.0  # bits that a result must have climbed within the window
 CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
+NEAR_STEADY = 21.0  # bits before the limit from which on another shape than the exponential is looked for
+FEWEST_STEADY = 8  # steps that a fit of another shape than the exponential needs
+WINDOW_STEADY = 48  # steps that it looks back over
+CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
+SOON_STEADY = 20.0  # steps within which it must get there
+EXPLAINED = 0.92  # share of its course that the shape must explain
+SLOWER = 0.85  # climb of the last half over that of the first, below which it levels off
 FARTHEST = 48.0  # steps: what lies further ahead is not told
 MOST_CARRIED = 256  # operations upstream in which what is carried from step to step is looked for
 DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
@@ -115,6 +122,54 @@ def _slope(x: Array, y: Array) -> float:
     return float(centred @ y / (centred @ centred))
 
 
+def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """The same for what climbs as a power of time, or as the exponential of one: a running sum, a norm, a width that anneals.
+
+    Each shape is a straight line in its own coordinates: the magnitude, its square root, the logarithm of the logarithm.
+    Found is the one that explains most of the course, and more than an exponential does, where the last half climbs no
+    slower than the first.
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST_STEADY:
+        return None
+    x, y = at.astype(np.float64), values[at]
+    if y[-1] - y[0] < CLIMBED_STEADY or y[-1] < y.max() - CLIMBED_STEADY / 2:
+        return None
+    shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
+    late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0  # where its logarithm has one, too
+    if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= CLIMBED:
+        shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
+    exponential = _line(x, y, limit)
+    best: tuple[float, tuple[float, float, float, float]] | None = None
+    for when, z, end in shapes:
+        found = _line(when, z, end)
+        least_explained = max(best[0] if best else 0.0, exponential[0] if exponential else 0.0)
+        if found is not None and found[0] > least_explained:
+            _, left, least, most = found
+            best = found[0], ((limit - float(y[-1])) / max(left, 1.0), left, least, most)
+    return None if best is None else best[1]
+
+
+def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
+    """(share of the course that a straight line explains, steps left, least, most); None where it explains too little."""
+    centred, spread = x - x.mean(), z - z.mean()
+    slope = float(centred @ z / (centred @ centred))
+    residual = spread - slope * centred
+    explained = 1.0 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
+    half = len(x) // 2
+    if (
+        slope <= 0
+        or explained < EXPLAINED
+        or _slope(x[half:], z[half:]) < SLOWER * _slope(x[: half + 1], z[: half + 1])
+    ):
+        return None
+    error = math.sqrt(float(residual @ residual) / (len(x) - 2) / float(centred @ centred))
+    left = end - float(z[-1])
+    if slope <= DOUBT * error:
+        return None
+    return explained, left / slope, left / (slope + DOUBT * error), left / (slope - DOUBT * error)
+
+
 def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, float, float] | None:
     """The fit over the last steps, where what it says is near and sure enough to be told."""
     recent = values[-WINDOW:]
@@ -122,6 +177,10 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     if len(known) < FEWEST or known[-1] != recent[-1]:
         return None
     distance = limit - float(known[-1])
+    if not wide and distance <= NEAR_STEADY:
+        found = steady(values[-WINDOW_STEADY:], limit)
+        if found is not None:
+            return found if found[1] <= SOON_STEADY else None
     if known[-1] < LARGE if wide else distance > FAST_NEAR:
         return None
     if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from nanlab.capture.calls import Call, SavedValues, read_by_derivative, saved_names, saved_values, tensors_of
 from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.recomputed import Recomputed
+from nanlab.capture.source import torch_frame
 from nanlab.operators import having
 from nanlab.trace.recording import BORN, CARRIED, HEALED, INTENDED, LITERAL, TURNED, UNINIT, Kept, Recording, Source
 
@@ -234,6 +236,8 @@ class Evidence:
         if 0 in call.plan.writes and call.args and isinstance(call.args[0], Tensor) and call.old is not None:
             copies[id(call.args[0])] = call.old
         args, kwargs = tuple(copy(a) for a in call.args), {k: copy(v) for k, v in call.kwargs.items()}
+        if (inside := torch_frame(sys._getframe(1))) is not None:
+            self.recording.inside_torch[call.position] = inside
         self.recording.kept[call.position] = Kept(call.position, call.func, args, kwargs, outputs, saved, name)
 
     def _saved(self, node: Any) -> tuple[dict[str, Any], str]:

@@ -53,6 +53,34 @@ def is_torch(frame: FrameType) -> bool:
     return _kind(frame.f_code, frame.f_globals) == _TORCH
 
 
+# Torch's own functions that only hand a call on to its kernels.
+_HANDS_ON = (
+    "_",
+    "autograd",
+    "functional.py",
+    "overrides.py",
+    "utils",
+    "fx",
+    "jit",
+    "nn/modules",
+    "library",
+    "compiler",
+)
+
+
+def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """(file, line, function) of the innermost frame of torch's Python code that computes; None where the user's code does."""
+    while frame is not None:
+        name = os.path.abspath(frame.f_code.co_filename)
+        if name.startswith(_TORCH_ROOT):
+            if not name[len(_TORCH_ROOT) :].replace(os.sep, "/").startswith(_HANDS_ON):
+                return name, frame.f_lineno, frame.f_code.co_qualname
+        elif not name.startswith(_OURS):
+            return None
+        frame = frame.f_back
+    return None
+
+
 def display_name(filename: str) -> str:
     """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
     ipython = sys.modules.get("IPython")

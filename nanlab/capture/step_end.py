@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from nanlab.capture.absorbed_updates import note_absorbed_updates
+from nanlab.capture.dead_gradients import note_dead
 from nanlab.capture.flushes import note_flushes
 from nanlab.capture.gradient_edits import note_edits
 from nanlab.capture.magnitudes import StepRows, follow
@@ -77,6 +78,7 @@ class StepChecks:
                 rows = StepRows(self._recording, start, end)
                 follow(self._history.series, rows, written.all)
                 note_flushes(rows, self._history, written.gradients, written.by_hand)
+                note_dead(rows, self._history, written.gradients)
                 note_absorbed_updates(rows, self._history, self._parameter_steps(start, end), written.by_hand)
         except Exception as error:
             self.failed(error)

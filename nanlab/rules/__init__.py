@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from nanlab.analysis.libraries import library_of
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules import (
     _misuse,
     absorbed_updates,
     clipping,
     data,
+    dead_gradients,
     division,
     domain,
     flushes,
@@ -34,6 +37,7 @@ from nanlab.rules._lists import Findings, Path
 from nanlab.rules._origin import finding_of, matched, surveyed
 from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, ranked, rule, rules_of
 from nanlab.rules.remedies import with_fixes
+from nanlab.rules.upstream import thrown, with_data
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE
 
@@ -66,6 +70,7 @@ TOPICS = (
     _misuse,
     clipping,
     flushes,
+    dead_gradients,
     absorbed_updates,
     losses,
     trends,
@@ -83,10 +88,14 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     ordered = ranked(rules)
     judges = [r for r in ordered if r.over == "fault"]
     findings: list[Finding] = []
+    thrown_by: list[Finding] = []  # the update behind the first fault
     for origin in harmful_origins(trace.recording):
-        finding = explained(trace, Fault(trace, origin, finding_of(trace, origin)), judges)
+        fault = Fault(trace, origin, finding_of(trace, origin))
+        finding = explained(trace, fault, judges)
         if not any(_same(finding, other) for other in findings):
-            findings.append(finding)
+            findings.append(_noted(trace, with_data, fault, finding) or finding)
+            thrower = None if thrown_by else _noted(trace, partial(thrown, trace), fault, finding)
+            thrown_by += [thrower] if thrower is not None else []
         if len(findings) >= MOST_FINDINGS:
             break
     for survey in (r for r in ordered if r.over == "trace"):
@@ -94,6 +103,8 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             finding = surveyed(trace, survey, found)
             if not any(_repeats(finding, other) for other in findings):
                 findings.append(finding)
+    findings += [f for f in thrown_by if not any(o.cause == f.cause for o in findings)]
+    findings = [replace(f, library=library_of(trace.recording, f.position)) for f in findings]
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
     return Findings(with_fixes(trace, [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]))
 
@@ -128,6 +139,16 @@ def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
         for found in _tried(trace, judge, fault):
             return matched(trace, fault.finding, judge, found)
     return fault.finding
+
+
+def _noted(
+    trace: Trace, upstream: Callable[[Fault, Finding], Finding | None], fault: Fault, finding: Finding
+) -> Finding | None:
+    try:
+        return upstream(fault, finding)
+    except Exception as error:
+        trace.notes.append(f"{finding.cause}: what stands behind it is not told ({type(error).__name__}: {error})")
+        return None
 
 
 def _tried(trace: Trace, judge: Rule, subject: Fault | Trace) -> list[Match | Finding]:

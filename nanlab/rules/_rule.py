@@ -112,6 +112,7 @@ class Finding:
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
     rank: int | None = None  # process of a distributed run in which it began
+    library: tuple[str, int, str] | None = None  # file, line, function inside a package or torch where it was born
 
     def __post_init__(self) -> None:
         for name, kind in (("path", Path), ("fixes", Fixes)):

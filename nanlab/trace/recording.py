@@ -140,6 +140,7 @@ class Recording:
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)
     kept: dict[int, Kept] = field(default_factory=dict)
+    inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)  # of kept calls: file, line, function
     absorbed: dict[int, Kept] = field(default_factory=dict)  # by parameter: an update that changed nothing
     shadows: dict[int, Shadow] = field(default_factory=dict)
     scalars: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by call: what it adds, clamps to, scales by

@@ -18,8 +18,21 @@ WORDS = "white-space:normal;min-width:12em;max-width:26em"
 def place(finding: Finding) -> str:
     """``train.py:41, in encoder.0, step 3, backward``; what is not known is left out."""
     module = f"in {finding.module}" if finding.module else ""
+    inside = f"inside {library_text(finding)}" if finding.library else ""
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
-    return ", ".join(part for part in (location(finding.file, finding.line), module, step, finding.phase) if part)
+    return ", ".join(
+        part for part in (location(finding.file, finding.line), inside, module, step, finding.phase) if part
+    )
+
+
+def library_text(finding: Finding) -> str:
+    """``kornia/geometry/linalg.py:41 (transform)``: where inside a library it was born."""
+    if finding.library is None:
+        return ""
+    file, line, function = finding.library
+    for folder in ("site-packages", "dist-packages"):
+        file = file.rsplit(f"/{folder}/", 1)[-1]
+    return f"{file}:{line}" + (f" ({function})" if function else "")
 
 
 _TINT = {"verified": "good", "finite": "warning", "fails": "error", "untried": "note"}
