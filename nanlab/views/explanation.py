@@ -23,6 +23,14 @@ def place(explanation: Explanation) -> str:
     return ", ".join(part for part in (location(explanation.file, explanation.line), module) if part)
 
 
+def to_change(explanation: Explanation) -> str:
+    """``train.py:12: with torch.no_grad():``; empty where the line to change is the one shown, or not known."""
+    if explanation.change is None:
+        return ""
+    file, line, source = explanation.change
+    return "" if line == explanation.line and file == explanation.file else f"{location(file, line)}: {source}"
+
+
 def as_html(explanation: Explanation) -> str:
     """The cause on a card, the line, the evidence, and what to write instead."""
     edge = TINTS["error"].replace("0.30", "0.85")
@@ -32,6 +40,8 @@ def as_html(explanation: Explanation) -> str:
     )
     line = code([(explanation.line, as_typed(explanation.source))], explanation.line) if explanation.source else ""
     body = f'<div style="margin:6px 0;max-width:75em">{sentence(explanation.explanation)}</div>'
+    if changed := to_change(explanation):
+        body += f"<div>Change {escape(changed)}</div>"
     style = f"border-left:4px solid {edge};padding:6px 12px;margin:6px 0;background:{SHADE}"
     parts = f"{_evidence(explanation.evidence)}{_fixes(explanation)}"
     return f'<div style="font-size:13px;line-height:1.45"><div style="{style}">{head}{line}{body}</div>{parts}</div>'
@@ -68,6 +78,7 @@ def as_text(explanation: Explanation) -> str:
     lines = [explanation.title]
     where = place(explanation)
     lines += [f"  at {where}"] if where else []
+    lines += [f"  change {changed}"] if (changed := to_change(explanation)) else []
     lines += [f"    {explanation.source}"] if explanation.source else []
     lines += [f"  {explanation.explanation}"]
     if len(explanation.evidence):

@@ -8,6 +8,7 @@ from nanlab.capture.exception_frames import ended, failure_of, recording_of
 from nanlab.capture.watching import running
 from nanlab.rules.errors import data, devices, dtypes, graph, indices, messages, reuse, shapes, values
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, meanings_of, means
+from nanlab.rules.errors.changes import with_change
 from nanlab.trace.failure import Failure
 from nanlab.trace.recording import Recording
 
@@ -42,8 +43,15 @@ def explain_failure(
             except Exception:
                 continue
             if found is not None:
-                return found
+                return _with_change(found, failure)
     return None
+
+
+def _with_change(explanation: Explanation, failure: Failure) -> Explanation:
+    try:
+        return with_change(explanation, failure)
+    except Exception:
+        return explanation
 
 
 def _known(exc: BaseException | None) -> tuple[Failure | None, Recording | None]:

@@ -28,6 +28,7 @@ class Explanation:
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
     fixes: list[Fix] = field(default_factory=list)
     module: str = ""
+    change: tuple[str, int, str] | None = None  # file, line and text of the line to change, where it is another
 
     def __str__(self) -> str:
         from nanlab.views.explanation import as_text
