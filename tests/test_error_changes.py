@@ -73,7 +73,7 @@ def test_line_to_change_is_named_and_as_rewritten_lets_the_program_run(name: str
     path = tmp_path / "program.py"
     text = textwrap.dedent(PROGRAMS[name]).strip() + "\n"
     wanted = next(i for i, line in enumerate(text.splitlines(), 1) if "# change" in line)
-    with pytest.raises(Exception, match=".") as caught, nanlab.watch(on_fault="record"):
+    with pytest.raises(Exception, match=r".") as caught, nanlab.watch(on_fault="record"):
         run(path, text)
     told = nanlab.explain(caught.value)
     assert told is not None and told.change is not None

@@ -24,6 +24,7 @@ FEW = (
     "rendering_hard_pixel_coordinates",
     "preferences_reward_head_behind_a_clamp",
     "preferences_acquisition_far_from_the_best",
+    "precision_gradient_left_over_from_a_trial",
 )
 
 
@@ -80,3 +81,16 @@ def test_healthy_programs_and_twins_raise_no_alarm() -> None:
     twins = [score.score(program, fixed=True) for program in FAULTS]
     quiet = [*twins, *(score.score(program) for program in HEALTHY)]
     assert [str(s) for s in quiet if s.alarm or s.answer.error] == []
+
+
+def test_cell_that_no_path_reaches_is_told_where_nothing_finite_was_left_to_choose() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            border = torch.full((3,), torch.inf)
+            best = (weight + border).min()  # the origin
+            (best + weight.sum()).backward()
+    found = trace.culprit
+    assert found is not None
+    assert (found.cause, found.op) == ("intended-inf-in-loss", "min")
+    assert "nothing finite to choose from among 3" in found.title

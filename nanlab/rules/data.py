@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 from nanlab.analysis.leaves import is_mask
-from nanlab.operators import card, having
+from nanlab.operators import base_name, card, having
 from nanlab.rules._evidence import plural, verb
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import Match, rule
 from nanlab.trace.recording import OPTIMIZER
 
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
+_ADDS = having("adds")
 # Operators that stand for a layer of a model: what they read is an input, not a target.
 _LAYERS = having("layer")
 
@@ -260,6 +261,39 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     the statistics. So does an optimizer into its moments: begin with a fresh one.
     """
     return _data(fault, "buffer", None)
+
+
+@rule(
+    "error",
+    example="""
+        w = torch.ones(2, requires_grad=True)
+        w.grad = torch.tensor([1.0, float("nan")])
+        (w * 2).sum().backward()  # here
+    """,
+    fix="""
+        w = torch.ones(2, requires_grad=True)
+        w.grad = None
+        (w * 2).sum().backward()
+    """,
+    family="context",
+    more_specific_than=("context",),
+)
+def poisoned_gradient(fault: Fault) -> Match | None:
+    """`.grad` held it already when backward added to it: the gradients of an earlier pass were not cleared.
+
+    Call optimizer.zero_grad() before backward, also after a step that was skipped because its loss was not finite.
+    """
+    row = fault.recording.op(fault.finding.position)
+    if fault.kind != "data" or fault.origin.sink.kind != "gradient" or row is None or not row.backward:
+        return None
+    if row.node >= 0 or base_name(row.name) not in _ADDS or fault.position not in fault.recording.parents(row.position):
+        return None
+    nans, infinities, numel = _counts(fault)
+    parts = [plural(nans, "NaN")] * bool(nans) + [plural(infinities, "infinity", "infinities")] * bool(infinities)
+    name = fault.origin.sink.name or "a parameter"
+    held = " and ".join(parts) or "values that are not finite"
+    title = f"the gradient of {name} held {held} among {plural(numel, 'value')} before backward added to it"
+    return Match(title, phase="backward")
 
 
 @rule(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanlab.operators import having
+from nanlab.operators import base_name, having
 from nanlab.rules._evidence import match, plural
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import Match, rule
@@ -13,6 +13,7 @@ from nanlab.trace.recording import OPTIMIZER
 Tensor = torch.Tensor
 _SPREADS = having("deviation")
 _LOSSES = having("likelihood")
+_CHOOSE = having("extreme", "bounds", "softmax") | {"logsumexp", "logaddexp"}
 _PICKS = having("picks") - {"slice"} | {"kl_div"}
 _LOGARITHMS = having("log_like")
 
@@ -182,7 +183,25 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
     if fault.kind != "intended":
         return None
     stats = fault.recording.stats(fault.position)
+    sink = fault.origin.sink.kind
+    choice = _last_choice(fault)
+    if choice is not None:
+        position, count = choice
+        return Match(
+            f"{fault.op_at(position)} had nothing finite to choose from among {count}: an infinity of the border reached the {sink}",
+            explanation="No path leads from the start to this cell: the band, the mask or the lengths leave none. Widen "
+            "them, or leave the sample out.",
+            position=position,
+        )
     return Match(
-        f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the "
-        f"{fault.origin.sink.kind}"
+        f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the {sink}"
     )
+
+
+def _last_choice(fault: Fault) -> tuple[int, int] | None:
+    """The last operation on the way to the symptom that chooses among values, and how many it had: all were infinite."""
+    rows = [p for p in fault.origin.path if p >= 0 and base_name(fault.op_at(p)) in _CHOOSE]
+    if not rows:
+        return None
+    read = [s for p in fault.recording.parents(rows[-1]) if (s := fault.recording.stats(p)) is not None]
+    return rows[-1], sum(s.numel for s in read)

@@ -35,4 +35,27 @@ MESSAGES: list[Meaning] = [
         ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
         ("or compute a new tensor", "scaled = weight * 2"),
     ),
+    says(
+        r"One of the differentiated Tensors appears to not have been used in the graph",
+        "graph-cut",
+        "torch.autograd.grad was asked for the gradient of a tensor that the loss does not depend on",
+        "It is another tensor than the one that was computed with (a copy, a detached one), or that branch did not run.",
+        ("take None for such tensors", "grads = torch.autograd.grad(loss, tensors, allow_unused=True)"),
+    ),
+    says(
+        r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy protocol",
+        "deepcopy-of-graph",
+        "deepcopy was called on a tensor that was computed with gradients, or on an object that holds one{inside}",
+        "Such a tensor is bound to its graph. A module that keeps activations, losses or a hidden state as attributes holds some.",
+        ("copy the values alone", "copied = x.detach().clone()"),
+        ("or keep them detached in the module", "self.hidden = hidden.detach()"),
+    ),
+    says(
+        r"optimizer got an empty parameter list",
+        "optimizer-without-gradients",
+        "the optimizer was given no parameters",
+        "The model has none, they stand in a plain list or dict, or an iterator of them was used up before.",
+        ("keep layers where the module finds them", "self.layers = nn.ModuleList(layers)"),
+        ("make a list of the iterator", "parameters = list(model.parameters())"),
+    ),
 ]
