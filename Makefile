@@ -16,7 +16,7 @@ LAB += --allow-root
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test lint format conformance answers bench notebooks docs wheel clean
+.PHONY: help env lab test lint format conformance answers bench notebooks docs wheel older clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,12 @@ docs: $(READY)  ## the documentation in build/docs: API, a page for each cause, 
 
 wheel: $(READY)  ## the package in dist
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+
+older: VERSION ?= 2.6.0
+older:  ## the tests with an older torch, the oldest that nanlab takes: make older VERSION=2.9.1
+	$(PYTHON) -m venv build/torch-$(VERSION)
+	build/torch-$(VERSION)/bin/python -m pip install -q torch==$(VERSION) -e '.[lab,test]'
+	build/torch-$(VERSION)/bin/python -m pytest -q --ignore=tests/browser
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

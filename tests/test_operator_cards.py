@@ -67,7 +67,7 @@ def test_every_card_is_of_an_operator_that_torch_has() -> None:
     forms = {base_name(name) for name in ATEN} | {name.removeprefix("special_") for name in ATEN} | set(dir(torch))
     forms |= set(dir(torch.Tensor)) | set(dir(torch._refs)) | {f"linalg_{name}" for name in dir(torch.linalg)}
     gone = {name for name in CARDS if name.rstrip("_") not in forms and not name.startswith("_linalg")}
-    assert gone <= {"linalg_householder", "linalg_ldl"}  # parts of names
+    assert gone <= {"linalg_householder", "linalg_ldl", "_fused_rms_norm"}  # parts of names; younger than torch 2.6
 
 
 def test_every_fact_is_true_of_some_operator() -> None:

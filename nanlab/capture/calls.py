@@ -12,6 +12,7 @@ from nanlab.capture.plans import Plan
 from nanlab.stats._memory import has_memory, is_wrapper, local_part
 
 Tensor = torch.Tensor
+SavedTensor = torch._C._autograd.SavedTensor
 
 
 @dataclass(slots=True)
@@ -81,8 +82,11 @@ def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str,
 def _has_hook(node: Any, name: str, copied: bool) -> bool:
     """Whether reading a saved tensor would run somebody's hook, such as a checkpoint's, which may run only once.
 
-    copied: not counting the hooks of ``save_on_cpu``, which copy. ``SavedTensor.unpack_hook`` was tried with torch 2.13.
+    copied: not counting the hooks of ``save_on_cpu``, which copy. ``SavedTensor.unpack_hook`` was tried with torch 2.13;
+    torch 2.6 and 2.9 have none and cannot say, so nothing is read there.
     """
+    if not hasattr(SavedTensor, "unpack_hook"):
+        return True
     raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
     hooks = [getattr(r, "unpack_hook", None) for r in (raw if isinstance(raw, (tuple, list)) else (raw,))]
     return any(hook is not None and not (copied and _copies(hook)) for hook in hooks)

@@ -20,7 +20,7 @@ def div(
     is the largest magnitude with its sign; inf / inf is 0.
     Derivative: 0 in each operand for which torch's is not finite; the other operand keeps its own.
     """
-    if isinstance(other, int | float) and other == 0:
+    if isinstance(other, (int, float)) and other == 0:
         other = torch.zeros_like(as_float(input, "input"))
     return pair(
         lambda a, b: torch.div(a, b, rounding_mode=rounding_mode),

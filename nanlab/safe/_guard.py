@@ -152,11 +152,11 @@ def pair(
     A number goes to torch as a number: some kernels treat it with more precision than a tensor.
     Value and derivatives must be finite at (1, 1) and, with a number in one place, at 1 in the other.
     """
-    if isinstance(b, int | float):
+    if isinstance(b, (int, float)):
         x = as_float(a, names[0])
         fixed = None if outside is None else lambda value, t: outside(value, t, torch.full_like(t, b))
         return guard(lambda t: fn(t, b), [x], 1.0, outside=fixed)
-    if isinstance(a, int | float):
+    if isinstance(a, (int, float)):
         x = as_float(b, names[1])
         fixed = None if outside is None else lambda value, t: outside(value, torch.full_like(t, a), t)
         return guard(lambda t: fn(a, t), [x], 1.0, outside=fixed)

@@ -69,7 +69,7 @@ def xlogy(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     the largest magnitude with its sign.
     Derivative: 0 in each operand for which torch's is not finite (in x: y <= 0; in y: y = 0); the other keeps its own.
     """
-    if isinstance(other, int | float) and other <= 0:
+    if isinstance(other, (int, float)) and other <= 0:
         other = torch.full_like(as_float(input, "input"), other)
     return pair(
         torch.xlogy,

@@ -38,7 +38,7 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     Derivative: 0 in each operand for which torch's is not finite (0 ** p for p < 1); the other operand keeps its own.
     Second derivative: that in the exponent is 0 where the base is 0.
     """
-    if isinstance(input, int | float) and input <= 0:
+    if isinstance(input, (int, float)) and input <= 0:
         input = torch.full_like(as_float(exponent, "exponent"), input)
     return pair(
         torch.pow,
