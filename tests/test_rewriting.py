@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from fractions import Fraction
 from typing import Any
@@ -232,3 +233,11 @@ def test_two_series_of_one_statement_are_written_together() -> None:
     names: dict[str, Any] = {"torch": torch, "u": torch.zeros(1), "w": torch.zeros(1)}
     exec(together[0], names)
     assert float(names["y"]) == 2.0
+
+
+def test_a_series_inside_of_a_lambda_stands_in_it() -> None:
+    code = "k = torch.vmap(lambda r: r / torch.tanh(r))(x)"
+    series = next(c.text for c in candidates(code, 1) if "series" in c.title)
+    names: dict[str, Any] = {"torch": torch, "x": torch.tensor([0.0, 2.0])}
+    exec(series, names)
+    assert names["k"].tolist() == pytest.approx([1.0, 2 / math.tanh(2)])

@@ -24,7 +24,7 @@ class Model(nn.Module):
 
 def build(fixed: bool = False):
     net = Model()
-    opt = torch.optim.SGD(net.parameters(), lr=1e-12)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-2)
 
     def step(i):
         opt.zero_grad()

@@ -1,4 +1,4 @@
-"""Root of small: every root is of at least 1e-10."""
+"""Root of small: every root is of at least 1e-6."""
 import torch
 from torch import nn
 
@@ -7,23 +7,23 @@ META = {
     "n_steps": 3,
     "first_bad_step": 0,
     "loss_truth": 0.5477225675,
-    "why": "every root is of at least 1e-10",
+    "why": "every root is of at least 1e-6",
 }
 
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.v = nn.Parameter(torch.tensor([1e-10, 0.3]))
+        self.v = nn.Parameter(torch.tensor([1e-6, 0.3]))
 
     def forward(self):
-        loss = (torch.sqrt(self.v) * torch.tensor([1e-3, 1.0])).sum()
+        loss = (torch.sqrt(self.v) * torch.tensor([1e-6, 1.0])).sum()
         return loss
 
 
 def build(fixed: bool = False):
     net = Model()
-    opt = torch.optim.SGD(net.parameters(), lr=1e-12)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-4)
 
     def step(i):
         opt.zero_grad()
@@ -36,7 +36,7 @@ def build(fixed: bool = False):
 
 
 def truth():
-    v = torch.tensor([1e-10, 0.3], dtype=torch.float64, requires_grad=True)
-    loss = (torch.sqrt(v) * torch.tensor([1e-3, 1.0])).sum()
+    v = torch.tensor([1e-6, 0.3], dtype=torch.float64, requires_grad=True)
+    loss = (torch.sqrt(v) * torch.tensor([1e-6, 1.0])).sum()
     dv_, = torch.autograd.grad(loss, [v])
     return {"v": dv_}

@@ -80,6 +80,8 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
         fn = _function(site, {})
         if site.others or fn is None or (statement is not None and site.statement is not statement):
             continue
+        if not site.takes_lines:
+            continue
         if any(n in ast.walk(other) or other in ast.walk(n) for n, _ in changes for other in [site.node]):
             continue
         for at in singular_points(fn):

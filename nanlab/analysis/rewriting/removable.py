@@ -35,6 +35,11 @@ class Removable:
         nodes = [n for statement in self.scope.body for n in ast.walk(statement)]
         return frozenset(n.id for n in nodes if isinstance(n, ast.Name)) | self.scope.parameters
 
+    @property
+    def takes_lines(self) -> bool:
+        """Whether lines before the statement can read the variable: it is not a lambda's own."""
+        return not _is_bound_inside(self.statement, self.node)
+
     def over(self, variable: str, others: Mapping[str, str]) -> str:
         """The expression with other names for what it reads."""
         return _renamed(self.expression, {self.variable: variable, **others})
@@ -54,7 +59,12 @@ class Removable:
         return f"nanlab.safe.removable({self.as_function()}, {self.variable}{more})"
 
     def edited(self, new: str, before: tuple[str, ...] = ()) -> str:
-        """The statement with the new expression in it, below the lines that it needs."""
+        """The statement with the new expression in it, below the lines that it needs.
+
+        Inside of a lambda or comprehension, whose names those lines could not read, they are written out.
+        """
+        if before and not self.takes_lines:
+            return self.scope.replaced(self.statement, [(self.node, _written_out(before, new))])
         return "\n".join((*before, self.scope.replaced(self.statement, [(self.node, new)])))
 
 
@@ -160,3 +170,28 @@ def _renamed(expression: str, names: Mapping[str, str]) -> str:
             return super().generic_visit(node)
 
     return ast.unparse(Replace().visit(ast.parse(expression, mode="eval")))
+
+
+_OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _is_bound_inside(statement: ast.stmt, node: ast.expr) -> bool:
+    """Whether an expression stands where names are bound that the statement's own block does not have."""
+    inside = [n for n in ast.walk(statement) if isinstance(n, _OWN_NAMES)]
+    return any(node is part for n in inside for part in ast.walk(n))
+
+
+def _written_out(lines: tuple[str, ...], expression: str) -> str:
+    """The expression with what the lines assign in the places of their names."""
+    known: dict[str, ast.expr] = {}
+
+    class Insert(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return known.get(node.id, node)
+
+    for line in lines:
+        assigned = ast.parse(line).body[0]
+        assert isinstance(assigned, ast.Assign)
+        assert isinstance(assigned.targets[0], ast.Name)
+        known[assigned.targets[0].id] = Insert().visit(assigned.value)
+    return ast.unparse(Insert().visit(ast.parse(expression, mode="eval")))
