@@ -561,3 +561,37 @@ def test_state_is_reached_through_functions_closures_and_containers() -> None:
     reached = Reached([types.SimpleNamespace(call=inner)])
     assert reached.generators == [drawn]
     assert any(holder is bank for holder in reached.holders)
+
+
+def test_a_failure_inside_the_guard_leaves_the_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nanlab.guards.state import Reached
+
+    results = []
+    for breaks in (False, True):
+        model = net()
+        opt = torch.optim.Adam(model.parameters())
+        if breaks:
+            monkeypatch.setattr(Reached, "take", lambda self: 1 / 0)
+            with pytest.warns(RuntimeWarning, match="the guard is off"):
+                trained(nanlab.guard(batches(5), model, opt), model, opt)
+        else:
+            trained(batches(5), model, opt)
+        results.append([*model.state_dict().values()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_a_tensor_that_the_body_changes_is_found_though_it_has_another_shape_than_others() -> None:
+    model = net()
+    opt = torch.optim.Adam(model.parameters())
+    first, second, third = torch.zeros(6), torch.zeros(2), torch.zeros(3, 3)
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            second.add_(1)
+            third.mul_(0.5).add_(second.sum())
+            opt.zero_grad()
+            (length(model(x), i == LAST) * (second.sum() + third.sum() + first.sum())).backward()
+            opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and trace.guarded.identical

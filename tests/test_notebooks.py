@@ -67,6 +67,13 @@ SAYS = {
         "['dead-relu']\n[]",
         "the learned temperature is 0",
     ],
+    "09-a-long-run": [
+        "weights that are left: 0",
+        "were divided by a standard deviation of zero",
+        "Guarded(step=4216, identical=True, reason='')",
+        "weights finite: True",
+        "guarded: 1,784 steps",
+    ],
 }
 
 

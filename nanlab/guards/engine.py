@@ -7,9 +7,12 @@ import functools
 import io
 import sys
 import threading
+import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -130,6 +133,7 @@ class Guard:
         self._skipped = 0  # steps in a row that a GradScaler has skipped
         self._replay: Replay | None = None
         self._undo: list[Callable[[], None]] = []
+        self._thread = threading.main_thread().ident
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -156,6 +160,10 @@ class Guard:
         """Steps so far."""
         return self.step + (min(self._counts.values()) if self._counts else 0)
 
+    def parameters(self) -> list[Tensor]:
+        """What the optimizers write to."""
+        return [p for optimizer in self.optimizers.values() for p in _parameters(optimizer)]
+
     def stop(self) -> None:
         """Take everything back."""
         self.off = True
@@ -167,14 +175,21 @@ class Guard:
         self._closure_copy, self._in_closure = None, None
 
     def _is_ours(self) -> bool:
-        return not self.off and threading.get_ident() == threading.main_thread().ident
+        return not self.off and threading.get_ident() == self._thread
 
     # -- what the program does ---------------------------------------------------------------------------------------
 
-    def begin(self, key: Any, make: Callable[[], Window], turn: Callable[[Window], Turn]) -> None:
-        """A turn of a loop begins."""
+    def begin(self, key: Any, make: Callable[[], Window]) -> Window | None:
+        """A turn of a loop begins; its window, None in a replay. What the turn begins with goes to ``turn`` next."""
         if self.off or self._replay is not None:
-            return
+            return None
+        try:
+            return self._begun(key, make)
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    def _begun(self, key: Any, make: Callable[[], Window]) -> Window:
         window = self._known.get(key)
         if window is None:
             window = self._known[key] = make()
@@ -185,15 +200,23 @@ class Guard:
             self._counts.clear()
         if window.mark != self._taken and not (self.snapshot and window.turns and window.steps < self.snapshot):
             self._new_window(window)
-        while self._open and self._open[-1] is not window and window in self._open:
-            self._open.pop()
-        if window not in self._open:
-            self._open.append(window)
+        if not self._open or self._open[-1] is not window:
+            self._enter(window)
         window.mark = self._taken
+        return window
+
+    def _enter(self, window: Window) -> None:
+        """A loop begins, inside of those that run, or goes on after one inside of it."""
+        if window in self._open:
+            del self._open[self._open.index(window) :]
+        self._open.append(window)
+
+    def turn(self, window: Window, turn: Turn) -> None:
+        """What a turn began with."""
         if len(window.turns) >= MOST_TURNS * (self.snapshot or 1):
             del window.turns[0]
             window.cut = True
-        window.turns.append(turn(window))
+        window.turns.append(turn)
 
     def _new_window(self, window: Window) -> None:
         window.first = window.mark < 0 or (window.first and not window.steps)
@@ -228,7 +251,10 @@ class Guard:
             before = self._taken
             result = original(scaler, optimizer, *args, **kwargs)
             if scaler.is_enabled() and self._is_ours():
-                self._scaler_stepped(scaler, optimizer, self._taken == before)
+                try:
+                    self._scaler_stepped(scaler, optimizer, self._taken == before)
+                except Exception as error:
+                    self._failed(error)
             return result
 
         return functools.wraps(original)(step)
@@ -254,9 +280,24 @@ class Guard:
         if low or self._skipped >= SKIPS:
             self._fault(optimizer, skips=self._skipped)
 
+    def _failed(self, error: Exception) -> None:
+        """nanlab itself failed: say so once, and let the program go on without a guard."""
+        self.off = True
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        told = f"internal error in nanlab ({type(error).__name__}: {error} at {place}): the guard is off, your program is unaffected"
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
+
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         if not self._is_ours():
             return None
+        try:
+            return self._stepping(optimizer, args, kwargs)
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    def _stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         self.optimizers.setdefault(id(optimizer), optimizer)
         closure = closure_of(args, kwargs)
         if closure is not None:
@@ -276,20 +317,28 @@ class Guard:
     def _wrapped(self, optimizer: Optimizer, closure: Callable[..., Any]) -> Callable[..., Any]:
         def closed(*args: Any, **kwargs: Any) -> Any:
             loss = closure(*args, **kwargs)
-            self._closures += 1
-            replay = self._replay
-            if replay is not None:
-                if replay.step == replay.steps and self._closures == replay.closures:
-                    self._compare(replay)
-                    raise ReplayEnd("nanlab: the replay ends here")
-            elif self._is_ours():
-                if self.looks:
-                    self.look(optimizer)
-                if self._closures == 1 and id(optimizer) not in self._once:  # it may move the parameters now
-                    self._closure_copy = OptimizerCopy(optimizer)
+            if self._is_ours():
+                try:
+                    self._closed(optimizer)
+                except Exception as error:
+                    self._failed(error)
             return loss
 
         return closed
+
+    def _closed(self, optimizer: Optimizer) -> None:
+        """A closure has returned."""
+        self._closures += 1
+        replay = self._replay
+        if replay is not None:
+            if replay.step == replay.steps and self._closures == replay.closures:
+                self._compare(replay)
+                raise ReplayEnd("nanlab: the replay ends here")
+            return
+        if self.looks:
+            self.look(optimizer)
+        if self._closures == 1 and id(optimizer) not in self._once:  # it may move the parameters now
+            self._closure_copy = OptimizerCopy(optimizer)
 
     @property
     def is_replaying(self) -> bool:
@@ -315,6 +364,12 @@ class Guard:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._is_ours():
             return
+        try:
+            self._stepped(optimizer)
+        except Exception as error:
+            self._failed(error)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
         if self._replay is not None:
             self._replay.step += 1
             if self._replay.after and self._replay.step > self._replay.steps:
@@ -387,7 +442,7 @@ class Guard:
             closures=self._closures if self._closures_run(optimizer) else 0,
             skips=skips,
             after=after,
-            gradients=self._evidence(after),
+            gradients=_evidence(optimizer, after),
             losses=[float(loss) for loss in self._losses],
         )
         try:
@@ -412,13 +467,6 @@ class Guard:
         """How many steps of the running turn came before the one that failed, which may be counted already."""
         own = self._counts[id(optimizer)] - counted
         return own if len(self.optimizers) == 1 else min(own, max(self._per_turn - 1, 0))
-
-    def _evidence(self, after: bool) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient; after a step with its value."""
-        everything = [p for o in self.optimizers.values() for p in _parameters(o)]
-        if after:
-            return [(p, p.detach().clone()) for p in everything]
-        return [(p, p.grad) for p in everything if p.grad is not None]
 
     def _closures_run(self, optimizer: Optimizer) -> bool:
         return self._in_closure is optimizer
@@ -520,6 +568,13 @@ class Guard:
         for optimizer in self.optimizers.values():
             for parameter in _parameters(optimizer):
                 parameter.grad = None
+
+
+def _evidence(optimizer: Optimizer, after: bool) -> list[tuple[Tensor, Tensor]]:
+    """Each parameter with its gradient; after a step with its value."""
+    if after:
+        return [(p, p.detach().clone()) for p in _parameters(optimizer)]
+    return [(p, p.grad) for p in _parameters(optimizer) if p.grad is not None]
 
 
 class _Now:

@@ -7,25 +7,23 @@ from collections.abc import Sequence
 
 import torch
 
-ONE_BY_ONE = 16  # norms up to which they are read singly, which is faster than to add them up first
+ONE_BY_ONE = 16  # tensors up to which they are summed singly, which is faster than their norms together
+_HALF = (torch.float16, torch.bfloat16)
 
 Tensor = torch.Tensor
 
 
 def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
-    """A number that is finite if all elements are, and their squares do not overflow float32."""
-    if not tensors:
-        return sum((float(loss) for loss in losses), 0.0)
+    """A number that is finite if all elements are, unless they are so large that their sum or squares overflow."""
     try:
-        wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors)
-        norms = torch._foreach_norm(tensors, 2, torch.float32) if wide else torch._foreach_norm(tensors)
-        if len(norms) <= ONE_BY_ONE and norms[0].device.type == "cpu":
-            result = sum([n.item() for n in norms])
+        if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
+            result = sum([t.sum().item() for t in tensors])
         else:
-            result = _sum_of(norms)
+            half = any(t.dtype in _HALF for t in tensors)
+            result = _sum_of(torch._foreach_norm(tensors, 2, torch.float32) if half else torch._foreach_norm(tensors))
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or of another kind
         result = 0.0 if are_finite(tensors) else math.nan
-    return float(result + sum(float(loss) for loss in losses)) if losses else float(result)
+    return float(abs(result) + sum([float(loss) for loss in losses]))
 
 
 def _sum_of(norms: Sequence[Tensor]) -> float:

@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -59,6 +59,7 @@ class guard:
         self.loader = loader
         self._guard = Guard(model, several, snapshot, ended=outcome(save))
         self._model = model
+        self._users: dict[CodeType, bool] = {}  # whether a function is the user's own
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -73,7 +74,7 @@ class guard:
         count = 0
         try:
             for item in items:
-                self._began(item, count, _user_frame(sys._getframe(1)))
+                self._began(item, count, self._user_frame(sys._getframe(1)))
                 yield item
                 count += 1
         finally:
@@ -82,26 +83,27 @@ class guard:
     def _began(self, item: Any, count: int, frame: FrameType | None) -> None:
         if frame is None or self._guard.off:
             return
+        window = self._guard.begin((frame.f_code, frame.f_lineno), lambda: self._window(frame))
+        if window is not None:
+            self._guard.turn(window, Turn(_head(window, frame), window.reached.random.take(), (count, item)))
+
+    def _user_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The user's own frame at and above one: a progress bar may stand in between."""
+        while frame is not None:
+            users = self._users.get(frame.f_code)
+            if users is None:
+                users = self._users[frame.f_code] = is_user(frame)
+            if users:
+                break
+            frame = frame.f_back
+        return frame
+
+    def _window(self, frame: FrameType) -> Window:
+        loop, code = None, frame.f_code
         try:
-            loop = self._loop(frame)
+            loop = loop_at(code.co_filename, frame.f_lineno, code.co_name, frame.f_globals)
         except NotReplayable as error:
-            loop = None
             self._why = str(error)
-        key = (frame.f_code, loop.line if loop is not None else 0)
-        self._guard.begin(
-            key,
-            lambda: self._window(loop, frame),
-            lambda window: Turn(_head(window, frame), window.reached.random.take(), (count, item)),
-        )
-
-    def _loop(self, frame: FrameType) -> Loop:
-        known: dict[Any, Loop] = self.__dict__.setdefault("_loops", {})
-        key = (frame.f_code, frame.f_lineno)
-        if key not in known:
-            known[key] = loop_at(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, frame.f_globals)
-        return known[key]
-
-    def _window(self, loop: Loop | None, frame: FrameType) -> Window:
         reached = reached_from(loop, frame, self._model, self._guard)
         if loop is None:
             return Window(None, _refuse(self._why), lambda other: other.f_code is frame.f_code, reached)
@@ -155,11 +157,12 @@ class Loops:
     def _began(self, loop: Loop, frame: FrameType) -> None:
         if self.guard.off:
             return
-        self.guard.begin(
-            (frame.f_code, loop.line, loop.column),
-            lambda: loop_window(loop, frame, reached_from(loop, frame, self.model, self.guard), _bound),
-            lambda window: Turn(_head(window, frame), window.reached.random.take()),
-        )
+        window = self.guard.begin((frame.f_code, loop.line, loop.column), lambda: self._window(loop, frame))
+        if window is not None:
+            self.guard.turn(window, Turn(_head(window, frame), window.reached.random.take()))
+
+    def _window(self, loop: Loop, frame: FrameType) -> Window:
+        return loop_window(loop, frame, reached_from(loop, frame, self.model, self.guard), _bound)
 
 
 def reached_from(loop: Loop | None, frame: FrameType, model: nn.Module | None, running: Guard) -> Reached:
@@ -167,10 +170,11 @@ def reached_from(loop: Loop | None, frame: FrameType, model: nn.Module | None, r
     values = frame.f_locals if loop is None or frame.f_locals is not frame.f_globals else frame.f_globals
     names = loop.read if loop is not None else frozenset(values)
     roots = [values.get(n, frame.f_globals.get(n)) for n in sorted(names)]
-    optimizers = [*(getattr(v, "optimizer", v) for v in roots), *running.optimizers.values()]  # some stand in wrappers
-    groups = [g for o in optimizers if isinstance(o, torch.optim.Optimizer) for g in o.param_groups]
-    optimized = [p for group in groups for p in group["params"]]
-    return Reached([*roots, model], optimized)
+    for value in roots:
+        optimizer = getattr(value, "optimizer", value)  # some stand in wrappers
+        if isinstance(optimizer, torch.optim.Optimizer):
+            running.optimizers.setdefault(id(optimizer), optimizer)
+    return Reached([*roots, model], running.parameters)
 
 
 def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> Window:
@@ -274,10 +278,3 @@ def _refuse(reason: str) -> Any:
         raise NotReplayable(reason)
 
     return refuse
-
-
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """The user's own frame at and above one: a progress bar may stand in between."""
-    while frame is not None and not is_user(frame):
-        frame = frame.f_back
-    return frame

@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class RandomStates:
         look = self.host_is_used or turn < 2 or turn % LOOK_EVERY == 0
         own = [_state_of(g) for g in self.generators] if self.generators else ()
         cuda = [torch.cuda.get_rng_state(d) for d in self.devices] if self.devices else ()
-        return torch.get_rng_state(), cuda, own, _host_state() if look else None
+        return torch.default_generator.get_state(), cuda, own, _host_state() if look else None
 
     def put(self, taken: tuple[Any, ...]) -> None:
         """Put the states back."""
@@ -101,7 +101,10 @@ class Tensors:
     A buffer is copied from the start; another tensor once it was seen to change.
     """
 
-    def __init__(self, buffers: Iterable[Tensor], others: Iterable[Tensor]) -> None:
+    def __init__(
+        self, buffers: Iterable[Tensor], others: Iterable[Tensor], owned: Callable[[], Iterable[Tensor]]
+    ) -> None:
+        self.owned = owned  # what optimizers write to
         self.kept = list(buffers)
         self.copies = [b.detach().clone() for b in self.kept]
         self.versions = [b._version for b in self.kept]
@@ -119,11 +122,15 @@ class Tensors:
                 self.versions[i] = tensor._version
 
     def _look(self) -> None:
-        for entry in [e for e in self.others if e[0]._version != e[1]]:
-            self.others.remove(entry)
-            self.kept.append(entry[0])
-            self.copies.append(entry[0].detach().clone())
-            self.versions.append(entry[0]._version)
+        owned = {id(p) for p in self.owned()}
+        self.others = [(tensor, version) for tensor, version in self.others if id(tensor) not in owned]
+        for tensor, version in self.others:
+            if tensor._version != version:
+                self.kept.append(tensor)
+                self.copies.append(tensor.detach().clone())
+                self.versions.append(tensor._version)
+        kept = {id(tensor) for tensor in self.kept}
+        self.others = [(tensor, version) for tensor, version in self.others if id(tensor) not in kept]
 
     def put(self) -> list[Tensor]:
         """Write the copies back; what was there instead."""
@@ -184,7 +191,7 @@ def _fill(cell: types.CellType, content: Any) -> None:
 class Reached:
     """All of it: what can be reached from some values, and its state at the head of a turn."""
 
-    def __init__(self, values: Iterable[Any], optimized: Iterable[Tensor] = ()) -> None:
+    def __init__(self, values: Iterable[Any], owned: Callable[[], Iterable[Tensor]] = lambda: ()) -> None:
         self.modules: list[nn.Module] = []
         self.generators: list[Any] = []
         self.holders: list[Any] = []
@@ -194,7 +201,7 @@ class Reached:
         self._seen: dict[int, Any] = {}
         for value in values:
             self._walk(value, 0)
-        known = {id(t) for t in optimized}
+        known = {id(t) for t in owned()}
         buffers = {id(b): b for m in self.modules for b in m.buffers()}
         parameters = {id(p): p for m in self.modules for p in m.parameters()}
         plain = [t for t in buffers.values() if _is_plain(t)]
@@ -202,7 +209,7 @@ class Reached:
         devices = {t.device for t in [*parameters.values(), *buffers.values()]}
         self.parameters = list(parameters.values())
         self.random = RandomStates(self.generators, devices)
-        self.tensors = Tensors(plain, others)
+        self.tensors = Tensors(plain, others, owned)
         self.python = PythonState(self.holders[:MOST_KEPT], self.cells[:MOST_KEPT])
         self._seen.clear()
         self.loose.clear()

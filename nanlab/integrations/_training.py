@@ -68,18 +68,18 @@ class Training:
     def begin(self, item: Any) -> None:
         """A turn begins, on these arguments of the step."""
         if self.guard is not None and not self.is_stopped:
-            make = self._window
-            self.guard.begin("step", make, lambda window: Turn({}, window.reached.random.take(), item))
+            window = self.guard.begin("step", self._window)
+            if window is not None:
+                self.guard.turn(window, Turn({}, window.reached.random.take(), item))
 
     def _window(self) -> Window:
         assert self.guard is not None
-        optimized = [p for o in self.guard.optimizers.values() for g in o.param_groups for p in g["params"]]
 
         def repeat(window: Window, frame: FrameType | None, turns: Iterator[Turn]) -> None:
             for turn in turns:
                 self.repeat(turn)
 
-        return Window(self, repeat, lambda frame: True, Reached([self._model], optimized))
+        return Window(self, repeat, lambda frame: True, Reached([self._model], self.guard.parameters))
 
     def look(self, optimizer: Any) -> None:
         """Look at the gradients that an optimizer is about to take; of a stopped training it gets none."""
