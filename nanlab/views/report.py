@@ -12,6 +12,7 @@ from nanlab.views._evidence import evidence
 from nanlab.views._headroom import headroom_line
 from nanlab.views._html import escape, plural, sentence
 from nanlab.views._issue import reproduction_of
+from nanlab.views._lens import lens
 from nanlab.views._widget import style
 
 if TYPE_CHECKING:
@@ -223,9 +224,9 @@ def proof(trace: Trace) -> str:
     found = first_of(trace)
     if found is None:
         return ""
-    shown = _details.section("Evidence", evidence(found))
-    course = _details.course(trace, found)
-    return f'<div class="nl-columns">{course}{shown}</div>' if course and shown else course + shown
+    parts = [_details.course(trace, found), _details.section("Evidence", evidence(found))]
+    shown = [part for part in [*parts, _details.section("Lens", lens(trace, found))] if part]
+    return f'<div class="nl-columns nl-even">{"".join(shown)}</div>' if len(shown) > 1 else "".join(shown)
 
 
 def fixes(trace: Trace) -> str:

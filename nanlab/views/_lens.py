@@ -1,0 +1,135 @@
+"""The lens: the function at fault drawn around the user's own values, its limits, and each fix as a curve over it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nanlab.analysis.run_up import limit_of
+from nanlab.views._charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
+from nanlab.views._columns import known
+from nanlab.views._evidence import operand_names
+from nanlab.views._html import escape, inline, plural
+from nanlab.views._source import as_typed
+
+if TYPE_CHECKING:
+    from nanlab.rules import Finding, Fix
+    from nanlab.trace import Trace
+
+FUNCTIONS = (
+    "sqrt rsqrt reciprocal log log2 log10 log1p exp expm1 acos asin acosh atanh erfinv tan sinh cosh square".split()
+)
+_EXPONENTIAL = ("exp", "expm1", "sinh", "cosh")
+POINTS = 120
+SHOWN = 60  # of the user's values
+FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
+
+
+def lens(trace: Trace, finding: Finding) -> str:
+    """A chart of a function of one operand, with the values that it was given; "" of any other operation."""
+    values = operand(trace, finding)
+    function = getattr(torch, finding.op, None) or getattr(torch.special, finding.op, None)
+    if values is None or function is None or finding.op not in FUNCTIONS:
+        return ""
+    finite = values[torch.isfinite(values)].double()
+    if not len(finite):
+        return ""
+    grid = _grid(finite, finding.op).to(values.dtype)
+    names = operand_names(as_typed(finding.source), finding.op)
+    name = names[0] if names and names[0] else "x"
+    lines = [Line(finding.op, grid.tolist(), _numbers(function(grid)), BLUE)]
+    for fix, colour in zip([f for f in finding.fixes if f.verified], FIXES, strict=False):
+        drawn = curve(fix, name, grid)
+        if drawn is not None:
+            lines.append(Line(_short(fix), grid.tolist(), drawn, colour))
+    bad = finite[:SHOWN]
+    dots = _numbers(function(bad.to(values.dtype)))
+    known_ = [y for y in lines[0].y if math.isfinite(y)] or [1.0]
+    ends = {math.inf: max(known_), -math.inf: min(known_)}
+    lines.append(
+        Line("", bad.tolist(), [ends.get(y, min(known_)) if not math.isfinite(y) else y for y in dots], RED, dots=True)
+    )
+    limit = limit_of(finding.op, values.dtype) if finding.op in (*_EXPONENTIAL, "square") else math.inf
+    levels = [Level(f"limit {limit:.4g}", limit, GREY, upright=True)] if math.isfinite(limit) else []
+    told = f"`{finding.op}` around {plural(len(values), 'value')} of `{name}` (red)"
+    log = finding.op in _EXPONENTIAL
+    picture = chart(lines, told.replace("`", ""), log=log, levels=levels, x_label=name, size=(440, 170))
+    return f'<div class="nl-dim">{inline(told)}</div>{picture}'
+
+
+def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
+    """The operand's offending elements, as kept with the evidence; None where they are not known."""
+    frame = finding.evidence
+    if frame is None or not len(frame):
+        return None
+    column = next((c for c in ("x", "argument", "base", "operand 0", "operand_0") if c in frame.columns), None)
+    if column is not None:
+        values = [float(v) for v in frame[column].tolist() if isinstance(v, (int, float))]
+    elif finding.op == "sqrt" and "root" in frame.columns:
+        values = [float(v) ** 2 for v in frame["root"].tolist()]
+    else:
+        return None
+    at = finding.position if finding.position in trace.ops.index else -1
+    name = str(known(trace.ops.at[at, "dtype"])) if at >= 0 else "float32"
+    dtype = getattr(torch, name, torch.float32)
+    return torch.tensor(values, dtype=dtype if dtype.is_floating_point else torch.float32)
+
+
+def _grid(values: torch.Tensor, op: str) -> torch.Tensor:
+    """Points around the values, far enough on either side to show the function's shape."""
+    low, high = float(values.min()), float(values.max())
+    width = max(high - low, 0.5 * max(abs(low), abs(high)), 1.0 if op != "log" else 0.5)
+    return torch.linspace(low - 0.4 * width, high + 0.6 * width, POINTS, dtype=torch.float64)
+
+
+def _numbers(values: torch.Tensor) -> list[float]:
+    return [float(v) for v in values.double().tolist()]
+
+
+def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
+    """The largest part of a fix's code that is a function of the operand alone, over the grid."""
+    import nanlab
+
+    text = fix.edits[0].text if fix.edits else fix.code
+    try:
+        tree, target = ast.parse(text.strip()), ast.dump(ast.parse(name, mode="eval").body)
+    except (SyntaxError, ValueError):
+        return None
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "nanlab": nanlab, "_operand": grid}
+    replaced = _Replaced(target).visit(tree)
+    parts = [n for n in ast.walk(replaced) if isinstance(n, (ast.Call, ast.BinOp)) and _is_closed(n)]
+    for part in sorted(parts, key=lambda n: -len(ast.dump(n))):
+        try:
+            made = eval(compile(ast.Expression(ast.fix_missing_locations(part)), "<fix>", "eval"), scope)
+        except Exception:  # a part that is no function of one tensor
+            continue
+        if isinstance(made, torch.Tensor) and made.shape == grid.shape:
+            return _numbers(made)
+    return None
+
+
+class _Replaced(ast.NodeTransformer):
+    """The operand's expression as the name ``_operand``."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def visit(self, node: ast.AST) -> Any:
+        """The node, or the operand's stand-in."""
+        if isinstance(node, ast.expr) and ast.dump(node) == self.target:
+            return ast.Name("_operand", ast.Load())
+        return self.generic_visit(node)
+
+
+def _is_closed(part: ast.AST) -> bool:
+    """Whether it reads the operand, and no other variable."""
+    names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
+    return "_operand" in names and names <= {"_operand", "torch", "F", "nanlab"}
+
+
+def _short(fix: Fix) -> str:
+    return escape(shorten(fix.title.split(":")[0], 30, placeholder=" …"))

@@ -1,0 +1,51 @@
+"""The lens: a function around the values that it failed on, with the fixes as curves."""
+
+from __future__ import annotations
+
+import math
+from urllib.parse import unquote
+
+import torch
+
+import nanlab
+from nanlab.rules import Fix
+from nanlab.trace import Trace
+from nanlab.views._lens import curve, lens, operand
+
+
+def overflowing() -> Trace:
+    rate = torch.linspace(80.0, 100.0, 40).requires_grad_()
+    with nanlab.watch(on_fault="record") as trace:
+        torch.exp(rate).mean().backward()
+    return trace
+
+
+def test_the_function_is_drawn_with_the_limit_of_its_dtype() -> None:
+    trace = overflowing()
+    assert trace.culprit is not None
+    html = unquote(lens(trace, trace.culprit))
+    assert "limit 88.72" in html and ">rate</text>" in html
+    assert "exp around" in html.split('alt="')[1]
+
+
+def test_the_values_are_those_of_the_evidence() -> None:
+    trace = overflowing()
+    assert trace.culprit is not None
+    values = operand(trace, trace.culprit)
+    assert values is not None and values.min() > math.log(torch.finfo(torch.float32).max)
+
+
+def test_a_fix_is_a_curve_of_the_operand_alone() -> None:
+    grid = torch.tensor([0.0, 1.0, 4.0])
+    assert curve(Fix("t", "y = torch.sqrt(square + 1.0)", "verified"), "square", grid) == torch.sqrt(grid + 1).tolist()
+    assert curve(Fix("t", "y = a * torch.sqrt(p.clamp_min(4))", "verified"), "p", grid) == [2.0, 2.0, 2.0]
+    assert curve(Fix("t", "y = other", "verified"), "p", grid) is None
+    assert curve(Fix("t", "not python (", "verified"), "p", grid) is None
+
+
+def test_what_is_no_function_of_one_operand_has_no_lens() -> None:
+    x = torch.zeros(3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (x / x).sum().backward()
+    assert trace.culprit is not None
+    assert lens(trace, trace.culprit) == ""
