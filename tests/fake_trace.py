@@ -111,6 +111,8 @@ class Finding:
     path: list[dict[str, Any]] = field(default_factory=list)
     fixes: list[Fix] = field(default_factory=list)
     position: int = -1
+    rank: int | None = None
+    library: tuple[str, int, str] | None = None
 
 
 @dataclass

@@ -64,3 +64,13 @@ def test_what_a_checkpoint_had_saved_is_left_to_the_checkpoint(
     with nanlab.watch(on_fault="record"):
         watched = run()
     assert torch.equal(bare.nan_to_num(7.0), watched.nan_to_num(7.0))
+
+
+def test_the_most_extreme_elements_come_first() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        rate = torch.cat([torch.arange(89.0, 139.0), torch.ones(60)]).requires_grad_()
+        torch.exp(rate).sum().backward()
+    assert trace.culprit is not None
+    shown = trace.culprit.evidence
+    assert shown.iloc[:, 1].tolist() == [138.0 - i for i in range(len(shown))]
+    assert shown.attrs["total"] == 50

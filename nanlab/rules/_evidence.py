@@ -33,7 +33,7 @@ def verb(count: int, one: str, many: str) -> str:
 
 
 def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None) -> pd.DataFrame:
-    """A row for each of the first offending elements: its index, these operands at it, its value.
+    """A row for each of the most extreme offending elements: its index, these operands at it, its value.
 
     Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many elements there are in
     all.
@@ -42,7 +42,7 @@ def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = 
     mask = fault.bad if only is None or fault.bad is None else fault.bad & only
     if mask is None or fault.result is None:
         return pd.DataFrame()
-    where = mask.nonzero()[:SHOWN]
+    where = _extreme_first(fault, mask, columns)[:SHOWN]
     index = [tuple(i) if len(i) != 1 else i[0] for i in where.tolist()]
     found: dict[str, Any] = {"index": index}
     at = tuple(where.T)
@@ -55,6 +55,19 @@ def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = 
     frame = pd.DataFrame(found)
     frame.attrs["total"] = int(mask.sum())
     return frame
+
+
+def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any]) -> torch.Tensor:
+    """Indices of the offending elements, those whose first operand is farthest from the healthy ones' before the others."""
+    where = mask.nonzero()
+    operand = next((c for c in columns.values() if isinstance(c, torch.Tensor)), None)
+    wide = None if operand is None else fault.spread(operand)
+    if wide is None or not wide.is_floating_point() or len(where) < 2:
+        return where
+    sizes = wide[tuple(where.T)].double().abs().nan_to_num(nan=-1.0)
+    healthy = wide[~mask].double().abs()
+    smaller = len(healthy) > 0 and bool(sizes.median() < healthy.median())
+    return where[sizes.argsort(descending=not smaller, stable=True)]
 
 
 def _listed(values: torch.Tensor) -> list[Any]:

@@ -46,11 +46,10 @@ def facts(finding: Finding) -> str:
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
     module = f"in <code>{escape(finding.module)}</code>" if finding.module else ""
     symptom = SYMPTOMS.get(finding.symptom, "")
-    rank = getattr(finding, "rank", None)
+    rank = finding.rank
     parts = [module, step, finding.phase, symptom, f"rank {rank}" if rank is not None else "", escape(finding.cause)]
-    library = getattr(finding, "library", None)
-    if library:
-        file, line, function = library
+    if finding.library:
+        file, line, function = finding.library
         parts.append(f"inside <code>{escape(function)}</code> ({escape(location(file, line))})")
     return f'<div class="nl-dim">{" · ".join(part for part in parts if part)}</div>'
 

@@ -176,7 +176,7 @@ def _drawn(line: Line, points: list[tuple[float, float]], place: object) -> list
         path += f"{pen}{place(x, y)}"
         pen = "L"
     known = [place(x, y).split() for x, y in points if not math.isnan(y)]
-    dots = known if line.dots or len(known) < 40 else known[-1:]
+    dots = known if line.dots or len(points) < 40 else known[-1:]
     marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.2"/>' for x, y in dots)
     drawn = "" if line.dots else f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
     return [drawn, f'<g fill="{line.colour}">{marks}</g>' if marks else ""]
@@ -226,7 +226,7 @@ def _level(
     if level.upright:
         x = left + (level.at - x_axis[0]) * x_axis[1]
         near = x > (left + right) / 2
-        label = _text(x + (-4 if near else 4), top + 12, level.label, level.colour, "end" if near else "start")
+        label = _text(x + (-4 if near else 4), bottom - 6, level.label, level.colour, "end" if near else "start")
         line = f"M{x:.4g} {top}V{bottom}"
     else:
         at = math.log10(level.at) if log and level.at > 0 else level.at

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import math
 from textwrap import shorten
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanlab import safe
 from nanlab.analysis.run_up import limit_of
 from nanlab.views._charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
 from nanlab.views._columns import known
@@ -92,14 +94,17 @@ def _numbers(values: torch.Tensor) -> list[float]:
 
 def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
     """The largest part of a fix's code that is a function of the operand alone, over the grid."""
-    import nanlab
-
     text = fix.edits[0].text if fix.edits else fix.code
     try:
         tree, target = ast.parse(text.strip()), ast.dump(ast.parse(name, mode="eval").body)
     except (SyntaxError, ValueError):
         return None
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "nanlab": nanlab, "_operand": grid}
+    scope: dict[str, Any] = {
+        "torch": torch,
+        "F": torch.nn.functional,
+        "nanlab": SimpleNamespace(safe=safe),
+        "_operand": grid,
+    }
     replaced = _Replaced(target).visit(tree)
     parts = [n for n in ast.walk(replaced) if isinstance(n, (ast.Call, ast.BinOp)) and _is_closed(n)]
     for part in sorted(parts, key=lambda n: -len(ast.dump(n))):
