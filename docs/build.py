@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 import shutil
@@ -15,6 +16,7 @@ import gallery
 import nbformat
 import pages
 import reference
+import search
 import torch
 
 T = TypeVar("T")
@@ -105,6 +107,7 @@ def main(target: Path) -> list[gallery.Page]:
     _timed("notebooks", build_notebooks, target)
     causes = _timed("causes", build_gallery, target)
     _timed("api", reference.build, target / "api")
+    _timed("search", functools.partial(search.build, causes=causes, named=GUIDES), target)
     print(f"open {target / 'index.html'}")
     return causes
 

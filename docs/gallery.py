@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from glance import glance
 from IPython.core.formatters import DisplayFormatter
 
 import nanlab
@@ -34,6 +35,7 @@ class Exhibit:
     marked: tuple[int, ...]  # the faulty lines of the example, from 1
     finding: Finding
     html: str  # the finding as a notebook shows it
+    picture: str  # the magnitudes around it, as SVG; "" where it belongs to no row
     verdict: str  # what nanlab says of the cured program
     left: tuple[str, ...]  # errors that nanlab still finds in it: none, or the gallery is not built
 
@@ -72,11 +74,11 @@ def exhibit(rule: Rule) -> Exhibit:
         finding = next((f for f in trace.findings if f.cause == rule.name), None)
         if finding is None:
             raise LookupError(f"the rule {rule.name!r} does not find its own example; it found {trace.findings}")
-        html = shown(finding)
+        html, picture = shown(finding), glance(trace, finding)
         cured = watched(rule.fix, "cured.py")
         left = tuple(str(f) for f in cured.findings if f.severity == "error")
         verdict = SECONDS.sub(".", str(cured.report()).splitlines()[0])
-    return Exhibit(rule, example, marked, finding, html, verdict, left)
+    return Exhibit(rule, example, marked, finding, html, picture, verdict, left)
 
 
 @cache

@@ -49,9 +49,9 @@ def markdown(text: str) -> str:
 
 
 def title_of(notebook: nbformat.NotebookNode) -> tuple[str, str]:
-    """The heading of a notebook and the sentences below it."""
+    """The heading of a notebook and the sentences below it, without the link back."""
     heading, _, rest = notebook.cells[0].source.partition("\n")
-    return heading.lstrip("# ").strip(), rest.strip()
+    return heading.lstrip("# ").strip(), rest.partition("\n\nBefore:")[0].strip()
 
 
 def notebook_html(notebook: nbformat.NotebookNode) -> str:

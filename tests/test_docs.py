@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def test_a_cure_is_proved_silent_on_its_page(slug: str, causes: tuple[Path, dict
 def test_the_list_of_causes_leads_to_every_page(causes: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = causes
     index = (folder / "index.html").read_text(encoding="utf-8")
-    assert sorted(re.findall(r'<dt><a href="([\w-]+)\.html"', index)) == sorted(SLUGS)
+    assert sorted(re.findall(r'<a class="card" href="([\w-]+)\.html"', index)) == sorted(SLUGS)
 
 
 def test_a_rule_that_misses_its_example_stops_the_build(build: Any, tmp_path: Path) -> None:
@@ -190,3 +191,25 @@ def test_no_page_names_a_place_of_the_machine_it_was_made_on(site: Path) -> None
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert [place for place in ("/tmp/", "/home/", "/root/") if place in text] == [], page.name
+
+
+def test_a_cause_that_begins_at_a_row_has_a_picture_with_its_operation(causes: tuple[Path, dict[str, Any]]) -> None:
+    folder, made = causes
+    exhibits = [(slug, exhibit) for slug, page in made.items() for exhibit in page.exhibits]
+    drawn = [(slug, exhibit) for slug, exhibit in exhibits if exhibit.picture]
+    assert len(drawn) > 0.8 * len(exhibits)
+    for slug, exhibit in drawn:
+        assert exhibit.picture in (folder / f"{slug}.html").read_text(encoding="utf-8")
+        assert exhibit.picture.count('class="g-op g-found"') == 1, slug
+        assert "nan" not in re.findall(r'(?:y|height|cy)="([^"]+)"', exhibit.picture), slug
+
+
+def test_every_page_of_the_search_exists(site: Path) -> None:
+    text = (site / "search-index.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("const PAGES = ").strip().removesuffix(";"))
+    assert {entry["kind"] for entry in index} == {"cause", "notebook", "guide", "name"}
+    for entry in index:
+        page, _, anchor = entry["url"].partition("#")
+        assert (site / page).is_file(), entry
+        assert not anchor or "safe" in page or f'id="{anchor}"' in (site / page).read_text(encoding="utf-8"), entry
+    assert {entry["title"] for entry in index} >= {*SLUGS, "trace.ops", "nanlab.safe.sqrt", "The first NaN"}
