@@ -58,9 +58,8 @@ VIEWS = {
     "report": "trace.report()",
     "stepper": "trace.stepper()",
     "underflow": f"{HALF}u = half.underflow(); u.chosen = ['float16', 'bfloat16', 'float8_e5m2']; u",
-    "table": "from nanlab.views.tables import as_table\nas_table(trace.ops, 'ops', trace)",
 }
-SELECTORS = {"stepper": ".nl-stepper", "underflow": ".nl-underflow", "table": ".nl-browse"}
+SELECTORS = {"report": ".nl-report", "stepper": ".nl-stepper", "underflow": ".nl-underflow"}
 
 
 @pytest.mark.parametrize("colours", ["Light", "Dark"])
@@ -72,7 +71,7 @@ def test_pictures(notebook: Callable[..., Any], theme: Callable[[str], None], pa
     assert nb.run_all(), nb.out(0).inner_text()
     for number, name in enumerate(VIEWS, start=1):
         nb.js("w.content.activeCellIndex = a; await w.content.scrollToItem(a, 'start')", number)
-        shown = nb.out(number).locator(SELECTORS.get(name, ".jp-OutputArea-output")).first
+        shown = nb.out(number).locator(SELECTORS[name]).locator("visible=true").first
         shown.wait_for(state="visible")
         nb.page.wait_for_timeout(300)
         shown.screenshot(path=IMAGES / f"{name}-{colours.lower()}.png")
