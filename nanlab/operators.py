@@ -108,6 +108,8 @@ class Card:
     benign: float | None = None  # argument at which value and derivative are harmless
     hidden_writes: tuple[int, ...] = ()  # arguments that change although the schema does not say so
     opaque: tuple[int, ...] = ()  # outputs that are no numbers but bytes for its backward
+    symbol: str = ""  # of the Python operator that calls it, as ``ast`` names it
+    from_result: str = ""  # its argument, as an expression of its result
     weights: tuple[int, ...] = ()  # slots of its tensor operands that are parameters
 
     def __post_init__(self, is_a: str) -> None:
@@ -157,10 +159,7 @@ _CARDS = (
     Card("abs", "singular unary non_negative hands_on"),
     Card("acos", "inverse singular lossy unary", domain=(-1, 1), benign=0),
     Card("acosh", "inverse singular lossy unary", domain=(1, inf), benign=2),
-    Card(
-        "add",
-        "adds updates blends sums takes_mask lossy arithmetic hands_on grows shifts scores",
-    ),
+    Card("add", "adds updates blends sums takes_mask lossy arithmetic hands_on grows shifts scores", symbol="Add"),
     Card("addcdiv", "updates multiplies quotient lossy", divisor=2),
     Card("addcmul", "updates sums multiplies lossy"),
     Card(
@@ -240,6 +239,7 @@ _CARDS = (
         "lossy_in_optimizer arithmetic hands_on grows scores",
         divisor=1,
         benign=1,
+        symbol="Div",
     ),
     Card("divide", "quotient divides", divisor=1),
     Card("dot", "dot multiplies layer grows inner"),
@@ -262,7 +262,7 @@ _CARDS = (
     Card("special_erfcx", "exponential"),
     Card("erfinv", "inverse singular lossy unary", domain=(-1, 1)),
     Card("_euclidean_dist", "root"),
-    Card("exp", "exponential takes_mask singular lossy unary non_negative", benign=0),
+    Card("exp", "exponential takes_mask singular lossy unary non_negative", benign=0, from_result="result.log()"),
     Card("exp2", "exponential singular"),
     Card("expand", "moves reshapes hands_on"),
     Card("expand_as", "moves reshapes hands_on"),
@@ -364,7 +364,7 @@ _CARDS = (
     Card("masked_scatter", "moves masks"),
     Card("masked_select", "moves picks"),
     Card("_masked_softmax", "softmax takes_mask"),
-    Card("matmul", "composed_product multiplies grows"),
+    Card("matmul", "composed_product multiplies grows", symbol="MatMult"),
     Card("linalg_matrix_exp", "exponential"),
     Card("matrix_exp", "exponential"),
     Card("max", "extreme ranks takes_mask"),
@@ -385,6 +385,7 @@ _CARDS = (
     Card(
         "mul",
         "scales multiplies shows_bad_input zero_from_zero lossy arithmetic hands_on grows squares scores",
+        symbol="Mult",
     ),
     Card("multinomial", "ranks"),
     Card("mv", "dot multiplies layer shows_bad_input"),
@@ -424,11 +425,7 @@ _CARDS = (
     Card("linalg_pinv", "matrix_function"),
     Card("polar", "wave complex_view"),
     Card("polygamma", "log_like gamma"),
-    Card(
-        "pow",
-        "singular lossy lossy_in_optimizer arithmetic hands_on inverts grows squares",
-        benign=1,
-    ),
+    Card("pow", "singular lossy lossy_in_optimizer arithmetic hands_on inverts grows squares", benign=1, symbol="Pow"),
     Card("prod", "multiplies singular"),
     Card("linalg_qr", "decomposition singular matrix_function"),
     Card("random", "overwrites"),
@@ -438,6 +435,7 @@ _CARDS = (
         "quotient singular lossy lossy_in_optimizer unary inverts",
         divisor=0,
         benign=1,
+        from_result="1 / result",
     ),
     Card("relu", "unary non_negative"),
     Card("remainder", "quotient lossy", divisor=1),
@@ -457,6 +455,7 @@ _CARDS = (
         domain=(0, inf),
         divisor=0,
         benign=1,
+        from_result="result ** -2",
     ),
     Card("rsub", "adds sums arithmetic hands_on"),
     Card("_safe_softmax", "softmax takes_mask"),
@@ -500,13 +499,14 @@ _CARDS = (
         "root singular lossy lossy_in_optimizer unary hands_on",
         domain=(0, inf),
         benign=1,
+        from_result="result ** 2",
     ),
     Card("square", "lossy unary non_negative hands_on grows squares"),
     Card("squeeze", "moves same_elements reshapes hands_on"),
     Card("stack", "moves joins hands_on"),
     Card("std", "sums deviation singular"),
     Card("std_mean", "deviation singular"),
-    Card("sub", "adds updates blends sums shows_bad_input lossy arithmetic hands_on grows scores"),
+    Card("sub", "adds updates blends sums shows_bad_input lossy arithmetic hands_on grows scores", symbol="Sub"),
     Card("sum", "sums zero_from_zero grows"),
     Card("_linalg_svd", "decomposition spectrum singular"),
     Card("linalg_svd", "matrix_function"),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nanlab.operators import card
+
 if TYPE_CHECKING:
     from nanlab.trace import Trace
     from nanlab.trace.recording import Kept
 
 ELEMENTS = 4  # offending elements that are kept
 SMALL = 64  # elements up to which a whole operand is written down
-_INVERSES = {"sqrt": "result ** 2", "exp": "result.log()", "rsqrt": "result ** -2", "reciprocal": "1 / result"}
 
 
 def reproduction(trace: Trace, position: int, title: str, names: Sequence[str] = ()) -> str:
@@ -82,8 +83,8 @@ def _backward(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Ite
     saved = {name: value for name, value in kept.saved.items() if isinstance(value, Tensor)}
     op = re.sub(r"(Backward\d*)$", "", kept.node_name).lower()
     operand = saved.get("self")
-    if operand is None and "result" in saved and op in _INVERSES:
-        operand = eval(_INVERSES[op], {"result": saved["result"]})
+    if operand is None and "result" in saved and card(op).from_result:
+        operand = eval(card(op).from_result, {"result": saved["result"]})
     incoming = next((a for a in kept.args if isinstance(a, Tensor) and a.is_floating_point()), None)
     if operand is None or incoming is None or not hasattr(torch, op):
         return

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from nanlab.formats import format_of
+from nanlab.operators import having
 from nanlab.trace.recording import DTYPE, FLAGS, FORWARD, LINE, MODULE, OP, OUTPUT, PHASE, VIEW, Recording
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 GROWN = 2.0  # bits above the typical step from which on a run-up is worth telling
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
-_EXPONENTIALS = frozenset("exp expm1 sinh cosh _softmax _log_softmax logsumexp".split())
-_SQUARES = frozenset("square norm linalg_vector_norm".split())
+_EXPONENTIALS = having("exponential", "softmax")
+_SQUARES = having("norm") | {"square"}
 _IDENTITY = (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE)
 
 

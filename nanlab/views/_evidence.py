@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from nanlab.operators import CARDS
 from nanlab.views._columns import known
 from nanlab.views._html import escape, number, plural
 from nanlab.views._tables import data_table
@@ -19,7 +20,7 @@ ROWS = 8
 LONGEST = 28  # characters of an expression that names a column
 FIRST = {"x", "base", "numerator", "operand 0", "scores", "argument", "input"}
 SECOND = {"divisor", "operand 1", "denominator", "exponent"}
-_OPERATORS = {"div": ast.Div, "mul": ast.Mult, "sub": ast.Sub, "add": ast.Add, "pow": ast.Pow, "matmul": ast.MatMult}
+_OPERATORS = {one.name: getattr(ast, one.symbol) for one in CARDS.values() if one.symbol}
 _LIBRARIES = {"torch", "F", "nn", "np", "numpy", "math", "nanlab", "functional", "linalg", "special"}
 
 
