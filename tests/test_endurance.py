@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture import backward, deep, parameter_history, watching
+from nanlab.capture import backward, deep, folding, watching
 from nanlab.trace.recording import MOST_SINKS
 
 
@@ -76,7 +76,7 @@ def test_packing_keeps_every_number_and_shares_what_is_equal() -> None:
         "update_rms": np.full(100, np.nan),
         "value_rms": np.arange(1600.0).reshape(16, 100)[3],
     }
-    packed = parameter_history.packed(block)
+    packed = folding.packed(block)
     assert set(packed) == set(block) - {"gradient_stat"}
     for name, column in packed.items():
         np.testing.assert_array_equal(column, block[name])
@@ -89,12 +89,12 @@ def test_packing_keeps_every_number_and_shares_what_is_equal() -> None:
 def test_rows_of_parameters_are_thinned_out_where_there_are_too_many(
     short: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parameter_history, "MOST_ROWS", 200)
-    monkeypatch.setattr(parameter_history, "NEAR", 3)
+    monkeypatch.setattr(folding, "MOST_ROWS", 200)
+    monkeypatch.setattr(folding, "NEAR", 3)
     trace = _training(nn.Linear(8, 2), 300, poisoned=150)
     table = trace.parameters
     seen = set(table.step)
-    assert len(table) < 300 and parameter_history.THINNED in trace.notes
+    assert len(table) < 300 and folding.THINNED in trace.notes
     assert {0, 1, 2, *range(147, 154), *range(260, 300)} <= seen
     assert (table.groupby("step").size() == 2).all()  # a step is there with all its parameters, or not at all
     assert table.step.is_monotonic_increasing

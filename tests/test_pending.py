@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture import held_tensors, pending
+from nanlab.capture import pending
 from nanlab.capture.pending import Pending
 from nanlab.stats import _async_counts
 from nanlab.stats._device import DeviceRow
@@ -266,7 +266,7 @@ def test_no_graph_is_held(mail: Mail) -> None:
 
 
 def test_budget_holds_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch, held: list[Pending]) -> None:
-    monkeypatch.setattr(held_tensors, "MOST", 40_000)
+    monkeypatch.setattr(pending, "MOST", 40_000)
     stand_in(monkeypatch, delay=None)
     most, add = [], Pending.add
 
@@ -311,7 +311,7 @@ def test_operand_that_is_overwritten_afterwards_is_kept_as_it_was() -> None:
 
 @pytest.mark.usefixtures("mail")
 def test_what_is_too_large_to_be_copied_is_given_up_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_tensors, "COPY_EACH", 100)
+    monkeypatch.setattr(pending, "COPY_EACH", 100)
     with nanlab.watch(on_fault="record") as trace:
         x = torch.zeros(100)
         y = x.log()

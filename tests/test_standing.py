@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture.absorbed_evidence import MOST
+from nanlab.capture.absorbed_updates import MOST_KEPT
 from nanlab.rules import Finding
 
 
@@ -58,7 +58,7 @@ def test_what_does_not_move_in_float32_either_is_not_said_to() -> None:
 def test_nothing_is_kept_of_float32_and_little_of_a_large_net() -> None:
     kept = []
     for dtype in (torch.float32, torch.bfloat16):
-        net = nn.ParameterList([nn.Parameter(torch.ones(8, dtype=dtype)) for _ in range(MOST + 4)])
+        net = nn.ParameterList([nn.Parameter(torch.ones(8, dtype=dtype)) for _ in range(MOST_KEPT + 4)])
         opt = torch.optim.SGD(net.parameters(), lr=1e-12)
         with nanlab.watch(net, on_fault="record") as trace:
             for _ in range(3):
@@ -66,7 +66,7 @@ def test_nothing_is_kept_of_float32_and_little_of_a_large_net() -> None:
                 sum(p.sum() for p in net).backward()
                 opt.step()
         kept.append(len(trace.recording.absorbed))
-    assert kept[0] == 0 and 0 < kept[1] <= MOST
+    assert kept[0] == 0 and 0 < kept[1] <= MOST_KEPT
 
 
 def whole_model(schedule: Callable[[int], float], steps: int, optimizer: str = "SGD") -> list[Finding]:

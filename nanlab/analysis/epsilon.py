@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,11 +12,127 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.analysis._epsilon_calls import caller, checked_operands
-from nanlab.analysis._epsilon_partners import half_ulp, partners
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import FloatFormat, format_of
+from nanlab.operators import having, with_forms
+
+
+def checked_operands(x: Any) -> list[Tensor]:
+    """The tensor or tensors that an epsilon is asked for; raises as :func:`nanlab.advise_eps` says."""
+    operands = list(x) if isinstance(x, tuple | list) else [x]
+    for t in operands:
+        if not isinstance(t, Tensor):
+            raise TypeMismatchError(f"expected x to be a tensor or several, got {type(t).__name__}")
+        if not t.is_floating_point():
+            raise TypeMismatchError(f"expected x in floating point, got {t.dtype}; pass x.float()")
+        bad = int((~torch.isfinite(t)).sum())
+        if bad:
+            raise UsageError(f"{bad} of {t.numel()} elements of x are NaN or inf already; no epsilon cures these")
+    if not sum(t.numel() for t in operands):
+        raise UsageError("x holds no elements; pass the data that the function meets in training")
+    return operands
+
+
+def caller(fn: Callable[..., Any], operands: list[Tensor]) -> Callable[[list[Tensor], float], Tensor]:
+    """A function of (operands, eps) that calls ``fn`` in the way its signature allows."""
+    if not callable(fn):
+        raise TypeMismatchError(f"expected a function fn(x, eps), got {type(fn).__name__}")
+    spread, by_name = _call_style(fn, operands)
+
+    def call(tensors: list[Tensor], eps: float) -> Tensor:
+        args = tensors if spread else [tuple(tensors)]
+        result = fn(*args, eps=eps) if by_name else fn(*args, eps)
+        if not isinstance(result, Tensor) or result.is_complex():
+            kind = result.dtype if isinstance(result, Tensor) else type(result).__name__
+            raise TypeMismatchError(f"expected fn(x, eps) to return a real tensor, got {kind}")
+        return result
+
+    return call
+
+
+def _call_style(fn: Callable[..., Any], operands: list[Tensor]) -> tuple[bool, bool]:
+    """Whether ``fn`` takes the operands one by one (or as one tuple), and whether eps goes by its name."""
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:  # functions of C have none: taken as fn(x, eps)
+        return True, False
+    for spread, by_name in itertools.product((True, False), (True, False)):
+        args = operands if spread else [tuple(operands)]
+        if (spread or len(operands) > 1) and _binds(signature, args, by_name):
+            return spread, by_name
+    count = "x" if len(operands) == 1 else f"{len(operands)} tensors"
+    raise UsageError(f"expected a function of {count} and eps, got fn{signature}; write e.g. lambda x, eps: ...")
+
+
+def _binds(signature: inspect.Signature, args: Sequence[Any], by_name: bool) -> bool:
+    try:
+        _ = signature.bind(*args, eps=0.0) if by_name else signature.bind(*args, 0.0)
+    except TypeError:
+        return False
+    return True
+
+
+_ADDS = with_forms("add", in_place=True)
+_FLOORS = having("floors", in_place=True)
+
+
+@dataclass(frozen=True)
+class Partners:
+    """Median magnitudes of the non-zero elements that eps meets; None: no such operation was seen."""
+
+    addend: float | None  # of what eps is added to
+    typical: float | None  # of that and of what eps is the floor of
+
+
+class _Meetings(TorchDispatchMode):
+    """Collects the tensors that a certain number is added to, or is the floor of. Tried with torch 2.13."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+        self.addends: list[Tensor] = []
+        self.floored: list[Tensor] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without it the first call would import the compiler, which takes a second."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in _ADDS | _FLOORS and any(self._is_number(a) for a in args):
+            met = [a.clone().flatten().abs() for a in args if isinstance(a, Tensor) and not self._is_number(a)]
+            (self.addends if name in _ADDS else self.floored).extend(met)
+        return func(*args, **(kwargs or {}))
+
+    def _is_number(self, a: Any) -> bool:
+        if isinstance(a, Tensor):
+            return a.numel() == 1 and math.isclose(a.item(), self.number, rel_tol=1e-6)
+        return isinstance(a, float) and a == self.number
+
+
+def partners(call: Callable[[list[Tensor], float], Tensor], exact: list[Tensor]) -> Partners:
+    """What eps meets in the function, found by calling it with a number it will hardly hold otherwise."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _Meetings(math.pi * 2.0**-20) as meetings:
+        torch.default_generator.manual_seed(0)
+        call([t.clone() for t in exact], meetings.number)
+    return Partners(_median(meetings.addends), _median(meetings.addends + meetings.floored))
+
+
+def _median(sizes: list[Tensor]) -> float | None:
+    """Median of the non-zero finite elements of all; None without any."""
+    found = torch.cat([t.double() for t in sizes]) if sizes else torch.zeros(0)
+    found = found[torch.isfinite(found) & (found > 0)]
+    return float(found.median()) if found.numel() else None
+
+
+def half_ulp(magnitude: float, limits: FloatFormat) -> float:
+    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes nothing."""
+    exponent = max(math.frexp(magnitude)[1] - 1, limits.smallest_exponent)
+    return math.ldexp(limits.ulp, exponent - 1)
+
 
 HEADROOM = 16.0  # the largest gradient stays this factor below the dtype's maximum: room for sums and loss scales
 ULPS = 4.0  # distortion that the rounding of a few operations costs anyhow
@@ -22,7 +140,6 @@ LEAST_TOLERANCE = 2.0**-13  # 1.2e-4: a relative change below the noise of any m
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _CURE = "compute this operation in a wider dtype, or use nanlab.safe without an epsilon"
 _DECADE = 4  # powers of two beyond the smallest number, a little over a factor of ten
-
 COLUMNS = {
     "eps": "Float64",  # a power of two
     "in_dtype": "Float64",  # what the dtype makes of it

@@ -1,23 +1,317 @@
-"""Updates that change nothing, for what they add is too small. Looked for when a step ends."""
+"""Absorbed updates: those of parameters, of moving averages and of counts; looked for when a step ends."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.capture.averages import averages, is_absorbed
-from nanlab.capture.counts import counts
 from nanlab.capture.flushes import CASTS, outputs
 from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.history import AbsorbedUpdate, History, ParameterStep
 from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
+from nanlab.stats._memory import local_part
 from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import Recording
+from nanlab.trace.recording import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    Kept,
+    Recording,
+)
+
+FOLLOWS = in_place(having("blends", lists=True))
+AVERAGE_BLENDS = with_forms("add", "lerp", lists=True)
+SCALES = in_place(with_forms("mul", lists=True))  # what may be done to an average before the parameter is added
+DUPLICATES = having("copies") - having("casts")
+CARRIES = having("copies") | CASTS | with_forms("mul", "sub", lists=True) | {"view"}
+MOST_HOPS = 12
+STEPS_BACK = 2  # training steps in which a parameter that is averaged was updated last
+MOST_AVERAGES = 2000  # averages
+UNNAMED = -1  # it may be an average: a blend of something with a parameter
+
+
+def averages(rows: StepRows, history: History, written: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(number, row) of the updates of half-precision averages that are neither parameter nor buffer.
+
+    An average was there before the step, and what is added to it comes from a parameter: in place, or blended into a new
+    tensor that is blended again. It gets a number and a name of its own, as if it were a buffer: "the average of w".
+    """
+    recording, known = rows.recording, {position for _, position in written}
+    found: list[tuple[int, int]] = []
+    latest: dict[int, int] | None = None
+    for position in _candidates(rows, history):
+        if position in known or len(history.averages) > MOST_AVERAGES:
+            continue
+        if latest is None:
+            latest = _latest(history, rows.end, len(recording.parameter_names))
+        parts = _parts(rows, position, latest)
+        if parts is None:
+            continue
+        before, name = parts
+        owner = history.averages.pop(before, None)
+        inplace = bool(rows.columns.inplace[position - rows.start])
+        if owner is None and not inplace:
+            history.averages[position] = UNNAMED
+            continue
+        owner = _named_average(recording, position, name) if owner is None or owner == UNNAMED else owner
+        history.averages[position] = owner
+        _is_update(recording, position)
+        found.append((owner, position))
+    _follow_copies(rows, history)
+    return found
+
+
+def is_absorbed(recording: Recording, position: int) -> bool | None:
+    """Whether a blend into a new tensor is what the average was before, though the parameter is not; None where that is not known."""
+    after = recording.stats(position)
+    whole = [recording.stats(_average_unscaled(recording, part)) for part in _own(recording, position)[:2]]
+    if after is None or len(whole) < 2 or any(of is None for of in whole) or whole[0] == whole[1]:
+        return None
+    return any(of == after for of in whole)
+
+
+def _candidates(rows: StepRows, history: History) -> list[int]:
+    """Rows of half precision, outside of graphs and optimizers, that add something in place, or add two values."""
+    names, dtypes, columns = rows.recording.ops, rows.recording.dtypes.items, rows.columns
+    if HALF_PRECISION.isdisjoint(dtypes):
+        return []
+    narrow = np.array([d in HALF_PRECISION for d in dtypes])[columns.dtype]
+    plain = narrow & (columns.phase != BACKWARD) & (columns.node < 0)
+    adds, blends = columns.named(names, FOLLOWS), columns.named(names, AVERAGE_BLENDS)
+    chosen = plain & ((adds & columns.inplace) | (blends & ~columns.inplace))
+    for step in reversed(history.optimizer_steps):
+        if step.end <= rows.start:
+            break
+        chosen[max(0, step.position - rows.start) : max(0, step.end - rows.start)] = False
+    return [int(i) + rows.start for i in np.flatnonzero(chosen)]
+
+
+def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, str] | None:
+    """(row or source of an average before, name of the parameter that is added to it); None where it is no such sum."""
+    recording, own = rows.recording, _own(rows.recording, position)[:2]
+    if len(own) < 2:
+        return None
+    if rows.columns.inplace[position - rows.start]:
+        before, name = _before(rows, own[0]), _followed(recording, own[1], latest)
+        return (before, name) if before is not None and name else None
+    for one, other in (own, own[::-1]):
+        before, name = _average_unscaled(recording, one), _followed(recording, other, latest)
+        if before < rows.start and before not in latest and name and not _followed(recording, one, latest):
+            return before, name
+    return None
+
+
+def _follow_copies(rows: StepRows, history: History) -> None:
+    """Blends of which a copy is kept: it is the copy that is blended again."""
+    fresh = [p for p in history.averages if p >= rows.start]
+    if not fresh:
+        return
+    copies = rows.columns.named(rows.recording.ops, DUPLICATES)
+    for position in (np.flatnonzero(copies) + rows.start).tolist():
+        made = rows.recording.operands(position)
+        if made and made[0][0] in history.averages and made[0][0] >= rows.start:
+            history.averages[position] = history.averages.pop(made[0][0])
+
+
+def _average_unscaled(recording: Recording, at: int) -> int:
+    """The row or source of what was multiplied by a number, or that of the value itself."""
+    row = recording.op(at)
+    if row is None or row.name not in ("mul", "_foreach_mul"):
+        return at
+    own = _own(recording, at)
+    return own[0] if own else at
+
+
+def _own(recording: Recording, position: int) -> list[int]:
+    """What a row was computed from; of a call on lists, the members in its place."""
+    row = recording.op(position)
+    if row is None:
+        return []
+    targets = outputs(recording, row.call)
+    return [source for source, slot in recording.operands(position) if slot % targets == row.output]
+
+
+def _before(rows: StepRows, at: int) -> int | None:
+    """The row or source of a tensor as the step found it; None where the step made it."""
+    recording = rows.recording
+    for _ in range(MOST_HOPS):
+        if at < rows.start:
+            return at
+        row = recording.op(at)
+        own = _own(recording, at)
+        if row is None or not own or row.name not in SCALES:
+            return None
+        at = own[0]
+    return None
+
+
+def _latest(history: History, end: int, parameters: int) -> dict[int, int]:
+    """Number of the parameter by the row of its latest values."""
+    past = bisect_left(history.parameters, end, key=attrgetter("position"))
+    recent = history.parameters[max(0, past - STEPS_BACK * parameters) : past]
+    return {s.value: s.owner for s in recent if s.value is not None}
+
+
+def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
+    """The parameter from which a value comes through casts and multiplications by numbers; "" if it is none."""
+    for _ in range(MOST_HOPS):
+        if at in latest:
+            return recording.parameter_names[latest[at]]
+        if at < 0:
+            source = recording.sources.get(at)
+            return source.name if source is not None and source.kind == "parameter" else ""
+        row, own = recording.op(at), _own(recording, at)
+        if row is None or not own or row.name not in CARRIES:
+            return ""
+        at = own[0]
+    return ""
+
+
+def _is_update(recording: Recording, position: int) -> None:
+    """Count a row among the updates, as that of an average inside of a module is."""
+    chunk = recording.chunks[-1]
+    if chunk.phase_of(position) in (FORWARD, OTHER):
+        chunk.set_phase(position, OPTIMIZER)
+
+
+def _named_average(recording: Recording, position: int, name: str) -> int:
+    """The number of an average that is new."""
+    row = recording.op(position)
+    assert row is not None
+    shape = "x".join(map(str, row.shape)) or "scalar"
+    return recording.new_owner(f"the average of {name} ({shape})", "buffer")
+
+
+COUNT_ADDS = frozenset(("add", "sub"))
+
+
+def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
+    """(number, row) of single numbers to which another was added, and to which the step before had added one as well."""
+    recording, columns = rows.recording, rows.columns
+    if HALF_PRECISION.isdisjoint(recording.dtypes.items):
+        return []
+    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
+    adds = columns.named(recording.ops, COUNT_ADDS) & ~columns.inplace
+    single = np.array([s in ((), (1,)) for s in recording.shapes.items])[columns.shape]
+    found = []
+    for position in (np.flatnonzero(narrow & adds & single) + rows.start).tolist():
+        operands = recording.operands(position)
+        if len(operands) != 1 or not any(recording.scalars.get(position, (1.0,))):
+            continue
+        owner = history.counts.pop(operands[0][0], None)
+        if owner is not None:
+            owner = _named_count(recording, position) if owner < 0 else owner
+            found.append((owner, position))
+        elif operands[0][0] >= rows.start:
+            continue
+        history.counts[position] = -1 if owner is None else owner
+    for position in [p for p in history.counts if p < rows.start]:  # it went no further
+        del history.counts[position]
+    return found
+
+
+def _named_count(recording: Recording, position: int) -> int:
+    """The number of a count that is new."""
+    row = recording.op(position)
+    assert row is not None
+    return recording.new_owner(f"the count at line {row.line}", "buffer")
+
+
+Tensor = torch.Tensor
+LOOKS = 4  # first updates of a parameter that are looked at; then the 8th, the 16th, ...: a rate may drop later on
+MOST_KEPT = 8  # parameters of which an update is kept
+MOST_LISTS = 64  # lists of tensors whose updates are counted
+LARGEST = 1 << 20  # elements of the largest one
+LOW = (torch.float16, torch.bfloat16)
+
+
+class AbsorbedEvidence:
+    """Which parameters stood still when they were last looked at, and the next operations that write them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.waiting: set[int] = set()  # numbers of parameters whose next writes are kept
+        self._looks: dict[int, int] = {}
+        self._lists: dict[int, int] = {}  # calls on each list of tensors, by the address of its first
+        self._noting = False  # whether the running call may be an update by hand, whose factor is noted
+        self._before: list[Tensor] = []  # what the tensors of such a call held
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do about the call that has run."""
+        return not self.waiting and not self._before and not self._noting
+
+    def about_to_write(self, targets: list[Tensor]) -> None:
+        """Copy the tensors of a list that an operation is about to write; an optimizer keeps copies itself."""
+        if not targets or not all(isinstance(t, Tensor) and t.dtype in LOW for t in targets):
+            return
+        self._noting = True
+        first = local_part(targets[0]).data_ptr()
+        if first in self._lists or len(self._lists) < MOST_LISTS:
+            calls = self._lists[first] = self._lists.get(first, 0) + 1
+            if _due(calls) and all(t.numel() <= LARGEST for t in targets):
+                self._before = [t.detach().clone() for t in targets[:MOST_KEPT]]
+
+    def look(self, owner: int, new: Tensor, old: Tensor) -> None:
+        """Compare a parameter with what it was before it was updated."""
+        self.waiting.discard(owner)
+        self._noting = True
+        new, old = local_part(new), local_part(old)
+        looks = self._looks.get(owner, 0) + 1
+        counter = new.numel() == 1 and new.is_cpu  # it goes on for a while
+        if new.dtype not in LOW or new.numel() > LARGEST or new.shape != old.shape:
+            return
+        self._looks[owner] = looks
+        if not (_due(looks) or counter):
+            return
+        kept = self.recording.absorbed
+        if (owner in kept or len(kept) + len(self.waiting) < MOST_KEPT) and torch.equal(new, old):
+            self.waiting.add(owner)
+
+    def wrote(self, targets: list[tuple[int, Tensor]], func: Any, args: Any, kwargs: Any, position: int) -> None:
+        """An operation wrote these (number of the parameter, or -1; tensor): keep its operands where an update is absorbed."""
+        before, self._before, self._noting = self._before, [], False
+        factor = kwargs.get("alpha", kwargs.get("value"))
+        if factor.__class__ in (float, int):
+            noted = {position + i: float(factor) for i, (owner, _) in enumerate(targets) if owner >= 0}
+            self.recording.history.factors.update(noted)
+        for (owner, target), old in zip(targets, before, strict=False):
+            if owner >= 0:
+                self.look(owner, target, old)
+        for i, (owner, _) in enumerate(targets):
+            if owner in self.waiting:
+                self._keep(owner, func, args, kwargs, position + i, i)
+
+    def _keep(self, owner: int, func: Any, args: Any, kwargs: Any, position: int, which: int) -> None:
+        """Copy the operands of an operation that wrote a parameter, which is to be found unchanged among them.
+
+        which: of the tensors in the first argument, where that is a list.
+        """
+        one = [_member(a, which) for a in args]
+        names = {k: _member(v, which) for k, v in kwargs.items()}
+        self.recording.absorbed[owner] = Kept(position, func, tuple(one), names, (), {})
+
+
+def _due(count: int) -> bool:
+    """Whether the update of this number is looked at: each of the first few, then fewer and fewer."""
+    return count <= LOOKS or not count & (count - 1)
+
+
+def _member(value: Any, which: int) -> Any:
+    """A copy of an argument; of a list of tensors or numbers, of one for each parameter, only that of one parameter."""
+    if isinstance(value, (list, tuple)) and which < len(value):
+        return [_member(value[which], 0)]
+    return local_part(value).detach().clone() if isinstance(value, Tensor) else value
+
 
 # Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
 ADDS = in_place(having("updates", lists=True))
@@ -25,7 +319,6 @@ BLENDS = having("blends")
 COUNTS = with_forms("add", "sub", in_place=True)
 SUMS = having("updates")  # in place or not, of one tensor or of a list
 KEEPS = having("copies") - having("casts") | {"mul", "view"}  # what may be done to a parameter besides
-MOST_HOPS = 12  # operations between what was read of a parameter and what is written back
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.capture.absorbed_evidence import AbsorbedEvidence
+from nanlab.capture.absorbed_updates import AbsorbedEvidence
 from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
 from nanlab.capture.collectives import Collectives
 from nanlab.capture.evidence import Evidence

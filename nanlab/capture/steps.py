@@ -2,14 +2,387 @@
 
 from __future__ import annotations
 
+import dis
+import re
+import sys
+from collections import deque
 from collections.abc import Callable
-from types import FrameType
+from dataclasses import dataclass, field
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
+from types import CodeType, FrameType
 
 import torch
 
-from nanlab.capture.loop_iterations import LoopIterations
-from nanlab.capture.loops import Loop
-from nanlab.capture.source import Path, call_path, shares_step
+from nanlab.capture.source import Path, call_path, is_user, shares_step
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop in a function that was called in a certain way."""
+
+    outer: tuple[tuple[int, int, str], ...]  # the calls around it
+    code: int
+    first: int  # its instructions, as byte offsets
+    last: int
+
+    def holds(self, path: Path) -> bool:
+        """Whether the program stands in it."""
+        level = len(self.outer)
+        if len(path) <= level or tuple(path[:level]) != self.outer:
+            return False
+        code, at, _ = path[level]
+        return code == self.code and self.first <= at <= self.last
+
+    def surrounds(self, other: Loop) -> bool:
+        """Whether the other loop runs inside of this one."""
+        return self != other and self.holds([*other.outer, (other.code, other.first, "")])
+
+
+class Loops:
+    """The loops of the functions that were asked about."""
+
+    def __init__(self) -> None:
+        self._known: dict[
+            int, tuple[CodeType, list[tuple[int, int]]]
+        ] = {}  # the code is kept, so that its id() stays its own
+
+    def around(self, before: Path, frame: FrameType | None) -> Loop | None:
+        """The innermost loop in which the program stood at both moments; None where it cannot be told."""
+        now, codes = call_path(frame), []
+        while frame is not None:
+            codes.append(frame.f_code)
+            frame = frame.f_back
+        codes.reverse()
+        shared = 0
+        for (code, at, _), (code_now, at_now, _) in zip(before, now, strict=False):
+            if code != code_now:
+                break
+            shared += 1
+            if at != at_now:
+                break
+        for level in reversed(range(shared)):
+            low, high = sorted((before[level][1], now[level][1]))
+            found = [span for span in self._of(codes[level]) if span[0] <= low and high <= span[1]]
+            if found:
+                first, last = min(found, key=lambda span: span[1] - span[0])
+                return Loop(tuple(now[:level]), id(codes[level]), first, last)
+        return None
+
+    def _of(self, code: CodeType) -> list[tuple[int, int]]:
+        if id(code) not in self._known:
+            spans: dict[int, int] = {}
+            for step in dis.get_instructions(code):
+                if (
+                    "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname
+                ):  # that one waits for a coroutine
+                    spans[step.argval] = max(step.offset, spans.get(step.argval, 0))
+            self._known[id(code)] = code, list(spans.items())
+        return self._known[id(code)][1]
+
+
+MOST_TURNS = 32  # an inner loop of more turns is an epoch, whose turns are steps
+
+
+@dataclass
+class Segment:
+    """What ran from one boundary to the next."""
+
+    start: int  # position at which it begins
+    loop: Loop | None = None  # the loop that came round there
+    left: bool = False  # whether it began with leaving that loop instead
+    optimizers: set[int] = field(default_factory=set)  # that stepped in it
+    trained: bool = False  # whether a backward pass ran in it, or an optimizer stepped
+
+
+class Nesting:
+    """Tells the turns of an inner loop from steps of their own.
+
+    A loop whose turns are steps is left, and another optimizer steps before the loop around it comes round: then the outer turn is the step
+    (a critic's turns belong to the generator's). If the outer loop does not come round, these were two phases of training.
+    """
+
+    def __init__(self) -> None:
+        self.segments: deque[Segment] = deque([Segment(0)], maxlen=2 * MOST_TURNS)
+        self.inner: set[Loop] = set()  # loops whose turns are part of a step
+
+    @property
+    def last(self) -> Segment:
+        return self.segments[-1]
+
+    def keep(self, starts: list[int]) -> None:
+        """Some boundaries may have been taken back: forget them."""
+        known = set(starts[-2 * MOST_TURNS :])
+        while len(self.segments) > 1 and self.segments[-1].start not in known:
+            gone = self.segments.pop()
+            self.last.optimizers |= gone.optimizers
+            self.last.trained |= gone.trained
+
+    def turned(self, loop: Loop | None, position: int) -> list[int]:
+        """A loop came round and a step begins; the boundaries since its last turn that were none."""
+        wrong = self._within(loop) if loop is not None else []
+        self.segments.append(Segment(position, loop))
+        return wrong
+
+    def _within(self, loop: Loop) -> list[int]:
+        after = self.last
+        if not after.left or not after.optimizers or after.loop is None or not loop.surrounds(after.loop):
+            return []
+        turns: list[Segment] = []
+        for segment in reversed(list(self.segments)[:-1]):
+            if segment.loop != after.loop or segment.left:
+                first = segment
+                break
+            turns.append(segment)
+        else:
+            return []
+        before = first.optimizers.union(*(turn.optimizers for turn in turns))
+        if len(turns) > MOST_TURNS or after.optimizers & before:
+            return []
+        self.inner.add(after.loop)
+        return [turn.start for turn in turns] + [after.start]
+
+
+_NAME = re.compile(
+    r"_*(?:(?:run|do|one|single|perform)_)?(?:train(?:ing)?_?(?:one_|single_|on_)?(?:step|batch|iter(?:ation)?)|step)"
+)
+
+
+class _Mark:
+    """Put into a frame's ``f_trace`` to know the call again: only a debugger looks there, and this tells it nothing."""
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        return None
+
+
+_OUTSIDE = _Mark()  # of a call that was running when the watch began
+
+
+@dataclass
+class StepFunction:
+    """What is known of a function that is named like a training step."""
+
+    began: list[int] = field(
+        default_factory=list
+    )  # positions at which those of its calls began that are a step of their own
+    first: int = -1  # position at which its first call began
+    last: int = -1  # and its last
+    sequence: int = 0  # autograd sequence number at that moment
+    calls: int = 0
+    backward: bool = False  # whether a graph made in the last call went backward in it
+    module: bool = False  # whether a module was called in it
+    sure: bool = False  # a call held the backward pass and the optimizer's step
+    chosen: bool = False
+    refused: bool = False  # training goes on outside of it: the step of an environment, or of a schedule
+
+
+class StepCalls:
+    """Finds the running call of a function that is named like a training step; of several the outermost counts."""
+
+    def __init__(self) -> None:
+        self._mark = _Mark()
+        self._named: dict[int, StepFunction | None] = {}
+        self._codes: list[CodeType] = []  # keeps the code objects alive, so that their id() stays theirs
+        self.functions: list[StepFunction] = []
+
+    def start(self, frame: FrameType | None) -> None:
+        """The calls that are running already are no steps of what is watched."""
+        while frame is not None:
+            if _NAME.fullmatch(frame.f_code.co_name) and (frame.f_trace is None or isinstance(frame.f_trace, _Mark)):
+                frame.f_trace = _OUTSIDE
+            frame = frame.f_back
+
+    def running(self, frame: FrameType | None) -> tuple[StepFunction | None, FrameType | None]:
+        """The outermost step function that is running, and its frame."""
+        found, where = None, None
+        while frame is not None:
+            code = frame.f_code
+            function = self._named[id(code)] if id(code) in self._named else self._learn(frame)
+            if function is not None and not function.refused and frame.f_trace is not _OUTSIDE:
+                found, where = function, frame
+            frame = frame.f_back
+        return found, where
+
+    def seen(self, frame: FrameType | None) -> StepFunction | None:
+        """The step function that is running, where its call was noticed."""
+        function, where = self.running(frame)
+        return function if self.knows(where) else None
+
+    def knows(self, frame: FrameType | None) -> bool:
+        """Whether this call was noticed; while a debugger is at work none is."""
+        return frame is not None and frame.f_trace is self._mark
+
+    def is_new(self, frame: FrameType) -> bool:
+        """Whether this call is noticed for the first time."""
+        if frame.f_trace is self._mark or sys.gettrace() is not None:
+            return False
+        if frame.f_trace is not None and not isinstance(frame.f_trace, _Mark):
+            return False  # a debugger is at work
+        frame.f_trace = self._mark
+        return True
+
+    def _learn(self, frame: FrameType) -> StepFunction | None:
+        code, function = frame.f_code, None
+        caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        wrapped = caller.replace("\\", "/").endswith("torch/optim/optimizer.py")  # the step of an optimizer
+        resumed = code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)  # the loop may be inside: one call for all steps
+        if _NAME.fullmatch(code.co_name) and is_user(frame) and not wrapped and not resumed:
+            function = StepFunction()
+            self.functions.append(function)
+        self._codes.append(code)
+        self._named[id(code)] = function
+        return function
+
+
+class StepFunctions:
+    """The part of the clock that knows functions named like a training step, such as ``train_step``.
+
+    A name alone proves nothing: an environment and a schedule have a ``step`` too. The calls of a function are taken for the steps once one held
+    a backward pass of what it computed, or called a module in a program that has no backward pass; what loops inside of them is part of
+    them, and a call is a step though the optimizer steps in every fourth only: the program counts its calls. It is refused if a backward
+    pass runs, or an optimizer steps, outside of it.
+    """
+
+    _complete: Path | None
+    _called: Path | None
+    _outside: Path | None
+    backward_seen: bool
+    _settle: Callable[[], None]
+
+    def __init__(self) -> None:
+        self.starts: list[int] = [0]  # position at which each step begins
+        self.calls = StepCalls()
+        self.openers: set[int] = set()  # lines with which a call of a step function began
+        self.idle = True  # no module was called yet and no gradient asked for
+        self._inside: dict[int, StepFunction] = {}  # boundaries that a loop made inside of a step function
+
+    def _stepped_inside(self, frame: FrameType | None) -> None:
+        """An optimizer stepped."""
+        function = self.calls.seen(frame)
+        if function is None:
+            self._refuse(lambda other: not other.sure)
+        elif function.backward:
+            function.sure = True
+            self._choose(function)
+
+    def _module_inside(self, frame: FrameType | None) -> None:
+        """A module was called."""
+        if (function := self.calls.seen(frame)) is not None:
+            function.module = True
+
+    def _backward_inside(self, frame: FrameType | None, oldest: int) -> bool:
+        """Gradients were asked for; whether they are of what the running call of a step function computed."""
+        function = self.calls.seen(frame)
+        if function is None or oldest < function.sequence:
+            return False
+        function.backward = True
+        return True
+
+    def _call_began(self, function: StepFunction, position: int, sequence: int) -> bool:
+        """A step function was called; whether a step begins with it: not if its turn of the loop has begun one already."""
+        function.calls += 1
+        if function.calls == 1:
+            function.first = position
+            own = self._complete is not None and len(self.starts) > 1
+        else:
+            own = self.starts[-1] <= function.last or self.starts[-1] in self._inside
+            if function.backward or (function.module and not self.backward_seen):
+                self._choose(function)
+        if own and not function.sure:
+            function.began.append(position)
+        function.last, function.sequence, function.backward, function.module = position, sequence, False, False
+        return own
+
+    def _begin(self, position: int) -> bool:
+        """A step begins, and no doubt of it."""
+        self._settle()
+        self._complete = self._called = self._outside = None
+        if position <= self.starts[-1]:
+            return False
+        self.starts.append(position)
+        return True
+
+    def _choose(self, function: StepFunction) -> None:
+        """The calls of this function are the steps."""
+        if function.chosen:
+            return
+        function.chosen = True
+        kept = {start for start in self.starts if self._inside.get(start) is not function}
+        self.starts[:] = sorted(kept.union(function.began))
+        self._inside.clear()
+        self._settle()
+
+    def _refuse(self, which: Callable[[StepFunction], bool]) -> None:
+        """Training goes on outside of these functions."""
+        for function in self.calls.functions:
+            if function.calls and not function.refused and which(function):
+                function.refused = True
+                if function.chosen:
+                    wrong = set(function.began)
+                    self.starts[:] = [start for start in self.starts if not start or start not in wrong]
+                    self._settle()
+
+    @property
+    def first_call(self) -> int:
+        """Position at which a step function was first called; 0 where there is none."""
+        return min((function.first for function in self.calls.functions if function.chosen), default=0)
+
+    def finished(self) -> None:
+        """The watch ends: a program that never trained has as many steps as its step function has calls."""
+        for function in self.calls.functions:
+            if self.idle and function.calls > 1 and not function.refused:
+                self._choose(function)
+
+
+class LoopIterations(StepFunctions):
+    """The part of the clock that knows loops within loops, and what comes after one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tentative: list[
+            tuple[int, int, bool]
+        ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
+        self._loops, self._nesting = Loops(), Nesting()
+        self._outside: Path | None = None  # where the program stood when it had left the loop whose turns are steps
+        self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
+        self.optimizer_seen = False
+
+    def _leaves(self, now: Path) -> bool:
+        """Whether the program has left the loop whose turns are steps."""
+        if not self.optimizer_seen:
+            return False
+        self._nesting.keep(self.starts)
+        last = self._nesting.last
+        return last.loop is not None and not last.left and last.start == self.starts[-1] and not last.loop.holds(now)
+
+    def _after_loop(self, now: Path, position: int) -> bool:
+        """Another step begins with what comes after the loop, unless nothing is trained there."""
+        self._outside = now
+        self._nesting.segments.append(Segment(position, self._nesting.last.loop, left=True))
+        self._settle()
+        self.checked.clear()
+        self.starts.append(position)
+        return True
+
+    def _drop_idle_end(self) -> None:
+        """What came after a loop was no step: an evaluation."""
+        last = self._nesting.last
+        if last.left and not last.trained and last.start == self.starts[-1]:
+            self.starts.pop()
+            self._nesting.keep(self.starts)
+
+    def _drop_unbegun(self) -> None:
+        """The last turn of a loop that never came to a module or a backward pass was no step: a loader that found its data exhausted."""
+        last = self._nesting.last
+        if self.backward_seen and not last.trained and self._called is None and 0 < last.start == self.starts[-1]:
+            self.starts.pop()
+            self._tentative = [kept for kept in self._tentative if kept[0] < len(self.starts)]
+
+    def _join(self, loop: Loop | None, position: int) -> None:
+        """A loop came round: what an inner loop took for steps is part of its turn."""
+        self._nesting.keep(self.starts)
+        self._drop_idle_end()
+        for wrong in self._nesting.turned(loop, position):
+            self.starts.remove(wrong)
 
 
 class StepClock(LoopIterations):

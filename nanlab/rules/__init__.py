@@ -9,7 +9,6 @@ from functools import partial
 from nanlab.analysis.libraries import library_of
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules import (
-    _misuse,
     absorbed_updates,
     clipping,
     data,
@@ -28,7 +27,7 @@ from nanlab.rules import (
     ranks,
     reductions,
     roots,
-    scaling,
+    scaler,
     training,
     trends,
 )
@@ -66,8 +65,7 @@ TOPICS = (
     training,
     optimizer,
     moments,
-    scaling,
-    _misuse,
+    scaler,
     clipping,
     flushes,
     dead_gradients,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nanlab.analysis.rates import finite_at_rate, last_finite_rate
+from nanlab.analysis.training import finite_at_rate, last_finite_rate
 from nanlab.history import OptimizerStep
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import Finding, Fix

@@ -7,7 +7,7 @@ import torch
 from nanlab.operators import card, having
 from nanlab.rules._evidence import algebra, match, number, plural, verb
 from nanlab.rules._fault import Fault
-from nanlab.rules._norms import NORMS, measured, normalises, nowhere_zero, squared
+from nanlab.rules._neighbourhood import NORMS, measured, normalises, nowhere_zero, squared
 from nanlab.rules._rule import Match, rule
 from nanlab.rules.powers import power_of_tiny
 

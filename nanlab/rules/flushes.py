@@ -15,8 +15,8 @@ from nanlab.formats import format_of
 from nanlab.history import Flush
 from nanlab.rules._origin import place_of
 from nanlab.rules._rule import Finding, Fix, rule
-from nanlab.rules._scaler import scaled_loss
 from nanlab.rules.losses import NEARLY_ALL, always, by_victim, in_part, lasts
+from nanlab.rules.scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.recording import PHASES, Recording
 

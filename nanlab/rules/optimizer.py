@@ -9,8 +9,7 @@ from dataclasses import replace
 import torch
 
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.training import comes_from_gradients, optimizer_step_at, place_text
-from nanlab.analysis.updates import inner_updates
+from nanlab.analysis.training import comes_from_gradients, inner_updates, optimizer_step_at, place_text
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.operators import card, having

@@ -24,7 +24,7 @@ from nanlab.analysis.fixes import (
     try_out,
 )
 from nanlab.rules._rule import Edit, Finding, Fix
-from nanlab.rules._scaler import held_in_half
+from nanlab.rules.scaler import held_in_half
 from nanlab.trace import Trace
 from nanlab.trace.recording import OPTIMIZER, Recording
 

@@ -9,15 +9,18 @@ from nanlab.analysis.clipping import USUAL, clipping
 from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import (
     Runaway,
+    closure_adds_up,
+    depends_on_gradient,
+    enlarged_gradients,
     optimizer_step_at,
     optimizer_step_that_began,
     place_text,
     rises_gradually,
     runaway,
     stable_rate,
+    undivided_factor,
     where,
 )
-from nanlab.analysis.updates import closure_adds_up, depends_on_gradient, enlarged_gradients, undivided_factor
 from nanlab.formats import format_of
 from nanlab.history import Place
 from nanlab.operators import having, with_forms

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanlab.analysis.graph_cut import Cut, cuts_before, cuts_off_parameters
-from nanlab.analysis.graph_flow import GraphFlow, last_root, place
+from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, cuts_off_parameters, last_root, place
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules._rule import Finding
 from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text, spot

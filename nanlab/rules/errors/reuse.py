@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nanlab.analysis.graph_flow import place, place_of
-from nanlab.analysis.graph_reuse import Overwritten, Reused, op_of, overwritten, reused_graph
+from nanlab.analysis.graph import Overwritten, Reused, op_of, overwritten, place, place_of, reused_graph
 from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text, spot
 from nanlab.trace.recording import Recording
 

@@ -1,0 +1,460 @@
+"""The autograd graph of a run: where gradient flows, where the graph was cut, and which part of it was used again."""
+
+from __future__ import annotations
+
+import linecache
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from nanlab.operators import having
+from nanlab.trace.nodes import BackwardPass, NodeInfo
+from nanlab.trace.recording import FORWARD, OPTIMIZER, Op, Recording
+
+MOST_ROWS = 100_000  # rows that are walked over
+
+
+def place_of(recording: Recording, position: int) -> tuple[str, int, str]:
+    """(file, line, source text) of a row."""
+    row = recording.op(position)
+    return ("", 0, "") if row is None else place(recording, row.place)
+
+
+def place(recording: Recording, number: int) -> tuple[str, int, str]:
+    """(file, line, source text) of a numbered place."""
+    file, line, real = recording.places[number]
+    return file, line, linecache.getline(real, line).strip() if line else ""
+
+
+def last_root(recording: Recording) -> int | None:
+    """The row (or source) that the last ``backward()`` began with."""
+    for run in reversed(recording.passes):
+        if run.roots:
+            return run.roots[0]
+    return None
+
+
+class GraphFlow:
+    """Questions about the flow of gradient through a recording."""
+
+    def __init__(self, recording: Recording, parameters: frozenset[int] = frozenset()) -> None:
+        self.recording = recording
+        self.parameters = parameters  # rows (or sources) that are known to be parameters
+        self._custom = sorted(info.position for info in recording.nodes.values() if info.custom)
+        self._live = recording.passes[-1].nodes if recording.passes else frozenset()
+
+    def is_parameter(self, position: int) -> bool:
+        """Whether a row or source is what a parameter (or buffer) held.
+
+        That is read from outside, made while the model was built, or updated by an optimizer.
+        """
+        if position < 0:
+            source = self.recording.sources.get(position)
+            return position in self.parameters or (source is not None and source.kind == "parameter")
+        row = self.recording.op(position)
+        if row is None or position in self.parameters:
+            return position in self.parameters
+        in_place = bool(row.inplace)
+        if row.phase == OPTIMIZER:
+            return in_place
+        # A tensor that was computed and then asked for a gradient is "owned" too, and no parameter.
+        return position in self.recording.owned and (in_place or not self.recording.parents(position))
+
+    def carries(self, position: int) -> bool:
+        """Whether a row is part of a graph, or a parameter."""
+        if self.is_parameter(position):
+            return True
+        row = self.recording.op(position)
+        if row is None or row.phase != FORWARD:
+            return False
+        return row.node >= 0 or (bool(row.without_grad) and self._in_custom(position))
+
+    def _in_custom(self, position: int) -> bool:
+        """Whether a row without gradient is inside the forward of a torch.autograd.Function."""
+        at = bisect_right(self._custom, position) - 1
+        if at < 0:
+            return False
+        rows = (self.recording.op(p) for p in range(self._custom[at], position))
+        return all(row is not None and row.without_grad for row in rows)
+
+    def walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
+        """(row or source, operations to the root) of what leads to it, where ``follow(parent, child)``.
+
+        A parameter is the end of a way.
+        """
+        distance = {root: 0}
+        waiting = [root]
+        for position in waiting:
+            yield position, distance[position]
+            if self.is_parameter(position):
+                continue
+            for parent in self.parents(position):
+                if parent not in distance and len(distance) < MOST_ROWS and follow(parent, position):
+                    distance[parent] = distance[position] + 1
+                    waiting.append(parent)
+
+    def parents(self, position: int) -> list[int]:
+        """What a row or source came from."""
+        return [p for p in self.recording.parents(position) if p != position]
+
+    def lost_between(self, parent: int, child: int) -> bool:
+        """Whether a row carries gradient that an operation which reads it does not hand on."""
+        if not self.carries(parent):
+            return False
+        row = self.recording.op(child)
+        if row is None or row.phase != FORWARD or not self.carries(child):
+            return True
+        made = self.recording.op(parent) if parent >= 0 and not self.is_parameter(parent) else None
+        if made is None or made.node < 0 or row.node not in self._live:
+            return False
+        return made.node not in self._live
+
+    def reaches_parameter(self, root: int) -> bool:
+        """Whether gradient flows from ``root`` to some parameter."""
+        flows = self.walk(root, lambda p, c: self.carries(c) and not self.lost_between(p, c))
+        return any(self._is_wanted(position) for position, _ in flows)
+
+    def comes_from_parameter(self, position: int) -> bool:
+        """Whether a row was computed from a parameter, whatever became of that graph."""
+        flows = self.walk(position, lambda parent, child: self.carries(parent))
+        return any(self._is_wanted(each) for each, _ in flows)
+
+    def _is_wanted(self, position: int) -> bool:
+        return position in self.parameters if self.parameters else self.is_parameter(position)
+
+    def op(self, position: int) -> str:
+        """Name of a row's operation; "" for a source."""
+        row = self.recording.op(position)
+        return "" if row is None else row.name
+
+
+def dead_ends(flow: GraphFlow, before: int) -> list[int]:
+    """Rows since the last update that carry gradient, or were detached from such, and that no operation has read."""
+    recording = flow.recording
+    chunk = recording.chunk_of(before)
+    used = set(chunk.edge_table()[:, 1].tolist())
+    ends = []
+    for position in range(_since(flow, before), before):
+        row = recording.op(position)
+        if row is None or position in used or row.phase != FORWARD or flow.is_parameter(position):
+            continue
+        if row.view and all(flow.is_parameter(p) for p in recording.parents(position)):
+            continue
+        if _detached_by_program(flow, position, row) or flow.carries(position):
+            ends.append(position)
+    return ends
+
+
+def _detached_by_program(flow: GraphFlow, position: int, row: Op) -> bool:
+    """Whether a row is a ``detach`` that the program wrote.
+
+    Autograd detaches what it saves, right after the operation that made it.
+    """
+    recording = flow.recording
+    if flow.op(position) != "detach":
+        return False
+    parents = recording.parents(position)
+    written = any(word in place(recording, row.place)[2] for word in ("detach", "numpy", ".data"))
+    return any(flow.carries(p) for p in parents) and (written or position - 1 not in parents)
+
+
+def read_before(flow: GraphFlow, position: int, ends: list[int]) -> tuple[int, int] | None:
+    """(row, place) of the last value that was read as a number before and led nowhere else."""
+    recording = flow.recording
+    start = _since(flow, position)
+    for read in reversed(recording.escapes.read_outs):
+        if start <= read.position <= position and read.source in ends:
+            return read.source, read.line
+    return None
+
+
+def _since(flow: GraphFlow, position: int) -> int:
+    """Position after the last update of a parameter before this one."""
+    recording = flow.recording
+    chunk = recording.chunk_of(position)
+    first = max(chunk.start, position - MOST_ROWS)
+    for at in range(position - 1, first - 1, -1):
+        row = recording.op(at)
+        if row is not None and row.phase == OPTIMIZER and row.inplace:
+            return at + 1
+    return first
+
+
+def held_by(flow: GraphFlow, number: int, ends: list[int]) -> list[int]:
+    """The dead ends whose values a literal holds: as many elements, in the same range."""
+    recording = flow.recording
+    stats = recording.stats(number)
+    if stats is None or stats.min is None:
+        return []
+    by_size: dict[int, list[int]] = {}
+    for end in ends:
+        each = recording.stats(end)
+        if each is not None and each.min is not None and stats.min <= each.min and each.max <= stats.max:
+            by_size.setdefault(each.numel, []).append(end)
+    for size, rows in by_size.items():
+        if size * len(rows) >= stats.numel and stats.numel % size == 0:
+            return rows[-(stats.numel // size) :]
+    return []
+
+
+# What cut the graph; of several cuts the one named first here explains most.
+Kind = Literal[
+    "no-grad", "literal", "number", "detach", "data", "numpy", "index", "cast", "comparison", "frozen", "unknown"
+]
+_CHOICES = having("ranks")
+_COMPARISONS = having("compares")
+_ORDER: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One place where gradient was lost on the way to a result."""
+
+    kind: Kind
+    position: int  # row that lost it
+    op: str
+    module: str
+    file: str
+    line: int
+    source: str
+    carrier: int  # row (or parameter, negative) that still carried it; 0 tells nothing if ``known`` is False
+    known: bool
+    steps: int  # operations between it and the result
+    carriers: tuple[int, ...] = ()  # for a literal: the rows whose values it holds
+
+
+def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
+    """The cuts on the way to the row ``root``, the most telling first, and of two alike the one nearest to it."""
+    found: list[Cut] = []
+    for position, steps in flow.walk(root, lambda parent, child: not flow.lost_between(parent, child)):
+        if _is_literal(flow, position):
+            found.append(_literal(flow, position, steps))
+        elif position >= 0 and not flow.is_parameter(position):
+            lost = next((p for p in flow.parents(position) if flow.lost_between(p, position)), None)
+            if lost is not None:
+                found.append(_cut(flow, position, lost, steps))
+    return sorted(found, key=lambda cut: (not cut.known, _ORDER.index(cut.kind), cut.steps))
+
+
+def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:
+    """Whether what a cut lost had been computed from parameters (of the optimizer, where these are known)."""
+    return cut.known and any(flow.comes_from_parameter(p) for p in cut.carriers or (cut.carrier,))
+
+
+def _cut(flow: GraphFlow, reader: int, carrier: int, steps: int) -> Cut:
+    recording = flow.recording
+    at = _detached(flow, carrier, reader)
+    row = recording.op(at)
+    assert row is not None
+    op, module = row.name, row.module
+    file, line, source = place(recording, row.place)
+    kind = _kind(flow, row, carrier, source)
+    return Cut(kind, at, op, module, file, line, source, carrier, True, steps)
+
+
+def _detached(flow: GraphFlow, carrier: int, reader: int) -> int:
+    """The row that took ``carrier`` out of the graph before ``reader`` read it; ``reader`` if it did so itself.
+
+    A detached tensor is an alias, so that the edge of its reader does not name the row of ``detach``.
+    """
+    row = flow.recording.op(reader)
+    if row is not None and row.without_grad:
+        return reader
+    for position in range(reader - 1, max(carrier, flow.recording.chunk_of(reader).start - 1), -1):
+        if flow.op(position) == "detach" and carrier in flow.recording.parents(position):
+            return position
+    return reader
+
+
+def _kind(flow: GraphFlow, row: Op, carrier: int, source: str) -> Kind:
+    op = row.name.rstrip("_")
+    if op == "detach":
+        return _kind_of_detach(source)
+    if row.without_grad:
+        return "no-grad"
+    if op in _COMPARISONS:
+        return "comparison"
+    dtype = row.dtype
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    if op in _CHOICES and whole:
+        return "index"
+    if whole:
+        return "cast"
+    return "frozen" if flow.is_parameter(carrier) else "unknown"
+
+
+def _kind_of_detach(source: str) -> Kind:
+    if ".numpy(" in source or "np." in source:
+        return "numpy"
+    if ".detach(" in source:
+        return "detach"
+    if "torch.tensor(" in source or "torch.as_tensor(" in source:
+        return "literal"
+    return "data" if ".data" in source else "detach"
+
+
+def _is_literal(flow: GraphFlow, position: int) -> bool:
+    source = flow.recording.sources.get(position) if position < 0 else None
+    return source is not None and source.kind == "literal" and "float" in source.dtype
+
+
+def _literal(flow: GraphFlow, number: int, steps: int) -> Cut:
+    """A tensor made from Python numbers or an array, where these may be values that carried gradient."""
+    recording = flow.recording
+    position = recording.sources[number].first
+    ends = dead_ends(flow, position)
+    held = held_by(flow, number, ends)
+    read = read_before(flow, position, held or ends)
+    arrays = [end for end in held or ends if flow.op(end) == "detach"]
+    row = recording.op(position)
+    module = row.module if row is not None else ""
+    spot = place_of(recording, position)
+    if read is not None:
+        return Cut("number", position, "item", module, *place(recording, read[1]), read[0], True, steps)
+    if arrays:
+        return Cut("numpy", position, "numpy", module, *place_of(recording, arrays[-1]), arrays[-1], True, steps)
+    if held:
+        return Cut("literal", position, "lift_fresh", module, *spot, held[-1], True, steps, tuple(held))
+    return Cut("literal", position, "lift_fresh", module, *spot, 0, False, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """A node that two passes went through."""
+
+    first: BackwardPass
+    second: BackwardPass
+    node: int
+    made: NodeInfo | None  # the forward operation that created it
+    shared: int  # nodes that both passes have
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """An in-place operation that changed what a node had saved."""
+
+    node: int
+    made: NodeInfo | None  # the operation that saved it
+    written: int | None  # row of the in-place operation that changed it
+    operand: bool | None  # what was saved is an operand; else the result; None: not known
+
+
+def stopped_at(recording: Recording, run: BackwardPass, within: frozenset[int] | None = None) -> int | None:
+    """The node that raised: of those that did not run, whose predecessors all ran, the one with the highest number.
+
+    The engine takes ready nodes in that order (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime).
+    within: only these.
+    """
+    ran = {each.node for each in recording.node_runs if each.backward_pass == run.number}
+    blocked = {there for here, there in run.edges if here not in ran}
+    left = [n for n in run.nodes if n >= 0 and n not in ran and (within is None or n in within)]
+    ready = [n for n in left if n not in blocked]
+    return max(ready or left, default=None)
+
+
+def reused_graph(recording: Recording) -> Reused | None:
+    """The last two passes that share nodes, and the node that stopped the second."""
+    if not recording.passes:
+        return None
+    second = recording.passes[-1]
+    for first in reversed(recording.passes[:-1]):
+        shared = frozenset(n for n in first.nodes & second.nodes if n >= 0)
+        if not shared:
+            continue
+        node = stopped_at(recording, second, shared)
+        if node is None:
+            node = max(shared)
+        return Reused(first, second, node, recording.nodes.get(node), len(shared))
+    return None
+
+
+def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwritten | None:
+    """The node that stopped the last pass, and what overwrote the tensor of this shape that it had saved."""
+    if not recording.passes:
+        return None
+    run = recording.passes[-1]
+    node = stopped_at(recording, run)
+    made = recording.nodes.get(node) if node is not None else None
+    if node is None or made is None:
+        return None
+    saved = _aliases(recording, made.position, run.position)
+    writes = _writes(recording, made.position, run.position, saved)
+    hits = [(p, root) for p, root in writes if shape is None or _fits(recording, p, root, shape)]
+    if hits:
+        written, root = hits[0]
+        return Overwritten(node, made, written, root != made.position)
+    erased = _erasures(recording, made.position, run.position, shape) if shape is not None else None
+    return Overwritten(node, made, erased, None)
+
+
+def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
+    """The first row that erased a tensor of this shape; ``zero_`` and ``copy_`` read nothing, so no edge names it."""
+    for at in range(start + 1, end):
+        row = recording.op(at)
+        written = row is not None and bool(row.inplace) and row.phase == FORWARD
+        if row is not None and written and tuple(row.shape) == shape:
+            return at
+    return None
+
+
+def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
+    """What an operation read and made, and every view of that, each with the operand or the result it shows."""
+    family = {position: position} | {p: p for p in recording.parents(position)}
+    for operand in list(family):  # the base of a view
+        row = recording.op(operand)
+        while operand != position and row is not None and row.view and recording.parents(operand):
+            parent = recording.parents(operand)[0]
+            family.setdefault(parent, family[operand])
+            operand, row = parent, recording.op(parent)
+    for at in range(max(0, min((p for p in family if p >= 0), default=position)), end):
+        row = recording.op(at)
+        if row is not None and row.view and at not in family:
+            root = next((family[p] for p in recording.parents(at) if p in family), None)
+            if root is not None:
+                family[at] = root
+    return family
+
+
+def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) -> list[tuple[int, int]]:
+    """(row, what it changed) of the in-place operations between two positions."""
+    found = []
+    for at in range(start + 1, end):
+        row = recording.op(at)
+        if row is None or not row.inplace:
+            continue
+        root = next((family[p] for p in recording.parents(at) if p in family), None)
+        if root is None:
+            root = _written_through_view(recording, at, family)
+        if root is not None:
+            found.append((at, root))
+    return found
+
+
+def _written_through_view(recording: Recording, position: int, family: dict[int, int]) -> int | None:
+    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that no edge names the view."""
+    row = recording.op(position)
+    for before in (position - 1, position - 2):
+        view = recording.op(before)
+        if row is not None and view is not None and before in family and view.view and view.place == row.place:
+            return family[before]
+    return None
+
+
+def _fits(recording: Recording, position: int, root: int, shape: tuple[int, ...]) -> bool:
+    """Whether what was written, or what it is a part of, has the shape that torch names."""
+    shapes = []
+    for each in (position, root):
+        row = recording.op(each)
+        shapes.append(tuple(row.shape) if row is not None else recording.sources[each].shape)
+    return any(sorted(s) == sorted(shape) for s in shapes)
+
+
+def op_of(recording: Recording, info: NodeInfo | None) -> str:
+    """Name of the operation that created a node."""
+    if info is None:
+        return "an operation before the watch began"
+    if info.custom:
+        return "a custom autograd.Function"
+    row = recording.op(info.position)
+    return str(recording.ops.items[info.op]) if row is None else row.name
