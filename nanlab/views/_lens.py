@@ -12,6 +12,7 @@ import torch
 
 from nanlab import safe
 from nanlab.analysis.run_up import limit_of
+from nanlab.operators import having
 from nanlab.views._charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
 from nanlab.views._columns import known
 from nanlab.views._evidence import operand_names
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from nanlab.rules import Finding, Fix
     from nanlab.trace import Trace
 
-FUNCTIONS = (
-    "sqrt rsqrt reciprocal log log2 log10 log1p exp expm1 acos asin acosh atanh erfinv tan sinh cosh square".split()
-)
-_EXPONENTIAL = ("exp", "expm1", "sinh", "cosh")
+FUNCTIONS = having("unary") & having("singular", "lossy") | {"tan"}
+_EXPONENTIAL = having("exponential")
 POINTS = 120
 SHOWN = 60  # of the user's values
 FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
