@@ -48,7 +48,8 @@ def linked(body: str) -> str:
     body = re.sub(r'href="notebooks/([\w-]+)\.ipynb"', r'href="notebooks/\1.html"', body)
     body = re.sub(r'(src|srcset)="docs/images/', r'\1="images/', body)
     for source, page in GUIDES.items():
-        body = body.replace(f'href="{source}"', f'href="{page}"')
+        for address in (source, source.removeprefix("docs/")):
+            body = body.replace(f'href="{address}"', f'href="{page}"')
     return body
 
 
