@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fixing import holds
 from torch import nn
 
 import nanlab
@@ -26,7 +27,7 @@ def told(make: Make, steps: int) -> Finding:
 
 
 def codes(finding: Finding) -> list[str]:
-    return [fix.code for fix in finding.fixes if fix.verified]
+    return [fix.code for fix in finding.fixes if holds(fix)]
 
 
 def targets() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fixing import holds
 from torch import Tensor, nn
 
 import nanlab
@@ -28,7 +29,7 @@ def told(forward: Forward) -> Finding:
 
 
 def verified(forward: Forward) -> list[str]:
-    found = [fix.code for fix in told(forward).fixes if fix.verified]
+    found = [fix.code for fix in told(forward).fixes if holds(fix)]
     assert found
     return found
 
@@ -209,4 +210,4 @@ def binary_entropy(x: Tensor) -> Tensor:
 def test_the_logarithm_of_the_complement_is_rewritten_too() -> None:
     fixes = verified(binary_entropy)
     assert "h = p * nanlab.safe.log(p) + (1 - p) * nanlab.safe.log(1 - p)" in fixes
-    assert all(fix.count("torch.log(") != 1 for fix in fixes)
+    assert all(fix.count("torch.log(") != 1 for fix in fixes if "xlogy" not in fix)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixing import holds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,7 +31,7 @@ def watched(program: Callable[[], object]) -> tuple[nanlab.trace.Trace, Finding]
 
 
 def offered(finding: Finding, *, verified: bool) -> str:
-    return "\n".join(f.code for f in finding.fixes if f.verified or not verified)
+    return "\n".join(f.code for f in finding.fixes if holds(f) or not verified)
 
 
 # -- programs; the faulty line ends in "# here" ------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def test_parameters_that_were_bad_from_the_start_are_told_and_it_is_they_that_ar
     with nanlab.watch(net, on_fault="record") as trace:
         net(torch.ones(2, 3)).mean().backward()
     assert trace.culprit is not None and trace.culprit.cause == "poisoned-parameter"
-    assert all("state.nan_to_num_(" in f.code for f in trace.culprit.fixes if f.verified)
+    assert all("state.nan_to_num_(" in f.code for f in trace.culprit.fixes if holds(f))
 
 
 @pytest.mark.parametrize("program", [case[0] for case in CURED if case[0] is not adam_on_half_parameters])

@@ -217,7 +217,8 @@ class BackwardRecorder:
             results, position = [g for g in given if g is not None], self.ops.recording.end
             self.ops.record_node(node, name, [g for g in taken if g is not None], results)
             if self.ops.program is not None:
-                self.ops.program.unobserved(results, position)
+                with self.ops.quiet():
+                    self.ops.program.unobserved(results, position)
         except Exception as error:
             self.ops.failed(error)
 

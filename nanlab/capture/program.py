@@ -320,7 +320,14 @@ class ProgramRecorder:
             self.spent -= copy.nbytes()
 
     def ended(self) -> None:
-        """The watch is over: let go of the spare buffers."""
+        """The watch is over: copy what the program may write from now on, and let go of the spare buffers."""
+        for number, segments in sorted(self._unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()):
+            storage = segments[0].leaves[number]
+            if not self._afford(storage.nbytes()):
+                break
+            copy = self._copy(storage)
+            for segment in segments:
+                segment.saved[number] = copy
         self._spare.clear()
         self._unsaved.clear()
         if self.program.segments and not self.program.segments[-1].calls:

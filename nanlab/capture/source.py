@@ -123,6 +123,7 @@ class SourceLines:
         learn_program_text()
         self.places: list[tuple[str, int, str]] = [("", 0, "")]
         self.spans: list[Span | None] = [None]
+        self.forced: tuple[int, int] | None = None  # of what is run again: the line where it ran first
         self._ids: dict[tuple[int, int], int] = {}
         self._kinds: dict[int, int] = {}
         self._names: dict[int, str] = {}
@@ -156,6 +157,8 @@ class SourceLines:
 
     def here(self, frame: FrameType | None) -> tuple[int, int]:
         """(the user's innermost line, the innermost line outside torch) at and above ``frame``."""
+        if self.forced is not None:
+            return self.forced
         kinds, site = self._kinds, 0
         while frame is not None:
             kind = kinds.get(id(frame.f_code), -1)

@@ -25,6 +25,7 @@ from nanlab.program.expression import (
     namespace_of,
     span_of,
 )
+from nanlab.program.memory import operate
 from nanlab.program.rebuild import Get, Patch
 from nanlab.program.rerun import rerun
 from nanlab.trace.program import Call, Ref, Segment, refs_in
@@ -48,7 +49,7 @@ class EditLike(Protocol):
 
 @dataclass(frozen=True)
 class Region:
-    """One run of an expression that an edit rewrites: the old and the new code over the same values."""
+    """One run of an expression that an edit rewrites: the old and the new code over the values of their names."""
 
     segment: int
     bound: Bound
@@ -57,8 +58,7 @@ class Region:
     parts: dict[str, Any]  # key -> Ref or plain value: of all that the two read
     values: dict[Any, Any]  # view -> the recorded value
     device: str
-    wraps: bool  # the new code only reads the old value
-    first: int  # index of its first call
+    outer: tuple[int, Any]  # index of the call that gave the whole line its value, and that value
 
     def operands(self, dtype: torch.dtype | None = None) -> dict[str, Any]:
         """Copies of the recorded values, in another floating dtype where one is given."""
@@ -119,9 +119,11 @@ class _Rewrite:
             raise NotReplayable(f"the source of {edit.file} is not at hand")
         self.text, self.names = text, namespace_of(text)
         self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(segments))}
-        self.old = _statements(text, edit.first, edit.last)
         try:
+            self.old = _statements(text, edit.first, edit.last)
             self.new = ast.parse(textwrap.dedent(edit.text)).body
+        except _PartOfStatement:
+            self.old, self.new = _around(text, edit)
         except SyntaxError as error:
             raise NotReplayable(f"the edit is no Python ({error.msg})") from None
 
@@ -131,6 +133,19 @@ class _Rewrite:
         if len(new) < len(old):
             raise NotReplayable("the edit removes a statement")
         before, new = new[: len(new) - len(old)], new[len(new) - len(old) :]
+        inner = {n.arg for s in old for n in ast.walk(s) if isinstance(n, ast.arg)}
+        inner |= {
+            n.id
+            for s in old
+            for c in ast.walk(s)
+            if isinstance(c, ast.comprehension)
+            for n in ast.walk(c.target)
+            if isinstance(n, ast.Name)
+        }
+        for statement in before:
+            read = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            if read & inner:
+                raise NotReplayable(f"{sorted(read & inner)[0]} has no value where the edit reads it")
         patches: list[Patch] = []
         regions: list[Region] = []
         changed = False
@@ -163,7 +178,7 @@ class _Rewrite:
             for number, (place, own) in enumerate(zip(places, spans, strict=True))
             if own is not None and place[0] == self.edit.file and inside(own, span)
         }
-        results = _Results(self.segments)
+        results = Results(self.segments)
         for at, segment in enumerate(self.segments):
             windows = [(run.first, run.last) for run in segment.engine]
             group = []
@@ -208,10 +223,10 @@ class _Rewrite:
             expression.span = span
             spans = {each.span for each in own}
             leaf_keys = [key_of(leaf) for leaf in expression.leaves(spans)]
-            old_code = expression.compiled(old, leaf_keys)
+            old_code = expression.compiled(old, [*leaf_keys, *expression.callees])
             by_index = {each.index: each for each in own}
             for bound in bind(expression, own, self._value(at)):
-                yield self._region(at, bound, expression, old_code, new, before, contexts, by_index)
+                yield self._region(at, bound, expression, old_code, new, before, contexts, by_index, group)
 
     def _region(
         self,
@@ -223,6 +238,7 @@ class _Rewrite:
         before: Sequence[ast.stmt],
         contexts: Sequence[ast.withitem],
         by_index: dict[int, Made],
+        around: Sequence[Made],
     ) -> tuple[Region, Patch]:
         values = dict(bound.parts)
         own: dict[str, set[int]] = {}
@@ -240,26 +256,30 @@ class _Rewrite:
             own[key_of(expression.node)] = set(bound.calls)
         used = _occurring(values, new, before)
         code = _with(contexts, new, used, before, self.names)
+        extra = [key_of(path) for path in code.free]
         for path in code.free:
             values[key_of(path)] = self._elsewhere(path, at, bound.calls[0])
-            used.append(key_of(path))
-        if code.free:
+        if extra:
+            used += extra
             code = _with(contexts, new, used, before, self.names)
+        leaves = [*bound.parts, *extra]
         needed: set[int] = set()
         for key in used:
             needed |= own.get(key, set())
         skipped = frozenset(set(bound.calls) - needed)
         for i in skipped:
             _check_skipped(by_index[i].call)
-        parts = {key: values[key] for key in dict.fromkeys([*bound.parts, *used])}
+        parts = {key: values[key] for key in leaves}
+        alone = _with(contexts, new, leaves, before, self.names)
         cast, device = bound.cast, expression.device
 
         def run(get: Get) -> Any:
             with autocast(device, cast):
                 return code({key: get(values[key]) for key in used})
 
-        wraps = key_of(expression.node) in used
-        region = Region(at, bound, old_code, code, parts, self.values[at], device, wraps, bound.calls[0])
+        region = Region(
+            at, bound, old_code, alone, parts, self.values[at], device, _outermost(bound, expression, around)
+        )
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
@@ -328,8 +348,7 @@ class _Rewrite:
                                 {key: ref},
                                 self.values[at],
                                 expression.device,
-                                True,
-                                bound.calls[0],
+                                _outermost(bound, expression, group),
                             ),
                             Patch(
                                 at,
@@ -348,6 +367,21 @@ def _postorder(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         yield from _postorder(child)
     yield node
+
+
+def _outermost(bound: Bound, expression: Expression, around: Sequence[Made]) -> tuple[int, Any]:
+    """The last call of the line in this run that the expression stands in, and its result."""
+    index, out = bound.calls[-1], bound.out
+    for each in around:
+        if each.index <= index:
+            continue
+        if inside(each.span, expression.span):
+            break  # the expression again
+        if inside(expression.span, each.span):
+            refs = list(refs_in(each.call.out))
+            if len(refs) == 1:
+                index, out = each.index, refs[0]
+    return index, out
 
 
 def _over(code: Code, key: str, ref: Ref) -> Callable[[Get], Any]:
@@ -439,8 +473,36 @@ def _statements(text: str, first: int, last: int) -> list[ast.stmt]:
 
     visit(tree)
     if not found:
-        raise NotReplayable(f"lines {first} to {last} hold no whole statement")
+        raise _PartOfStatement
     return found
+
+
+class _PartOfStatement(Exception):
+    """Lines that hold no whole statement."""
+
+
+def _around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statement of which an edit rewrites some lines, and what it becomes."""
+    rows = text.splitlines()
+    old = rows[edit.first - 1]
+    indent = old[: len(old) - len(old.lstrip())]
+    written = [*rows[: edit.first - 1], *(indent + row for row in edit.text.splitlines()), *rows[edit.last :]]
+    try:
+        new = ast.parse("\n".join(written))
+    except SyntaxError as error:
+        raise NotReplayable(f"the edit is no Python ({error.msg})") from None
+    found = [
+        n
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.stmt) and n.lineno <= edit.first and edit.last <= (n.end_lineno or 0)
+    ]
+    if not found:
+        raise NotReplayable(f"lines {edit.first} to {edit.last} hold no statement")
+    inner = max(found, key=lambda n: n.lineno)
+    twins = [n for n in ast.walk(new) if isinstance(n, ast.stmt) and n.lineno == inner.lineno]
+    if not twins:
+        raise NotReplayable("the edit removes a statement")
+    return [inner], [max(twins, key=lambda n: n.col_offset)]
 
 
 def _differences(
@@ -482,7 +544,8 @@ def _lifted(old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]]) -
             elif a != b:
                 small = False
                 break
-    if small and pairs and all(_has_value(a, spans) for a, _ in pairs):
+    several = len(pairs) > 1 and isinstance(old, ast.BinOp | ast.UnaryOp | ast.Compare)
+    if small and pairs and not several and all(_has_value(a, spans) for a, _ in pairs):
         return pairs
     if isinstance(old, ast.expr) and isinstance(new, ast.expr):
         return [(old, new)]
@@ -495,7 +558,7 @@ def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
     return span_of(node) in spans
 
 
-class _Results:
+class Results:
     """What the calls of some lines read and returned, made again in one run."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -519,7 +582,7 @@ class _Results:
                 at, index = at + 1, 0
             if (at, index) in self._wanted:
                 _collect(self.values[at], (call.args, tuple(call.kwargs.values())), (args, tuple(kwargs.values())))
-            return call.func(*args, **kwargs)
+            return operate(call.func, args, kwargs)
 
         def visit(segment: int, place: int, call: Call, out: Any) -> bool:
             nonlocal at, index

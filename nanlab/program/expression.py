@@ -98,16 +98,45 @@ def key_of(node: ast.AST) -> str:
     return ast.dump(node)
 
 
-class _Counting(TorchDispatchMode):
-    """The operators that run inside."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that a stretch of source made."""
 
-    def __init__(self) -> None:
+    index: int
+    call: Call
+    span: Span
+    result: Any  # its first result, as recorded
+
+
+class _Other(Exception):
+    """The code does something else than the recorded calls."""
+
+
+def _is_same(func: Any, recorded: Any) -> bool:
+    """Whether one operator is the other, or the form of it that does not write in place."""
+    if func is recorded:
+        return True
+    names = getattr(func, "_opname", ""), getattr(recorded, "_opname", "")
+    return names[1] == f"{names[0]}_" and not names[1].startswith("_foreach")
+
+
+class _Following(TorchDispatchMode):
+    """Holds each operator that runs inside, and what it gives, against recorded calls."""
+
+    def __init__(self, made: Sequence[Made]) -> None:
         super().__init__()
-        self.names: list[Any] = []
+        self.made, self.count = made, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func)
-        return func(*args, **(kwargs or {}))
+        if self.count >= len(self.made) or not _is_same(func, self.made[self.count].call.func):
+            raise _Other
+        out = func(*args, **(kwargs or {}))
+        first = out[0] if isinstance(out, tuple | list) and out else out
+        known = self.made[self.count].result
+        if isinstance(first, Tensor) and isinstance(known, Tensor) and not same_bits(first.detach(), known):
+            raise _Other
+        self.count += 1
+        return out
 
 
 @dataclass(frozen=True)
@@ -131,6 +160,7 @@ class Expression:
     names: dict[str, Any]
     device: str = "cpu"
     span: Span = field(init=False)
+    callees: dict[str, Span] = field(default_factory=dict)  # key of a function that is an operator -> its call
 
     def __post_init__(self) -> None:
         self.span = span_of(self.node)
@@ -140,6 +170,7 @@ class Expression:
     def leaves(self, spans: set[Span]) -> list[ast.expr]:
         """The parts whose values come from elsewhere, in the order in which they are evaluated, each once."""
         found: dict[str, ast.expr] = {}
+        self.callees = {}
 
         def visit(node: ast.AST) -> None:
             if isinstance(node, ast.Constant | ast.expr_context | ast.operator | ast.cmpop | ast.unaryop | ast.boolop):
@@ -148,7 +179,9 @@ class Expression:
                 found.setdefault(key_of(node), node)
                 return
             if isinstance(node, ast.Call):
-                if isinstance(node.func, ast.Attribute) and _root(node.func) not in self.names:
+                if span_of(node) in spans and self._is_unknown(node):
+                    self.callees[key_of(node.func)] = span_of(node)
+                elif isinstance(node.func, ast.Attribute) and _root(node.func) not in self.names:
                     visit(node.func.value)
                 for each in (*node.args, *node.keywords):
                     visit(each)
@@ -158,6 +191,13 @@ class Expression:
 
         visit(self.node)
         return list(found.values())
+
+    def _is_unknown(self, node: ast.Call) -> bool:
+        """Whether it calls what the file does not import from torch: a function under another name."""
+        function = node.func
+        if _root(function) in self.names or _is_plain(node):
+            return False
+        return not (isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr))
 
     def _comes_from_elsewhere(self, node: ast.expr, spans: set[Span]) -> bool:
         if isinstance(node, ast.Name | ast.Attribute) and _root(node) in self.names and _root(node):
@@ -172,7 +212,8 @@ class Expression:
                     isinstance(function, ast.Attribute) and not isinstance(function.value, ast.Name) and own
                 )
                 method = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
-                return not (known or (method and own) or _is_plain(node))
+                alone = own and node is self.node  # an operator under another name
+                return not (known or (method and own) or alone or _is_plain(node))
             return False
         if isinstance(node, ast.Attribute):
             return node.attr not in _SHAPES
@@ -203,6 +244,10 @@ def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
     found: dict[str, ast.expr] = {}
 
     def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _root(node.func) not in known:
+            for part in (node.func.value, *node.args, *node.keywords):
+                visit(part)
+            return
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             root = _root(node)
             if root:
@@ -242,6 +287,8 @@ class Code:
         module = ast.fix_missing_locations(ast.Module(body, []))
         known = self._assigned | set(variables.values()) | set(names) | set(dir(builtins))
         known |= {n.target.id for n in ast.walk(module) if isinstance(n, ast.NamedExpr)}
+        known |= {n.arg for n in ast.walk(module) if isinstance(n, ast.arg)}
+        known |= {n.id for n in ast.walk(module) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         self.free = free_paths(module, known)
         self.code = compile(module, "<edit>", "exec")
 
@@ -271,16 +318,6 @@ def autocast(device: str, dtype: torch.dtype | None) -> AbstractContextManager[A
     return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype, cache_enabled=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A call that a stretch of source made."""
-
-    index: int
-    call: Call
-    span: Span
-    result: Any  # its first result, as recorded
-
-
 def bind(expression: Expression, made: Sequence[Made], value: Get) -> list[Bound]:
     """Every run of an expression: its calls, and the values behind its parts.
 
@@ -292,7 +329,7 @@ def bind(expression: Expression, made: Sequence[Made], value: Get) -> list[Bound
     spans = {each.span for each in made}
     leaves = expression.leaves(spans)
     keys = [key_of(leaf) for leaf in leaves]
-    code = expression.compiled(expression.node, keys)
+    code = expression.compiled(expression.node, [*keys, *expression.callees])
     if code.free:
         raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known")
     found: list[Bound] = []
@@ -331,16 +368,22 @@ def _first_run(
         outs = list(refs_in(group[-1].call.out))
         if not outs:
             continue
-        target, casts = group[-1].result, _casts(group)
+        casts = _casts(group)
+        operators: dict[str, Any] = {}
+        for key, span in expression.callees.items():
+            own = [m for m in group if m.span == span and m.call.func._opname != "detach"]
+            if len(own) == 1:
+                operators[key] = own[0].call.func
+        if len(operators) < len(expression.callees):
+            continue
         pool: list[Any] = [*refs.values(), *numbers]
         for chosen in itertools.islice(itertools.permutations(pool, len(keys)), MOST_TRIES):
             tries += 1
             if tries > MOST_TRIES:
                 break
-            parts = dict(zip(keys, chosen, strict=True))
+            parts = dict(zip(keys, chosen, strict=True)) | operators
             for cast in casts:
-                names = _gives(code, parts, value, target, expression.device, cast, group[0].call.grad)
-                if names is not None and names == [each.call.func for each in group]:
+                if _gives(code, parts, value, group, expression.device, cast):
                     return Bound(tuple(each.index for each in group), outs[0], parts, cast)
     text = ast.unparse(leaves[0]) if leaves else "the expression"
     raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
@@ -393,30 +436,23 @@ def _casts(group: Sequence[Made]) -> list[torch.dtype | None]:
 
 
 def _gives(
-    code: Code,
-    parts: dict[str, Any],
-    value: Get,
-    target: Any,
-    device: str,
-    cast: torch.dtype | None,
-    grad: bool,
-) -> list[Any] | None:
-    """The operators that the code runs, if it gives the target bit for bit."""
+    code: Code, parts: dict[str, Any], value: Get, group: Sequence[Made], device: str, cast: torch.dtype | None
+) -> bool:
+    """Whether the code makes these very calls, each with the recorded result."""
     try:
         values = {key: as_operand(part, value) for key, part in parts.items()}
+        following = _Following(group)
         with (
-            torch.set_grad_enabled(grad),
+            torch.set_grad_enabled(group[0].call.grad),
             _disable_current_modes(),
             torch.random.fork_rng(devices=[]),
             autocast(device, cast),
-            _Counting() as counting,
+            following,
         ):
-            result = code(values)
+            code(values)
     except Exception:
-        return None
-    if not isinstance(result, Tensor) or not isinstance(target, Tensor):
-        return None
-    return counting.names if same_bits(result.detach(), target.detach()) else None
+        return False
+    return following.count == len(group)
 
 
 def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:
@@ -426,5 +462,5 @@ def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:
     found = value(part).detach().clone()
     if dtype is not None and found.is_floating_point():
         found = found.to(dtype)
-    follows = part.tracked is not False and (found.is_floating_point() or found.is_complex())
+    follows = (part.tracked is None or part.tracked > 0) and (found.is_floating_point() or found.is_complex())
     return found.requires_grad_() if follows else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -132,3 +133,16 @@ def last_uses(segments: Sequence[Segment]) -> dict[tuple[int, int], list[int]]:
         if number not in outlive:
             found.setdefault(where, []).append(number)
     return found
+
+
+_WARN = frozenset({"std", "var", "std_mean", "var_mean"})  # print a warning of their own where called as operators
+
+
+def operate(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator; one that would print a warning again is called where Python can catch it."""
+    name = getattr(func, "_opname", "")
+    if name not in _WARN:
+        return func(*args, **kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(torch, name)(*args, **kwargs)

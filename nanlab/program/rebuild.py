@@ -7,6 +7,7 @@ they were. So the graph, the order of its nodes and the sums of gradients are th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.memory import Memory, random_states, seed
+from nanlab.program.memory import Memory, operate, random_states, seed
 from nanlab.trace.program import Call, EngineRun, Held, Look, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
 Get = Callable[[Any], Any]
+AboutToCall = Callable[[int, int, Call, "Graph"], None]
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Graph:
     def __init__(self) -> None:
         self.memory = Memory()
         self.live: dict[Any, list[Any]] = {}  # view -> [the one that autograd does not follow, the one it does]
+        # Several results may show one view, as x[0] written twice does: each is read in the order in which it was made.
+        self._unread: dict[Any, list[Any]] = {}
         self.bases: dict[int, Any] = {}  # storage -> the tensor that it was made for
         self.fresh: set[int] = set()  # storages made in this run
 
@@ -72,6 +76,9 @@ class Graph:
         if slot is not None:
             if ref.tracked is None:
                 return slot[0] if slot[1] is None else slot[1]
+            unread = self._unread.get(ref.view)
+            if ref.tracked and unread:
+                return unread.pop(0)
             found = slot[1 if ref.tracked else 0]
             if found is None or found.requires_grad != bool(ref.tracked):
                 found = self._other(ref, slot)
@@ -112,6 +119,12 @@ class Graph:
         self.bind(ref, found)
         return found
 
+    def rebind(self, ref: Ref, made: Any) -> None:
+        """From here on a reference stands for this tensor alone."""
+        self.live.pop(ref.view, None)
+        self._unread.pop(ref.view, None)
+        self.bind(ref, made)
+
     def bind(self, ref: Any, made: Any) -> None:
         """From here on a reference stands for this tensor."""
         kind = ref.__class__
@@ -120,6 +133,10 @@ class Graph:
             if slot is None:
                 slot = self.live[ref.view] = [None, None]
             slot[made.requires_grad] = made
+            if made.requires_grad and not made.is_leaf:
+                waiting = self._unread.setdefault(ref.view, [])
+                if not any(made is each for each in waiting):
+                    waiting.append(made)
             if ref.storage not in self.memory.storages:
                 self.fresh.add(ref.storage)
                 self.bases.setdefault(ref.storage, made)
@@ -130,8 +147,13 @@ class Graph:
                 self.bind(part, item)
 
 
-def rebuild(segments: Sequence[Segment], patches: Sequence[Patch] = ()) -> tuple[Graph, Rebuilt]:
+def rebuild(
+    segments: Sequence[Segment], patches: Sequence[Patch] = (), about_to_call: AboutToCall | None = None
+) -> tuple[Graph, Rebuilt]:
     """Run these segments again with these patches.
+
+    about_to_call: called with (number of the segment, index, call, graph) before each call and each run of the engine;
+    the dispatch modes that are on stay on.
 
     Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that change gradients,
     custom Functions, views that nanlab did not see), or where a call of the changed step raises.
@@ -141,7 +163,8 @@ def rebuild(segments: Sequence[Segment], patches: Sequence[Patch] = ()) -> tuple
         by_call.setdefault((patch.segment, patch.at), []).append(patch)
     skipped = {(p.segment, i) for p in patches for i in p.skipped}
     graph, result = Graph(), Rebuilt()
-    with random_states(segments), _disable_current_modes(), torch.enable_grad():
+    unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
+    with random_states(segments), unobserved, torch.enable_grad():
         for number, segment in enumerate(segments):
             graph.load(segment)
             passes = {run.first: run for run in segment.engine if not run.nested}
@@ -153,6 +176,8 @@ def rebuild(segments: Sequence[Segment], patches: Sequence[Patch] = ()) -> tuple
                 for look in looks.get(index, ()):
                     result.looked.append((look, graph.get(look.ref)))
                 run = passes.pop(index, None)
+                if about_to_call is not None and index < len(calls):
+                    about_to_call(number, index, calls[index], graph)
                 if run is not None:
                     _go_backward(graph, run, result)
                     if run.last > index:
@@ -163,22 +188,22 @@ def rebuild(segments: Sequence[Segment], patches: Sequence[Patch] = ()) -> tuple
                 if segment.lost is not None and index >= segment.lost[0]:
                     raise NotReplayable(segment.lost[1])
                 own = by_call.get((number, index), ())
-                _patch(graph, [p for p in own if p.ahead], calls[index].grad)
+                run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
                 if (number, index) not in skipped:
                     _call(graph, segment, index, calls[index])
-                _patch(graph, [p for p in own if not p.ahead], calls[index].grad)
+                run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
                 index += 1
     return graph, result
 
 
-def _patch(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
+def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
+    """Bind the results of patches to what they replace."""
     for patch in patches:
         with torch.set_grad_enabled(grad):
             made = patch.run(graph.get)
         if not isinstance(made, Tensor):
             raise NotReplayable(f"the edit gives {type(made).__name__}, not a tensor")
-        graph.live.pop(patch.out.view, None)
-        graph.bind(patch.out, made)
+        graph.rebind(patch.out, made)
         graph.fresh.add(patch.out.storage)
         graph.bases[patch.out.storage] = made
 
@@ -203,7 +228,7 @@ def _call(graph: Graph, segment: Segment, index: int, call: Call) -> None:
     kwargs = {name: graph.get(value) for name, value in call.kwargs.items()}
     seed(segment, index)
     with torch.set_grad_enabled(call.grad):
-        made = call.func(*args, **kwargs)
+        made = operate(call.func, args, kwargs)
     graph.bind(call.out, made)
 
 
@@ -221,6 +246,8 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
                 graph.bind(ref, gradient)
         return
     for ref in run.after:
+        if ref.__class__ is not Ref:
+            raise NotReplayable("a parameter is no plain tensor (sparse, nested or a subclass)")
         leaf = graph.get(ref)
         had = run.before.get(ref)
         if had is None:
@@ -231,9 +258,8 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
     torch.autograd.backward(roots, gradients, retain_graph=True, create_graph=run.create_graph, inputs=inputs or None)
     for ref, gradient in run.after.items():
         leaf = graph.get(ref)
-        if leaf.grad is not None:
-            graph.live.pop(gradient.view, None)
-            graph.bind(gradient, leaf.grad)
+        if leaf.grad is not None and gradient.__class__ is Ref:
+            graph.rebind(gradient, leaf.grad)
             result.gradients[ref] = leaf.grad
 
 

@@ -11,7 +11,7 @@ import torch
 
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.program.edit import Edited, EditLike, apply
-from nanlab.program.memory import Memory
+from nanlab.program.memory import Memory, operate
 from nanlab.program.rebuild import Graph, Rebuilt, rebuild, same_bits
 from nanlab.program.rerun import Run, rerun
 from nanlab.stats import StatsTable
@@ -222,7 +222,7 @@ def _again(where: Window, dtype: torch.dtype | None) -> Replay:
 
 
 def _as_is(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return call.func(*args, **kwargs)
+    return operate(call.func, args, kwargs)
 
 
 def _as_recorded(recording: Recording, position: int, result: Tensor, table: StatsTable) -> bool:
@@ -298,7 +298,7 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
 
 def _widened(dtype: torch.dtype) -> Run:
     def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return call.func(*args, **kwargs)
+        return operate(call.func, args, kwargs)
 
     return run
 

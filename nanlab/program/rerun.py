@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.memory import Memory, last_uses, random_states, seed
+from nanlab.program.memory import Memory, last_uses, operate, random_states, seed
 from nanlab.trace.program import Call, Look, Segment
 
 Visit = Callable[[int, int, Call, Any], bool | None]
@@ -17,7 +17,7 @@ Run = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _plain(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return call.func(*args, **kwargs)
+    return operate(call.func, args, kwargs)
 
 
 def rerun(

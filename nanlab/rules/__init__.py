@@ -35,6 +35,7 @@ from nanlab.rules._fault import LOW, Fault
 from nanlab.rules._lists import Findings, Path
 from nanlab.rules._origin import finding_of, matched, surveyed
 from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, ranked, rule, rules_of
+from nanlab.rules.cure import Cure
 from nanlab.rules.remedies import with_fixes
 from nanlab.rules.upstream import thrown, with_data
 from nanlab.trace import Trace
@@ -182,6 +183,7 @@ def culprit_of(findings: list[Finding]) -> Finding | None:
 
 __all__ = [
     "BUILTIN",
+    "Cure",
     "Edit",
     "Fault",
     "Finding",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nanlab.trace.locations import location
@@ -30,6 +31,48 @@ class Fixes(list["Fix"]):
             code = fix.code.replace("\n", "\n      ")
             lines.append(f"{fix.verdict}: {fix.title}{why}\n      {code}")
         return _numbered(lines, "no fixes")
+
+
+class TriedFixes(Fixes):
+    """A list that is filled the first time it is read: trying a fix runs the failing step again."""
+
+    def __init__(self, make: Callable[[], list[Fix]]) -> None:
+        super().__init__()
+        self._make: Callable[[], list[Fix]] | None = make
+
+    def _fill(self) -> None:
+        make, self._make = self._make, None
+        if make is not None:
+            super().extend(make())
+
+    def __iter__(self) -> Iterator[Fix]:
+        self._fill()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._fill()
+        return super().__len__()
+
+    def __getitem__(self, at: Any) -> Any:
+        self._fill()
+        return super().__getitem__(at)
+
+    def __contains__(self, fix: object) -> bool:
+        self._fill()
+        return super().__contains__(fix)
+
+    def __eq__(self, other: object) -> bool:
+        self._fill()
+        return super().__eq__(other)
+
+    def __add__(self, other: Any) -> Any:
+        self._fill()
+        return super().__add__(other)
+
+    def __reduce__(self) -> Any:
+        return Fixes, (list(self),)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Path(list[dict[str, Any]]):

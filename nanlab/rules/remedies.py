@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import linecache
+import ast
+import io
 import math
 import time
+import tokenize
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
 
 from nanlab.analysis.fixes import (
     FRESH_MOMENTS,
@@ -23,28 +29,148 @@ from nanlab.analysis.fixes import (
     takes_float32,
     try_out,
 )
+from nanlab.analysis.rewriting.candidates import candidates
+from nanlab.analysis.verdict import Judge
+from nanlab.errors import NanlabError
+from nanlab.program.edit import text_of as source_text
+from nanlab.program.replay import window
+from nanlab.rules._lists import TriedFixes
 from nanlab.rules._rule import Edit, Finding, Fix
 from nanlab.rules.scaler import held_in_half
 from nanlab.trace import Trace
 from nanlab.trace.recording import OPTIMIZER, Recording
 
 ROUNDING = 1e-6  # relative; a distortion up to this is no reason to prefer a fix in float32
-SECONDS = 0.8  # of processor time; findings after the first whose turn comes later get no fixes
+SECONDS = 6.0  # of processor time, for the fixes of all findings together
 
 
 def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with their fixes, in their order; what fails here is a note in ``trace.notes``."""
+    """The findings with their fixes, which are tried when somebody asks for them."""
+    steps: dict[int, Judge | str] = {}
+    clock = Clock()
+    return [replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, steps, clock))) for f in findings]
+
+
+@dataclass
+class Clock:
+    """Seconds of processor time that the fixes of a trace may take together."""
+
+    left: float = SECONDS
+
+    def spent(self) -> bool:
+        """Whether they are used up."""
+        return self.left <= 0
+
+
+def _tried_fixes(trace: Trace, finding: Finding, steps: dict[int, Judge | str], clock: Clock) -> list[Fix]:
+    """What to write instead, each tried on the whole failing step; what fails here is a note in ``trace.notes``."""
     started = time.process_time()
-    found: list[Finding] = []
-    for finding in findings:
-        fixes = [_explained(fix) for fix in finding.fixes]
-        if not found or time.process_time() - started < SECONDS:
-            try:
-                fixes += fixes_for(trace, finding)
-            except Exception as error:
-                _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
-        found.append(replace(finding, fixes=sorted(fixes, key=_rank)))
+    proposals = proposed(trace, finding)
+    clock.left -= time.process_time() - started
+    found = [_judged(trace, finding, fix, steps, clock) for fix in proposals]
+    return sorted(found, key=_rank)
+
+
+def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
+    """What could be written instead; text: of the file, where that is not the one on disk."""
+    found = [_explained(fix) for fix in finding.fixes]
+    text = text or text_of(trace, finding)
+    try:
+        found = _distinct([*rewritten(trace, finding, text), *found, *fixes_for(trace, finding, text)])
+    except Exception as error:
+        _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
     return found
+
+
+def _judged(trace: Trace, finding: Finding, fix: Fix, steps: dict[int, Judge | str], clock: Clock) -> Fix:
+    """A fix with the verdict of the whole step."""
+    if not fix.edits and fix.verdict in ("verified", "finite"):
+        return replace(
+            fix,
+            verdict="untried",
+            why="it cannot be written into the line by itself; on the operation alone it is finite",
+        )
+    if not fix.edits or fix.verdict == "fails":
+        return fix
+    if clock.spent():
+        return replace(fix, verdict="untried", why=f"the {SECONDS:g} s for trying fixes were used up")
+    started = time.process_time()
+    judge = steps.get(finding.step)
+    if judge is None:
+        judge = steps[finding.step] = _judge_of(trace, finding.step)
+    alone = f"; {ALONE}" if fix.verdict in ("verified", "finite") else ""
+    if isinstance(judge, str):
+        return replace(fix, verdict="untried", why=judge + alone, distortion=None, gradient_max=None)
+    found = judge.judge(fix.edits)
+    clock.left -= time.process_time() - started
+    return replace(
+        fix,
+        verdict=found.verdict,
+        why=found.why + (alone if found.verdict == "untried" else ""),
+        distortion=found.distortion,
+        gradient_max=found.gradient_max,
+    )
+
+
+def _judge_of(trace: Trace, step: int) -> Judge | str:
+    """The judge of a step; why there is none."""
+    try:
+        return Judge(window(trace.recording, step if step >= 0 else None))
+    except NanlabError as error:
+        return str(error)
+
+
+def _distinct(fixes: Sequence[Fix]) -> list[Fix]:
+    """Each way of writing the program once."""
+    seen: set[Any] = set()
+    found = []
+    for fix in fixes:
+        key = tuple((e.first, e.last, _plain_text(e.text)) for e in fix.edits) or (fix.title, fix.code)
+        if key not in seen:
+            seen.add(key)
+            found.append(fix)
+    return found
+
+
+def _plain_text(text: str) -> str:
+    try:
+        return ast.unparse(ast.parse(text))
+    except SyntaxError:
+        return text
+
+
+def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
+    """The line, or what it is computed with, in a form that keeps its signal: by the catalogue, and by a series."""
+    if not finding.file or not finding.line:
+        return []
+    row = trace.recording.op(finding.position)
+    low = row is not None and row.dtype in (torch.float16, torch.bfloat16, torch.float64)
+    dtype = row.dtype if row is not None and low else torch.float32
+    found = candidates(text, finding.line, dtype)
+    return [_as_fix(c.title, c.text, c.first, c.last, finding.file, text) for c in found[:MOST_REWRITTEN]]
+
+
+MOST_REWRITTEN = 12
+ALONE = "on the operation alone it is finite"  # of what could not be tried on the whole step
+
+
+def _uncommented(code: str) -> str:
+    """Code without comments: they were written about the code as it was."""
+    try:
+        found = [t for t in tokenize.generate_tokens(io.StringIO(code).readline) if t.type == tokenize.COMMENT]
+    except (tokenize.TokenError, IndentationError):
+        return code
+    rows = code.splitlines()
+    for token in found:
+        row, column = token.start
+        rows[row - 1] = rows[row - 1][:column].rstrip()
+    return "\n".join(row for row in rows if row)
+
+
+def _as_fix(title: str, body: str, first: int, last: int, file: str, text: str) -> Fix:
+    body = _uncommented(body)
+    old = "\n".join(text.splitlines()[first - 1 : last])
+    return Fix(title, body, edits=(Edit(file, first, last, body, old),))
 
 
 def _explained(fix: Fix) -> Fix:
@@ -63,16 +189,15 @@ def _note(trace: Trace, text: str) -> None:
 BEYOND_ONE_OPERATION = frozenset("learning-rate exploding-gradient scaler-misuse absorbed-update".split())
 
 
-def fixes_for(trace: Trace, finding: Finding) -> list[Fix]:
-    """What to write instead, verified first, of these the least distorting first."""
-    text = text_of(trace, finding)
-    found = (_fix(t, finding.line, finding.file, text) for t in tried_for(trace, finding))
+def fixes_for(trace: Trace, finding: Finding, text: str) -> list[Fix]:
+    """What else to write, as the operation that failed has it; the most promising first."""
+    found = (_fix(t, finding.line, finding.file, text) for t in tried_for(trace, finding, text))
     return sorted(found, key=_rank)
 
 
-def tried_for(trace: Trace, finding: Finding) -> list[Tried]:
+def tried_for(trace: Trace, finding: Finding, text: str = "") -> list[Tried]:
     """The candidates for the operation of a finding, with what became of each; empty where none is known."""
-    text = text_of(trace, finding)
+    text = text or text_of(trace, finding)
     if finding.cause == "dtype-underflow":
         backward, half = finding.phase == "backward", held_in_half(trace.recording)
         raised = raised_before_cast(trace.recording, finding.position, finding.line, backward, half)
@@ -148,8 +273,12 @@ def _is_weight(recording: Recording, position: int) -> bool:
 
 def text_of(trace: Trace, finding: Finding) -> str:
     """The text of the file (or cell) of a finding; its line alone where the file is not at hand."""
-    real = next((place[2] for place in trace.recording.places if place[0] == finding.file), finding.file)
-    return "".join(linecache.getlines(real)) or finding.source
+    return file_text(trace, finding.file) or finding.source
+
+
+def file_text(trace: Trace, file: str) -> str:
+    """The text of a file or cell, by the name that the tables show; empty where it is not at hand."""
+    return source_text(trace.recording, file)
 
 
 def _fix(tried: Tried, line: int, file: str, text: str) -> Fix:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nanlab.program.replay import Replay
     from nanlab.program.why import Origin
     from nanlab.rules import Finding
+    from nanlab.rules.cure import Chain, Cure
     from nanlab.trace.guarded import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
@@ -200,15 +201,50 @@ class Trace:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is wrong, most harmful first; in a distributed run with what began in another process."""
+        """What is wrong, most harmful first: what shows once the culprit is mended, and what began in another process."""
         from nanlab.rules.ranks import across_ranks
 
-        return across_ranks(self.recording, self.own_findings)
+        return across_ranks(self.recording, self._with_hidden_faults())
 
     @property
     def own_findings(self) -> list[Finding]:
-        """What is wrong as far as this process knows by itself."""
+        """What is wrong as far as this process knows by itself, from what it recorded."""
         return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
+
+    @property
+    def _chain(self) -> Chain | None:
+        """The faults of the failing step one after the other, and their cure; None where it cannot be run again."""
+        return self._cached("chain", lambda recording: self._followed())  # type: ignore[no-any-return]
+
+    def _followed(self) -> Chain | None:
+        from nanlab.rules.cure import chain
+
+        culprit = self.culprit
+        if culprit is None or self.recording.program.reason or not self.recording.program.segments:
+            return None
+        try:
+            return chain(self, culprit)
+        except Exception as error:
+            self.recording.notes.append(f"the search for a cure failed ({type(error).__name__}: {error})")
+            return None
+
+    def _with_hidden_faults(self) -> list[Finding]:
+        from nanlab.rules import Findings
+
+        found = self.own_findings
+        followed = self._chain
+        if followed is None or len(followed.faults) == 1:
+            return found
+        known = {(f.file, f.line, f.cause) for f in found}
+        hidden = [f for f in followed.faults[1:] if (f.file, f.line, f.cause) not in known]
+        at = next((i for i, f in enumerate(found) if not f.harmful), len(found))
+        return Findings([*found[:at], *hidden, *found[at:]])
+
+    @property
+    def cure(self) -> Cure | None:
+        """The fewest edits that together make the failing step right; None where there is no fault, or none is known."""
+        followed = self._chain
+        return followed.cure if followed is not None else None
 
     def _diagnosed(self) -> list[Finding]:
         from nanlab.rules import BUILTIN, Findings, diagnose
@@ -228,8 +264,9 @@ class Trace:
     def culprit(self) -> Finding | None:
         """The harmful fault that explains the symptom; None if the run is healthy."""
         from nanlab.rules import culprit_of
+        from nanlab.rules.ranks import across_ranks
 
-        return culprit_of(self.findings)
+        return culprit_of(across_ranks(self.recording, self.own_findings))
 
     def replay(self, fix: Any = None, step: int | None = None, dtype: torch.dtype | None = None) -> Replay:
         """The recorded step run again: the failing one by default.

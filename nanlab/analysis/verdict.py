@@ -1,0 +1,284 @@
+"""Is a fix right? The whole failing step is run with it, and held against the truth of the program as it was written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from nanlab.analysis.limits import Agreement, Truth, Wide, agrees, evaluate, truth
+from nanlab.errors import NanlabError, NotReplayable
+from nanlab.operators import having
+from nanlab.program.edit import Edited, EditLike, Region, apply
+from nanlab.program.memory import Memory
+from nanlab.program.rebuild import Patch
+from nanlab.program.replay import Replay, Window, patched
+from nanlab.program.rerun import rerun
+from nanlab.program.slice import Slice, cut
+from nanlab.trace.locations import location
+from nanlab.trace.program import Call, EngineRun, Ref
+from nanlab.trace.recording import Recording
+
+Tensor = torch.Tensor
+WITHIN = 0.01  # how far a healthy element may move
+SMALL = 1e-3  # of the largest element: what is below is compared with that
+WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
+LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
+_SUMS = having("matmul") | having("layer")
+MOST_RUNS = 3  # of the engine that are held against their truth
+MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of the step with some edits."""
+
+    verdict: Literal["verified", "finite", "fails", "untried"]
+    why: str = ""
+    distortion: float | None = None
+    gradient_max: float | None = None
+    replay: Replay | None = None
+
+
+@dataclass
+class Judge:
+    """Holds edits against the truth of one step, which is found out once."""
+
+    where: Window
+    _wrong: list[tuple[int, EngineRun]] | None = None
+    _parts: dict[tuple[int, int], Slice] = field(default_factory=dict)
+    _truths: dict[int, tuple[Slice, Truth | None]] = field(default_factory=dict)
+
+    @property
+    def recording(self) -> Recording:
+        return self.where.recording
+
+    def judge(self, edits: Sequence[EditLike]) -> Judgement:
+        """The verdict on these edits, all at once."""
+        try:
+            edited = apply(self.recording, self.where.segments, edits)
+            replay, graph, _ = patched(self.where, edited)
+        except NotReplayable as error:
+            return Judgement("untried", str(error))
+        except NanlabError as error:
+            return Judgement("fails", f"it raises {type(error).__name__}: {_first_line(error)}")
+        except Exception as error:
+            return Judgement("fails", f"it raises {type(error).__name__}: {_first_line(error)}")
+        largest = _largest(replay.gradients.values())
+        if not replay.finite:
+            return Judgement("fails", self._what_fails(replay, graph), replay=replay)
+        moved = [self._distortion(edited, region) for region in edited.regions[:MOST_REGIONS]]
+        distortion = max((d for d in moved if d is not None), default=None)
+        found = Judgement("verified", "", distortion, largest, replay)
+        if distortion is not None and distortion > WITHIN:
+            return Judgement(
+                "finite", f"it changes healthy values by {_percent(distortion)}", distortion, largest, replay
+            )
+        agreement = self._agreement(edited)
+        if agreement is not None and not agreement.holds:
+            return Judgement("finite", agreement.why, distortion, largest, replay)
+        return found
+
+    # -- the truth -------------------------------------------------------------------------------------------------
+
+    def _agreement(self, edited: Edited) -> Agreement | None:
+        """Whether loss and gradients are what they are in exact arithmetic; None where nobody knows."""
+        doubt: Agreement | None = None
+        for run in self._runs():
+            try:
+                whole, true = self._truth(run)
+            except NotReplayable:
+                continue
+            if true is None:
+                return self._locally(edited)
+            found = self._compared(whole, edited, true)
+            if not found.holds:
+                return found
+            if found.kind == "unknown":
+                doubt = found
+        return doubt
+
+    def _compared(self, whole: Slice, edited: Edited, true: Truth) -> Agreement:
+        operands = list(whole.operands.values())
+        old, new = whole.function(), whole.function(edited.patches)
+        found = agrees(new, old, operands, None, whole.differentiated, known=true)
+        if not found.holds:
+            return self._named(whole, new, operands, true) or found
+        return self._named(whole, new, operands, true) or found
+
+    def _named(self, whole: Slice, new: Any, operands: list[Tensor], true: Truth) -> Agreement | None:
+        """The first parameter whose gradient is not what it is in exact arithmetic, healthy elements included."""
+        got = evaluate(new, operands, None, whole.differentiated)
+        names = self.recording.program.names
+        for value, limit in zip(got.values, true.values, strict=True):
+            off = _off(value, limit.value)
+            if off is not None:
+                return Agreement("value", f"the loss is {off[0]:.4g}, its limit {off[1]:.4g}")
+        for ref, gradient, known in zip(whole.operands, got.gradients, true.gradients, strict=True):
+            if gradient is None or known is None:
+                continue
+            off = _off(gradient, known.value)
+            if off is not None:
+                name = names.get(ref.storage, "")
+                short = f" of {name.rsplit('.', 1)[-1]}" if name else ""
+                return Agreement("gradient", f"the gradient{short} is {off[0]:.4g}, its limit {off[1]:.4g}")
+        return None
+
+    def _runs(self) -> list[tuple[int, EngineRun]]:
+        """The runs of the engine that add to gradients, and went wrong; the last where none did."""
+        if self._wrong is None:
+            memory = rerun(self.where.segments)
+            runs = [
+                (at, run)
+                for at, segment in enumerate(self.where.segments)
+                for run in segment.engine
+                if run.accumulates and not run.nested
+            ]
+            bad = [each for each in runs if not _is_finite(memory, each[1])]
+            self._wrong = bad[:MOST_RUNS] or runs[-1:]
+        return self._wrong
+
+    def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
+        """The slice of a run's roots, and what they and their gradients are; None where the step is too large."""
+        key = id(run[1])
+        if key not in self._truths:
+            whole = cut(self.where.segments, run[1].roots, (run[0], run[1].first))
+            operands = list(whole.operands.values())
+            true = None
+            if whole.size <= WHOLE and _in_float64(whole):
+                true = truth(whole.function(), operands, None, whole.differentiated)
+            self._truths[key] = whole, true
+        return self._truths[key]
+
+    def _locally(self, edited: Edited) -> Agreement | None:
+        """The edited expression alone, as a function of the last sums that went into it."""
+        doubt: Agreement | None = None
+        for region in edited.regions[:MOST_REGIONS]:
+            try:
+                part, patches = self._part(edited, region)
+                operands = list(part.operands.values())
+                if not _in_float64(part):
+                    return Agreement("value", "what is right there could not be found out")
+                found = agrees(part.function(patches), part.function(), operands, None, part.differentiated)
+            except Exception:
+                continue
+            if not found.holds:
+                return found
+            if found.kind == "unknown":
+                doubt = found
+        return doubt
+
+    def _distortion(self, edited: Edited, region: Region) -> float | None:
+        """Largest relative change of a healthy element of the line's value, or of its derivatives, against float64."""
+        try:
+            part, patches = self._part(edited, region)
+            operands, wanted = list(part.operands.values()), part.differentiated
+            old, new = (evaluate(fn, operands, None, wanted) for fn in (part.function(), part.function(patches)))
+            wide_operands = [t.double() if t.is_floating_point() else t for t in operands]
+            with Wide():
+                wide = evaluate(part.function(), wide_operands, None, wanted)
+        except Exception:
+            return None
+        rows = zip(new.tensors, old.tensors, wide.tensors, strict=True)
+        changes = [_change(n, o, w) for n, o, w in rows]
+        return max((c for c in changes if c is not None), default=None)
+
+    def _part(self, edited: Edited, region: Region) -> tuple[Slice, list[Patch]]:
+        """The line as a function of the last sums that went into it, and the patches within."""
+        index, out = region.outer
+        key = region.segment, index
+        if key not in self._parts:
+            end = region.segment, index + 1
+            self._parts[key] = cut(self.where.segments, (out,), end, _is_sum, most=LOCAL)
+        return self._parts[key], [p for p in edited.patches if p.segment == region.segment and p.at <= index]
+
+    # -- what fails ------------------------------------------------------------------------------------------------
+
+    def _what_fails(self, replay: Replay, graph: Any) -> str:
+        """Where the step is still not finite."""
+        for call in (c for s in self.where.segments for c in s.calls):
+            slot = graph.live.get(call.out.view) if hasattr(call.out, "view") else None
+            result = next((t for t in slot if t is not None), None) if slot else None
+            if result is None or not (result.is_floating_point() or result.is_complex()):
+                continue
+            if not bool(torch.isfinite(result.detach()).all()):
+                op = self.recording.op(call.position)
+                if op is not None and op.line and not op.backward and op.status not in (2, 5):
+                    kind = "NaN" if bool(torch.isnan(result.detach()).any()) else "infinite"
+                    return f"{op.name} at {location(op.file, op.line)} is {kind} too"
+        if replay.loss is not None and not math.isfinite(replay.loss):
+            return f"the loss is {replay.loss}"
+        for name, gradient in replay.gradients.items():
+            if not bool(torch.isfinite(gradient).all()):
+                kind = "NaN" if bool(torch.isnan(gradient).any()) else "infinite"
+                return f"the gradient of {name.rsplit('.', 1)[-1]} is {kind}"
+        bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
+        return f"the update makes {bad.rsplit('.', 1)[-1]} non-finite"
+
+
+def _in_float64(part: Slice) -> bool:
+    """Whether it can be computed in float64, and differentiated."""
+    operands = [t.double() if t.is_floating_point() else t for t in part.operands.values()]
+    try:
+        with Wide():
+            evaluate(part.function(), operands, None, part.differentiated)
+    except Exception:
+        return False
+    return True
+
+
+def _is_finite(memory: Memory, run: EngineRun) -> bool:
+    """Whether loss and gradients of a run are."""
+    tensors = [memory.tensor(ref) for ref in (*run.roots, *run.after.values()) if ref.__class__ is Ref]
+    return all(bool(torch.isfinite(t).all()) for t in tensors)
+
+
+def _is_sum(call: Call) -> bool:
+    """Whether each element of a result is a sum over many, so that it moves by itself."""
+    return getattr(call.func, "_opname", "") in _SUMS
+
+
+def _off(got: Tensor, limit: Tensor) -> tuple[float, float] | None:
+    """The element that is farthest from a limit that exists; None where all are near."""
+    got, limit = got.double().cpu(), limit.double().cpu()
+    known = limit.isfinite()
+    if got.shape != limit.shape or not bool(known.any()):
+        return None
+    scale = float(limit[known].abs().max())
+    gap = torch.where(known, (got - limit).abs() - WITHIN * limit.abs() - WITHIN / 10 * scale, 0.0)
+    if not bool((gap > 0).any()):
+        return None
+    at = int(gap.flatten().argmax())
+    return float(got.flatten()[at]), float(limit.flatten()[at])
+
+
+def _change(new: Tensor, old: Tensor, wide: Tensor) -> float | None:
+    if not new.shape == old.shape == wide.shape or not wide.is_floating_point():
+        return None
+    new, old, wide = new.double(), old.double(), wide.double()
+    healthy = new.isfinite() & old.isfinite() & wide.isfinite()
+    if not bool(healthy.any()):
+        return None
+    size = wide[healthy].abs()
+    # an element far below the others is compared with them: of two numbers either may be the rounding of the other
+    middle = max(float(size[size > 0].median()), SMALL * float(size.max())) if bool((size > 0).any()) else 1.0
+    # what the expression itself gets wrong by rounding is no change
+    own = (old - wide).abs()[healthy]
+    gap = ((new - wide).abs()[healthy] - own).clamp_min(0.0)
+    return float((gap / size.clamp_min(middle)).max())
+
+
+def _largest(tensors: Any) -> float | None:
+    found = [float(t.detach().abs().max()) for t in tensors if t.numel()]
+    return max(found) if found else None
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.3g} %" if x < 100 else f"a factor of {x:.3g}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:160]

@@ -1,0 +1,55 @@
+"""A changed step under a watch of its own: what nanlab would have said of the program written so."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from nanlab.capture.watching import running, watch
+from nanlab.errors import NotReplayable
+from nanlab.program.edit import Edited
+from nanlab.program.rebuild import Graph, rebuild
+from nanlab.program.replay import Window, check_rebuilt
+from nanlab.trace import Trace
+from nanlab.trace.program import Call, refs_in
+
+
+def observed(where: Window, edited: Edited | None = None) -> Trace:
+    """The trace of the step with these edits, at the lines of the recorded one.
+
+    Raises NotReplayable where the step cannot be run above autograd, or while another watch is running.
+    """
+    if running() is not None or threading.current_thread() is not threading.main_thread():
+        raise NotReplayable("a watch is running")
+    check_rebuilt(where)
+    recording = where.recording
+    watcher = watch(on_fault="record", budget=0)
+    lines, ops = watcher._lines, watcher._ops
+    lines.places[:], lines.spans[:] = recording.places, recording.spans
+    names = recording.program.names
+
+    def about_to_call(segment: int, index: int, call: Call, graph: Graph) -> None:
+        row = recording.op(call.position)
+        if row is not None:
+            lines.forced = row.place, row.site
+            ops.module = watcher.recording.modules(row.module)
+        for ref in refs_in(call.args):
+            name = names.get(ref.storage)
+            if name is not None and ref.storage not in known:
+                known.add(ref.storage)
+                kind: Any = "parameter" if ref.tracked else "buffer"
+                with ops.quiet():
+                    watcher._training._register(graph.get(ref), name, kind)
+
+    known: set[int] = set()
+    lines.forced = 0, 0
+    import nanlab
+
+    last = nanlab.last
+    try:
+        with watcher as trace:
+            rebuild(where.segments, edited.patches if edited is not None else (), about_to_call)
+    finally:
+        lines.forced = None
+        nanlab.last = last
+    return trace

@@ -1,0 +1,207 @@
+"""All faults of the failing step, and the fewest edits that together make it right."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from nanlab.analysis.verdict import Judge, Judgement
+from nanlab.errors import NanlabError
+from nanlab.program.edit import apply
+from nanlab.program.observe import observed
+from nanlab.program.replay import Replay, window
+from nanlab.rules._rule import Edit, Finding, Fix, Verdict, diff_of
+from nanlab.rules.remedies import file_text, proposed
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+
+SECONDS = 12.0  # of processor time for one cure
+MOST_FAULTS = 6  # of one step that are looked for
+MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
+
+
+@dataclass(frozen=True)
+class Cure:
+    """The fixes that together make the failing step right: one for each fault, none of them superfluous."""
+
+    fixes: list[Fix]
+    edits: tuple[Edit, ...]
+    verdict: Verdict
+    why: str = ""  # one clause, where the verdict is not "verified"
+    replay: Replay | None = field(default=None, repr=False)  # the step as it is with them
+    distortion: float | None = None
+    gradient_max: float | None = None
+
+    @property
+    def verified(self) -> bool:
+        """Whether the failing step was run again with it and came out right."""
+        return self.verdict == "verified"
+
+    @property
+    def title(self) -> str:
+        """What it does, in one line."""
+        return "; ".join(fix.title for fix in self.fixes)
+
+    @property
+    def code(self) -> str:
+        """The lines to write."""
+        return "\n".join(edit.text for edit in self.edits)
+
+    def diff(self) -> str:
+        """The edits as a unified diff."""
+        return diff_of(self.edits)
+
+    def __str__(self) -> str:
+        return f"{self.verdict}{f' ({self.why})' if self.why else ''}: {self.title}"
+
+
+@dataclass
+class Chain:
+    """The faults of a step, one after the other, and for each what could be written instead."""
+
+    faults: list[Finding]
+    options: list[list[Fix]]
+    cure: Cure | None = None
+
+
+def chain(trace: Trace, culprit: Finding) -> Chain:
+    """The faults of the culprit's step, each found in the step with the ones before it mended; and their cure."""
+    found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
+    best = next((fix for fix in found.options[0] if fix.verified), None)
+    try:
+        where = window(trace.recording, culprit.step if culprit.step >= 0 else None)
+    except NanlabError:
+        return found
+    judge = Judge(where)
+    if best is not None:
+        found.cure = _cure([best], best.edits, judge.judge(best.edits))
+        return found
+    deadline = time.process_time() + SECONDS
+    edits: tuple[Edit, ...] = ()
+    taken: list[Fix] = []
+    while len(found.faults) < MOST_FAULTS and time.process_time() < deadline:
+        step = _next_fault(trace, where, found, edits)
+        if step is None:
+            break
+        fix, edits, nxt, then = step
+        taken.append(fix)
+        mended = _text_with(trace, nxt.file, edits)
+        options = [f for f in proposed(then, replace(nxt, step=where.step), mended) if f.edits]
+        found.faults.append(replace(nxt, step=where.step, fixes=options))
+        found.options.append(options)
+    found.cure = _search(judge, found, taken, deadline)
+    return found
+
+
+def _next_fault(
+    trace: Trace, where: object, found: Chain, edits: tuple[Edit, ...]
+) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | None:
+    """A fix of the last fault with which another fault shows, and that fault."""
+    last = found.faults[-1]
+    for fix in found.options[-1][:MOST_TRIED]:
+        joined = _joined(edits, fix.edits)
+        if joined is None:
+            continue
+        try:
+            then = observed(where, apply(trace.recording, where.segments, joined))  # type: ignore[arg-type,attr-defined]
+            nxt = then.culprit
+        except Exception:
+            continue
+        if nxt is None or any(_same(nxt, fault) for fault in found.faults):
+            continue
+        if _same(nxt, last):
+            continue
+        return fix, joined, nxt, then
+    return None
+
+
+def _same(a: Finding, b: Finding) -> bool:
+    return (a.file, a.line, a.cause, a.op) == (b.file, b.line, b.cause, b.op)
+
+
+def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
+    """The first set of fixes that is verified, of these the smallest; else the one that comes nearest."""
+    order = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
+    best: Cure | None = None
+    for fixes, edits in _combinations(found, taken):
+        if time.process_time() > deadline:
+            break
+        made = _cure(fixes, edits, judge.judge(edits))
+        if best is None or order[made.verdict] < order[best.verdict]:
+            best = made
+        if made.verified:
+            return _without_superfluous(judge, made)
+    return best if best is None or best.verdict in ("verified", "finite") else None
+
+
+def _combinations(found: Chain, taken: Sequence[Fix]) -> Iterator[tuple[list[Fix], tuple[Edit, ...]]]:
+    """One fix for each fault, those that showed the next fault first; each once."""
+    options = []
+    for at, each in enumerate(found.options):
+        chosen = [taken[at]] if at < len(taken) else []
+        options.append([*chosen, *(fix for fix in each if fix not in chosen)][:MOST_TRIED])
+    if any(not each for each in options):
+        return
+    ranked = sorted(itertools.product(*(range(len(each)) for each in options)), key=sum)
+    for places in ranked:
+        fixes = [options[at][place] for at, place in enumerate(places)]
+        edits: tuple[Edit, ...] | None = ()
+        for fix in fixes:
+            edits = _joined(edits, fix.edits) if edits is not None else None
+        if edits:
+            yield fixes, edits
+
+
+def _joined(edits: tuple[Edit, ...], more: tuple[Edit, ...]) -> tuple[Edit, ...] | None:
+    """Both sets of edits; those of ``more`` that were written for a line as an edit has made it replace that edit."""
+    found = list(edits)
+    for new in more:
+        over = [e for e in found if e.file == new.file and not (e.last < new.first or new.last < e.first)]
+        if any(e.text == new.text for e in over):
+            continue
+        if len(over) > 1:
+            return None
+        if over:
+            old = over[0]
+            if new.old.strip() != _indented(old).strip():
+                return None
+            found[found.index(old)] = replace(new, first=old.first, last=old.last, old=old.old)
+        else:
+            found.append(new)
+    return tuple(found)
+
+
+def _indented(edit: Edit) -> str:
+    return "\n".join(edit.rows())
+
+
+def _text_with(trace: Trace, file: str, edits: Sequence[Edit]) -> str:
+    """The text of a file with those edits in it that leave the number of its lines as it is."""
+    rows = file_text(trace, file).splitlines()
+    for edit in edits:
+        new = edit.rows()
+        if edit.file == file and len(new) == edit.last - edit.first + 1:
+            rows[edit.first - 1 : edit.last] = new
+    return "\n".join(rows) + "\n"
+
+
+def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
+    """The cure without the fixes that it does not need."""
+    for fix in cure.fixes:
+        rest = [other for other in cure.fixes if other is not fix]
+        edits: tuple[Edit, ...] | None = ()
+        for other in rest:
+            edits = _joined(edits, other.edits) if edits is not None else None
+        if edits:
+            found = judge.judge(edits)
+            if found.verdict == "verified":
+                return _without_superfluous(judge, _cure(rest, edits, found))
+    return cure
+
+
+def _cure(fixes: list[Fix], edits: tuple[Edit, ...], found: Judgement) -> Cure:
+    return Cure(fixes, edits, found.verdict, found.why, found.replay, found.distortion, found.gradient_max)
