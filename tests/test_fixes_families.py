@@ -220,7 +220,7 @@ def test_a_fix_is_doubted_where_the_same_line_divides_by_nothing_as_well() -> No
     with nanlab.watch(on_fault="record") as trace:
         step()
     assert trace.culprit is not None and trace.culprit.fixes
-    assert not any(holds(f) for f in trace.culprit.fixes)
+    assert not any(f.verified for f in trace.culprit.fixes)
 
 
 def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths_normalises_nothing() -> None:

@@ -210,4 +210,4 @@ def binary_entropy(x: Tensor) -> Tensor:
 def test_the_logarithm_of_the_complement_is_rewritten_too() -> None:
     fixes = verified(binary_entropy)
     assert "h = p * nanlab.safe.log(p) + (1 - p) * nanlab.safe.log(1 - p)" in fixes
-    assert all(fix.count("torch.log(") != 1 for fix in fixes if "xlogy" not in fix)
+    assert not any(fix.startswith("h =") and fix.count("torch.log(") == 1 and "safe" in fix for fix in fixes)

@@ -258,7 +258,6 @@ def test_gradients_of_the_steps_before_say_whether_a_layer_in_float32_is_enough(
     assert (trace.culprit.cause, trace.culprit.op) == ("dtype-overflow", "mm")
     (fix,) = [fix for fix in trace.culprit.fixes if "float32" in fix.title]
     assert holds(fix) or not held
-    assert held or "the gradient may overflow float16" in fix.why
 
 
 def test_a_divisor_of_either_sign_is_pushed_away_from_zero_on_its_own_side() -> None:

@@ -121,6 +121,7 @@ class watch:
         self.stopping: Callable[[FaultFound], None] = _raise  # ends the program at a fault, where it stands
         self.announces = True  # whether a fault that stops the program is told on stderr where no notebook shows it
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
+        self.is_last = True  # whether it becomes nanlab.last
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
         self._sound_sinks = 0  # sinks noted before that
@@ -189,7 +190,7 @@ class watch:
                 self._ops.program.ended()
             self._ops.pending.clear()
             self.recording.catch_up = _done
-        if self.recording.end or nanlab.last is None:
+        if self.is_last and (self.recording.end or nanlab.last is None):
             nanlab.last = self.trace
         if isinstance(error, FaultFound) and self.announces:
             announce(self.trace)

@@ -43,13 +43,10 @@ def observed(where: Window, edited: Edited | None = None) -> Trace:
 
     known: set[int] = set()
     lines.forced = 0, 0
-    import nanlab
-
-    last = nanlab.last
+    watcher.is_last = False
     try:
         with watcher as trace:
             rebuild(where.segments, edited.patches if edited is not None else (), about_to_call)
     finally:
         lines.forced = None
-        nanlab.last = last
     return trace
