@@ -8,8 +8,9 @@ from nanlab import safe
 from nanlab.analysis.compare import compare_step as compare
 from nanlab.analysis.epsilon import advise_eps
 from nanlab.capture import watch
-from nanlab.errors import NanlabError, NotReplayable
+from nanlab.errors import CapsuleError, NanlabError, NotReplayable
 from nanlab.guards import guard
+from nanlab.program.capsule import load
 from nanlab.rules.errors import explain
 from nanlab.trace import Trace
 
@@ -32,6 +33,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 __all__ = [
+    "CapsuleError",
     "NanlabError",
     "NotReplayable",
     "Trace",
@@ -40,6 +42,7 @@ __all__ = [
     "explain",
     "guard",
     "last",
+    "load",
     "safe",
     "watch",
 ]

@@ -98,10 +98,7 @@ def show_file(options: Any) -> int:
     """``show``: the exit status."""
     import nanlab
 
-    load = getattr(nanlab, "load", None)
-    if load is None:
-        raise NanlabError("this version of nanlab cannot read capsules")
-    trace = load(options.file)
+    trace = nanlab.load(options.file)
     if options.html is not None:
         print(trace.report().to_html(options.html))
     else:

@@ -15,5 +15,9 @@ class TypeMismatchError(NanlabError, TypeError):
     """An argument has the wrong type: a dtype that is not floating point, a model that is no ``nn.Module``."""
 
 
+class CapsuleError(NanlabError, ValueError):
+    """A saved trace cannot be read or written: no capsule, cut, damaged, or of another version."""
+
+
 class NotReplayable(NanlabError, RuntimeError):
     """A recorded step cannot be run again; the message says why, and what to do."""

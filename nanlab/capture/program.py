@@ -328,6 +328,7 @@ class ProgramRecorder:
             copy = self._copy(storage)
             for segment in segments:
                 segment.saved[number] = copy
+                segment.intact.add(number)
         self._spare.clear()
         self._unsaved.clear()
         if self.program.segments and not self.program.segments[-1].calls:

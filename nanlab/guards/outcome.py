@@ -39,6 +39,5 @@ def write_files(trace: Trace, folder: str | Path) -> Path:
     report = trace.report()
     (there / f"{stem}.txt").write_text(f"{report!r}\n", encoding="utf-8")
     report.to_html(there / f"{stem}.html")
-    if hasattr(trace, "save"):
-        trace.save(there / f"{stem}.nanlab")
+    trace.save(there / f"{stem}.nanlab")
     return there

@@ -114,6 +114,10 @@ class _Rewrite:
 
     def __init__(self, recording: Recording, segments: Sequence[Segment], edit: EditLike) -> None:
         self.recording, self.segments, self.edit = recording, segments, edit
+        if not recording.trusted:
+            raise NotReplayable(
+                "it would run source text of the file that was loaded; try nanlab.load(path, trusted=True)"
+            )
         text = text_of(recording, edit.file)
         if not text:
             raise NotReplayable(f"the source of {edit.file} is not at hand")

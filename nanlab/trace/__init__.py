@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import linecache
 import operator
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -277,6 +279,15 @@ class Trace:
         from nanlab.program.replay import replay
 
         return replay(self, fix, step, dtype)
+
+    def save(self, path: str | os.PathLike[str], budget: int = 64 << 20) -> Path:
+        """Write the trace to a file that ``nanlab.load`` opens without the model's code, and return its path.
+
+        budget: bytes of tensors that the step reads and leaves as they are; a replay names what did not fit.
+        """
+        from nanlab.program.capsule import save
+
+        return save(self, path, budget)
 
     def tensor(self, position: int) -> torch.Tensor:
         """The tensor of a row of ``ops``, forward or backward, made again by replay. Raises NotReplayable, UsageError."""

@@ -106,6 +106,7 @@ class Segment:
     engine: list[EngineRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
+    intact: set[int] = field(default_factory=set)  # of the saved: copied at the end only, nothing overwrote them
 
 
 @dataclass(slots=True)

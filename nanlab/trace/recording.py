@@ -156,6 +156,7 @@ class Recording:
     folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
     escapes: Escapes = field(default_factory=Escapes)
     texts: dict[str, str] = field(default_factory=dict)  # of files, where they are not those of this machine
+    trusted: bool = True  # whether its source may be run, as fixes are tried: that of a file may not
     program: Program = field(default_factory=Program)  # the kept steps, to be run again
     ranks: Ranks | None = None  # of a distributed run that has ended: what the others told
     notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out

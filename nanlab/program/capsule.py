@@ -1,0 +1,655 @@
+"""``trace.save()`` and ``nanlab.load()``: a trace as a file of JSON and plain numbers, without pickle and without code."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import linecache
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from nanlab import history
+from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
+from nanlab.stats import _layout as L
+from nanlab.trace import Trace, failure, recording
+from nanlab.trace.chunk import DEVICE, DTYPE, LINE, MODULE, OP, PHASE, SHAPE, SITE, STAT, WIDTH, Chunk
+from nanlab.trace.guarded import Guarded
+from nanlab.trace.names import Names
+from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
+from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment, refs_in
+from nanlab.trace.ranks import Ranks
+from nanlab.trace.recording import PHASES, Recording
+
+FORMAT = 1
+BUDGET = 64 << 20  # bytes of tensors that no call overwrote
+_MOST_TEXT = 8 << 20  # characters of source
+_ROOM = 256 << 20  # bytes that a small file may hold
+_DENSEST = 100  # bytes for each byte of the file, beyond that
+_MOST_BYTES = 1 << 40  # of one storage
+_MEMBERS = ("trace.json", "numbers.safetensors", "tensors.safetensors")
+_DIGEST = "digest"
+_DEVICE = re.compile(r"(cpu|meta|cuda:\d{1,3})")
+_OPERATOR = re.compile(r"aten::(\w+)(?:\.(\w+))?")
+_BARRED = frozenset({"from_file", "save", "warn", "_print"})  # reach beyond their arguments
+_ABSENT = "is not in the file: it did not fit into the budget (trace.save(path, budget=...))"
+
+_events = (history.Loss, history.ScaleUpdate, history.Unscale, history.OptimizerStep, history.ParameterStep)
+_losses = (history.Place, history.Flush, history.Dead, history.Drive, history.AbsorbedUpdate)
+_RECORDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *_events,
+        *_losses,
+        *(history.Misuse, history.GradientEdit, history.History),
+        *(recording.Source, recording.Sink, recording.Kept, recording.Shadow),
+        *(failure.Escapes, failure.Failure, failure.Operand, failure.BadIndices, failure.ReadOut),
+        *(BackwardPass, EngineRun, Look, Ranks, Guarded),
+    )
+}
+_DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+_OTHERS = {
+    str(each): each
+    for each in vars(torch).values()
+    if isinstance(each, torch.layout | torch.memory_format | torch.qscheme)
+}
+_KEPT_APART = frozenset({"catch_up", "chunks", "program", "kept", "absorbed", "node_runs", "nodes", "texts", "trusted"})
+_loads = itertools.count(1)
+
+
+class _NoPlace(Exception):
+    """A value that has no form in a capsule."""
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Path:
+    """Write a trace to a file, and return its path."""
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise TypeMismatchError(f"expected a budget in bytes, got {budget!r}")
+    if budget < 0:
+        raise UsageError(f"expected a budget of 0 bytes or more, got {budget}")
+    there, writer = Path(path), _Writer(budget)
+    members = {
+        "trace.json": json.dumps(writer.trace(trace), allow_nan=False, separators=(",", ":")).encode(),
+        "numbers.safetensors": safetensors.torch.save(writer.numbers),
+        "tensors.safetensors": safetensors.torch.save(writer.tensors),
+    }
+    try:
+        with zipfile.ZipFile(there, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as file:
+            for name, content in members.items():
+                kind = zipfile.ZIP_STORED if name == "tensors.safetensors" else zipfile.ZIP_DEFLATED
+                file.writestr(name, content, kind)
+            file.writestr(_DIGEST, _digest(members))
+    except OSError as error:
+        raise CapsuleError(f"the trace could not be written to {there}: {error}") from error
+    return there
+
+
+def _digest(members: dict[str, bytes]) -> str:
+    whole = hashlib.sha256()
+    for name in _MEMBERS:
+        whole.update(hashlib.sha256(members[name]).digest())
+    return whole.hexdigest()
+
+
+class _Writer:
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self.numbers: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._storages: dict[int, str] = {}  # id of a storage -> its key
+        self._generators: dict[int, int] = {}
+        self._alive: list[Any] = []  # ids stay those of one object
+
+    def trace(self, trace: Trace) -> dict[str, Any]:
+        """All of a trace."""
+        source = trace.recording
+        for chunk in source.chunks:
+            chunk.stats.flush()
+        _ = source.training  # looks through steps that wait for it
+        plain = {f.name: self.pack(getattr(source, f.name)) for f in fields(source) if f.name not in _KEPT_APART}
+        program = self.program(source.program)
+        return {
+            "format": FORMAT,
+            "nanlab": getattr(sys.modules["nanlab"], "__version__", ""),
+            "torch": torch.__version__,
+            "recording": plain,
+            "chunks": [self.chunk(chunk) for chunk in source.chunks],
+            "node_runs": self.pack(source.node_runs.rows),
+            "nodes": self.pack(source.nodes.rows),
+            "kept": self.evidence(source.kept),
+            "absorbed": self.evidence(source.absorbed),
+            "program": program,
+            "texts": _texts(source),
+            "guarded": self.pack(trace.guarded),
+        }
+
+    def chunk(self, chunk: Chunk) -> dict[str, Any]:
+        table = chunk.stats
+        used = int(table._state[L.ARENA_NEXT])
+        arrays = {
+            "meta": chunk.table(),
+            "edges": chunk.edge_table(),
+            "rows": table._rows[: table.n],
+            "arena": table._arena[:used],
+            "positions": chunk.positions,
+            "stat_rows": chunk.stat_rows,
+        }
+        packed = {name: self.pack(array) for name, array in arrays.items()}
+        return packed | {"number": chunk.number, "start": chunk.start, "recorded": chunk._rows}
+
+    def evidence(self, kept: dict[int, recording.Kept]) -> list[Any]:
+        """The operands that fit, and that are plain tensors."""
+        found = []
+        for key, each in kept.items():
+            size = sum(t.numel() * t.itemsize for t in _tensors_in([each.args, each.kwargs, each.outputs, each.saved]))
+            if size > self.left:
+                continue
+            try:
+                found.append([key, self.pack(each)])
+                self.left -= size
+            except _NoPlace:
+                continue
+        return found
+
+    def program(self, program: Program) -> dict[str, Any]:
+        return {
+            "segments": [self.segment(segment, program.names) for segment in program.segments],
+            "names": self.pack(program.names),
+            "forgotten": program.forgotten,
+            "reason": program.reason,
+        }
+
+    def segment(self, segment: Segment, names: dict[int, str]) -> dict[str, Any]:
+        leaves, absent = [], set()
+        for number, storage in segment.leaves.items():
+            held = segment.saved.get(number)
+            key = self.storage(storage if held is None else held, held is not None and number not in segment.intact)
+            if key is None:
+                absent.add(number)
+            else:
+                leaves.append([number, key])
+        lost = segment.lost
+        calls, engine = [], []
+
+        def lose(index: int, reason: str) -> None:
+            nonlocal lost
+            if lost is None or index < lost[0]:
+                lost = index, reason
+
+        def missing(value: Any) -> str:
+            gone = next((r.storage for r in refs_in(value) if r.storage in absent), None)
+            return "" if gone is None else f"{names.get(gone) or 'a tensor that it reads'} {_ABSENT}"
+
+        for index, call in enumerate(segment.calls):
+            reason = missing((call.args, tuple(call.kwargs.values())))
+            try:
+                func = None if call.given else self.pack(call.func)
+                inputs = [None, None] if call.given else [self.pack(call.args), self.pack(call.kwargs)]
+                calls.append([func, *inputs, self.pack(call.out), call.position, call.grad, call.given])
+            except _NoPlace as error:
+                reason = reason or f"a call is not in the file: {error}"
+                calls.append([None, None, None, None, call.position, call.grad, str(error)])
+            if reason:
+                lose(index, reason)
+        for run in segment.engine:
+            reason = missing((run.roots, run.gradients, run.inputs, tuple(run.before), tuple(run.before.values())))
+            try:
+                engine.append(self.pack(run))
+            except _NoPlace as error:
+                reason = f"a backward pass is not in the file: {error}"
+            if reason:
+                lose(run.first, reason)
+        looks = []
+        for look in segment.looks:
+            try:
+                looks.append(self.pack(look))
+            except _NoPlace:
+                continue
+        packed = {}
+        for name in ("loads", "results", "states", "generators"):
+            entries = packed[name] = list[Any]()
+            for index, value in getattr(segment, name).items():
+                try:
+                    if name == "loads":
+                        entries.append([index, [value[0], self.storage(value[1], True)]])
+                    else:
+                        entries.append([index, self.pack(value)])
+                except _NoPlace as error:
+                    lose(index, f"what a call begins with is not in the file: {error}")
+        return packed | {
+            "start": segment.start,
+            "calls": calls,
+            "leaves": leaves,
+            "blank": self.pack(segment.blank),
+            "known": sorted(segment.known),
+            "engine": engine,
+            "looks": looks,
+            "lost": None if lost is None else list(lost),
+        }
+
+    def storage(self, storage: Any, always: bool) -> str | None:
+        """The key of a storage; None where it does not fit."""
+        key = self._storages.get(id(storage))
+        if key is not None:
+            return key
+        size = storage.nbytes()
+        if not always and size > self.left:
+            return None
+        if storage.device.type == "meta":
+            raise _NoPlace("it has no memory")
+        if not always:
+            self.left -= size
+        key = self._storages[id(storage)] = f"s{len(self.tensors)}:{storage.device}"
+        self._alive.append(storage)
+        view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,), (1,))
+        self.tensors[key] = view.detach().to("cpu", copy=True)
+        return key
+
+    def pack(self, x: Any) -> Any:
+        """A value as JSON: plain ones as they are, others as [kind, ...]."""
+        kind = x.__class__
+        if x is None or kind is bool or kind is int or kind is str:
+            return x
+        if kind is float:
+            return x if abs(x) < float("inf") else ["float", repr(x)]
+        if kind is Ref:
+            number, offset, size, stride, dtype, tracked, bits = x
+            return ["ref", number, offset, [*size], [*stride], str(dtype)[6:], tracked, bits]
+        if kind is tuple or kind is torch.Size:
+            return ["tuple", *[self.pack(each) for each in x]]
+        if kind is list or kind is set or kind is frozenset:
+            return [kind.__name__, *[self.pack(each) for each in x]]
+        if isinstance(x, dict):
+            return ["dict", *[[self.pack(k), self.pack(v)] for k, v in x.items()]]
+        if isinstance(x, OpOverload):
+            if x.namespace != "aten" or x._opname in _BARRED:
+                raise _NoPlace(f"{x.namespace}.{x._opname} is no operator that a file may name")
+            return ["op", x.name()]
+        if isinstance(x, torch.Tensor):
+            return self._tensor(x)
+        if isinstance(x, np.ndarray):
+            return self._array(x)
+        return self._other(x)
+
+    def _other(self, x: Any) -> Any:
+        if isinstance(x, np.generic):
+            return self.pack(x.item())
+        if isinstance(x, torch.dtype):
+            return ["dtype", str(x).removeprefix("torch.")]
+        if isinstance(x, torch.device):
+            return ["device", str(x)]
+        if isinstance(x, torch.layout | torch.memory_format | torch.qscheme):
+            return ["torch", str(x)]
+        if isinstance(x, complex):
+            return ["complex", repr(x.real), repr(x.imag)]
+        if isinstance(x, torch.Generator):
+            if x.device.type != "cpu":
+                raise _NoPlace(f"a generator of {x.device}")
+            self._alive.append(x)
+            return ["generator", self._generators.setdefault(id(x), len(self._generators))]
+        if isinstance(x, Names):
+            return ["Names", *[self.pack(each) for each in x.items]]
+        if isinstance(x, history.Series):
+            parts = (x.steps, x.places, x.parents, x.owners, np.ascontiguousarray(x.table))
+            return ["Series", *[self.pack(each) for each in parts]]
+        if isinstance(x, bool | int | float | str):  # subclasses
+            return self.pack(next(t(x) for t in (int, float, str) if isinstance(x, t)))
+        if is_dataclass(x) and type(x).__name__ in _RECORDS and not isinstance(x, Held):
+            return [type(x).__name__, *[self.pack(getattr(x, f.name)) for f in fields(x)]]
+        raise _NoPlace(f"a {type(x).__name__} has no form in it")
+
+    def _tensor(self, t: torch.Tensor) -> Any:
+        if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is not torch.strided or t.is_quantized:
+            raise _NoPlace("a tensor that is no plain one (sparse, nested, quantised or a subclass)")
+        if t.device.type == "meta":
+            raise _NoPlace("a tensor without memory")
+        flat = t.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1).view(torch.uint8).clone()
+        key = f"t{len(self.tensors)}"
+        self.tensors[key] = flat
+        return ["tensor", key, str(t.dtype).removeprefix("torch."), [*t.shape], str(t.device), t.requires_grad]
+
+    def _array(self, array: Any) -> Any:
+        if array.dtype.kind not in "iufb":
+            return ["objects", *[self.pack(each) for each in array.reshape(-1).tolist()]]
+        key = f"n{len(self.numbers)}"
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.numbers[key] = torch.from_numpy(flat.copy())
+        return ["array", key, array.dtype.str, [*array.shape]]
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors_in(each)
+
+
+def _texts(source: Recording) -> dict[str, str]:
+    """The text of each file that a row names, by the name that the tables show."""
+    found, left = {}, _MOST_TEXT
+    for shown, _, real in source.places:
+        if shown and shown not in found:
+            text = source.texts.get(shown)
+            text = "".join(linecache.getlines(real)) if text is None else text
+            if text and len(text) <= left:
+                found[shown] = text
+                left -= len(text)
+    return found
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
+    """Read the trace that ``trace.save`` wrote. Raises CapsuleError where the file is no such one, is cut or damaged.
+
+    trusted: run expressions of the source text that the file holds, by which fixes are tried on the whole step. Without it
+    no code of the file is run; say it of files from people whom you would let run code.
+    """
+    if not isinstance(trusted, bool):
+        raise TypeMismatchError(f"expected trusted=True or False, got {trusted!r}")
+    there = Path(path)
+    try:
+        members = _members(there)
+        trace = _Reader(members).trace()
+    except CapsuleError:
+        raise
+    except OSError as error:
+        raise CapsuleError(f"{there} cannot be read: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise CapsuleError(f"{there} is cut, damaged or no capsule: {error}") from error
+    except Exception as error:
+        raise CapsuleError(f"{there} is damaged ({type(error).__name__}: {error})") from error
+    trace.recording.trusted = trusted
+    return trace
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as file:
+        infos = {info.filename: info for info in file.infolist()}
+        if missing := [name for name in (*_MEMBERS, _DIGEST) if name not in infos]:
+            raise CapsuleError(f"{path} is no capsule of nanlab: it has no {missing[0]}")
+        size = sum(infos[name].file_size for name in (*_MEMBERS, _DIGEST))
+        packed = path.stat().st_size
+        stored = infos["tensors.safetensors"].file_size
+        if stored > packed or size - stored > _ROOM + _DENSEST * packed or infos[_DIGEST].file_size > 64:
+            raise CapsuleError(f"{path} claims to hold {size:,} bytes in {packed:,}; it was not opened")
+        found = {name: file.read(infos[name]) for name in _MEMBERS}
+        told = file.read(infos[_DIGEST])
+    if told != _digest(found).encode():
+        raise CapsuleError(f"{path} is damaged: its content is not what was written")
+    return found
+
+
+def _expect(condition: object, what: str) -> None:
+    if not condition:
+        raise CapsuleError(f"the capsule is damaged: {what}")
+
+
+def _whole(value: Any, low: int = 0, high: int = 1 << 62) -> int:
+    _expect(value.__class__ is int and low <= value <= high, f"{value!r} is no number from {low} to {high}")
+    return int(value)
+
+
+class _Reader:
+    def __init__(self, members: dict[str, bytes]) -> None:
+        self.head: dict[str, Any] = json.loads(members["trace.json"])
+        _expect(isinstance(self.head, dict), "its head is no table")
+        if self.head.get("format") != FORMAT:
+            raise CapsuleError(
+                f"the capsule has format {self.head.get('format')!r}, and this version of nanlab reads {FORMAT}; "
+                f"it was written by nanlab {self.head.get('nanlab')!r}"
+            )
+        self.numbers = safetensors.torch.load(members["numbers.safetensors"])
+        self.tensors = safetensors.torch.load(members["tensors.safetensors"])
+        for t in (*self.numbers.values(), *self.tensors.values()):
+            _expect(t.dtype is torch.uint8 and t.dim() == 1, "a tensor is no row of bytes")
+        self._generators: dict[int, torch.Generator] = {}
+        self._storages: dict[str, Any] = {}
+        self.foreign = ""  # a device that this machine does not have
+        self._kinds: dict[str, Callable[..., Any]] = {
+            "float": lambda text: float(text),
+            "complex": lambda real, imag: complex(float(real), float(imag)),
+            "ref": self._ref,
+            "tuple": lambda *items: tuple([self.unpack(each) for each in items]),
+            "list": lambda *items: [self.unpack(each) for each in items],
+            "set": lambda *items: {self.unpack(each) for each in items},
+            "frozenset": lambda *items: frozenset([self.unpack(each) for each in items]),
+            "dict": lambda *items: {self.unpack(k): self.unpack(v) for k, v in items},
+            "op": _operator,
+            "tensor": self._tensor,
+            "array": self._array,
+            "objects": self._objects,
+            "dtype": lambda name: _DTYPES[name],
+            "device": lambda name: torch.device(self._device(name)),
+            "torch": lambda name: _OTHERS[name],
+            "generator": self._generator,
+            "Names": lambda *items: Names(*[self.unpack(each) for each in items]),
+            "Series": self._series,
+        }
+
+    def trace(self) -> Trace:
+        """The whole."""
+        made = Recording()
+        plain = self.head["recording"]
+        names = {f.name for f in fields(made)} - _KEPT_APART
+        _expect(plain.keys() == names, f"it has other columns: {', '.join(sorted(plain.keys() ^ names))}")
+        for name in names:
+            value = self.unpack(plain[name])
+            have = getattr(made, name)
+            _expect(have is None or value.__class__ is have.__class__, f"{name} is a {type(value).__name__}")
+            setattr(made, name, value)
+        made.chunks = [self.chunk(each, made, len(self.head["chunks"])) for each in self.head["chunks"]]
+        _expect(made.chunks and made.starts, "it has no steps")
+        made.node_runs, made.nodes = NodeRuns(), Nodes()
+        made.node_runs.rows = self.unpack(self.head["node_runs"])
+        made.nodes.rows = self.unpack(self.head["nodes"])
+        made.kept = {key: self.unpack(each) for key, each in self.head["kept"]}
+        made.absorbed = {key: self.unpack(each) for key, each in self.head["absorbed"]}
+        made.program = self.program(self.head["program"])
+        self.sources(made)
+        trace = Trace(made)
+        trace.guarded = self.unpack(self.head["guarded"])
+        return trace
+
+    def sources(self, made: Recording) -> None:
+        """The texts of the lines, under names of their own: files of this machine are not looked at."""
+        number, texts = next(_loads), self.head["texts"]
+        real: dict[str, str] = {}
+        for shown, text in texts.items():
+            _expect(isinstance(text, str), "a source is no text")
+            name = real[shown] = f"<capsule {number}: {shown}>"
+            linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        made.texts = texts
+        places: list[tuple[str, int, str]] = []
+        for shown, line, _ in made.places:
+            _expect(isinstance(shown, str), "a file has no name")
+            places.append((shown, _whole(line), real.get(shown, f"<capsule {number}>" if shown else "")))
+        made.places = places
+        _expect(len(made.spans) == len(places), "a place has no span")
+
+    def chunk(self, head: dict[str, Any], made: Recording, chunks: int) -> Chunk:
+        chunk = Chunk(_whole(head["number"], 0, chunks - 1), _whole(head["start"]))
+        meta, edges = self._table(head["meta"], WIDTH), self._table(head["edges"], 3)
+        limits = {
+            OP: len(made.ops.items),
+            PHASE: len(PHASES),
+            MODULE: len(made.modules.items),
+            SHAPE: len(made.shapes.items),
+            DTYPE: len(made.dtypes.items),
+            DEVICE: len(made.devices.items),
+            LINE: len(made.places),
+            SITE: len(made.places),
+            STAT: chunks << 32,
+        }
+        for column, end in limits.items():
+            least = -1 if column == STAT else 0
+            fits = (meta[:, column] >= least) & (meta[:, column] < end)
+            _expect(fits.all(), f"column {column} of its rows points outside")
+        chunk.meta.frombytes(meta.tobytes())
+        chunk.edges.frombytes(edges.tobytes())
+        chunk._rows = _whole(head["recorded"])
+        for name in ("positions", "stat_rows"):
+            array = self.unpack(head[name])
+            _expect(array is None or (array.ndim == 1 and array.dtype == np.int64), f"{name} is no column")
+            setattr(chunk, name, array)
+        _expect(chunk.positions is None or len(chunk.positions) == len(meta), "a row has no position")
+        rows, arena = self._table(head["rows"], L.WIDTH), self._table(head["arena"], 1).reshape(-1)
+        known = rows[:, L.BINS] > 0
+        begins, counts = rows[known, L.FIRST_BIN], rows[known, L.BINS]
+        inside = (begins >= 0) & (begins <= len(arena)) & (counts <= len(arena) - begins)
+        _expect(inside.all() and (rows[:, L.BINS] >= L.UNKNOWN).all(), "a histogram lies outside")
+        chunk.stats._replace(rows, arena)
+        chunk.stats._state[L.ARENA_NEXT] = len(arena)
+        return chunk
+
+    def _table(self, packed: Any, width: int) -> Any:
+        array = self.unpack(packed)
+        _expect(isinstance(array, np.ndarray) and array.dtype == np.int64, "a table is no table")
+        return array.reshape(-1, width)
+
+    def program(self, head: dict[str, Any]) -> Program:
+        names, reason = self.unpack(head["names"]), head["reason"]
+        _expect(isinstance(names, dict) and isinstance(reason, str), "its program has no names")
+        segments = [self.segment(each) for each in head["segments"]]
+        if self.foreign:
+            for segment in segments:
+                segment.lost = 0, f"it ran on {self.foreign}, which this machine does not have"
+        return Program(segments, names, _whole(head["forgotten"]), reason)
+
+    def segment(self, head: dict[str, Any]) -> Segment:
+        made = Segment(_whole(head["start"]))
+        made.leaves = {_whole(number): self.storage(key) for number, key in head["leaves"]}
+        made.saved = dict(made.leaves)  # the program of this process writes none of them: a replay has its own copies
+        blank = self.unpack(head["blank"])
+        for nbytes, device in blank.values():
+            _whole(nbytes, 0, _MOST_BYTES)
+            self._device(device)
+        made.blank = blank
+        made.known = {_whole(each) for each in head["known"]}
+        for func, args, kwargs, out, position, grad, given in head["calls"]:
+            _expect(isinstance(grad, bool) and isinstance(given, str), "a call is no call")
+            operator = self.unpack(func)
+            _expect(operator is None or isinstance(operator, OpOverload), "a call has no operator")
+            _expect(given or operator is not None, "a call has no operator")
+            taken = (self.unpack(args), self.unpack(kwargs)) if not given else ((), {})
+            _expect(isinstance(taken[0], tuple) and isinstance(taken[1], dict), "a call has no arguments")
+            made.calls.append(Call(operator, taken[0], taken[1], self.unpack(out), _whole(position), grad, given))
+        made.engine = [self.unpack(each) for each in head["engine"]]
+        made.looks = [self.unpack(each) for each in head["looks"]]
+        _expect(all(isinstance(run, EngineRun) for run in made.engine), "a backward pass is none")
+        _expect(all(isinstance(look, Look) for look in made.looks), "a value that was read is none")
+        made.loads = {_whole(i): (_whole(number), self.storage(key)) for i, (number, key) in head["loads"]}
+        made.results = {_whole(i): self.unpack(each) for i, each in head["results"]}
+        made.states = {_whole(i): self.unpack(each) for i, each in head["states"]}
+        made.generators = {_whole(i): self.unpack(each) for i, each in head["generators"]}
+        if head["lost"] is not None:
+            index, reason = head["lost"]
+            _expect(isinstance(reason, str), "what was lost has no reason")
+            made.lost = _whole(index), reason
+        self._check(made)
+        return made
+
+    def _check(self, segment: Segment) -> None:
+        """Every view of a storage lies inside of it."""
+        sizes = {number: storage.nbytes() for number, storage in segment.leaves.items()}
+        sizes |= {number: nbytes for number, (nbytes, _) in segment.blank.items()}
+        values: list[Any] = [(c.args, tuple(c.kwargs.values())) for c in segment.calls]
+        for run in segment.engine:
+            values.append((run.roots, run.gradients, run.inputs, tuple(run.before), tuple(run.before.values())))
+            values.append(tuple(run.after))
+        values += [look.ref for look in segment.looks]
+        for ref in refs_in(values):
+            size = sizes.get(ref.storage, _MOST_BYTES)
+            end = 0 if 0 in ref.size else ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
+            _expect(end * ref.dtype.itemsize <= size, "a view reaches beyond its storage")
+
+    def storage(self, key: Any) -> Any:
+        """A storage, the same one for the same key."""
+        if key not in self._storages:
+            held, device = self.tensors[key], self._device(key.partition(":")[2])
+            self._storages[key] = held.to(device, copy=True).untyped_storage()
+        return self._storages[key]
+
+    def unpack(self, x: Any) -> Any:
+        """The value that ``pack`` was given."""
+        if x.__class__ is not list:
+            _expect(x.__class__ is not dict, "a table stands where a value should")
+            return x
+        _expect(x and isinstance(x[0], str), "a value has no kind")
+        make = self._kinds.get(x[0])
+        if make is not None:
+            return make(*x[1:])
+        kind = _RECORDS.get(x[0])
+        _expect(kind is not None, f"{x[0]!r} is no kind of value")
+        names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+        _expect(len(names) == len(x) - 1, f"a {x[0]} has {len(names)} fields")
+        return kind(**{name: self.unpack(each) for name, each in zip(names, x[1:], strict=True)})  # type: ignore[misc]
+
+    def _ref(self, number: Any, offset: Any, size: Any, stride: Any, dtype: Any, tracked: Any, bits: Any) -> Ref:
+        _expect(len(size) == len(stride), "a view has more sizes than strides")
+        sizes, strides = tuple([_whole(n, 0, _MOST_BYTES) for n in size]), tuple([_whole(n) for n in stride])
+        _expect(tracked in (None, 0, 1, 2), "a view is tracked otherwise")
+        at = _whole(number), _whole(offset, 0, _MOST_BYTES)
+        return Ref((*at, sizes, strides, _DTYPES[dtype], tracked, _whole(bits, 0, 3)))
+
+    def _device(self, name: Any) -> str:
+        _expect(isinstance(name, str) and (name == "cuda" or _DEVICE.fullmatch(name)), f"{name!r} is no device")
+        kind, _, number = str(name).partition(":")
+        if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+            self.foreign = str(name)
+            return "cpu"
+        return str(name)
+
+    def _tensor(self, key: str, dtype: str, shape: list[int], device: str, tracked: bool) -> torch.Tensor:
+        made = self.tensors[key].clone().view(_DTYPES[dtype]).reshape([_whole(n) for n in shape])
+        made = made.to(self._device(device))
+        return made.requires_grad_() if tracked is True else made
+
+    def _array(self, key: str, dtype: str, shape: list[int]) -> Any:
+        kind = np.dtype(dtype)
+        _expect(kind.kind in "iufb", f"{dtype!r} is no dtype of numbers")
+        return self.numbers[key].numpy().view(kind).reshape([_whole(n) for n in shape]).copy()
+
+    def _objects(self, *items: Any) -> Any:
+        made = np.empty(len(items), object)
+        made[:] = [self.unpack(each) for each in items]
+        return made
+
+    def _generator(self, number: Any) -> torch.Generator:
+        return self._generators.setdefault(_whole(number), torch.Generator())
+
+    def _series(self, *parts: Any) -> history.Series:
+        made = history.Series()
+        made.steps, made.places, made.parents, made.owners, table = [self.unpack(each) for each in parts]
+        _expect(table.shape == (len(made.steps), len(made.places)), "its series have another shape")
+        made.values = table
+        return made
+
+
+def _operator(name: Any) -> Any:
+    """An operator of torch itself; no other is looked up."""
+    found = _OPERATOR.fullmatch(name) if isinstance(name, str) else None
+    _expect(found is not None and found[1] not in _BARRED, f"{name!r} is no operator of torch")
+    packet = getattr(torch.ops.aten, found[1], None)  # type: ignore[index]
+    overload = getattr(packet, found[2] or "default", None) if isinstance(packet, OpOverloadPacket) else None  # type: ignore[index]
+    if not isinstance(overload, OpOverload):
+        raise CapsuleError(f"this torch has no operator {name}; the capsule is of another version")
+    return overload

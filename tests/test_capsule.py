@@ -1,0 +1,338 @@
+"""A saved trace is the trace, in a process without the model's code; a file that is not what was written says so."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.__main__ import main
+from nanlab.guards.outcome import write_files
+
+TABLES = ("ops", "backward", "parameters", "steps", "skips", "edges", "shadow")
+
+
+def training(model: nn.Module, fails: bool) -> Callable[[int], None]:
+    update = torch.optim.AdamW(model.parameters())
+
+    def step(number: int) -> None:
+        update.zero_grad()
+        y = model(torch.randn(16, 8)).squeeze()
+        zero = 0.0 if fails and number == 2 else 1.0
+        root = torch.sqrt((y * zero).abs())
+        loss = root.mean() + y.mean()
+        loss.backward()
+        update.step()
+
+    return step
+
+
+def watched(fails: bool = True) -> nanlab.Trace:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1))
+    step = training(model, fails)
+    with nanlab.watch(model) as trace:
+        for number in range(3):
+            step(number)
+    return trace
+
+
+@pytest.fixture(scope="module")
+def trace() -> nanlab.Trace:
+    return watched()
+
+
+@pytest.fixture(scope="module")
+def capsule(trace: nanlab.Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trace.save(tmp_path_factory.mktemp("capsule") / "a.nanlab")
+
+
+def told(trace: nanlab.Trace, fixes: bool = True) -> list[Any]:
+    """What a trace says, as plain data."""
+    findings = [
+        [
+            f.cause,
+            f.severity,
+            f.title,
+            f.explanation,
+            f.phase,
+            f.op,
+            f.module,
+            f.step,
+            f.file,
+            f.line,
+            f.source,
+            f.position,
+        ]
+        + ([[x.title, x.code, x.verdict, x.why] for x in f.fixes] if fixes else [])
+        for f in trace.findings
+    ]
+    tables = {}
+    for name in TABLES:
+        frame = pd.DataFrame(getattr(trace, name))
+        tables[name] = hashlib.sha256(frame.to_csv().encode()).hexdigest()
+    return [findings, tables, list(trace.notes), trace.at]
+
+
+def test_tables_are_those_of_the_trace(trace: nanlab.Trace, capsule: Path) -> None:
+    again = nanlab.load(capsule)
+    for name in TABLES:
+        pd.testing.assert_frame_equal(pd.DataFrame(getattr(again, name)), pd.DataFrame(getattr(trace, name)))
+    for position in trace.ops.position[::7]:
+        pd.testing.assert_series_equal(again.histogram(position), trace.histogram(position))
+
+
+OTHER_PROCESS = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+import nanlab, torch
+from test_capsule import told
+trace = nanlab.load(sys.argv[1], trusted=True)
+fix = trace.culprit.fixes[0]
+with_it = trace.replay(fix)
+position = int(trace.ops.position.iloc[-1])
+print(json.dumps([
+    told(trace), trace.replay().identical, with_it.loss, {n: g.tolist() for n, g in with_it.gradients.items()},
+    trace.tensor(position).tolist(), trace.source(trace.culprit.file, trace.culprit.line, 0), repr(trace.report()),
+]))
+"""
+
+
+def test_another_process_says_computes_and_mends_the_same(trace: nanlab.Trace, capsule: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS, str(capsule), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    culprit = trace.culprit
+    assert culprit is not None and culprit.fixes[0].verdict == "verified"
+    mended = trace.replay(culprit.fixes[0])
+    position = int(trace.ops.position.iloc[-1])
+    here = [
+        told(trace),
+        True,
+        mended.loss,
+        {n: g.tolist() for n, g in mended.gradients.items()},
+        trace.tensor(position).tolist(),
+        trace.source(culprit.file, culprit.line, 0),
+        repr(trace.report()),
+    ]
+    assert trace.replay().identical
+    assert json.loads(done.stdout.splitlines()[-1]) == json.loads(json.dumps(here))
+
+
+def test_source_of_a_file_is_run_only_where_it_is_trusted(capsule: Path, trace: nanlab.Trace) -> None:
+    again = nanlab.load(capsule)
+    assert again.replay().identical
+    assert again.culprit is not None and again.culprit.title == trace.culprit.title  # type: ignore[union-attr]
+    with pytest.raises(nanlab.NotReplayable, match="trusted"):
+        again.replay(trace.culprit.fixes[0])  # type: ignore[union-attr]
+
+
+def test_a_healthy_run_has_no_culprit_after_loading_either(tmp_path: Path) -> None:
+    again = nanlab.load(watched(fails=False).save(tmp_path / "b.nanlab"))
+    assert again.culprit is None
+    assert again.replay(step=1).identical
+
+
+def test_a_leaf_beyond_the_budget_is_named(tmp_path: Path) -> None:
+    weight = torch.randn(8, 8)
+    model = nn.Linear(8, 8)
+    model.register_buffer("table", weight)
+    with nanlab.watch(model) as trace:
+        (model(torch.randn(4, 8)) @ model.table).sum().backward()
+    again = nanlab.load(trace.save(tmp_path / "c.nanlab", budget=0))
+    assert len(again.ops) == len(trace.ops)
+    with pytest.raises(nanlab.NotReplayable, match="is not in the file"):
+        again.replay()
+
+
+@pytest.mark.parametrize("budget", [-1, 1.5, True, "64M"])
+def test_a_wrong_budget_is_refused(trace: nanlab.Trace, tmp_path: Path, budget: Any) -> None:
+    with pytest.raises(nanlab.NanlabError, match="budget"):
+        trace.save(tmp_path / "d.nanlab", budget=budget)
+
+
+def check_mutated(path: Path, good: bytes, expected: list[Any], times: int, seed: int) -> None:
+    draw, refused = random.Random(seed), list[str]()
+    for _ in range(times):
+        mutated = bytearray(good)
+        for _ in range(draw.choice((1, 1, 2, 8))):
+            at = draw.choice((draw.randrange(len(mutated)), len(mutated) - 1 - draw.randrange(400), draw.randrange(80)))
+            mutated[at % len(mutated)] = draw.randrange(256)
+        kind = draw.randrange(8)
+        if kind == 0:
+            del mutated[draw.randrange(len(mutated)) :]
+        elif kind == 1:
+            at = draw.randrange(len(mutated))
+            del mutated[at : at + draw.randrange(1, 200)]
+        path.write_bytes(mutated)
+        try:
+            again = nanlab.load(path)
+        except nanlab.NanlabError as error:
+            refused.append(str(error))
+        else:
+            assert told(again, fixes=False) == expected
+    assert refused and all(refused)
+
+
+def test_300_mutated_files_are_refused_or_equal(capsule: Path, tmp_path: Path) -> None:
+    check_mutated(tmp_path / "m", capsule.read_bytes(), told(nanlab.load(capsule), fixes=False), 300, seed=0)
+
+
+@pytest.mark.slow
+def test_10000_mutated_files_are_refused_or_equal(capsule: Path, tmp_path: Path) -> None:
+    check_mutated(tmp_path / "m", capsule.read_bytes(), told(nanlab.load(capsule), fixes=False), 10_000, seed=1)
+
+
+def rewritten(capsule: Path, path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The capsule with another head, and a digest that fits."""
+    with zipfile.ZipFile(capsule) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    head = json.loads(members["trace.json"])
+    change(head)
+    members["trace.json"] = json.dumps(head).encode()
+    whole = hashlib.sha256()
+    for name in ("trace.json", "numbers.safetensors", "tensors.safetensors"):
+        whole.update(hashlib.sha256(members[name]).digest())
+    members["digest"] = whole.hexdigest().encode()
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+def first_ref(head: dict[str, Any]) -> list[Any]:
+    leaves = {number for number, _ in head["program"]["segments"][-1]["leaves"]}
+
+    def find(value: Any) -> Any:
+        if isinstance(value, list):
+            if value and value[0] == "ref" and value[1] in leaves:
+                return value
+            return next((found for each in value if (found := find(each)) is not None), None)
+        return None
+
+    found: list[Any] = find(head["program"]["segments"][-1]["calls"])
+    return found
+
+
+def a_view_beyond_its_storage(head: dict[str, Any]) -> None:
+    first_ref(head)[2] = 1 << 30
+
+
+def a_negative_offset(head: dict[str, Any]) -> None:
+    first_ref(head)[2] = -4
+
+
+def an_operator_of_files(head: dict[str, Any]) -> None:
+    head["program"]["segments"][-1]["calls"][0][1] = ["op", "aten::from_file"]
+
+
+def an_operator_of_others(head: dict[str, Any]) -> None:
+    head["program"]["segments"][-1]["calls"][0][0] = ["op", "profiler::_record_function_enter_new"]
+
+
+def an_operator_in_the_place_of_arguments(head: dict[str, Any]) -> None:
+    head["program"]["segments"][-1]["calls"][0][0] = ["op", "aten::from_file"]
+
+
+def a_class_of_another_kind(head: dict[str, Any]) -> None:
+    head["guarded"] = ["subprocess.Popen", "true"]
+
+
+def a_device_of_no_machine(head: dict[str, Any]) -> None:
+    first = head["program"]["segments"][-1]["leaves"][0]
+    first[1] = first[1].partition(":")[0] + ":/dev/null"
+
+
+def another_format(head: dict[str, Any]) -> None:
+    head["format"] = 99
+
+
+def rows_that_point_outside(head: dict[str, Any]) -> None:
+    head["recording"]["ops"] = ["Names"]
+
+
+def deep_nesting(head: dict[str, Any]) -> None:
+    value: Any = 0
+    for _ in range(900):
+        value = ["list", value]
+    head["recording"]["notes"] = value
+
+
+HOSTILE = [
+    a_view_beyond_its_storage,
+    a_negative_offset,
+    an_operator_of_files,
+    an_operator_of_others,
+    an_operator_in_the_place_of_arguments,
+    a_class_of_another_kind,
+    a_device_of_no_machine,
+    another_format,
+    rows_that_point_outside,
+    deep_nesting,
+]
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=lambda change: change.__name__)
+def test_a_hostile_file_is_refused(capsule: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    with pytest.raises(nanlab.CapsuleError):
+        nanlab.load(rewritten(capsule, tmp_path / "h", change))
+
+
+def test_the_rewriting_of_these_tests_is_no_damage_by_itself(capsule: Path, tmp_path: Path) -> None:
+    assert nanlab.load(rewritten(capsule, tmp_path / "h", lambda head: None)).culprit is not None
+
+
+def test_a_file_that_claims_too_much_is_not_opened(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb", "w", zipfile.ZIP_DEFLATED) as file:
+        with file.open("trace.json", "w") as member:
+            for _ in range(400):
+                member.write(bytes(1 << 20))
+        for name in ("numbers.safetensors", "tensors.safetensors", "digest"):
+            file.writestr(name, b"")
+    with pytest.raises(nanlab.CapsuleError, match="claims"):
+        nanlab.load(tmp_path / "bomb")
+
+
+@pytest.mark.parametrize("content", [b"", b"nanlab", b"PK\x05\x06" + bytes(18)])
+def test_what_is_no_capsule_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(nanlab.CapsuleError):
+        nanlab.load(tmp_path / "x")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(nanlab.CapsuleError, match="cannot be read"):
+        nanlab.load(tmp_path / "nothing")
+
+
+def test_the_command_line_shows_what_a_guard_saved(
+    trace: nanlab.Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(trace, tmp_path)
+    assert main(["show", str(tmp_path / "nanlab.nanlab")]) == 0
+    assert trace.culprit is not None and trace.culprit.title in " ".join(capsys.readouterr().out.split())
+    assert main(["show", str(tmp_path / "nanlab.nanlab"), "--html", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").stat().st_size > 10_000
+
+
+def test_a_capsule_holds_no_pickle(capsule: Path) -> None:
+    with zipfile.ZipFile(capsule) as file:
+        assert sorted(file.namelist()) == ["digest", "numbers.safetensors", "tensors.safetensors", "trace.json"]
+        json.load(io.BytesIO(file.read("trace.json")))
