@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", help="show the report of a saved trace")
     show.add_argument("file", type=Path, help="a .nanlab file")
     show.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page instead")
+    show.add_argument("--trusted", action="store_true", help="try fixes anew, which runs source text of the file")
     show.set_defaults(command=show_file)
     return parser
 
@@ -98,7 +99,7 @@ def show_file(options: Any) -> int:
     """``show``: the exit status."""
     import nanlab
 
-    trace = nanlab.load(options.file)
+    trace = nanlab.load(options.file, options.trusted)
     if options.html is not None:
         print(trace.report().to_html(options.html))
     else:

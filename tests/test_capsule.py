@@ -268,6 +268,14 @@ def rows_that_point_outside(head: dict[str, Any]) -> None:
     head["recording"]["ops"] = ["Names"]
 
 
+def code_in_the_place_of_an_operator(head: dict[str, Any]) -> None:
+    head["kept"][0][1][2] = "aten.exp.default; raise SystemExit"
+
+
+def code_in_the_name_of_an_argument(head: dict[str, Any]) -> None:
+    head["kept"][0][1][4] = ["dict", ["a=exit(), b", 1]]
+
+
 def deep_nesting(head: dict[str, Any]) -> None:
     value: Any = 0
     for _ in range(900):
@@ -285,6 +293,8 @@ HOSTILE = [
     a_device_of_no_machine,
     another_format,
     rows_that_point_outside,
+    code_in_the_place_of_an_operator,
+    code_in_the_name_of_an_argument,
     deep_nesting,
 ]
 
@@ -328,6 +338,8 @@ def test_the_command_line_shows_what_a_guard_saved(
     write_files(trace, tmp_path)
     assert main(["show", str(tmp_path / "nanlab.nanlab")]) == 0
     assert trace.culprit is not None and trace.culprit.title in " ".join(capsys.readouterr().out.split())
+    assert main(["show", str(tmp_path / "nanlab.nanlab"), "--trusted"]) == 0
+    assert "verified" in capsys.readouterr().out
     assert main(["show", str(tmp_path / "nanlab.nanlab"), "--html", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").stat().st_size > 10_000
 

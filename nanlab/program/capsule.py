@@ -463,6 +463,8 @@ class _Reader:
         made.nodes.rows = self.unpack(self.head["nodes"])
         made.kept = {key: self.unpack(each) for key, each in self.head["kept"]}
         made.absorbed = {key: self.unpack(each) for key, each in self.head["absorbed"]}
+        evidence = [*made.kept.values(), *made.absorbed.values()]
+        _expect(all(isinstance(each, recording.Kept) for each in evidence), "evidence is none")
         made.program = self.program(self.head["program"])
         self.sources(made)
         trace = Trace(made)
@@ -601,7 +603,13 @@ class _Reader:
         _expect(kind is not None, f"{x[0]!r} is no kind of value")
         names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
         _expect(len(names) == len(x) - 1, f"a {x[0]} has {len(names)} fields")
-        return kind(**{name: self.unpack(each) for name, each in zip(names, x[1:], strict=True)})  # type: ignore[misc]
+        made = kind(**{name: self.unpack(each) for name, each in zip(names, x[1:], strict=True)})  # type: ignore[misc]
+        if isinstance(made, recording.Kept):  # a program is written from it, and run
+            _expect(isinstance(made.op, OpOverload), "evidence has no operator")
+            _expect(isinstance(made.args, tuple) and isinstance(made.outputs, tuple), "evidence has no operands")
+            words = [*made.kwargs, *made.saved, made.node_name or "none"]
+            _expect(all(isinstance(w, str) and w.isidentifier() for w in words), "evidence has no names")
+        return made
 
     def _ref(self, number: Any, offset: Any, size: Any, stride: Any, dtype: Any, tracked: Any, bits: Any) -> Ref:
         _expect(len(size) == len(stride), "a view has more sizes than strides")
