@@ -52,7 +52,9 @@ def watched(fails: bool = True) -> nanlab.Trace:
 
 @pytest.fixture(scope="module")
 def trace() -> nanlab.Trace:
-    return watched()
+    found = watched()
+    assert found.culprit is not None
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -53,14 +53,14 @@ class Wrong:
 
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> Wrong:
-    found, original = Wrong(), OpRecorder._row
+    found, original = Wrong(), OpRecorder.add_row
 
     def row(self: Any, plan: Any, place: Any, output: int, call: int, target: Any, *rest: Any) -> int:
         bad = original(self, plan, place, output, call, target, *rest)
         found.look(self, call + output, target)
         return bad
 
-    monkeypatch.setattr(OpRecorder, "_row", row)
+    monkeypatch.setattr(OpRecorder, "add_row", row)
     return found
 
 

@@ -43,7 +43,7 @@ SAYS = {
         "gradients are clipped before they are unscaled",
         "usual, in use",
         "clipping spread the bad gradient of gate to 10 other parameters",
-        "verified  return super().forward(days) + nanlab.safe.sqrt(self.gate)",
+        "verified  return super().forward(days) + torch.sqrt(self.gate + 1e-9)",
         "culprit: None",
     ],
     "06-error-clinic": [
@@ -59,7 +59,7 @@ SAYS = {
         "transformer.h.0.mlp.act  mul",
         "first bad one LogSoftmaxBackward0",
         "rows that are -inf throughout",
-        "verified  return self.out(nanlab.safe.softmax(scores, -1) @ v)",
+        "verified  scores = scores.masked_fill(padding[:, None, :], torch.finfo(scores.dtype).min)",
         "culprit: None",
     ],
     "08-rules-of-your-own": [

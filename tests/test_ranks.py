@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent / "ranked"
 sys.path.insert(0, str(HERE))
-from programs import PROGRAMS, STEPS  # noqa: E402  # the processes import it by that name too
+from ranked_programs import PROGRAMS, STEPS  # noqa: E402  # the processes import it by that name too
 
 # In a plain run: one program for each way in which a fault travels. The others come with `make conformance`.
 FEW = (

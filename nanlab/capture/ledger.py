@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -50,7 +49,7 @@ class Ledger:
         self.entries: dict[int, Entry] = {}
         self._full = MOST_DEAD  # entries at which it is swept next
         self._serial = 0
-        self._promised: dict[int, int] = {}
+        self.promised: dict[int, int] = {}  # serial numbers that a running call gave out
 
     def enter(self, storage: torch.UntypedStorage) -> Entry:
         """A new entry for a storage not seen before."""
@@ -59,7 +58,7 @@ class Ledger:
             alive = len(self.entries)  # thousands, of a wide model
             self._full = alive + max(MOST_DEAD, alive // 8)
         weak: int = storage._weak_ref()  # type: ignore[assignment]
-        serial = self._promised.pop(weak, 0) if self._promised else 0
+        serial = self.promised.pop(weak, 0) if self.promised else 0
         entry = self.entries[weak] = Entry(storage.nbytes(), weak, serial or self._next())
         return entry
 
@@ -70,17 +69,10 @@ class Ledger:
     def promise(self, storage: torch.UntypedStorage) -> int:
         """The serial number that a storage will have once the running call has entered it."""
         address = storage._cdata
-        found = self._promised.get(address)
+        found = self.promised.get(address)
         if found is None:
-            found = self._promised[address] = self._next()
+            found = self.promised[address] = self._next()
         return found
-
-    def keep_promises(self, storages: Iterable[torch.UntypedStorage]) -> None:
-        """Enter what was promised a number and that the call did not enter."""
-        for storage in storages:
-            if storage._cdata in self._promised:
-                self.enter(storage)
-        self._promised.clear()
 
     def sweep(self) -> None:
         """Forget storages that the program has freed."""

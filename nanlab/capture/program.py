@@ -13,8 +13,16 @@ from nanlab.capture.plans import Plan
 from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment
 
 Tensor = torch.Tensor
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN: frozenset[Any] = frozenset({Tensor, torch.nn.Parameter})
+_STRIDED = torch.strided
+_COPIED = frozenset({"cpu", "cuda", "xpu", "mps"})
+_NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device})
+# Dtypes of which no tensor is a lazy conjugate, or quantised, until a complex one was seen.
+_USUAL = frozenset(
+    getattr(torch, name) for name in "float16 bfloat16 float32 float64 bool uint8 int8 int16 int32 int64".split()
+)
 _NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of others are leaves
+_ZEROS = frozenset({"_efficientzerotensor"})  # makes zeros without memory
 _MOST_LOADS = 64  # copies of memory that was read before it was written, of one segment
 _CALLS_A_SEGMENT = 400_000  # beyond that a step is given up: some hundred bytes each
 _new = tuple.__new__
@@ -49,10 +57,9 @@ class ProgramRecorder:
         self.spent = 0
         self._unsaved: dict[int, list[Segment]] = {}  # storage -> segments that hold it by reference
         self._spare: dict[tuple[int, str], list[Any]] = {}  # buffers of dropped segments
-        self._depth = 0  # engine runs inside each other
+        self._odd = False  # whether tensors came that are more than a view of memory
         self._running: list[EngineRun] = []
         self.segment = Segment(0)
-        self.stopped = False
 
     def begin(self, position: int) -> None:
         """Begin a segment at a position; an empty one is replaced."""
@@ -69,6 +76,8 @@ class ProgramRecorder:
             self._about_to_write(plan, args, kwargs)
         if plan.draws:
             self._about_to_draw(args, kwargs)
+        if plan.name in _ZEROS:
+            self._odd = True
         packed = tuple([self._pack(a) for a in args])
         if not kwargs:
             return packed, kwargs
@@ -85,7 +94,8 @@ class ProgramRecorder:
         if len(segment.calls) > _CALLS_A_SEGMENT and segment.lost is None:
             segment.lost = 0, f"it has more than {_CALLS_A_SEGMENT:,} calls"
             segment.calls.clear()
-            self.stopped = True
+        if self.ledger.promised:
+            self.ledger.promised.clear()
 
     def unobserved(self, results: list[Tensor], position: int) -> None:
         """What an autograd node gave whose calls were not seen: leaves from here on."""
@@ -106,23 +116,30 @@ class ProgramRecorder:
     # -- tensors ---------------------------------------------------------------------------------------------------
 
     def _pack(self, x: Any) -> Any:
+        kind = x.__class__
+        if kind in _NUMBERS:
+            return x
         if isinstance(x, Tensor):
             return self.ref(x)
-        kind = x.__class__
         if kind is list or kind is tuple:
             for item in x:
                 if isinstance(item, (Tensor, list, tuple)):
                     return tuple([self._pack(v) for v in x]) if kind is tuple else [self._pack(v) for v in x]
-            return x
         return x
 
     def ref(self, t: Tensor) -> Any:
         """A tensor that is read: its storage is a leaf unless the segment has met it."""
         try:
-            storage = t.untyped_storage()
-            entry = self.ledger.entries.get(storage._cdata)
-            if not _is_plain(t):
+            if t.__class__ not in _PLAIN or t.layout is not _STRIDED:
                 return Held(t)
+            storage, dtype = t.untyped_storage(), t.dtype
+            bits = 0
+            if dtype not in _USUAL or self._odd:
+                self._odd = True  # complex numbers, and what is made of them, and symbolic zeros
+                if not _is_plain(t):
+                    return Held(t)
+                bits = _bits(t)
+            entry = self.ledger.entries.get(storage._cdata)
             number = self.ledger.promise(storage) if entry is None else entry.serial
             segment = self.segment
             if number not in segment.known:
@@ -135,10 +152,8 @@ class ProgramRecorder:
                     waiting.append(segment)
             if entry is not None and entry.uninit:
                 self._load(number, storage)
-            return _new(
-                Ref,
-                (number, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, _tracked(t), _bits(t)),
-            )
+            tracked = (2 if t.is_leaf else 1) if t.requires_grad else 0
+            return _new(Ref, (number, t.storage_offset(), tuple(t.shape), t.stride(), dtype, tracked, bits))
         except Exception:
             return Held(t)
 
@@ -146,16 +161,19 @@ class ProgramRecorder:
         """A result: a storage not met before was made by the call."""
         if isinstance(out, Tensor):
             try:
-                storage = out.untyped_storage()
-                if not _is_plain(out):
+                if out.__class__ not in _PLAIN or out.layout is not _STRIDED:
                     return Held(out)
+                storage, dtype = out.untyped_storage(), out.dtype
+                bits = 0
+                if dtype not in _USUAL or self._odd:
+                    self._odd = True
+                    if not _is_plain(out):
+                        return Held(out)
+                    bits = _bits(out)
                 entry = self.ledger.entries.get(storage._cdata)
                 number = self.ledger.promise(storage) if entry is None else entry.serial
                 self.segment.known.add(number)
-                return _new(
-                    Ref,
-                    (number, out.storage_offset(), tuple(out.shape), out.stride(), out.dtype, None, _bits(out)),
-                )
+                return _new(Ref, (number, out.storage_offset(), tuple(out.shape), out.stride(), dtype, None, bits))
             except Exception:
                 return Held(out)
         if out.__class__ is tuple or out.__class__ is list:
@@ -165,7 +183,7 @@ class ProgramRecorder:
     def _load(self, number: int, storage: Any) -> None:
         """Memory that is read although it was never written as a whole: what it holds is part of the program."""
         segment = self.segment
-        if len(segment.loads) < _MOST_LOADS and self._afford(storage.nbytes()):
+        if len(segment.loads) < _MOST_LOADS and storage.device.type in _COPIED and self._afford(storage.nbytes()):
             segment.loads[len(segment.calls)] = number, self._copy(storage)
 
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
@@ -201,6 +219,11 @@ class ProgramRecorder:
                 self._unsaved.setdefault(number, []).append(segment)
         waiting = self._unsaved.pop(number, None)
         if not waiting:
+            return
+        if storage.device.type not in _COPIED:
+            for each in waiting:
+                if each.lost is None:
+                    each.lost = len(each.calls), f"nanlab does not copy the memory of a {storage.device.type} device"
             return
         if not self._afford(storage.nbytes()):
             reason = f"tensors that it overwrites do not fit into the budget of {self.budget >> 20} MiB"
@@ -323,6 +346,8 @@ class ProgramRecorder:
         """The watch is over: copy what the program may write from now on, and let go of the spare buffers."""
         for number, segments in sorted(self._unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()):
             storage = segments[0].leaves[number]
+            if storage.device.type not in _COPIED:
+                continue
             if not self._afford(storage.nbytes()):
                 break
             copy = self._copy(storage)
@@ -338,10 +363,6 @@ class ProgramRecorder:
 def _is_plain(t: Tensor) -> bool:
     """Whether a tensor is a view of its storage and nothing else; one of symbolic zeros has no memory."""
     return t.__class__ in _PLAIN and t.layout is torch.strided and not t.is_quantized and not t._is_zerotensor()
-
-
-def _tracked(t: Tensor) -> int:
-    return (2 if t.is_leaf else 1) if t.requires_grad else 0
 
 
 def _bits(t: Tensor) -> int:

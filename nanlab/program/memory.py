@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.operators import having
 from nanlab.trace.program import Held, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
@@ -135,7 +136,8 @@ def last_uses(segments: Sequence[Segment]) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-_WARN = frozenset({"std", "var", "std_mean", "var_mean"})  # print a warning of their own where called as operators
+# They print a warning of their own where called as operators.
+_WARN = having("deviation")
 
 
 def operate(func: Any, args: Any, kwargs: Any) -> Any:

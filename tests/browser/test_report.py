@@ -76,7 +76,7 @@ def test_copy_fix_puts_the_line_to_write_on_the_clipboard(notebook: Callable[...
     button.click()
     expect(nb.out(1).locator(".nl-card").get_by_role("button", name="Copied")).to_be_visible()
     written = nb.page.evaluate("window.copied")
-    assert "nanlab.safe.sqrt(" in written
+    assert "torch.linalg.vector_norm(" in written
     assert written in nb.out(1).locator(".nl-card .nl-written").last.inner_text()
 
 
@@ -91,7 +91,7 @@ def test_try_it_runs_the_step_again_with_the_fix(notebook: Callable[..., Any]) -
     card.get_by_role("button", name="Copy the edited cell").click()
     nb.page.wait_for_function("() => window.copied")
     edited = nb.page.evaluate("window.copied")
-    assert edited.startswith("%%nanwatch model -o trace") and "distance = nanlab.safe.sqrt(square)" in edited
+    assert edited.startswith("%%nanwatch model -o trace") and "distance = torch.linalg.vector_norm(" in edited
 
 
 def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(notebook: Callable[..., Any]) -> None:

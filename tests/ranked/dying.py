@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from odd import model_and_optimizer, start
-from programs import batches
+from ranked_programs import batches
 from worker import note
 
 import nanlab

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from programs import batches, factor, network
+from ranked_programs import batches, factor, network
 from torch.nn.parallel import DistributedDataParallel
 from worker import note
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from programs import PROGRAMS
+from ranked_programs import PROGRAMS
 
 import nanlab
 from nanlab.analysis import fixes
