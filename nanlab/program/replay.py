@@ -13,7 +13,7 @@ from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.program.edit import Edited, EditLike, apply
 from nanlab.program.memory import Memory, operate
 from nanlab.program.rebuild import Graph, Rebuilt, rebuild, same_bits
-from nanlab.program.rerun import Run, rerun
+from nanlab.program.rerun import rerun
 from nanlab.stats import StatsTable
 from nanlab.trace.locations import location
 from nanlab.trace.program import Call, Look, Ref, Segment, refs_in
@@ -206,9 +206,8 @@ def _again(where: Window, dtype: torch.dtype | None) -> Replay:
         if differs(each, now):
             looked.append(_place(where.recording, each.place))
 
-    run: Run | None = None if dtype is None else _widened(dtype)
     segments = where.segments if dtype is None else [_retyped(s, dtype) for s in where.segments]
-    rerun(segments, visit, run or _as_is, memory, look)
+    rerun(segments, visit, _as_is, memory, look)
     identical = None if dtype is not None else not different
     return Replay(
         where.step,
@@ -294,13 +293,6 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
         [Look(each.index, _retype(each.ref, dtype), each.value, each.place) for each in segment.looks],
         segment.lost,
     )
-
-
-def _widened(dtype: torch.dtype) -> Run:
-    def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return operate(call.func, args, kwargs)
-
-    return run
 
 
 # -- above autograd ----------------------------------------------------------------------------------------------------
