@@ -1,10 +1,12 @@
-"""Back-test of the forecast: how many overflows and underflows are foreseen five steps ahead, and how often a healthy run is warned of.
+"""Back-test of the forecast: how many overflows and underflows are foreseen five steps ahead, and
+how often a healthy run is warned of.
 
-    python benchmarks/forecast.py            # 36 runs that overflow, 13 that underflow, 42 healthy ones
-    python benchmarks/forecast.py --quick    # a quarter of them
+    python benchmarks/forecast.py            # 36 runs that overflow, 13 that underflow, 42 healthy
+    ones python benchmarks/forecast.py --quick    # a quarter of them
 
-A fault in the first steps of a run cannot be foreseen (a fit takes four of them); each of these runs lasts longer.
-Every run is recorded once; then each step is judged by what was known at its end, as a user would have seen it.
+A fault in the first steps of a run cannot be foreseen (a fit takes four of them); each of these
+runs lasts longer. Every run is recorded once; then each step is judged by what was known at its
+end, as a user would have seen it.
 """
 
 from __future__ import annotations
@@ -42,14 +44,17 @@ class Encoder(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.emb = nn.Embedding(200, width)
-        self.mix = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.4), nn.Linear(width, width))
+        self.mix = nn.Sequential(
+            nn.Linear(width, width), nn.GELU(), nn.Dropout(0.4), nn.Linear(width, width)
+        )
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.mix(self.emb(ids)).mean(1)  # type: ignore[no-any-return]
 
 
 def contrastive(seed: int, normalised: bool, steps: int) -> Run:
-    """Two views by dropout, scores over a small temperature under float16: without normalisation the norms grow."""
+    """Two views by dropout, scores over a small temperature under float16: without normalisation
+    the norms grow."""
     torch.manual_seed(seed)
     net = Encoder(48)
     opt = torch.optim.Adam(net.parameters(), lr=3e-3 if normalised else (0.1, 0.08, 0.06)[seed % 3])
@@ -62,7 +67,10 @@ def contrastive(seed: int, normalised: bool, steps: int) -> Run:
         with torch.autocast("cpu", dtype=torch.float16):
             a, b = net(ids), net(ids)
             if normalised:
-                a, b = nn.functional.normalize(a.float(), dim=-1), nn.functional.normalize(b.float(), dim=-1)
+                a, b = (
+                    nn.functional.normalize(a.float(), dim=-1),
+                    nn.functional.normalize(b.float(), dim=-1),
+                )
             scores = a @ b.T / temperature
         loss = nn.functional.cross_entropy(scores.float(), torch.arange(16))
         loss.backward()
@@ -87,7 +95,9 @@ def prototypes(seed: int, steps: int) -> Run:
         with torch.autocast("cpu", dtype=torch.float16):
             z = net(x)
             distance = ((z.unsqueeze(1) - centres.to(z.dtype)) ** 2).sum(-1)
-        loss = (distance.float().gather(1, y.unsqueeze(1)).squeeze(1) - distance.float().mean(1)).mean()
+        loss = (
+            distance.float().gather(1, y.unsqueeze(1)).squeeze(1) - distance.float().mean(1)
+        ).mean()
         loss.backward()
         opt.step()
         return loss
@@ -96,7 +106,8 @@ def prototypes(seed: int, steps: int) -> Run:
 
 
 def regression(seed: int, rate: float, steps: int) -> Run:
-    """Least squares on raw features; above a rate of two over the curvature the weights oscillate and grow."""
+    """Least squares on raw features; above a rate of two over the curvature the weights oscillate
+    and grow."""
     torch.manual_seed(seed)
     net = nn.Linear(8, 2)
     opt = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.5 * (seed % 2))
@@ -114,7 +125,8 @@ def regression(seed: int, rate: float, steps: int) -> Run:
 
 
 def recurrence(seed: int, gain: float, steps: int) -> Run:
-    """A linear state in float16 whose matrix gains weight by decay of the wrong sign, or settles."""
+    """A linear state in float16 whose matrix gains weight by decay of the wrong sign, or
+    settles."""
     torch.manual_seed(seed)
     net = nn.Linear(6, 6, bias=False)
     nn.init.orthogonal_(net.weight)
@@ -181,7 +193,8 @@ def scaled(seed: int, steps: int) -> Run:
 
 
 def fading(seed: int, steps: int) -> Run:
-    """Likelihoods multiplied in float16 while training sharpens them, a kernel whose width anneals, a decaying auxiliary loss."""
+    """Likelihoods multiplied in float16 while training sharpens them, a kernel whose width anneals,
+    a decaying auxiliary loss."""
     torch.manual_seed(seed)
     net = nn.Linear(6, 6)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -196,9 +209,15 @@ def fading(seed: int, steps: int) -> Run:
         if seed % 3 == 0:
             loss = out.float().square().mean() * pace**i
         elif seed % 3 == 1:
-            loss = 1.0 + (-(0.05 * i / pace) * (4.0 + out.square().mean(1))).exp().half().float().mean()
+            loss = (
+                1.0
+                + (-(0.05 * i / pace) * (4.0 + out.square().mean(1))).exp().half().float().mean()
+            )
         else:
-            loss = out.float().square().mean() + (out[:, :3].sigmoid() * pace ** (i / 2)).prod(1).float().mean()
+            loss = (
+                out.float().square().mean()
+                + (out[:, :3].sigmoid() * pace ** (i / 2)).prod(1).float().mean()
+            )
         loss.backward()
         opt.step()
         return loss
@@ -207,7 +226,8 @@ def fading(seed: int, steps: int) -> Run:
 
 
 def halves(seed: int, steps: int) -> Run:
-    """Healthy float16 without a scaler: gradients shrink as it converges, and come to rest on the noise of the data."""
+    """Healthy float16 without a scaler: gradients shrink as it converges, and come to rest on the
+    noise of the data."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
     opt = torch.optim.Adam(net.parameters(), lr=1e-2)
@@ -228,7 +248,8 @@ def halves(seed: int, steps: int) -> Run:
 
 
 def tally(seed: int, steps: int) -> Run:
-    """A float16 sum that grows by a batch a step: linearly, quadratically, by jumps with noise, or faster and faster."""
+    """A float16 sum that grows by a batch a step: linearly, quadratically, by jumps with noise, or
+    faster and faster."""
     torch.manual_seed(seed)
     net = nn.Linear(6, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -251,7 +272,8 @@ def tally(seed: int, steps: int) -> Run:
 
 
 def norms(seed: int, steps: int) -> Run:
-    """Scores of embeddings in float16 that are pushed apart at a constant pace: norms grow linearly, scores quadratically."""
+    """Scores of embeddings in float16 that are pushed apart at a constant pace: norms grow
+    linearly, scores quadratically."""
     torch.manual_seed(seed)
     net = nn.Embedding(12, 16)
     opt = torch.optim.SGD(net.parameters(), lr=(0.5, 0.8, 1.2, 2.0)[seed % 4])
@@ -291,7 +313,8 @@ def kernel(seed: int, steps: int) -> Run:
 
 
 def settling(seed: int, steps: int) -> Run:
-    """Healthy float16: a sum with decay, a norm that levels off, cycles, spikes, a warm-up that ends, a slow random walk."""
+    """Healthy float16: a sum with decay, a norm that levels off, cycles, spikes, a warm-up that
+    ends, a slow random walk."""
     torch.manual_seed(seed)
     net = nn.Linear(6, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -373,10 +396,12 @@ def record(run: Run) -> nanlab.Trace:  # type: ignore[name-defined]
 def lead(trace: nanlab.Trace, end: End) -> int | None:  # type: ignore[name-defined]
     """Steps between the first warning and the first fault of that kind; None without one.
 
-    An overflow is the first infinity or NaN anywhere. A result underflowed once nothing of it is left though there was
-    something before; each is judged by itself, and the shortest lead counts.
+    An overflow is the first infinity or NaN anywhere. A result underflowed once nothing of it is
+    left though there was something before; each is judged by itself, and the shortest lead counts.
     """
-    told = {f.column: f for f in forecasts(trace.recording) if f.end == end and f.reached is not None}
+    told = {
+        f.column: f for f in forecasts(trace.recording) if f.end == end and f.reached is not None
+    }
     table = towards(trace.recording.training.series, end)
     if not np.isposinf(table).any():
         return None
@@ -387,7 +412,8 @@ def lead(trace: nanlab.Trace, end: End) -> int | None:  # type: ignore[name-defi
 
 
 def faded(trace: nanlab.Trace) -> list[int]:  # type: ignore[name-defined]
-    """The first results of their step that underflowed for good: zero after a step in which they were subnormal."""
+    """The first results of their step that underflowed for good: zero after a step in which they
+    were subnormal."""
     series = trace.recording.training.series
     table = series.table
     found: dict[int, list[int]] = {}
@@ -417,12 +443,18 @@ def back_test(runs: list[Run], end: End) -> str:
     leads = []
     for run in runs:
         found = lead(record(run), end)
-        print(f"{run.name:16s} {f'no {end}' if found is None else f'foreseen {found} steps ahead'}", flush=True)
+        print(
+            f"{run.name:16s} {f'no {end}' if found is None else f'foreseen {found} steps ahead'}",
+            flush=True,
+        )
         if found is not None:
             leads.append(found)
     hits = sum(found >= AHEAD for found in leads)
     share = 100 * hits / max(len(leads), 1)
-    return f"{hits} of {len(leads)} {end}s foreseen {AHEAD} steps ahead ({share:.0f} %), median lead {np.median(leads):.0f} steps"
+    return (
+        f"{hits} of {len(leads)} {end}s foreseen {AHEAD} steps ahead ({share:.0f} %), median lead"
+        f" {np.median(leads):.0f} steps"
+    )
 
 
 def main() -> None:
@@ -431,7 +463,10 @@ def main() -> None:
     part = 4 if parser.parse_args().quick else 1
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    summaries = [back_test(list(diverging(part)), "overflow"), back_test(list(vanishing(part)), "underflow")]
+    summaries = [
+        back_test(list(diverging(part)), "overflow"),
+        back_test(list(vanishing(part)), "underflow"),
+    ]
     wrong = 0
     runs = list(healthy(part))
     for run in runs:

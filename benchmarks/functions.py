@@ -1,8 +1,10 @@
-"""What runs to name the culprit of one square root at zero: functions and files of nanlab, as a newcomer would read them.
+"""What runs to name the culprit of one square root at zero: functions and files of nanlab, as a
+newcomer would read them.
 
     python benchmarks/functions.py [--list]
 
-The program has four lines; counted is what runs from `trace.findings` to `trace.culprit` and its fixes, not the watch.
+The program has four lines; counted is what runs from `trace.findings` to `trace.culprit` and its
+fixes, not the watch.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def diagnosed() -> Counter[tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--list", action="store_true", help="name them, file by file")
     arguments = parser.parse_args()
     found = diagnosed()

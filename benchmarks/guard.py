@@ -1,9 +1,12 @@
-"""What guard costs: the same steps bare and guarded, in turn, and the memory of the process over many steps.
+"""What guard costs: the same steps bare and guarded, in turn, and the memory of the process over
+many steps.
 
-    python benchmarks/guard.py [--rounds 15] [--only MLP transformer] [--steps 20000] [--output benchmarks/results/guard-cpu.md]
+    python benchmarks/guard.py [--rounds 15] [--only MLP transformer] [--steps 20000] [--output
+    benchmarks/results/guard-cpu.md]
 
-A ratio is the median over the rounds of (guarded / bare) of the same round; the order within a round alternates. With one thread the clock is
-the thread's own processor time. Memory: resident set after a tenth of the steps and after all of them, with the batches drawn anew.
+A ratio is the median over the rounds of (guarded / bare) of the same round; the order within a
+round alternates. With one thread the clock is the thread's own processor time. Memory: resident set
+after a tenth of the steps and after all of them, with the batches drawn anew.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ def plain(model: nn.Module, batches: list[Any], loss_of: Callable[..., torch.Ten
 def mlp(steps: int = 2000) -> Run:
     """Half a millisecond a step."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
     batches = [(torch.randn(64, 64), torch.randint(0, 10, (64,))) for _ in range(steps)]
     return plain(model, batches, nn.functional.cross_entropy)
 
@@ -56,7 +61,9 @@ def transformer() -> Run:
     layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True)
     model = nn.Sequential(nn.TransformerEncoder(layer, 4), nn.Linear(256, 10))
     batches = [(torch.randn(8, 64, 256), torch.randint(0, 10, (8, 64))) for _ in range(4)]
-    return plain(model, batches, lambda out, y: nn.functional.cross_entropy(out.flatten(0, 1), y.flatten()))
+    return plain(
+        model, batches, lambda out, y: nn.functional.cross_entropy(out.flatten(0, 1), y.flatten())
+    )
 
 
 def trainer() -> Run:
@@ -81,7 +88,9 @@ def trainer() -> Run:
 
     def run(guarded: bool) -> None:
         torch.manual_seed(0)
-        model = GPT2LMHeadModel(GPT2Config(vocab_size=2000, n_positions=128, n_embd=256, n_layer=4, n_head=4))
+        model = GPT2LMHeadModel(
+            GPT2Config(vocab_size=2000, n_positions=128, n_embd=256, n_layer=4, n_head=4)
+        )
         callbacks = [NanlabCallback()] if guarded else []
         Trainer(model=model, args=arguments, train_dataset=rows, callbacks=callbacks).train()
 
@@ -97,7 +106,9 @@ def lightning() -> Run:
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+            self.net = nn.Sequential(
+                nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+            )
 
         def training_step(self, batch: Any, number: int) -> torch.Tensor:
             return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -124,7 +135,12 @@ def lightning() -> Run:
     return run
 
 
-PROGRAMS = {"MLP": mlp, "transformer": transformer, "transformers.Trainer": trainer, "Lightning": lightning}
+PROGRAMS = {
+    "MLP": mlp,
+    "transformer": transformer,
+    "transformers.Trainer": trainer,
+    "Lightning": lightning,
+}
 
 
 def seconds(run: Run, guarded: bool) -> float:
@@ -151,7 +167,9 @@ def ratio(run: Run, rounds: int) -> tuple[float, float, float]:
 def memory(steps: int) -> tuple[float, float]:
     """Resident MiB after a tenth of the steps, and after all of them."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(), nn.Linear(128, 10))
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Dropout(), nn.Linear(128, 10)
+    )
     optimizer = torch.optim.Adam(model.parameters())
     seen = []
 
@@ -197,13 +215,17 @@ def main() -> None:
         early, late = memory(options.steps)
         lines += [
             "",
-            f"Memory: {early:.1f} MiB after {options.steps // 10:,} steps, {late:.1f} MiB after {options.steps:,}.",
+            (
+                f"Memory: {early:.1f} MiB after {options.steps // 10:,} steps, {late:.1f} MiB after"
+                f" {options.steps:,}."
+            ),
         ]
     text = "\n".join(lines)
     print(text)
     if options.output:
         head = (
-            f"# What guard costs\n\ntorch {torch.__version__}, {options.threads} thread, {options.rounds} rounds.\n\n"
+            f"# What guard costs\n\ntorch {torch.__version__}, {options.threads} thread,"
+            f" {options.rounds} rounds.\n\n"
         )
         options.output.write_text(f"{head}{text}\n")
 

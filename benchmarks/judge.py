@@ -1,18 +1,20 @@
 """Are the verified fixes right, and does the cure cure? ``python benchmarks/judge.py [name ...]``
 
-Each program of ``benchmarks/limits`` has a singular expression at the very values that occur, or one
-out of range, and loss and gradients there that are known from analysis (``truth()``). Each verified
-fix, and the cure, is written into a copy by its edits, and the step of the fault is compared.
+Each program of ``benchmarks/limits`` has a singular expression at the very values that occur, or
+one out of range, and loss and gradients there that are known from analysis (``truth()``). Each
+verified fix, and the cure, is written into a copy by its edits, and the step of the fault is
+compared.
 
-    right     the loss and every gradient within 1 % of the truth; where a gradient has no limit it is
-              finite and within its bound; where its limit is infinite it is finite and has its sign
+    right     the loss and every gradient within 1 % of the truth; where a gradient has no limit it
+              is finite and within its bound; where its limit is infinite it is finite and has its
+              sign
     dead      exactly 0 where the truth is not
     wrong     finite, and neither
     fails     something is not finite
     raises    the program as it was rewritten does not run
 
-lNNN: one fault. dNNN: several faults; what counts is the cure. hNNN: none; a culprit is a false alarm.
-Exit status: how many verified fixes and cures are not right or alarms false, at most 99.
+lNNN: one fault. dNNN: several faults; what counts is the cure. hNNN: none; a culprit is a false
+alarm. Exit status: how many verified fixes and cures are not right or alarms false, at most 99.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def at_fault(module: ModuleType, fixed: bool = False) -> tuple[Tensor, dict[str,
     return loss.detach().double(), gradients
 
 
-def compare(loss: Tensor, gradients: dict[str, Tensor], truth: dict[str, Tensor], meta: dict[str, Any]) -> Verdict:
+def compare(
+    loss: Tensor, gradients: dict[str, Tensor], truth: dict[str, Tensor], meta: dict[str, Any]
+) -> Verdict:
     """What loss and gradients are, against the truth."""
     parts = {"loss": loss, **gradients}
     bad = [n for n, t in parts.items() if not bool(t.isfinite().all())]
@@ -136,7 +140,8 @@ def judged(path: Path, fix: Any, module: ModuleType) -> Verdict:
 
 
 def main(names: Sequence[str]) -> int:
-    """Print the table; the number of verified fixes and cures that are not right, and of false alarms."""
+    """Print the table; the number of verified fixes and cures that are not right, and of false
+    alarms."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     verdicts: Counter[str] = Counter()
@@ -152,9 +157,13 @@ def main(names: Sequence[str]) -> int:
         row = rows.setdefault(module.META["kind"], Counter())
         row["programs"] += 1
         cure = getattr(trace, "cure", None)
-        fixes = [f for f in (trace.culprit.fixes if trace.culprit else []) if f.verdict == "verified"]
+        fixes = [
+            f for f in (trace.culprit.fixes if trace.culprit else []) if f.verdict == "verified"
+        ]
         found = [(f, judged(path, f, module)) for f in fixes]
-        cured = judged(path, cure, module) if cure is not None and cure.verdict == "verified" else None
+        cured = (
+            judged(path, cure, module) if cure is not None and cure.verdict == "verified" else None
+        )
         row["culprit"] += trace.culprit is not None
         row["right"] += any(v == "right" for _, (v, _) in found)
         row["first right"] += bool(found) and found[0][1][0] == "right"

@@ -2,7 +2,8 @@
 
     python benchmarks/memory.py [--rows 1000000] [--output benchmarks/results/memory.md]
 
-The operations are on small tensors with many exponents, so that each row has a full histogram. Memory is the growth of the resident set.
+The operations are on small tensors with many exponents, so that each row has a full histogram.
+Memory is the growth of the resident set.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def main() -> None:
     torch.set_num_threads(1)
     found = measure(args.rows)
     text = "| rows | bytes a row | seconds for trace.ops |\n|---|---|---|\n"
-    text += f"| {found['rows']:,} | {found['bytes a row']:.0f} | {found['seconds for trace.ops']:.2f} |\n"
+    text += (
+        f"| {found['rows']:,} | {found['bytes a row']:.0f} |"
+        f" {found['seconds for trace.ops']:.2f} |\n"
+    )
     print(text)
     if args.output:
         args.output.write_text(text)

@@ -24,9 +24,15 @@ def _trained(
 def mlp() -> tuple[nn.Module, Step]:
     """A small MLP whose step takes about half a millisecond."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = nn.Sequential(
+        nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
     x, y = torch.randn(64, 64), torch.randint(0, 10, (64,))
-    return _trained(model, lambda: nn.functional.cross_entropy(model(x), y), torch.optim.Adam(model.parameters()))
+    return _trained(
+        model,
+        lambda: nn.functional.cross_entropy(model(x), y),
+        torch.optim.Adam(model.parameters()),
+    )
 
 
 def transformer() -> tuple[nn.Module, Step]:
@@ -48,12 +54,19 @@ def cnn() -> tuple[nn.Module, Step]:
     layers: list[nn.Module] = []
     channels = 3
     for width in (32, 64, 128):
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
         channels = width
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 16, 10))
     x, y = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
     return _trained(
-        model, lambda: nn.functional.cross_entropy(model(x), y), torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        model,
+        lambda: nn.functional.cross_entropy(model(x), y),
+        torch.optim.SGD(model.parameters(), 0.01, momentum=0.9),
     )
 
 
@@ -83,9 +96,13 @@ def gpt2() -> tuple[nn.Module, Step]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=2000, n_positions=128, n_embd=256, n_layer=4, n_head=4))
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=2000, n_positions=128, n_embd=256, n_layer=4, n_head=4)
+    )
     ids = torch.randint(0, 2000, (4, 128))
-    return _trained(model, lambda: model(ids, labels=ids).loss, torch.optim.AdamW(model.parameters()))
+    return _trained(
+        model, lambda: model(ids, labels=ids).loss, torch.optim.AdamW(model.parameters())
+    )
 
 
 MODELS = {"MLP": mlp, "transformer": transformer, "CNN": cnn, "LSTM": lstm, "GPT-2": gpt2}

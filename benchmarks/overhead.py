@@ -1,10 +1,13 @@
-"""What watching costs: bare, nanlab, set_detect_anomaly and DebugMode side by side, as ratios to bare.
+"""What watching costs: bare, nanlab, set_detect_anomaly and DebugMode side by side, as ratios to
+bare.
 
-    python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--threads 2] [--device cuda] [--output benchmarks/results/overhead-cpu.md]
+    python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--threads 2] [--device cuda]
+    [--output benchmarks/results/overhead-cpu.md]
 
-Every round runs each tool once on each model, in turn; a ratio is the median over the rounds of (tool / bare) of the same round.
-With one thread on the CPU the clock is the thread's own processor time, which other programs on the machine disturb least; else the wall's.
-Peak memory is the peak of Python-visible growth of the process during a step (resident set; on CUDA the allocator's peak).
+Every round runs each tool once on each model, in turn; a ratio is the median over the rounds of
+(tool / bare) of the same round. With one thread on the CPU the clock is the thread's own processor
+time, which other programs on the machine disturb least; else the wall's. Peak memory is the peak of
+Python-visible growth of the process during a step (resident set; on CUDA the allocator's peak).
 """
 
 from __future__ import annotations
@@ -51,7 +54,9 @@ def debug_mode(model: Any) -> Iterator[None]:
         tensors = result if isinstance(result, (tuple, list)) else (result,)
         return {
             "finite": all(
-                bool(torch.isfinite(t).all()) for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()
+                bool(torch.isfinite(t).all())
+                for t in tensors
+                if isinstance(t, torch.Tensor) and t.is_floating_point()
             )
         }
 
@@ -92,7 +97,9 @@ class Peak:
         self.mib = (self.high - self.start) / 2**20
 
 
-def time_steps(tool: Callable[[Any], Any], model: Any, step: Callable[[], None], count: int) -> float:
+def time_steps(
+    tool: Callable[[Any], Any], model: Any, step: Callable[[], None], count: int
+) -> float:
     """Seconds per step, without the cost of entering and leaving."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,7 +121,8 @@ def _wait() -> None:
 
 
 def warm_up() -> None:
-    """Load what a tool loads at its first use, such as nanlab its compiled kernels: it is no part of a step's memory."""
+    """Load what a tool loads at its first use, such as nanlab its compiled kernels: it is no part
+    of a step's memory."""
     for make in TOOLS.values():
         with make(None):
             for dtype in (torch.float32, torch.float64, torch.int64):
@@ -174,7 +182,10 @@ def main() -> None:
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         threads = "one thread" if args.threads == 1 else f"{args.threads} threads"
-        version = f"torch {torch.__version__.split('+')[0]}, {threads}, {args.device}, medians of {args.rounds} interleaved rounds"
+        version = (
+            f"torch {torch.__version__.split('+')[0]}, {threads}, {args.device}, medians of"
+            f" {args.rounds} interleaved rounds"
+        )
         args.output.write_text(f"{version}\n\n" + "\n".join(lines) + "\n")
 
 

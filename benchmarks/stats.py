@@ -53,8 +53,13 @@ def report(label: str, t: torch.Tensor) -> None:
         "isfinite().all()": lambda: t.isfinite().all(),
         "seven reductions": lambda: seven_reductions(t),
     }
-    for name, seconds in medians(candidates, repeats=max(1, (1 << 14) // max(t.numel(), 16))).items():
-        print(f"{label:<28}{name:<20}{seconds * 1e6:>12.2f} us {seconds / t.numel() * 1e9:>10.3f} ns/element")
+    for name, seconds in medians(
+        candidates, repeats=max(1, (1 << 14) // max(t.numel(), 16))
+    ).items():
+        print(
+            f"{label:<28}{name:<20}{seconds * 1e6:>12.2f} us {seconds / t.numel() * 1e9:>10.3f}"
+            " ns/element"
+        )
 
 
 def main() -> None:

@@ -1,11 +1,14 @@
-"""Which tool names what: the programs of benchmarks/unseen under nanlab and five other tools, as a markdown table.
+"""Which tool names what: the programs of benchmarks/unseen under nanlab and five other tools, as a
+markdown table.
 
     pip install -e '.[bench]'
-    python benchmarks/tools.py [f001 ...] [--folder tests/corpus/cases] [--only nanlab sherlorch] [--limit 60] [--output FILE]
+    python benchmarks/tools.py [f001 ...] [--folder tests/corpus/cases] [--only nanlab sherlorch]
+    [--limit 60] [--output FILE]
 
-Each program, and the repaired twin of each fault, runs under each tool in a forked process with a time limit. A tool is
-asked the way its documentation shows. It "names the line" if its first answer is a line that the program marks; for a
-backward fault that is the forward line. An answer of any kind in a healthy program or a twin is an alarm.
+Each program, and the repaired twin of each fault, runs under each tool in a forked process with a
+time limit. A tool is asked the way its documentation shows. It "names the line" if its first answer
+is a line that the program marks; for a backward fault that is the forward line. An answer of any
+kind in a healthy program or a twin is an alarm.
 """
 
 from __future__ import annotations
@@ -56,7 +59,11 @@ def bad(value: Any) -> bool:
     """Whether a tensor, or one of several, holds NaN or inf."""
     if isinstance(value, (list, tuple)):
         return any(bad(v) for v in value)
-    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point and not bool(torch.isfinite(value).all())
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype.is_floating_point
+        and not bool(torch.isfinite(value).all())
+    )
 
 
 def nanlab(path: Path, fixed: bool) -> Answer:
@@ -83,7 +90,8 @@ def detect_anomaly(path: Path, fixed: bool) -> Answer:
 
 
 def debug_mode(path: Path, fixed: bool) -> Answer:
-    """torch's ``DebugMode`` with an ``isfinite`` hook: the first operation that fails it, allocations left out."""
+    """torch's ``DebugMode`` with an ``isfinite`` hook: the first operation that fails it,
+    allocations left out."""
     from torch.utils._debug_mode import DebugMode
 
     def finite(func: Any, types: Any, args: Any, kwargs: Any, result: Any) -> dict[str, bool]:
@@ -103,7 +111,8 @@ def debug_mode(path: Path, fixed: bool) -> Answer:
 
 
 def torchlens(path: Path, fixed: bool) -> Answer:
-    """``torchlens.debug.find_nan`` on the whole step as a module, for a few steps around the first bad one."""
+    """``torchlens.debug.find_nan`` on the whole step as a module, for a few steps around the first
+    bad one."""
     import torchlens
 
     class Step(torch.nn.Module):
@@ -130,7 +139,8 @@ def torchlens(path: Path, fixed: bool) -> Answer:
 
 
 def debug_underflow_overflow(path: Path, fixed: bool) -> Answer:
-    """transformers' ``DebugUnderflowOverflow``: the line of the program that called the module at which it gives up."""
+    """transformers' ``DebugUnderflowOverflow``: the line of the program that called the module at
+    which it gives up."""
     from transformers.debug_utils import DebugUnderflowOverflow
 
     program = harness.load(path)
@@ -149,7 +159,8 @@ def debug_underflow_overflow(path: Path, fixed: bool) -> Answer:
 
 
 def sherlorch(path: Path, fixed: bool) -> Answer:
-    """``sherlorch.trace``: the first culprit of its diagnosis of the loss, else that a gradient or parameter is bad."""
+    """``sherlorch.trace``: the first culprit of its diagnosis of the loss, else that a gradient or
+    parameter is bad."""
     import sherlorch
 
     program = harness.load(path)
@@ -161,7 +172,9 @@ def sherlorch(path: Path, fixed: bool) -> Answer:
                 culprits = tracker.diagnose(loss).culprits
                 file, _, line = ((culprits and culprits[0].location) or ":0").rpartition(":")
                 return said(path, int(line) if Path(file).name == path.name else 0)
-            held = [t for _, p in harness.parameters(model, step) for t in (p, p.grad) if t is not None]
+            held = [
+                t for _, p in harness.parameters(model, step) for t in (p, p.grad) if t is not None
+            ]
             if any(tracker.has_issue(t) for t in held):
                 return said(path, 0)
     return Answer()
@@ -189,7 +202,8 @@ def answer(tool: Callable[[Path, bool], Answer], path: Path, fixed: bool) -> Ans
 
 
 def ask(tool: Callable[[Path, bool], Answer], path: Path, fixed: bool, limit: float) -> Score:
-    """One program under one tool, in a forked process; TorchLens refuses those of multiprocessing."""
+    """One program under one tool, in a forked process; TorchLens refuses those of
+    multiprocessing."""
     here, there = os.pipe()
     child = os.fork()
     if child == 0:
@@ -218,7 +232,9 @@ def row(tool: str, scores: list[Score]) -> str:
     """A line of the table: counts of what the tool said of the programs."""
     faults = [s for s in scores if s.right]
     quiet = [s for s in scores if not s.right]
-    cells = [sum(s.right[part] for s in faults) for part in ("detected", "line", "cause", "verified")]
+    cells = [
+        sum(s.right[part] for s in faults) for part in ("detected", "line", "cause", "verified")
+    ]
     alarms = sum(s.alarm for s in quiet)
     failed = sum(bool(s.answer.error) and s.answer.error != "needs a module" for s in scores)
     counts = [*(f"{n} of {len(faults)}" for n in cells), f"{alarms} of {len(quiet)}", str(failed)]
@@ -226,7 +242,10 @@ def row(tool: str, scores: list[Score]) -> str:
 
 
 HEAD = [
-    "| tool | faults noticed | line named | cause named | fix verified | alarms in healthy ones | runs it failed in |",
+    (
+        "| tool | faults noticed | line named | cause named | fix verified | alarms in healthy ones"
+        " | runs it failed in |"
+    ),
     "|---|---|---|---|---|---|---|",
 ]
 
@@ -249,16 +268,23 @@ def about(files: list[Path], folder: Path, left_out: list[str], seconds: float) 
     faults = sum(not path.name.startswith("h") for path in files)
     without = f" Not installed, left out: {', '.join(left_out)}." if left_out else ""
     return (
-        f"The programs of {folder}: {faults} faults, {faults} repaired twins, {len(files) - faults} healthy programs; "
-        f"{', '.join(packages)}; {seconds / 60:.0f} minutes in all.{without}\n\n{CAVEATS}"
+        f"The programs of {folder}: {faults} faults, {faults} repaired twins, {len(files) - faults}"
+        f" healthy programs; {', '.join(packages)}; {seconds / 60:.0f} minutes in"
+        f" all.{without}\n\n{CAVEATS}"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("programs", nargs="*", help="parts of program names")
-    parser.add_argument("--folder", type=Path, default=ROOT / "benchmarks" / "unseen", help="where the programs are")
-    parser.add_argument("--only", nargs="*", default=list(TOOLS), choices=list(TOOLS), metavar="TOOL")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "benchmarks" / "unseen", help="where the programs are"
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=list(TOOLS), choices=list(TOOLS), metavar="TOOL"
+    )
     parser.add_argument("--limit", type=float, default=60, help="seconds a program")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
@@ -276,11 +302,26 @@ def main() -> None:
             for fixed in (False, True) if not path.name.startswith("h") else (False,):
                 scores.append(ask(TOOLS[tool][0], path, fixed, arguments.limit))
                 wrong = [part for part, good in scores[-1].right.items() if not good]
-                told = f"missed: {', '.join(wrong)}" if wrong else "ALARM" if scores[-1].alarm else "right"
-                print(f"{tool:24s} {scores[-1].name:52s} {told} {scores[-1].answer.error}", file=sys.stderr, flush=True)
+                told = (
+                    f"missed: {', '.join(wrong)}"
+                    if wrong
+                    else "ALARM"
+                    if scores[-1].alarm
+                    else "right"
+                )
+                print(
+                    f"{tool:24s} {scores[-1].name:52s} {told} {scores[-1].answer.error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         lines.append(row(tool, scores))
         text = (
-            about(files, Path(os.path.relpath(harness.CASES, ROOT)), left_out, time.monotonic() - start)
+            about(
+                files,
+                Path(os.path.relpath(harness.CASES, ROOT)),
+                left_out,
+                time.monotonic() - start,
+            )
             + "\n"
             + "\n".join(lines)
             + "\n"

@@ -1,4 +1,5 @@
-"""What the views cost: a backward pass of 10,000 nodes in the stepper, and a table of 2,000 operations.
+"""What the views cost: a backward pass of 10,000 nodes in the stepper, and a table of 2,000
+operations.
 
 Run it with ``python benchmarks/views.py``; it needs Chromium and no JupyterLab.
 """
@@ -86,7 +87,11 @@ def measure_tables(page: Page) -> None:
     static_in, html = seconds(lambda: static_table(table, "ops", trace))
     made_in, widget = seconds(lambda: browse(table))
     shown_in = mount(page, widget) / 1000
-    line("table, 2,000 operations: opens (kernel and browser)", f"{made_in + shown_in:.2f} s", "limit 1 s")
+    line(
+        "table, 2,000 operations: opens (kernel and browser)",
+        f"{made_in + shown_in:.2f} s",
+        "limit 1 s",
+    )
     line("  static stand-in of 50 rows", f"{static_in:.2f} s")
     line("  its HTML", f"{len(html) / 1e3:.0f} kB")
 
@@ -104,10 +109,14 @@ def main() -> None:
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, filter(None, names))), None)
     if path is None:
-        sys.exit("no Chromium found; install it (apt-get install chromium) or set CHROMIUM to its path")
+        sys.exit(
+            "no Chromium found; install it (apt-get install chromium) or set CHROMIUM to its path"
+        )
     report(fake_trace())._repr_html_()  # imports and fonts are paid once
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1200, "height": 850})
         mount(page, stepper(fake_trace()))
         measure_stepper(page)

@@ -1,4 +1,5 @@
-"""Build the documentation: ``python docs/build.py [folder]``, by default build/docs; nothing is asked of the network."""
+"""Build the documentation: ``python docs/build.py [folder]``, by default build/docs; nothing is
+asked of the network."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def build_guides(target: Path) -> None:
     shutil.copytree(HERE / "images", target / "images", dirs_exist_ok=True)
     for source, name in GUIDES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
-        pages.write(target, name, "page.html.jinja2", title=source, body=linked(pages.markdown(text)))
+        pages.write(
+            target, name, "page.html.jinja2", title=source, body=linked(pages.markdown(text))
+        )
 
 
 def linked(body: str) -> str:
@@ -60,23 +63,38 @@ def build_notebooks(target: Path) -> None:
         notebook = nbformat.read(path, as_version=4)
         title, summary = pages.title_of(notebook)
         name = f"{path.stem}.html"
-        pages.write(target, f"notebooks/{name}", "page.html.jinja2", title=title, body=pages.notebook_html(notebook))
+        pages.write(
+            target,
+            f"notebooks/{name}",
+            "page.html.jinja2",
+            title=title,
+            body=pages.notebook_html(notebook),
+        )
         rows.append((name, f"{path.stem[:2]}  {title}", pages.markdown(summary)))
     pages.write(target, "notebooks/index.html", "list.html.jinja2", title="Notebooks", rows=rows)
 
 
 def build_gallery(target: Path, causes: Iterable[gallery.Page] | None = None) -> list[gallery.Page]:
-    """A page for each cause, from the programs of its rules, which run now; and their list, by topic.
+    """A page for each cause, from the programs of its rules, which run now; and their list, by
+    topic.
 
-    Raises LookupError where a rule does not find its example, ValueError where a cure is not silent.
+    Raises LookupError where a rule does not find its example, ValueError where a cure is not
+    silent.
     """
     made = []
     for page in gallery.pages() if causes is None else causes:
         for shown in page.exhibits:
             if shown.left:
-                raise ValueError(f"the cure of {page.slug!r} is not silent: {'; '.join(shown.left)}")
+                raise ValueError(
+                    f"the cure of {page.slug!r} is not silent: {'; '.join(shown.left)}"
+                )
         pages.write(
-            target, f"causes/{page.slug}.html", "cause.html.jinja2", page=page, python=pages.python, words=words
+            target,
+            f"causes/{page.slug}.html",
+            "cause.html.jinja2",
+            page=page,
+            python=pages.python,
+            words=words,
         )
         made.append(page)
     topics: dict[str, list[gallery.Page]] = {}
@@ -87,18 +105,24 @@ def build_gallery(target: Path, causes: Iterable[gallery.Page] | None = None) ->
 
 
 def words(explanation: str) -> str:
-    """An explanation as HTML: code in backticks is set as code, a word between asterisks is stressed."""
-    text = re.sub(r"(?<![\w*])\*(\w+)\*(?![\w*])", r"<em>\1</em>", html.escape(explanation, quote=False))
+    """An explanation as HTML: code in backticks is set as code, a word between asterisks is
+    stressed."""
+    text = re.sub(
+        r"(?<![\w*])\*(\w+)\*(?![\w*])", r"<em>\1</em>", html.escape(explanation, quote=False)
+    )
     return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", text)
 
 
 def main(target: Path) -> list[gallery.Page]:
-    """Build everything anew in ``target`` and tell how long each part took; the pages of the causes come back.
+    """Build everything anew in ``target`` and tell how long each part took; the pages of the causes
+    come back.
 
     Raises FileExistsError for a folder that holds other things.
     """
     if target.exists() and any(target.iterdir()) and not (target / MARK).is_file():
-        raise FileExistsError(f"{target} holds other things than this documentation; name an empty folder")
+        raise FileExistsError(
+            f"{target} holds other things than this documentation; name an empty folder"
+        )
     torch.set_num_threads(1)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

@@ -21,7 +21,9 @@ import nanlab
 from nanlab.rules import BUILTIN, Finding, Rule
 from nanlab.views import register_formatters
 
-IMPORTS = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+IMPORTS = (
+    "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+)
 MARK = re.compile(r"\s*# here\b.*")
 SECONDS = re.compile(r"; [\d.e-]+ s\.")  # at the end of a verdict; differs from run to run
 
@@ -50,7 +52,8 @@ class Page:
 
 
 def watched(program: str, name: str) -> nanlab.Trace:
-    """A watch of a program that lies in a file of the working folder, so that its lines can be shown."""
+    """A watch of a program that lies in a file of the working folder, so that its lines can be
+    shown."""
     Path(name).write_text(program + "\n", encoding="utf-8")
     linecache.checkcache(name)
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -67,13 +70,19 @@ def exhibit(rule: Rule) -> Exhibit:
 
     Raises LookupError where the rule does not find its own example.
     """
-    marked = tuple(number for number, line in enumerate(rule.example.splitlines(), start=1) if MARK.search(line))
+    marked = tuple(
+        number
+        for number, line in enumerate(rule.example.splitlines(), start=1)
+        if MARK.search(line)
+    )
     example = "\n".join(MARK.sub("", line) for line in rule.example.splitlines())
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         trace = watched(example, "example.py")
         finding = next((f for f in trace.findings if f.cause == rule.name), None)
         if finding is None:
-            raise LookupError(f"the rule {rule.name!r} does not find its own example; it found {trace.findings}")
+            raise LookupError(
+                f"the rule {rule.name!r} does not find its own example; it found {trace.findings}"
+            )
         html, picture = shown(finding), glance(trace, finding)
         cured = watched(rule.fix, "cured.py")
         left = tuple(str(f) for f in cured.findings if f.severity == "error")

@@ -1,4 +1,5 @@
-"""A run at a glance: the magnitudes of the results around a finding, in the order of the run, as SVG."""
+"""A run at a glance: the magnitudes of the results around a finding, in the order of the run, as
+SVG."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def glance(trace: nanlab.Trace, finding: Finding) -> str:
     for i, (_, row) in enumerate(rows.iterrows()):
         parts.append(column(row, LEFT + WIDE * i, scale, int(row["position"]) == finding.position))
     words = (
-        f"Magnitudes of {len(rows)} results in the order of the run; {finding.op} at line {finding.line} is the finding"
+        f"Magnitudes of {len(rows)} results in the order of the run; {finding.op} at line"
+        f" {finding.line} is the finding"
     )
     return (
         f'<svg class="glance" viewBox="0 0 {width} {height}" width="{width}" role="img" '
@@ -98,7 +100,9 @@ def frame(rows: pd.DataFrame, scale: Scale, width: int) -> str:
     for exponent, name in limits(rows).items():
         if scale.low < exponent < scale.high:
             y = scale.y(exponent)
-            parts.append(f'<line x1="{LEFT}" x2="{width}" y1="{y:.0f}" y2="{y:.0f}" class="g-limit"/>')
+            parts.append(
+                f'<line x1="{LEFT}" x2="{width}" y1="{y:.0f}" y2="{y:.0f}" class="g-limit"/>'
+            )
             parts.append(f'<text x="{LEFT + 3}" y="{y - 3:.0f}" class="g-limit-name">{name}</text>')
     step = next(n for n in (1, 2, 5, 10, 20, 50, 100, 500) if (scale.high - scale.low) / n <= 6)
     for exponent in range(math.ceil(scale.low / step) * step, math.floor(scale.high) + 1, step):
@@ -110,26 +114,42 @@ def frame(rows: pd.DataFrame, scale: Scale, width: int) -> str:
         if now != before:
             x = LEFT + WIDE * i - WIDE / 2 + 6
             parts.append(f'<line x1="{x}" x2="{x}" y1="0" y2="{TOP + TALL + 22}" class="g-phase"/>')
-            parts.append(f'<text x="{x + 3}" y="{TOP + TALL + FOOT - 4}" class="g-limit-name">{now}</text>')
+            parts.append(
+                f'<text x="{x + 3}" y="{TOP + TALL + FOOT - 4}" class="g-limit-name">{now}</text>'
+            )
     return "".join(parts)
 
 
 def column(row: pd.Series, x: float, scale: Scale, found: bool) -> str:
-    """One result: a bar from its smallest to its largest magnitude, dots for NaN, inf and zeros, its operator."""
+    """One result: a bar from its smallest to its largest magnitude, dots for NaN, inf and zeros,
+    its operator."""
     bad = row["status"] in ("born", "turned")
-    kind = "g-found" if found else "g-born" if bad else "g-carried" if row["status"] == "carried" else "g-ok"
+    kind = (
+        "g-found"
+        if found
+        else "g-born"
+        if bad
+        else "g-carried"
+        if row["status"] == "carried"
+        else "g-ok"
+    )
     parts = []
     if (span := exponents(row)) is not None:
         top, foot = scale.y(span[1]), scale.y(span[0])
         height = max(3.0, foot - top)
-        parts.append(f'<rect x="{x}" y="{foot - height:.1f}" width="12" height="{height:.1f}" rx="2" class="{kind}"/>')
+        parts.append(
+            f'<rect x="{x}" y="{foot - height:.1f}" width="12" height="{height:.1f}" rx="2"'
+            f' class="{kind}"/>'
+        )
     for names, y in ((("nan",), 10), (("posinf", "neginf"), 28), (("zero",), TOP + TALL + 12)):
         count = sum(int(row[name]) for name in names)
         if count:
             dot = "g-zero" if names == ("zero",) else kind
             radius = 3 + 3 * min(1.0, count / int(row["numel"]))
             told = f"<title>{count} of {int(row['numel'])}</title>"
-            parts.append(f'<circle cx="{x + 6}" cy="{y}" r="{radius:.1f}" class="{dot}">{told}</circle>')
+            parts.append(
+                f'<circle cx="{x + 6}" cy="{y}" r="{radius:.1f}" class="{dot}">{told}</circle>'
+            )
     at = f"{x + 9},{TOP + TALL + 26}"
     name = html.escape(str(row["op"])[:14])
     parts.append(f'<text transform="translate({at}) rotate(-40)" class="g-op {kind}">{name}</text>')

@@ -15,10 +15,14 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 HERE = Path(__file__).resolve().parent
-WIDGET = "application/vnd.jupyter.widget-view+json"  # asks for a kernel or for a script from the network
+# asks for a kernel or for a script from the network
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 _templates = Environment(
-    loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    loader=FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 
 
@@ -31,7 +35,8 @@ def stylesheet() -> str:
 
 
 def write(target: Path, name: str, template: str, **values: Any) -> None:
-    """Render a template into ``target/name``; links are relative, so that the pages work from a disk."""
+    """Render a template into ``target/name``; links are relative, so that the pages work from a
+    disk."""
     path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
     values |= {"up": "../" * name.count("/"), "here": name.split("/")[0]}
@@ -40,7 +45,9 @@ def write(target: Path, name: str, template: str, **values: Any) -> None:
 
 def python(code: str, marked: tuple[int, ...] = ()) -> str:
     """Code as HTML, with its marked lines (from 1) set off."""
-    return str(highlight(code, PythonLexer(), HtmlFormatter(cssclass="highlight", hl_lines=list(marked))))
+    return str(
+        highlight(code, PythonLexer(), HtmlFormatter(cssclass="highlight", hl_lines=list(marked)))
+    )
 
 
 def markdown(text: str) -> str:
@@ -55,7 +62,8 @@ def title_of(notebook: nbformat.NotebookNode) -> tuple[str, str]:
 
 
 def notebook_html(notebook: nbformat.NotebookNode) -> str:
-    """The cells of a notebook with their outputs; a widget as its words, its static picture stands before it."""
+    """The cells of a notebook with their outputs; a widget as its words, its static picture stands
+    before it."""
     notebook = nbformat.from_dict(notebook)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

@@ -1,6 +1,7 @@
 """Make docs/images/first-culprit.gif: the three cells of the README, typed and run in JupyterLab.
 
-Run it with ``python docs/recording.py``; it starts a JupyterLab of its own and Chromium, as the browser tests do.
+Run it with ``python docs/recording.py``; it starts a JupyterLab of its own and Chromium, as the
+browser tests do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "images" / "first-culprit.gif"
 WIDTH, HEIGHT, SHOWN = 1000, 720, 800  # of the page, and the width of the picture in pixels
 COLOURS = 64
-LOAD, WATCHED, WALK = re.findall(r"^```ipython\n(.*?)\n```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.M)
+LOAD, WATCHED, WALK = re.findall(
+    r"^```ipython\n(.*?)\n```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.M
+)
 MAGIC, LOOP = WATCHED.split("\n", 1)
 WALKED = 6  # nodes
 
@@ -73,13 +76,28 @@ def save(frames: list[tuple[Image.Image, int]]) -> None:
     for i, (picture, _) in enumerate(frames):
         together.paste(picture, (0, i * height))
     palette = together.quantize(COLOURS)
-    pictures = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture, _ in frames]
+    pictures = [
+        picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture, _ in frames
+    ]
     times = [milliseconds for _, milliseconds in frames]
-    pictures[0].save(TARGET, save_all=True, append_images=pictures[1:], duration=times, loop=0, optimize=True)
+    pictures[0].save(
+        TARGET, save_all=True, append_images=pictures[1:], duration=times, loop=0, optimize=True
+    )
 
 
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
     sys.exit(
-        pytest.main([__file__, "-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")])
+        pytest.main(
+            [
+                __file__,
+                "-q",
+                "-p",
+                "conftest",
+                "-p",
+                "no:cacheprovider",
+                "-c",
+                str(ROOT / "pyproject.toml"),
+            ]
+        )
     )

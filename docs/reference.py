@@ -34,12 +34,14 @@ MODULES = (
     "nanlab.formats",
     "nanlab.errors",
 )
-NAMES = re.compile(r"[a-z_]\w*(, \*{0,2}[a-z_]\w*)*")  # before the colon of `keep: how many steps ...`
+# before the colon of `keep: how many steps ...`
+NAMES = re.compile(r"[a-z_]\w*(, \*{0,2}[a-z_]\w*)*")
 SENTENCE = re.compile(r"[A-Z]\w+ ")
 
 
 def as_list(docstring: str) -> str:
-    """Lines such as ``keep: how many steps ...`` as a Markdown list, with what runs on below each of them."""
+    """Lines such as ``keep: how many steps ...`` as a Markdown list, with what runs on below each
+    of them."""
     lines: list[str] = []
     inside = False
     first, *rest = docstring.splitlines() or [""]
@@ -58,7 +60,8 @@ def as_list(docstring: str) -> str:
 
 
 def comment(variable: pdoc.doc.Variable) -> str:
-    """What stands beside a field of a class in its source, where a docstring cannot: ``step: int  # from 0``."""
+    """What stands beside a field of a class in its source, where a docstring cannot: ``step: int  #
+    from 0``."""
     owner = sys.modules[variable.modulename]
     for name in variable.qualname.split(".")[:-1]:
         owner = getattr(owner, name)
@@ -83,5 +86,6 @@ def build(target: Path) -> None:
     pdoc.render.env.globals["comment"] = comment
     nanlab.last = None  # as a reader finds it
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Error parsing type annotation")  # pandas has no Series[int] while running
+        # pandas has no Series[int] while running
+        warnings.filterwarnings("ignore", "Error parsing type annotation")
         pdoc.pdoc(*MODULES, output_directory=target)

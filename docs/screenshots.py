@@ -1,6 +1,7 @@
 """Make the pictures in docs/images: each view in JupyterLab, light and dark.
 
-Run it with ``python docs/screenshots.py``; it starts a JupyterLab of its own and Chromium, as the browser tests do.
+Run it with ``python docs/screenshots.py``; it starts a JupyterLab of its own and Chromium, as the
+browser tests do.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ with nanlab.watch(head, on_fault="record", shadow="float32") as half:
 VIEWS = {
     "report": "trace.report()",
     "stepper": "trace.stepper()",
-    "underflow": f"{HALF}u = half.underflow(); u.chosen = ['float16', 'bfloat16', 'float8_e5m2']; u",
+    "underflow": (
+        f"{HALF}u = half.underflow(); u.chosen = ['float16', 'bfloat16', 'float8_e5m2']; u"
+    ),
 }
 SELECTORS = {"report": ".nl-report", "stepper": ".nl-stepper", "underflow": ".nl-underflow"}
 
 
 @pytest.mark.parametrize("colours", ["Light", "Dark"])
-def test_pictures(notebook: Callable[..., Any], theme: Callable[[str], None], page: Page, colours: str) -> None:
+def test_pictures(
+    notebook: Callable[..., Any], theme: Callable[[str], None], page: Page, colours: str
+) -> None:
     IMAGES.mkdir(exist_ok=True)
     theme(colours)
     page.set_viewport_size({"width": 1280, "height": 1700})
@@ -80,5 +85,16 @@ def test_pictures(notebook: Callable[..., Any], theme: Callable[[str], None], pa
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
     sys.exit(
-        pytest.main([__file__, "-q", "-p", "conftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")])
+        pytest.main(
+            [
+                __file__,
+                "-q",
+                "-p",
+                "conftest",
+                "-p",
+                "no:cacheprovider",
+                "-c",
+                str(ROOT / "pyproject.toml"),
+            ]
+        )
     )

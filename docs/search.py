@@ -1,4 +1,5 @@
-"""The index of the documentation's search: title, kind, address and text of every page and public name."""
+"""The index of the documentation's search: title, kind, address and text of every page and public
+name."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ def causes_of(made: Iterable[gallery.Page]) -> Iterator[Entry]:
     """The pages of the causes."""
     for page in made:
         rules = [shown.rule for shown in page.exhibits]
-        yield entry(page.slug, "cause", f"causes/{page.slug}.html", " ".join(rule.explanation for rule in rules))
+        yield entry(
+            page.slug,
+            "cause",
+            f"causes/{page.slug}.html",
+            " ".join(rule.explanation for rule in rules),
+        )
 
 
 def notebooks() -> Iterator[Entry]:
@@ -55,19 +61,28 @@ def names() -> Iterator[Entry]:
     """The public names of the package, of a trace and of ``nanlab.safe``."""
     places = [
         (nanlab.__all__, nanlab, "nanlab", "api/nanlab.html#"),
-        ([n for n in vars(nanlab.Trace) if not n.startswith("_")], nanlab.Trace, "trace", "api/nanlab.html#Trace."),
+        (
+            [n for n in vars(nanlab.Trace) if not n.startswith("_")],
+            nanlab.Trace,
+            "trace",
+            "api/nanlab.html#Trace.",
+        ),
         (nanlab.safe.__all__, nanlab.safe, "nanlab.safe", "api/nanlab/safe.html#"),
     ]
     for found, owner, prefix, page in places:
         for name in found:
             thing = getattr(owner, name)
             address = f"api/nanlab/{name}.html" if inspect.ismodule(thing) else f"{page}{name}"
-            yield entry(f"{prefix}.{name}", "name", address, (inspect.getdoc(thing) or "").split("\n\n")[0])
+            yield entry(
+                f"{prefix}.{name}", "name", address, (inspect.getdoc(thing) or "").split("\n\n")[0]
+            )
 
 
 def build(target: Path, causes: Iterable[gallery.Page], named: dict[str, str]) -> None:
     """Write the index and the script that looks into it."""
     index = [*causes_of(causes), *notebooks(), *names(), *guides(named)]
-    (target / "search-index.js").write_text(f"const PAGES = {json.dumps(index)};\n", encoding="utf-8")
+    (target / "search-index.js").write_text(
+        f"const PAGES = {json.dumps(index)};\n", encoding="utf-8"
+    )
     script = Path(__file__).resolve().parent / "templates" / "search.js"
     (target / "search.js").write_text(script.read_text(encoding="utf-8"), encoding="utf-8")

@@ -1,4 +1,5 @@
-"""The command line: ``python -m nanlab run [--guard] [--save DIR] train.py ARGS...``, ``python -m nanlab show FILE``."""
+"""The command line: ``python -m nanlab run [--guard] [--save DIR] train.py ARGS...``, ``python -m
+nanlab show FILE``."""
 
 from __future__ import annotations
 
@@ -32,23 +33,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m nanlab", description="Find the line where a NaN was born.")
+    parser = argparse.ArgumentParser(
+        prog="python -m nanlab", description="Find the line where a NaN was born."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
         help="run a training script under a watch",
-        description=f"Run a script or a module as python would. Exit status {FAULT} and one line on stderr at a fault, its own otherwise.",
+        description=(
+            f"Run a script or a module as python would. Exit status {FAULT} and one line on stderr"
+            " at a fault, its own otherwise."
+        ),
         usage="%(prog)s [--guard] [--save DIR] (script.py | -m package.module) [ARGS ...]",
     )
-    run.add_argument("--guard", action="store_true", help="for long runs: watch only the step that fails")
-    run.add_argument("--save", metavar="DIR", help="at a fault write nanlab.txt, nanlab.html and nanlab.nanlab there")
-    run.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as python -m")
-    run.add_argument("program", nargs=argparse.REMAINDER, help="the script, - for stdin, and its arguments")
+    run.add_argument(
+        "--guard", action="store_true", help="for long runs: watch only the step that fails"
+    )
+    run.add_argument(
+        "--save",
+        metavar="DIR",
+        help="at a fault write nanlab.txt, nanlab.html and nanlab.nanlab there",
+    )
+    run.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        nargs=argparse.REMAINDER,
+        help="run a module, as python -m",
+    )
+    run.add_argument(
+        "program", nargs=argparse.REMAINDER, help="the script, - for stdin, and its arguments"
+    )
     run.set_defaults(command=run_program)
     show = commands.add_parser("show", help="show the report of a saved trace")
     show.add_argument("file", type=Path, help="a .nanlab file")
     show.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page instead")
-    show.add_argument("--trusted", action="store_true", help="try fixes anew, which runs source text of the file")
+    show.add_argument(
+        "--trusted", action="store_true", help="try fixes anew, which runs source text of the file"
+    )
     show.set_defaults(command=show_file)
     return parser
 
@@ -62,12 +84,17 @@ def run_program(options: Any) -> int:
     try:
         found = script.run(program, words[1:], options.guard, options.save)
     except Exception as error:
-        traceback.print_exception(type(error), error, _from_program(error.__traceback__, program.file))
+        traceback.print_exception(
+            type(error), error, _from_program(error.__traceback__, program.file)
+        )
         return 1
     if found is None:
         return 0
     sys.stdout.flush()
-    print(_told(found, options.save if options.guard else _saved(found, options.save)), file=sys.stderr)
+    print(
+        _told(found, options.save if options.guard else _saved(found, options.save)),
+        file=sys.stderr,
+    )
     return FAULT
 
 

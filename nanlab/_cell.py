@@ -24,9 +24,11 @@ LINE_FOR_CELL = "%_nanwatch_cell"  # the line magic that watches until its own c
 
 
 def cell_as_line(lines: list[str]) -> list[str]:
-    """Rewrite a leading ``%%nanwatch`` as a line magic, so that line numbers, ``await`` and the last value stay right.
+    """Rewrite a leading ``%%nanwatch`` as a line magic, so that line numbers, ``await`` and the
+    last value stay right.
 
-    A cell magic below it (``%%time``) goes first. Runs on Tab and on incomplete input too: no side effects.
+    A cell magic below it (``%%time``) goes first. Runs on Tab and on incomplete input too: no side
+    effects.
     """
     out = list(lines)
     filled = [i for i, line in enumerate(out) if line.strip()]
@@ -41,9 +43,12 @@ def cell_as_line(lines: list[str]) -> list[str]:
 
 
 class UntilCellEnds:
-    """Calls ``done(result)`` once when the running cell ends, in whatever way; cells run inside it do not count."""
+    """Calls ``done(result)`` once when the running cell ends, in whatever way; cells run inside it
+    do not count."""
 
-    def __init__(self, shell: InteractiveShell, done: Callable[[ExecutionResult | None], object]) -> None:
+    def __init__(
+        self, shell: InteractiveShell, done: Callable[[ExecutionResult | None], object]
+    ) -> None:
         self.shell = shell
         self.done = done
         self.depth = 0
@@ -69,7 +74,8 @@ class UntilCellEnds:
 
 
 class Showing:
-    """What a watched cell shows of an exception: nothing of ``signal``, else no frame of nanlab and libraries folded.
+    """What a watched cell shows of an exception: nothing of ``signal``, else no frame of nanlab and
+    libraries folded.
 
     failed: called with the exception that ends the cell, before its traceback is shown.
     """
@@ -97,7 +103,8 @@ class Showing:
         elif not issubclass(kind, self.signal):
             if kwargs.get("running_compiled_code"):
                 self.failed(value)
-            write: Callable[..., object] = self.shell._showtraceback  # shows the parts of a traceback
+            # shows the parts of a traceback
+            write: Callable[..., object] = self.shell._showtraceback
 
             def folded(kind: object, error: object, parts: list[str]) -> None:
                 write(kind, error, shown_traceback(parts))
@@ -142,9 +149,11 @@ class Run:
 
     @property
     def is_telling(self) -> bool:
-        """Whether there is something to report: of an armed watch only where the model was at work, or a fault ended the cell.
+        """Whether there is something to report: of an armed watch only where the model was at work,
+        or a fault ended the cell.
 
-        A cell that looks at a trace calls operators too; its watch must not take the place of what is looked at.
+        A cell that looks at a trace calls operators too; its watch must not take the place of what
+        is looked at.
         """
         trace = self.trace
         if not self.armed or trace.recording.ended == "fault":
@@ -163,7 +172,9 @@ class Run:
 def failing_formatters(shell: InteractiveShell, failures: list[BaseException]) -> Iterator[None]:
     """Collect what IPython's formatters would print as a traceback when a ``_repr_*_`` raises."""
 
-    def collect(exc_tuple: tuple[type[BaseException], BaseException, Any], *_: object, **__: object) -> None:
+    def collect(
+        exc_tuple: tuple[type[BaseException], BaseException, Any], *_: object, **__: object
+    ) -> None:
         failures.append(exc_tuple[1])
 
     with replaced(shell, "showtraceback", collect):

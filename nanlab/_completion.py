@@ -1,4 +1,5 @@
-"""What Tab offers on a line of %nanwatch: options, their values, and variables that hold a model."""
+"""What Tab offers on a line of %nanwatch: options, their values, and variables that hold a
+model."""
 
 from __future__ import annotations
 
@@ -18,14 +19,21 @@ LINE = re.compile(r"\s*%%?nanwatch\s(?P<words>.*)$")
 WORDS = ("off", "on")
 
 
-def candidates(words: list[str], fragment: str, parser: Any, namespace: dict[str, Any]) -> Iterator[str]:
-    """What may stand in place of ``fragment`` after ``words``; not yet narrowed to what begins with it."""
+def candidates(
+    words: list[str], fragment: str, parser: Any, namespace: dict[str, Any]
+) -> Iterator[str]:
+    """What may stand in place of ``fragment`` after ``words``; not yet narrowed to what begins with
+    it."""
     options = {name: action for action in parser._actions for name in action.option_strings}
     model_given = False
     pending = None
     for word in words:
         model_given |= pending is None and word not in options
-        pending = options[word] if pending is None and word in options and options[word].nargs != 0 else None
+        pending = (
+            options[word]
+            if pending is None and word in options and options[word].nargs != 0
+            else None
+        )
     if pending is not None:
         yield from pending.choices or ()
         return
@@ -35,7 +43,8 @@ def candidates(words: list[str], fragment: str, parser: Any, namespace: dict[str
 
 
 def completions(line: str) -> tuple[list[str], str]:
-    """What completes a line of %nanwatch or %%nanwatch up to the cursor, and the fragment that it completes."""
+    """What completes a line of %nanwatch or %%nanwatch up to the cursor, and the fragment that it
+    completes."""
     shell = get_ipython()
     match = LINE.match(line)
     if match is None or shell is None:
@@ -43,7 +52,11 @@ def completions(line: str) -> tuple[list[str], str]:
     head, _, fragment = match["words"].rpartition(" ")
     parser = shell.find_line_magic("nanwatch").parser
     words = head.split()
-    found = [word for word in candidates(words, fragment, parser, shell.user_ns) if word.startswith(fragment)]
+    found = [
+        word
+        for word in candidates(words, fragment, parser, shell.user_ns)
+        if word.startswith(fragment)
+    ]
     if not words and "%%" not in line:
         found += [word for word in WORDS if word.startswith(fragment) and word not in found]
     return found, fragment

@@ -11,11 +11,21 @@ from torch import nn
 
 from nanlab.errors import TypeMismatchError, UsageError
 
-PLAIN = (ast.Expression, ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.UnaryOp, ast.USub, ast.Load)
+PLAIN = (
+    ast.Expression,
+    ast.Name,
+    ast.Attribute,
+    ast.Subscript,
+    ast.Constant,
+    ast.UnaryOp,
+    ast.USub,
+    ast.Load,
+)
 
 
 def find_model(text: str, namespace: dict[str, Any]) -> nn.Module:
-    """The module that a name, an attribute path or an index such as ``models[0]`` stands for; nothing is called.
+    """The module that a name, an attribute path or an index such as ``models[0]`` stands for;
+    nothing is called.
 
     Raises UsageError where there is none, TypeMismatchError where it is something else.
     """
@@ -30,10 +40,14 @@ def find_model(text: str, namespace: dict[str, Any]) -> nn.Module:
         value = eval(compile(tree, "<nanwatch>", "eval"), namespace)
     except Exception as error:
         seen = f"{type(error).__name__}: {error}"
-        raise UsageError(f"no model was found under the name {text} ({seen}); {suggestion(text, namespace)}") from None
+        raise UsageError(
+            f"no model was found under the name {text} ({seen}); {suggestion(text, namespace)}"
+        ) from None
     if not isinstance(value, nn.Module):
         kind = type(value).__name__
-        raise TypeMismatchError(f"expected a torch.nn.Module, got {text} of type {kind}; {suggestion(text, namespace)}")
+        raise TypeMismatchError(
+            f"expected a torch.nn.Module, got {text} of type {kind}; {suggestion(text, namespace)}"
+        )
     return value
 
 
@@ -58,8 +72,13 @@ def models(typed: str, namespace: dict[str, Any]) -> Iterator[str]:
 
 
 def parts(value: object) -> dict[str, Any]:
-    """Attributes that can be had without running a property: children of a module, else what the object holds."""
-    return dict(value.named_children()) if isinstance(value, nn.Module) else dict(getattr(value, "__dict__", {}))
+    """Attributes that can be had without running a property: children of a module, else what the
+    object holds."""
+    return (
+        dict(value.named_children())
+        if isinstance(value, nn.Module)
+        else dict(getattr(value, "__dict__", {}))
+    )
 
 
 def is_model(name: str, value: object) -> bool:

@@ -19,14 +19,17 @@ HIDDEN = (
 
 
 def is_interactive() -> bool:
-    """Whether somebody looks on: a notebook that a Jupyter front end has open, rather than one that is executed in a batch."""
+    """Whether somebody looks on: a notebook that a Jupyter front end has open, rather than one that
+    is executed in a batch."""
     return "JPY_SESSION_NAME" in os.environ
 
 
 class Progress:
-    """Steps done, operations seen, the worst status so far; empty until it is time, and when the cell has ended.
+    """Steps done, operations seen, the worst status so far; empty until it is time, and when the
+    cell has ended.
 
-    Its display is made before the cell's first output: one that came later would cut a progress bar of the cell's own in two.
+    Its display is made before the cell's first output: one that came later would cut a progress bar
+    of the cell's own in two.
     """
 
     def __init__(self) -> None:
@@ -58,13 +61,21 @@ def bundle(text: str) -> dict[str, str]:
     """One line as an output; without text nothing is to be seen of it."""
     if not text:
         return {"text/html": HIDDEN, "text/plain": ""}
-    return {"text/html": f'<span style="opacity:0.7;font-size:12px">{text}</span>', "text/plain": text}
+    return {
+        "text/html": f'<span style="opacity:0.7;font-size:12px">{text}</span>',
+        "text/plain": text,
+    }
 
 
 def line(recording: Recording) -> str:
     """The line as it reads now."""
     worst = next(
-        (s for s in ("turned", "born", "carried", "healed") if STATUSES.index(s) in recording.status.values()), "ok"
+        (
+            s
+            for s in ("turned", "born", "carried", "healed")
+            if STATUSES.index(s) in recording.status.values()
+        ),
+        "ok",
     )
     steps = len(recording.starts) - 1
     done = "1 step" if steps == 1 else f"{steps:,} steps"

@@ -1,4 +1,5 @@
-"""The traceback of a watched cell as it is shown: library frames folded, the user's own first line."""
+"""The traceback of a watched cell as it is shown: library frames folded, the user's own first
+line."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ FRAME = re.compile(r"File (?P<path>.+?):(?P<line>\d+), in (?P<function>[^(\n]+)"
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 INSTALLED = ("site-packages", "dist-packages")
 CALL, CELL_MAGIC = "get_ipython().run_line_magic('_nanwatch_cell', ", "%%nanwatch"
-OURS = re.compile(COLOUR.join(map(re.escape, CALL)) + rf"{COLOUR}(?P<options>'[^']*'|\"[^\"]*\"){COLOUR}\)")
+OURS = re.compile(
+    COLOUR.join(map(re.escape, CALL)) + rf"{COLOUR}(?P<options>'[^']*'|\"[^\"]*\"){COLOUR}\)"
+)
 
 
 def shown_traceback(parts: Iterable[str]) -> list[str]:
@@ -26,7 +29,8 @@ def shown_traceback(parts: Iterable[str]) -> list[str]:
 
 
 def library_of(part: str) -> str:
-    """The installed package that a frame lies in; "" for the user's own and for what is no frame."""
+    """The installed package that a frame lies in; "" for the user's own and for what is no
+    frame."""
     frame = FRAME.match(plain(part))
     if frame is None:
         return ""

@@ -10,7 +10,14 @@ import torch
 
 from nanlab.errors import TypeMismatchError
 
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+_DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
 HALF_PRECISION = frozenset((torch.float16, torch.bfloat16))
 
 
@@ -28,8 +35,10 @@ class FloatFormat:
     smallest_subnormal: float
     ulp: float  # spacing of neighbouring values at 1.0
     rounds_to_zero: float  # largest magnitude that the cast turns into 0 (a tie goes to the even 0)
-    overflows_from: float  # magnitude from which the cast leaves the range: halfway from max to the value after it
-    overflows_to: float  # what the cast makes of a larger magnitude: inf; max in float8_e4m3fn, which has no inf
+    # magnitude from which the cast leaves the range: halfway from max to the value after it
+    overflows_from: float
+    # what the cast makes of a larger magnitude: inf; max in float8_e4m3fn, which has no inf
+    overflows_to: float
 
     @property
     def smallest_exponent(self) -> int:
@@ -46,11 +55,13 @@ class FloatFormat:
 def format_of(dtype: torch.dtype) -> FloatFormat:
     """The limits of ``dtype``: float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2.
 
-    Limits refer to a cast from a wider format, rounding to nearest, ties to even (IEEE 754-2019, 4.3.1).
-    Raises TypeMismatchError for any other dtype.
+    Limits refer to a cast from a wider format, rounding to nearest, ties to even (IEEE 754-2019,
+    4.3.1). Raises TypeMismatchError for any other dtype.
     """
     if dtype not in _DTYPES:
-        raise TypeMismatchError(f"expected a floating-point dtype such as torch.float16, got {dtype}")
+        raise TypeMismatchError(
+            f"expected a floating-point dtype such as torch.float16, got {dtype}"
+        )
     info = torch.finfo(dtype)
     mantissa_bits = -_exponent(info.eps)
     smallest_subnormal = info.smallest_normal * info.eps
@@ -77,5 +88,6 @@ def _exponent(value: float) -> int:
 
 
 def _cast_beyond_range(dtype: torch.dtype) -> float:
-    """What torch's own cast makes of a magnitude beyond the range; torch 2.13 saturates in float8_e4m3fn."""
+    """What torch's own cast makes of a magnitude beyond the range; torch 2.13 saturates in
+    float8_e4m3fn."""
     return float(torch.tensor([math.inf], dtype=torch.float64).to(dtype).double().item())

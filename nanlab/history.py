@@ -23,7 +23,8 @@ class Loss:
     root: int  # row or source that backward was called on
     line: int  # of the call, as a number of Recording.places
     adds: bool  # whether its gradients were added to others
-    factor: float = 1.0  # root over loss, where a scaler or the program multiplied it; 1 if it did not
+    # root over loss, where a scaler or the program multiplied it; 1 if it did not
+    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class Unscale:
     position: int  # row of the first gradient
     count: int  # gradients
     found_inf: bool
-    changed: int = -1  # row of an operation that changed a gradient between backward and here (clipping), -1: none
+    # row of an operation that changed a gradient between backward and here (clipping), -1: none
+    changed: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class OptimizerStep:
     optimizer: str  # class name
     number: int  # which optimizer, from 0 in the order of their first step
     rates: tuple[float | None, ...]  # learning rate of each parameter group
-    settings: tuple[tuple[str, float | bool], ...]  # of the first group: eps, weight_decay, momentum, ...
+    # of the first group: eps, weight_decay, momentum, ...
+    settings: tuple[tuple[str, float | bool], ...]
     line: int
     site: int
     writer: str = ""  # operation that wrote the parameters last, e.g. "add_"
@@ -64,7 +67,8 @@ class OptimizerStep:
 
 @dataclass(frozen=True, slots=True)
 class ParameterStep:
-    """A parameter in one training step; numbers of rows, sources or (update) statistics, None where there is none."""
+    """A parameter in one training step; numbers of rows, sources or (update) statistics, None where
+    there is none."""
 
     position: int
     owner: int
@@ -91,10 +95,12 @@ class Place:
 
 @dataclass(slots=True)
 class Flush:
-    """An operation whose non-zero operands all became zero, and what that cost; one for each place and victim."""
+    """An operation whose non-zero operands all became zero, and what that cost; one for each place
+    and victim."""
 
     at: Place
-    cost: Literal["gradient", "update", "value", "tensor"]  # value: of a result that the gradient came back through
+    # value: of a result that the gradient came back through
+    cost: Literal["gradient", "update", "value", "tensor"]
     name: str  # of the parameter
     numel: int
     largest: float  # magnitude among the operands that were lost
@@ -139,7 +145,8 @@ class Drive:
 
 @dataclass(slots=True)
 class AbsorbedUpdate:
-    """How often a parameter or buffer was updated by one operation, and how often no bit of it changed."""
+    """How often a parameter or buffer was updated by one operation, and how often no bit of it
+    changed."""
 
     at: Place
     owner: int
@@ -147,11 +154,12 @@ class AbsorbedUpdate:
     update: float  # largest magnitude that was added in vain, 0 if unknown
     value: float  # rms of what it was added to
     by_hand: bool  # outside of an optimizer: a moving average, say
-    first: int = (
-        -1
-    )  # position of the update with which the present row of updates without effect began, -1: there is none
+    # position of the update with which the present row of updates without effect began, -1: there
+    # is none
+    first: int = -1
     still: int = 0  # updates without effect in a row, up to now
-    coefficient: str = ""  # dtype in which 1 - decay, say, is exactly zero, and with it what is added
+    # dtype in which 1 - decay, say, is exactly zero, and with it what is added
+    coefficient: str = ""
     counter: bool = False  # a single number to which another is added: the steps so far
     moved: int = 0  # updates with effect
     paused: int = 0  # the longest such row that came to an end, once the parameter had moved
@@ -159,7 +167,8 @@ class AbsorbedUpdate:
     standing: Drive = field(default_factory=Drive)  # of the present row without
 
     def count(self, position: int, still: bool, gradient: float = 0.0, rate: float = 0.0) -> None:
-        """One more update, at ``position``; gradient: its rms, rate: the learning rate; 0: not known."""
+        """One more update, at ``position``; gradient: its rms, rate: the learning rate; 0: not
+        known."""
         if still:
             self.first = self.first if self.still else position
             self.still += 1
@@ -172,7 +181,8 @@ class AbsorbedUpdate:
         self.moving.add(gradient, rate)
 
     def fell(self, what: Literal["gradient", "rate"]) -> float:
-        """Bits by which the gradients, or the rates, are smaller since the updates are absorbed; 0 where that is not known."""
+        """Bits by which the gradients, or the rates, are smaller since the updates are absorbed; 0
+        where that is not known."""
         if not self.moving.updates or not self.standing.updates:
             return 0.0
         before, now = getattr(self.moving, what), getattr(self.standing, what)
@@ -187,18 +197,23 @@ class Misuse:
     at: Place
     position: int
     scale: float
-    ratio: float  # how much smaller the gradients became (clipping), how much too large they were (bypass), how many were spoilt
+    # how much smaller the gradients became (clipping), how much too large they were (bypass), how
+    # many were spoilt
+    ratio: float
     name: str = ""  # of the parameter that was updated, or of those whose gradient was bad before
-    unscaled: bool = False  # the scale had been divided out of the gradient before the last backward pass added to it
+    # the scale had been divided out of the gradient before the last backward pass added to it
+    unscaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GradientEdit:
-    """What a program did to the gradients of one optimizer step between the backward pass and the optimizer."""
+    """What a program did to the gradients of one optimizer step between the backward pass and the
+    optimizer."""
 
     position: int  # that the step's ParameterStep rows bear
     scale: float  # loss scale that was divided out, 1 if none was
-    at: Place | None  # the last operation that multiplied, divided or clamped them otherwise; None: none did
+    # the last operation that multiplied, divided or clamped them otherwise; None: none did
+    at: Place | None
     constant: bool  # whether it was by a Python number
 
 
@@ -209,7 +224,8 @@ MOST_STEPS = 256  # and steps that are remembered of each
 class Series:
     """The largest magnitude of every operation's result, step after step.
 
-    A result is known by its line, operator, module, output, phase, dtype, and by how many such there were before it in the step.
+    A result is known by its line, operator, module, output, phase, dtype, and by how many such
+    there were before it in the step.
     """
 
     def __init__(self) -> None:
@@ -230,7 +246,8 @@ class Series:
 
     @property
     def table(self) -> npt.NDArray[np.float32]:
-        """(steps, columns): log2 of the largest magnitude; NaN: not seen in that step, -inf: all zero, +inf: not finite."""
+        """(steps, columns): log2 of the largest magnitude; NaN: not seen in that step, -inf: all
+        zero, +inf: not finite."""
         return self.values[: len(self.steps), : len(self.places)]
 
     def columns_of(
@@ -238,9 +255,11 @@ class Series:
         identity: npt.NDArray[np.int64],
         keys_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint64]],
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The column of each result (-1: there are too many already), and the indices of the results that are new.
+        """The column of each result (-1: there are too many already), and the indices of the
+        results that are new.
 
-        identity: a row of numbers for each result; keys_of: makes one number of each, called where they are not those of the step before.
+        identity: a row of numbers for each result; keys_of: makes one number of each, called where
+        they are not those of the step before.
         """
         if self._last is not None and np.array_equal(self._last[0], identity):
             return self._last[1], np.zeros(0, np.int64)
@@ -255,7 +274,9 @@ class Series:
         self._last = identity, columns
         return columns, np.array(new, np.int64)
 
-    def add(self, position: int, columns: npt.NDArray[np.int64], magnitudes: npt.NDArray[np.float32]) -> None:
+    def add(
+        self, position: int, columns: npt.NDArray[np.int64], magnitudes: npt.NDArray[np.float32]
+    ) -> None:
         """A step that ended at ``position``."""
         if len(self.steps) == MOST_STEPS:
             del self.steps[: MOST_STEPS // 2]
@@ -264,7 +285,9 @@ class Series:
         rows, width = self.values.shape
         if len(self.steps) == rows or len(self._columns) > width:
             grown = np.full(
-                (rows * (1 + (len(self.steps) == rows)), max(width, 2 * len(self._columns))), np.nan, np.float32
+                (rows * (1 + (len(self.steps) == rows)), max(width, 2 * len(self._columns))),
+                np.nan,
+                np.float32,
             )
             grown[:rows, :width] = self.values
             self.values = grown
@@ -285,7 +308,8 @@ class History:
     flushes: dict[tuple[Any, ...], Flush] = field(default_factory=dict)
     absorbed_updates: dict[tuple[Any, ...], AbsorbedUpdate] = field(default_factory=dict)
     dead: dict[int, Dead] = field(default_factory=dict)  # by parameter
-    averages: dict[int, int] = field(default_factory=dict)  # by row of the latest value: number of an average
+    # by row of the latest value: number of an average
+    averages: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)  # the same of counts that are made anew
     factors: dict[int, float] = field(
         default_factory=dict

@@ -15,7 +15,15 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 from torch import nn
 
-from nanlab._cell import CELL_MAGIC, LINE_FOR_CELL, Run, Showing, UntilCellEnds, cell_as_line, failing_formatters
+from nanlab._cell import (
+    CELL_MAGIC,
+    LINE_FOR_CELL,
+    Run,
+    Showing,
+    UntilCellEnds,
+    cell_as_line,
+    failing_formatters,
+)
 from nanlab._completion import matcher
 from nanlab._models import find_model
 from nanlab._options import described, positive, variable
@@ -32,7 +40,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 COMMENT = re.compile(r"(^|\s)#.*")
-GUARD_HAS_NOT = {"steps": None, "keep": 2, "on_fault": "stop", "shadow": None}  # options, and their defaults
+# options, and their defaults
+GUARD_HAS_NOT = {"steps": None, "keep": 2, "on_fault": "stop", "shadow": None}
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
 
 
@@ -53,8 +62,11 @@ class NanMagics(Magics):
     @argument(
         "model",
         nargs="?",
-        help="the model, as a variable or an attribute such as trainer.model; without it, module names are found as "
-        "they run. On a line of its own: `off` stops watching, `on` watches every following cell without a model",
+        help=(
+            "the model, as a variable or an attribute such as trainer.model; without it, module"
+            " names are found as they run. On a line of its own: `off` stops watching, `on` watches"
+            " every following cell without a model"
+        ),
     )
     @argument("--steps", type=positive, metavar="N", help="stop the cell after N training steps")
     @argument(
@@ -62,41 +74,66 @@ class NanMagics(Magics):
         type=positive,
         metavar="N",
         default=2,
-        help="keep the full op table of the last N steps (and of the first faulty ones), one summary row for each other step (default: 2)",
+        help=(
+            "keep the full op table of the last N steps (and of the first faulty ones), one summary"
+            " row for each other step (default: 2)"
+        ),
     )
     @argument(
         "--on-fault",
         choices=["stop", "record"],
         default="stop",
-        help="at the first harmful fault end the cell with all state kept, or record and go on (default: stop)",
+        help=(
+            "at the first harmful fault end the cell with all state kept, or record and go on"
+            " (default: stop)"
+        ),
     )
-    @argument("--shadow", choices=["float32"], help="also recompute each half-precision op in float32, to compare")
+    @argument(
+        "--shadow",
+        choices=["float32"],
+        help="also recompute each half-precision op in float32, to compare",
+    )
     @argument(
         "--guard",
         action="store_true",
-        help="for long runs, at next to no cost: only loss and gradients are looked at before each optimizer step; the "
-        "step of a bad one is run again under a full watch",
+        help=(
+            "for long runs, at next to no cost: only loss and gradients are looked at before each"
+            " optimizer step; the step of a bad one is run again under a full watch"
+        ),
     )
     @argument(
         "--snapshot",
         type=positive,
         metavar="N",
-        help="with --guard: copy parameters and optimizer state every N steps, for faults inside of the optimizer",
+        help=(
+            "with --guard: copy parameters and optimizer state every N steps, for faults inside of"
+            " the optimizer"
+        ),
     )
-    @argument("-o", "--output", dest="name", type=variable, metavar="NAME", help="bind the trace to the variable NAME")
+    @argument(
+        "-o",
+        "--output",
+        dest="name",
+        type=variable,
+        metavar="NAME",
+        help="bind the trace to the variable NAME",
+    )
     @argument("-q", "--quiet", action="store_true", help="show nothing when the cell has ended")
     @line_cell_magic
     def nanwatch(self, line: str, cell: str | None = None) -> None:
-        """Watch training for NaN and inf: every op, forward, backward, mixed precision and optimizer.
+        """Watch training for NaN and inf: every op, forward, backward, mixed precision and
+        optimizer.
 
         %%nanwatch model      watch this cell; on its first line
         %nanwatch model       watch from here on, every following cell too, until
         %nanwatch off         ends it
         %nanwatch             what is watched now, and the last run's report again
 
-        The cell runs as it would unwatched: its value, its output and its errors stay what they are.
+        The cell runs as it would unwatched: its value, its output and its errors stay what they
+        are.
         """
-        if cell is not None:  # only reached through run_cell_magic(): a typed cell is rewritten before it runs
+        # only reached through run_cell_magic(): a typed cell is rewritten before it runs
+        if cell is not None:
             self.start(self.parse(line))
             self.shell.run_cell(cell, store_history=False).raise_error()
             return
@@ -115,22 +152,30 @@ class NanMagics(Magics):
         self.start(self.parse(line))
 
     def parse(self, line: str) -> Namespace:
-        """The options of a magic line, comments left out; a UsageError is one line that says what to type."""
+        """The options of a magic line, comments left out; a UsageError is one line that says what
+        to type."""
         try:
             options = parse_argstring(self.nanwatch, COMMENT.sub("", line))
         except (UsageError, ValueError) as error:
             text = str(error).replace("unrecognized arguments:", "unknown:")
-            raise UsageError(f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option") from None
+            raise UsageError(
+                f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option"
+            ) from None
         assert isinstance(options, Namespace)
         for name, default in GUARD_HAS_NOT.items():
             if options.guard and getattr(options, name) != default:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} does not go with --guard, which records nothing until a fault"
+                    f"--{name.replace('_', '-')} does not go with --guard, which records nothing"
+                    " until a fault"
                 )
         if options.snapshot and not options.guard:
-            raise UsageError("--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model")
+            raise UsageError(
+                "--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model"
+            )
         if options.name and options.name == options.model:
-            raise UsageError(f"-o {options.name} would put the trace in the place of the model; try: -o trace")
+            raise UsageError(
+                f"-o {options.name} would put the trace in the place of the model; try: -o trace"
+            )
         return options
 
     def model(self, options: Namespace) -> nn.Module | None:
@@ -168,7 +213,13 @@ class NanMagics(Magics):
         """The watch that the options ask for, or the guard."""
         if options.guard:
             return CellGuard(model, options.snapshot, self.shell.user_ns)
-        return watch(model, steps=options.steps, keep=options.keep, on_fault=options.on_fault, shadow=options.shadow)
+        return watch(
+            model,
+            steps=options.steps,
+            keep=options.keep,
+            on_fault=options.on_fault,
+            shadow=options.shadow,
+        )
 
     def is_guarded(self, cell: ast.Module) -> bool:
         """Whether a cell that is about to run has, or inherits, ``--guard``."""
@@ -186,15 +237,21 @@ class NanMagics(Magics):
             run.end.cancel()
 
     def conclude(self) -> bool:
-        """End the watch of the running cell here, as its end would; whether anything was reported."""
+        """End the watch of the running cell here, as its end would; whether anything was
+        reported."""
         if self.running is None:
             return False
         self.running.end.cancel()
         return self.finish(None)
 
     def failed(self, error: BaseException) -> None:
-        """End the watch of a cell that an exception ends, so that what it means stands above its traceback."""
-        if self.running is not None and not self.running.end.depth and not isinstance(error, FaultFound):
+        """End the watch of a cell that an exception ends, so that what it means stands above its
+        traceback."""
+        if (
+            self.running is not None
+            and not self.running.end.depth
+            and not isinstance(error, FaultFound)
+        ):
             self.running.end.cancel()
             self.finish(None, error)
 
@@ -207,7 +264,9 @@ class NanMagics(Magics):
         run.progress.end()
         if result is not None:
             error = result.error_in_exec
-        run.watching.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        run.watching.__exit__(
+            type(error) if error else None, error, error.__traceback__ if error else None
+        )
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
         crashed = isinstance(error, Exception)
@@ -226,11 +285,13 @@ class NanMagics(Magics):
         if not telling:
             set_last(run.before)
         elif run.armed:
-            _ = run.trace.findings  # now: in a following cell the fixes that are tried would be watched too
+            # now: in a following cell the fixes that are tried would be watched too
+            _ = run.trace.findings
         return telling and not run.options.quiet
 
     def shown(self, make: Callable[[], Any]) -> None:
-        """Display what ``make()`` returns, if anything; where that fails, a note, and the user's cell stands."""
+        """Display what ``make()`` returns, if anything; where that fails, a note, and the user's
+        cell stands."""
         failures: list[BaseException] = []
         with failing_formatters(self.shell, failures):
             try:
@@ -251,11 +312,18 @@ class NanMagics(Magics):
             self.conclude()
             self.start(options, armed=True)
         self.armed = options
-        print(f"watching the rest of this cell and every following cell{described(options)}; %nanwatch off ends it")
+        print(
+            f"watching the rest of this cell and every following cell{described(options)};"
+            " %nanwatch off ends it"
+        )
 
     def below_the_first_line(self, line: str) -> None:
-        """Watch the rest of a cell in which ``%%nanwatch`` is not the first line, and say where it belongs."""
-        note(f"{CELL_MAGIC} belongs on the first line of a cell: what stands above it is not watched, the rest is")
+        """Watch the rest of a cell in which ``%%nanwatch`` is not the first line, and say where it
+        belongs."""
+        note(
+            f"{CELL_MAGIC} belongs on the first line of a cell: what stands above it is not"
+            " watched, the rest is"
+        )
         self.start(self.parse(line))
 
     def disarm(self) -> None:
@@ -270,7 +338,8 @@ class NanMagics(Magics):
         print(("no longer watching" if was else "nothing was being watched") + hint)
 
     def status(self) -> None:
-        """Say what is watched, and show the last report again; in an armed cell that of what ran before this line."""
+        """Say what is watched, and show the last report again; in an armed cell that of what ran
+        before this line."""
         if self.armed is not None:
             print(f"watching every following cell{described(self.armed)}; %nanwatch off ends it")
             if self.conclude():
@@ -302,7 +371,8 @@ class NanMagics(Magics):
 
 
 def report_of(trace: Trace, crashed: bool) -> Any:
-    """The report of a run that ended just now; its text where nothing was found, nothing of that where it crashed."""
+    """The report of a run that ended just now; its text where nothing was found, nothing of that
+    where it crashed."""
     report = trace.report()
     if trace.findings or crashed:
         return report if trace.findings else None
@@ -330,7 +400,8 @@ def note(text: str) -> None:
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:
-    """What ``%load_ext nanlab`` does: the magics, their completion, and how the notebook shows nanlab's objects.
+    """What ``%load_ext nanlab`` does: the magics, their completion, and how the notebook shows
+    nanlab's objects.
 
     Loading again replaces what an earlier load registered.
     """
@@ -348,19 +419,26 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
 
 
 def bind_name(ip: InteractiveShell) -> None:
-    """Bind ``nanlab`` where the notebook has no such name: fixes to paste and ``nanlab.last`` need it."""
+    """Bind ``nanlab`` where the notebook has no such name: fixes to paste and ``nanlab.last`` need
+    it."""
     if "nanlab" not in ip.user_ns:
         ip.push({"nanlab": sys.modules["nanlab"]})
-        print("nanlab is imported; %%nanwatch model on the first line of a cell watches it, %nanwatch? says more")
+        print(
+            "nanlab is imported; %%nanwatch model on the first line of a cell watches it,"
+            " %nanwatch? says more"
+        )
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
-    """Take back what :func:`load_ipython_extension` registered; formatters stay, so that old traces still show."""
+    """Take back what :func:`load_ipython_extension` registered; formatters stay, so that old traces
+    still show."""
     magics = ip.magics_manager.registry.pop("NanMagics", None)
     if magics is not None:
         magics.forget()
     for registered in (ip.input_transformers_cleanup, ip.Completer.custom_matchers):
-        registered[:] = [f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")]
+        registered[:] = [
+            f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")
+        ]
     ip.ast_transformers[:] = [t for t in ip.ast_transformers if not isinstance(t, CellHeads)]
     for kind in ("line", "cell"):
         for name in ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE):

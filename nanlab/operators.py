@@ -1,12 +1,13 @@
-"""What nanlab knows of ATen's operators: a card for each. Every set of operator names is a query on the cards.
+"""What nanlab knows of ATen's operators: a card for each. Every set of operator names is a query on
+the cards.
 
     having("root", "norm")                   # names with any of these facts
     having("adds", in_place=True)            # their in-place forms too: add, add_, sub, ...
     having("adds", lists=True)               # and their forms on lists: add, _foreach_add, ...
     card("acos").domain                      # (-1, 1)
 
-A card bears the base name, without the underscore of an in-place form. What nanlab shall know of a new operator is
-written here and nowhere else.
+A card bears the base name, without the underscore of an in-place form. What nanlab shall know of a
+new operator is written here and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from math import inf
 
 FACTS = {
     "moves": "moves values without computing with them",
-    "same_elements": "returns the elements of its operand in another shape or order: a view, as a rule",
+    "same_elements": (
+        "returns the elements of its operand in another shape or order: a view, as a rule"
+    ),
     "reshapes": "another shape of the same elements, repeated or not",
     "copies": "the same values in the same shape",
     "casts": "a copy, perhaps in another dtype",
@@ -73,7 +76,9 @@ FACTS = {
     "uninitialised": "returns memory that nobody wrote",
     "fills": "returns a view of memory that it has written",
     "skipped": "says nothing about numbers: not recorded",
-    "lossy": "a function of its operand that is lost when done in place; worth a copy of a small one",
+    "lossy": (
+        "a function of its operand that is lost when done in place; worth a copy of a small one"
+    ),
     "lossy_in_optimizer": "... inside an optimizer step too",
     "arithmetic": "one of + - * / **",
     "clamps": "bounds values by Python numbers",
@@ -90,7 +95,9 @@ FACTS = {
     "squares": "a square, or a product that may be one",
     "scores": "makes, scales, shifts or casts attention scores",
     "split_heads": "its leading dimension may hold the heads of every sample",
-    "matrix_function": "of whole matrices: infinite where one is singular, by its composite name too",
+    "matrix_function": (
+        "of whole matrices: infinite where one is singular, by its composite name too"
+    ),
 }
 
 
@@ -127,7 +134,8 @@ def card(name: str) -> Card:
 def having(*facts: str, in_place: bool = False, lists: bool = False) -> frozenset[str]:
     """Names of the operators with any of these facts.
 
-    ``in_place`` adds their in-place forms (``add_``), ``lists`` their forms on lists (``_foreach_add``).
+    ``in_place`` adds their in-place forms (``add_``), ``lists`` their forms on lists
+    (``_foreach_add``).
     """
     if unknown := set(facts) - FACTS.keys():
         raise ValueError(f"unknown facts: {', '.join(sorted(unknown))}")
@@ -159,7 +167,11 @@ _CARDS = (
     Card("abs", "singular unary non_negative hands_on"),
     Card("acos", "inverse singular lossy unary", domain=(-1, 1), benign=0),
     Card("acosh", "inverse singular lossy unary", domain=(1, inf), benign=2),
-    Card("add", "adds updates blends sums takes_mask lossy arithmetic hands_on grows shifts scores", symbol="Add"),
+    Card(
+        "add",
+        "adds updates blends sums takes_mask lossy arithmetic hands_on grows shifts scores",
+        symbol="Add",
+    ),
     Card("addcdiv", "updates multiplies quotient lossy", divisor=2),
     Card("addcmul", "updates sums multiplies lossy"),
     Card(
@@ -185,7 +197,8 @@ _CARDS = (
     Card("atanh", "inverse singular lossy unary", domain=(-1, 1), benign=0),
     Card(
         "baddbmm",
-        "matmul multiplies layer takes_mask shows_bad_input zero_from_zero grows scores split_heads",
+        "matmul multiplies layer takes_mask shows_bad_input zero_from_zero grows scores"
+        " split_heads",
     ),
     Card("barrier", "skipped"),
     Card("batch_p2p_ops", "skipped"),
@@ -262,7 +275,12 @@ _CARDS = (
     Card("special_erfcx", "exponential"),
     Card("erfinv", "inverse singular lossy unary", domain=(-1, 1)),
     Card("_euclidean_dist", "root"),
-    Card("exp", "exponential takes_mask singular lossy unary non_negative", benign=0, from_result="result.log()"),
+    Card(
+        "exp",
+        "exponential takes_mask singular lossy unary non_negative",
+        benign=0,
+        from_result="result.log()",
+    ),
     Card("exp2", "exponential singular"),
     Card("expand", "moves reshapes hands_on"),
     Card("expand_as", "moves reshapes hands_on"),
@@ -384,7 +402,8 @@ _CARDS = (
     Card("mse_loss", "distance_loss shows_bad_input"),
     Card(
         "mul",
-        "scales multiplies shows_bad_input zero_from_zero lossy arithmetic hands_on grows squares scores",
+        "scales multiplies shows_bad_input zero_from_zero lossy arithmetic hands_on grows squares"
+        " scores",
         symbol="Mult",
     ),
     Card("multinomial", "ranks"),
@@ -425,7 +444,12 @@ _CARDS = (
     Card("linalg_pinv", "matrix_function"),
     Card("polar", "wave complex_view"),
     Card("polygamma", "log_like gamma"),
-    Card("pow", "singular lossy lossy_in_optimizer arithmetic hands_on inverts grows squares", benign=1, symbol="Pow"),
+    Card(
+        "pow",
+        "singular lossy lossy_in_optimizer arithmetic hands_on inverts grows squares",
+        benign=1,
+        symbol="Pow",
+    ),
     Card("prod", "multiplies singular"),
     Card("linalg_qr", "decomposition singular matrix_function"),
     Card("random", "overwrites"),
@@ -506,7 +530,11 @@ _CARDS = (
     Card("stack", "moves joins hands_on"),
     Card("std", "sums deviation singular"),
     Card("std_mean", "deviation singular"),
-    Card("sub", "adds updates blends sums shows_bad_input lossy arithmetic hands_on grows scores", symbol="Sub"),
+    Card(
+        "sub",
+        "adds updates blends sums shows_bad_input lossy arithmetic hands_on grows scores",
+        symbol="Sub",
+    ),
     Card("sum", "sums zero_from_zero grows"),
     Card("_linalg_svd", "decomposition spectrum singular"),
     Card("linalg_svd", "matrix_function"),

@@ -1,4 +1,5 @@
-"""Run the notebooks of this folder and keep what they show: `python notebooks/build.py [names or parts of names]`."""
+"""Run the notebooks of this folder and keep what they show: `python notebooks/build.py [names or
+parts of names]`."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ SECONDS_PER_CELL = 120
 
 
 def execute(source: Path, folder: Path = HERE) -> nbformat.NotebookNode:
-    """The notebook at ``source`` after a run from top to bottom in a fresh kernel that works in ``folder``.
+    """The notebook at ``source`` after a run from top to bottom in a fresh kernel that works in
+    ``folder``.
 
-    Old outputs go first. Widgets are kept as their static pictures only: their state would ask for a kernel, or for
-    a script from the network. Raises nbclient's CellExecutionError at a failing cell without the tag raises-exception.
+    Old outputs go first. Widgets are kept as their static pictures only: their state would ask for
+    a kernel, or for a script from the network. Raises nbclient's CellExecutionError at a failing
+    cell without the tag raises-exception.
     """
     notebook = nbformat.read(source, as_version=4)
     for cell in notebook.cells:
@@ -28,31 +31,44 @@ def execute(source: Path, folder: Path = HERE) -> nbformat.NotebookNode:
         notebook,
         kernel_name="python3",
         timeout=SECONDS_PER_CELL,
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # no remark on how kernel and client talk
+        # no remark on how kernel and client talk
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
         record_timing=False,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
     )
-    places = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]  # the nanlab of this checkout
-    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # sums in the same order on every machine
+    # the nanlab of this checkout
+    places = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # sums in the same order on every machine
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     client.execute(env=os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(places)})
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = joined(cell.outputs)
     notebook.metadata = nbformat.from_dict(
         {
-            "kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"},
-            "language_info": {"name": "python"},  # without the version: a rebuild elsewhere changes nothing
+            "kernelspec": {
+                "name": "python3",
+                "display_name": "Python 3 (ipykernel)",
+                "language": "python",
+            },
+            # without the version: a rebuild elsewhere changes nothing
+            "language_info": {"name": "python"},
         }
     )
     return notebook
 
 
 def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """The outputs of a cell with the pieces of one stream put together, however they happened to arrive."""
+    """The outputs of a cell with the pieces of one stream put together, however they happened to
+    arrive."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
-        if kept and output.output_type == kept[-1].output_type == "stream" and output.name == kept[-1].name:
+        if (
+            kept
+            and output.output_type == kept[-1].output_type == "stream"
+            and output.name == kept[-1].name
+        ):
             kept[-1].text += output.text
         else:
             kept.append(output)
@@ -60,9 +76,14 @@ def joined(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
 
 
 def chosen(names: list[str]) -> list[Path]:
-    """The numbered notebooks whose file name contains one of ``names``; all of them without names. Others are the user's."""
+    """The numbered notebooks whose file name contains one of ``names``; all of them without names.
+    Others are the user's."""
     notebooks = sorted(HERE.glob("[0-9][0-9]-*.ipynb"))
-    return [path for path in notebooks if not names or any(Path(name).stem in path.name for name in names)]
+    return [
+        path
+        for path in notebooks
+        if not names or any(Path(name).stem in path.name for name in names)
+    ]
 
 
 def main(names: list[str]) -> None:

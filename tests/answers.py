@@ -1,12 +1,14 @@
-"""What nanlab answers for every program of the corpora, as JSON, and what changed between two commits.
+"""What nanlab answers for every program of the corpora, as JSON, and what changed between two
+commits.
 
     python tests/answers.py                       # the working tree against its last commit
     python tests/answers.py HEAD~3 HEAD           # two commits
-    python tests/answers.py HEAD --write FILE     # the answers of one commit, or of `.`, the working tree
-    python tests/answers.py old.json new.json     # two files
+    python tests/answers.py HEAD --write FILE     # the answers of one commit, or of `.`, the
+    working tree python tests/answers.py old.json new.json     # two files
 
-The programs are those of this working tree, with their repaired twins; ``--only f001 tower`` chooses some by parts of
-their names, ``--every 5`` each fifth. The answers of a commit are kept in build/answers. Exit status 1: some changed.
+The programs are those of this working tree, with their repaired twins; ``--only f001 tower``
+chooses some by parts of their names, ``--every 5`` each fifth. The answers of a commit are kept in
+build/answers. Exit status 1: some changed.
 """
 
 from __future__ import annotations
@@ -30,15 +32,23 @@ Answers = dict[str, dict[str, Any]]
 
 
 def answer_of(trace: Any) -> dict[str, Any]:
-    """All that nanlab says of a run: the culprit, the causes of all findings, the fixes as they are shown."""
+    """All that nanlab says of a run: the culprit, the causes of all findings, the fixes as they are
+    shown."""
     findings = trace.findings
     found = trace.culprit or next((f for f in findings if f.severity == "error"), None)
-    said: dict[str, Any] = {"findings": sorted(f"{f.cause} {f.severity} {f.op} {f.line} {f.step}" for f in findings)}
+    said: dict[str, Any] = {
+        "findings": sorted(f"{f.cause} {f.severity} {f.op} {f.line} {f.step}" for f in findings)
+    }
     said["notes"] = list(trace.notes)
     if found is not None:
-        said |= {part: getattr(found, part) for part in ("cause", "line", "op", "phase", "step", "severity", "title")}
+        said |= {
+            part: getattr(found, part)
+            for part in ("cause", "line", "op", "phase", "step", "severity", "title")
+        }
         said["file"] = Path(found.file).name
-        said["fixes"] = [{"title": f.title, "code": f.code, "verified": bool(f.verified)} for f in found.fixes]
+        said["fixes"] = [
+            {"title": f.title, "code": f.code, "verified": bool(f.verified)} for f in found.fixes
+        ]
         said["verified"] = any(f.verified for f in found.fixes)
     return said
 
@@ -101,7 +111,8 @@ def programs(only: list[str], every: int) -> list[Path]:
 
 
 def answers(paths: list[Path], jobs: int) -> Answers:
-    """Name of each program, "name (twin)" for its repaired form -> what nanlab of the import path says."""
+    """Name of each program, "name (twin)" for its repaired form -> what nanlab of the import path
+    says."""
     sys.path.insert(0, str(ROOT / "tests" / "corpus"))
     import numba  # noqa: F401  imported once, before the forks
     import torch
@@ -111,13 +122,20 @@ def answers(paths: list[Path], jobs: int) -> Answers:
     with nanlab.watch(on_fault="record") as trace:
         torch.randn(3, requires_grad=True).sum().backward()
     _ = trace.findings  # compiles the kernels, once
-    asked = [(path, fixed) for path in paths for fixed in ((False, True) if path.name[0] != "h" else (False,))]
+    asked = [
+        (path, fixed)
+        for path in paths
+        for fixed in ((False, True) if path.name[0] != "h" else (False,))
+    ]
     found: Answers = {}
     if jobs > 1:  # threads beside forks may hang: each job is a process over its own share
         context = multiprocessing.get_context("fork")
         with tempfile.TemporaryDirectory() as folder:
             shares = [Path(folder) / f"{i}.json" for i in range(jobs)]
-            children = [context.Process(target=_share, args=(asked[i::jobs], shares[i])) for i in range(jobs)]
+            children = [
+                context.Process(target=_share, args=(asked[i::jobs], shares[i]))
+                for i in range(jobs)
+            ]
             for child in children:
                 child.start()
             for child, share in zip(children, shares, strict=True):
@@ -144,7 +162,9 @@ def of(revision: str, arguments: argparse.Namespace) -> Answers:
     if revision == ".":
         return _elsewhere(ROOT, paths, arguments.jobs)
     commit = _git("rev-parse", revision)
-    digest = hashlib.sha256("".join(p + Path(p).read_text() for p in paths).encode()).hexdigest()[:12]
+    digest = hashlib.sha256("".join(p + Path(p).read_text() for p in paths).encode()).hexdigest()[
+        :12
+    ]
     kept = KEPT / f"{commit[:12]}-{digest}.json"
     if not kept.exists():
         with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +179,9 @@ def of(revision: str, arguments: argparse.Namespace) -> Answers:
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def _elsewhere(tree: Path, paths: list[str], jobs: int) -> Answers:
@@ -175,8 +197,14 @@ def _elsewhere(tree: Path, paths: list[str], jobs: int) -> Answers:
             "--write",
             file.name,
         ]
-        environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        subprocess.run(command, check=True, env=environment, cwd=tree, input="\n".join(paths), text=True)
+        environment = os.environ | {
+            "PYTHONPATH": str(tree),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        subprocess.run(
+            command, check=True, env=environment, cwd=tree, input="\n".join(paths), text=True
+        )
         return json.loads(Path(file.name).read_text())
 
 
@@ -195,25 +223,40 @@ def _part(before: dict[str, Any], after: dict[str, Any], part: str) -> str:
     was, now = before.get(part), after.get(part)
     if isinstance(was, list) and isinstance(now, list):
         gone, come = [x for x in was if x not in now], [x for x in now if x not in was]
-        return "".join(f"\n      - {_one(x)}" for x in gone) + "".join(f"\n      + {_one(x)}" for x in come) or "order"
+        return (
+            "".join(f"\n      - {_one(x)}" for x in gone)
+            + "".join(f"\n      + {_one(x)}" for x in come)
+            or "order"
+        )
     return f"{was!r} -> {now!r}"
 
 
 def _one(item: Any) -> str:
-    return f"{'' if item['verified'] else 'not '}verified: {item['code']}" if isinstance(item, dict) else str(item)
+    return (
+        f"{'' if item['verified'] else 'not '}verified: {item['code']}"
+        if isinstance(item, dict)
+        else str(item)
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revisions", nargs="*", help="commits, files, or . for the working tree; default: HEAD .")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "revisions", nargs="*", help="commits, files, or . for the working tree; default: HEAD ."
+    )
     parser.add_argument("--only", nargs="+", default=[], help="parts of program names")
     parser.add_argument("--every", type=int, default=1, help="take each Nth program")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", type=Path, help="keep the answers of one revision in this file")
-    parser.add_argument("--programs", help=argparse.SUPPRESS)  # "-": paths on stdin, asked of the nanlab on the path
+    # "-": paths on stdin, asked of the nanlab on the path
+    parser.add_argument("--programs", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.programs:
-        found = answers([Path(line) for line in sys.stdin.read().split("\n") if line], arguments.jobs)
+        found = answers(
+            [Path(line) for line in sys.stdin.read().split("\n") if line], arguments.jobs
+        )
     elif arguments.write:
         found = of(*(arguments.revisions or ["."]), arguments)
     if arguments.write:
@@ -223,7 +266,10 @@ def main() -> int:
     old, new = of(before, arguments), of(after, arguments)
     changed = changes(old, new)
     print("\n".join(changed))
-    print(f"{len(changed)} of {len(old.keys() & new.keys())} answers changed between {before} and {after}")
+    print(
+        f"{len(changed)} of {len(old.keys() & new.keys())} answers changed between {before} and"
+        f" {after}"
+    )
     return int(bool(changed))
 
 

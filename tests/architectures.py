@@ -7,7 +7,13 @@ from typing import Any
 
 import torch
 
-SMALL = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37}
+SMALL = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 37,
+}
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 SEQ2SEQ = {
     "vocab_size": 99,
@@ -33,15 +39,32 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "causal",
     ),
     "llama": ("LlamaForCausalLM", "LlamaConfig", SMALL | TOKENS, "causal"),
-    "mistral": ("MistralForCausalLM", "MistralConfig", SMALL | TOKENS | {"num_key_value_heads": 2}, "causal"),
+    "mistral": (
+        "MistralForCausalLM",
+        "MistralConfig",
+        SMALL | TOKENS | {"num_key_value_heads": 2},
+        "causal",
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         "MixtralConfig",
-        SMALL | TOKENS | {"num_key_value_heads": 2, "num_local_experts": 4, "intermediate_size": 32},
+        SMALL
+        | TOKENS
+        | {"num_key_value_heads": 2, "num_local_experts": 4, "intermediate_size": 32},
         "causal",
     ),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SMALL | TOKENS | {"num_key_value_heads": 2}, "causal"),
-    "gemma": ("GemmaForCausalLM", "GemmaConfig", SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8}, "causal"),
+    "qwen2": (
+        "Qwen2ForCausalLM",
+        "Qwen2Config",
+        SMALL | TOKENS | {"num_key_value_heads": 2},
+        "causal",
+    ),
+    "gemma": (
+        "GemmaForCausalLM",
+        "GemmaConfig",
+        SMALL | TOKENS | {"num_key_value_heads": 2, "head_dim": 8},
+        "causal",
+    ),
     "gemma2": (
         "Gemma2ForCausalLM",
         "Gemma2Config",
@@ -118,7 +141,14 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "swin": (
         "SwinForImageClassification",
         "SwinConfig",
-        {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 2], "window_size": 2},
+        {
+            "image_size": 32,
+            "patch_size": 2,
+            "embed_dim": 16,
+            "depths": [1, 2],
+            "num_heads": [2, 2],
+            "window_size": 2,
+        },
         "image32",
     ),
     "convnext": (
@@ -130,7 +160,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "resnet": (
         "ResNetForImageClassification",
         "ResNetConfig",
-        {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "layer_type": "basic"},
+        {
+            "embedding_size": 8,
+            "hidden_sizes": [8, 16, 24, 32],
+            "depths": [1, 1, 1, 1],
+            "layer_type": "basic",
+        },
         "image32",
     ),
 }
@@ -151,7 +186,10 @@ def build(name: str) -> tuple[torch.nn.Module, Callable[[int], torch.Tensor]]:
     def inputs() -> dict[str, torch.Tensor]:
         if kind.startswith("image"):
             size = 32 if kind == "image32" else 30
-            return {"pixel_values": torch.randn(2, 3, size, size, generator=generator), "labels": torch.tensor([0, 1])}
+            return {
+                "pixel_values": torch.randn(2, 3, size, size, generator=generator),
+                "labels": torch.tensor([0, 1]),
+            }
         ids = torch.randint(3, 99, (2, 12), generator=generator)
         mask = torch.ones_like(ids)
         mask[1, 9:] = 0  # padding: additive masks of the most negative number

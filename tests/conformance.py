@@ -1,4 +1,5 @@
-"""Transparency against torch's own databases: the same bits with and without a watch, forward and backward."""
+"""Transparency against torch's own databases: the same bits with and without a watch, forward and
+backward."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ class Tally:
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{n} {why}" for why, n in self.skipped.most_common())
-        return f"{self.run} samples run, {sum(self.skipped.values())} skipped ({reasons or 'none'}), {len(self.failed)} failed"
+        return (
+            f"{self.run} samples run, {sum(self.skipped.values())} skipped ({reasons or 'none'}),"
+            f" {len(self.failed)} failed"
+        )
 
 
 def _clone(value: Any, grad: bool) -> Any:
@@ -71,11 +75,19 @@ def _bits(value: torch.Tensor) -> Any:
     if value.is_quantized:
         value = value.int_repr()
     value = value.resolve_conj().resolve_neg().contiguous()
-    return value.dtype, tuple(value.shape), value.view(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    return (
+        value.dtype,
+        tuple(value.shape),
+        value.view(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"",
+    )
 
 
 def _differentiable(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and tensor.grad_fn is not None and (tensor.is_floating_point() or tensor.is_complex())
+    return (
+        tensor.requires_grad
+        and tensor.grad_fn is not None
+        and (tensor.is_floating_point() or tensor.is_complex())
+    )
 
 
 def run(function: Callable[[], Any], leaves: list[torch.Tensor], backward: bool) -> list[Any]:
@@ -83,14 +95,21 @@ def run(function: Callable[[], Any], leaves: list[torch.Tensor], backward: bool)
     torch.manual_seed(7)
     result = function()
     outputs = list(_tensors(result))
-    roots = [t for t in outputs if _differentiable(t) and t.layout is torch.strided] if backward else []
+    roots = (
+        [t for t in outputs if _differentiable(t) and t.layout is torch.strided] if backward else []
+    )
     if roots:
         torch.autograd.backward(roots, [torch.ones_like(r) for r in roots])
-    return [_bits(t) for t in outputs] + [_bits(leaf.grad) for leaf in leaves if leaf.grad is not None]
+    return [_bits(t) for t in outputs] + [
+        _bits(leaf.grad) for leaf in leaves if leaf.grad is not None
+    ]
 
 
 def compare(
-    name: str, make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]], backward: bool, tally: Tally
+    name: str,
+    make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]],
+    backward: bool,
+    tally: Tally,
 ) -> None:
     """Run once bare and once watched."""
     with warnings.catch_warnings():
@@ -125,8 +144,13 @@ def compare(
             _readable(name, trace, tally)
 
 
-def _repeats(make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]], backward: bool, bare: list[Any]) -> bool:
-    """Whether torch gives the same bits again and again (some LAPACK results depend on where memory lies)."""
+def _repeats(
+    make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]],
+    backward: bool,
+    bare: list[Any],
+) -> bool:
+    """Whether torch gives the same bits again and again (some LAPACK results depend on where memory
+    lies)."""
     for _ in range(12):
         function, leaves = make()
         if run(function, leaves, backward) != bare:
@@ -142,9 +166,12 @@ class _PassThrough(TorchDispatchMode):
 
 
 def _differs_under_any_mode(
-    make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]], backward: bool, bare: list[Any]
+    make: Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]],
+    backward: bool,
+    bare: list[Any],
 ) -> bool:
-    """Whether torch takes another path, with other rounding, as soon as anybody looks (complex pinv and lstsq in torch 2.13)."""
+    """Whether torch takes another path, with other rounding, as soon as anybody looks (complex pinv
+    and lstsq in torch 2.13)."""
     function, leaves = make()
     with _PassThrough():
         return run(function, leaves, backward) != bare
@@ -198,12 +225,17 @@ def _operator(op: Any, dtype: torch.dtype, grad: bool, samples: int, tally: Tall
     for i, sample in enumerate(inputs):
 
         def make(sample: Any = sample) -> tuple[Callable[[], Any], list[torch.Tensor]]:
-            first, args, kwargs = _clone(sample.input, grad), _clone(sample.args, grad), _clone(sample.kwargs, grad)
+            first, args, kwargs = (
+                _clone(sample.input, grad),
+                _clone(sample.args, grad),
+                _clone(sample.kwargs, grad),
+            )
             leaves = [t for t in _tensors((first, args, kwargs)) if t.requires_grad]
             return (lambda: op(first, *args, **kwargs)), leaves
 
         compare(
-            f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {dtype} sample {i}",
+            f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {dtype}"
+            f" sample {i}",
             make,
             grad,
             tally,
@@ -224,17 +256,23 @@ def modules(samples: int, keep: Callable[[int], bool] = lambda i: True) -> Tally
                 continue
             try:
                 inputs = list(
-                    info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=True)
+                    info.module_inputs_func(
+                        info, device="cpu", dtype=dtype, requires_grad=True, training=True
+                    )
                 )[:samples]
             except Exception as error:
                 tally.skipped[f"no samples: {type(error).__name__}"] += 1
                 continue
             for i, sample in enumerate(inputs):
-                compare(f"{info.name} {dtype} sample {i}", _module(info, sample, dtype), True, tally)
+                compare(
+                    f"{info.name} {dtype} sample {i}", _module(info, sample, dtype), True, tally
+                )
     return tally
 
 
-def _module(info: Any, sample: Any, dtype: torch.dtype) -> Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]]:
+def _module(
+    info: Any, sample: Any, dtype: torch.dtype
+) -> Callable[[], tuple[Callable[[], Any], list[torch.Tensor]]]:
     def make() -> tuple[Callable[[], Any], list[torch.Tensor]]:
         torch.manual_seed(3)
         build, call = copy.deepcopy(sample.constructor_input), sample.forward_input

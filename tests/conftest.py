@@ -1,7 +1,8 @@
-"""What every test starts from: one thread and fixed seeds, which make the CPU deterministic; the browser comes last.
+"""What every test starts from: one thread and fixed seeds, which make the CPU deterministic; the
+browser comes last.
 
-`torch.use_deterministic_algorithms` stays off: it fills uninitialised memory with NaN and picks other kernels than
-users run.
+`torch.use_deterministic_algorithms` stays off: it fills uninitialised memory with NaN and picks
+other kernels than users run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ BROWSER = Path(__file__).parent / "browser"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browser tests last: Playwright keeps an event loop running, and no `await` of another test may meet it."""
+    """Browser tests last: Playwright keeps an event loop running, and no `await` of another test
+    may meet it."""
     for item in items:
         if item.path.is_relative_to(BROWSER):
             item.add_marker(pytest.mark.browser)

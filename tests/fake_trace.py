@@ -12,13 +12,14 @@ from nanlab.rules import Fix
 from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 OPS = (
-    "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal min max absmin "
-    "mean rms fp16_zero fp16_subnormal fp16_inf node file line source site_file site_line status"
+    "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal"
+    " min max absmin mean rms fp16_zero fp16_subnormal fp16_inf node file line source site_file"
+    " site_line status"
 ).split()
 BACKWARD = (
-    "step order node name op module file line source grad_in_nan grad_in_inf grad_in_zero grad_in_rms grad_in_max "
-    "grad_out_nan grad_out_inf grad_out_zero grad_out_rms grad_out_max fp16_zero gain status "
-    "backward_pass position_in position_out"
+    "step order node name op module file line source grad_in_nan grad_in_inf grad_in_zero"
+    " grad_in_rms grad_in_max grad_out_nan grad_out_inf grad_out_zero grad_out_rms grad_out_max"
+    " fp16_zero gain status backward_pass position_in position_out"
 ).split()
 FLOATS = [
     "min",
@@ -30,7 +31,19 @@ FLOATS = [
     *(f"grad_{d}_{s}" for d in ("in", "out") for s in ("rms", "max")),
 ]
 FLOATS += ["loss", "gradient_norm", "loss_scale", "seconds"]
-TEXTS = {"phase", "op", "module", "shape", "dtype", "device", "file", "source", "site_file", "status", "name"}
+TEXTS = {
+    "phase",
+    "op",
+    "module",
+    "shape",
+    "dtype",
+    "device",
+    "file",
+    "source",
+    "site_file",
+    "status",
+    "name",
+}
 LINES = [
     "import torch",
     "",
@@ -79,7 +92,11 @@ def exponent_histogram(values: np.ndarray) -> pd.Series:
     wide = np.abs(values.astype(np.float64))
     wide = wide[np.isfinite(wide) & (wide > 0)]
     exponents, counts = np.unique(np.frexp(wide)[1] - 1, return_counts=True)
-    return pd.Series(counts.astype("int64"), index=pd.Index(exponents.astype("int64"), name="exponent"), name="count")
+    return pd.Series(
+        counts.astype("int64"),
+        index=pd.Index(exponents.astype("int64"), name="exponent"),
+        name="count",
+    )
 
 
 def frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
@@ -161,29 +178,69 @@ class Builder:
     def op(self, values: np.ndarray, **columns: Any) -> int:
         position = len(self.ops)
         line = columns.get("line", 4)
-        row = {"output": 0, "shape": str(values.shape), "dtype": "float32", "device": "cpu", "file": "train.py"}
-        row |= {"line": line, "source": source_line(line), "site_file": "train.py", "site_line": line, "status": "ok"}
+        row = {
+            "output": 0,
+            "shape": str(values.shape),
+            "dtype": "float32",
+            "device": "cpu",
+            "file": "train.py",
+        }
+        row |= {
+            "line": line,
+            "source": source_line(line),
+            "site_file": "train.py",
+            "site_line": line,
+            "status": "ok",
+        }
         self.ops.append(row | statistics(values) | {"position": position} | columns)
         self.histograms[position] = exponent_histogram(values)
         return position
 
     def node(self, grad_in: np.ndarray, grad_out: np.ndarray, **columns: Any) -> None:
-        """A backward node; its incoming gradient is the row before it where that has the same values."""
+        """A backward node; its incoming gradient is the row before it where that has the same
+        values."""
         order = sum(r["step"] == columns["step"] for r in self.backward)
-        common = {k: columns[k] for k in ("step", "module", "line", "node") if k in columns} | {"phase": "backward"}
+        common = {k: columns[k] for k in ("step", "module", "line", "node") if k in columns} | {
+            "phase": "backward"
+        }
         common["op"] = columns.get("op", columns["name"])
         position_in = self.op(grad_in, **common)
         position_out = self.op(grad_out, **common | {"status": columns.get("status", "ok")})
         side = {}
         for name, values in (("in", grad_in), ("out", grad_out)):
             numbers = statistics(values)
-            peak = max((abs(numbers[k]) for k in ("min", "max") if numbers[k] is not None), default=None)
-            side |= {f"grad_{name}_nan": numbers["nan"], f"grad_{name}_inf": numbers["posinf"] + numbers["neginf"]}
-            side |= {f"grad_{name}_zero": numbers["zero"], f"grad_{name}_rms": numbers["rms"], f"grad_{name}_max": peak}
-        gain = side["grad_out_rms"] / side["grad_in_rms"] if side["grad_in_rms"] and side["grad_out_rms"] else None
-        row = {"order": order, "file": "train.py", "source": source_line(columns["line"]), "gain": gain, "status": "ok"}
-        row |= {"fp16_zero": statistics(grad_out)["fp16_zero"], "op": columns["name"], "backward_pass": 0}
-        self.backward.append(row | side | {"position_in": position_in, "position_out": position_out} | columns)
+            peak = max(
+                (abs(numbers[k]) for k in ("min", "max") if numbers[k] is not None), default=None
+            )
+            side |= {
+                f"grad_{name}_nan": numbers["nan"],
+                f"grad_{name}_inf": numbers["posinf"] + numbers["neginf"],
+            }
+            side |= {
+                f"grad_{name}_zero": numbers["zero"],
+                f"grad_{name}_rms": numbers["rms"],
+                f"grad_{name}_max": peak,
+            }
+        gain = (
+            side["grad_out_rms"] / side["grad_in_rms"]
+            if side["grad_in_rms"] and side["grad_out_rms"]
+            else None
+        )
+        row = {
+            "order": order,
+            "file": "train.py",
+            "source": source_line(columns["line"]),
+            "gain": gain,
+            "status": "ok",
+        }
+        row |= {
+            "fp16_zero": statistics(grad_out)["fp16_zero"],
+            "op": columns["name"],
+            "backward_pass": 0,
+        }
+        self.backward.append(
+            row | side | {"position_in": position_in, "position_out": position_out} | columns
+        )
 
     def trace(self, steps: list[dict[str, Any]], findings: list[Finding]) -> FakeTrace:
         names = "step loss gradient_norm loss_scale skipped seconds".split()
@@ -192,7 +249,9 @@ class Builder:
             backward=frame(self.backward, BACKWARD),
             parameters=pd.DataFrame({"step": pd.array([2], "Int64"), "name": ["encoder.0.weight"]}),
             steps=frame(steps, names),
-            edges=pd.DataFrame(self.edges, columns=["step", "backward_pass", "source", "target"]).astype("Int64"),
+            edges=pd.DataFrame(
+                self.edges, columns=["step", "backward_pass", "source", "target"]
+            ).astype("Int64"),
             histograms=self.histograms,
             findings=findings,
         )
@@ -200,7 +259,9 @@ class Builder:
 
 def gradient(seed: int, exponent: int, size: int = 512, spread: float = 3.0) -> np.ndarray:
     random = np.random.default_rng(seed)
-    return (random.standard_normal(size) * 2.0 ** (exponent + spread * random.standard_normal(size))).astype(np.float32)
+    return (
+        random.standard_normal(size) * 2.0 ** (exponent + spread * random.standard_normal(size))
+    ).astype(np.float32)
 
 
 CHAIN = [  # name, op, module, line; in the engine's order
@@ -224,7 +285,8 @@ CHAIN = [  # name, op, module, line; in the engine's order
 
 
 def fake_trace(faulty: bool = True) -> FakeTrace:
-    """Three steps of a small encoder; in the last one a root of zero spoils the gradient (if ``faulty``)."""
+    """Three steps of a small encoder; in the last one a root of zero spoils the gradient (if
+    ``faulty``)."""
     build = Builder()
     for step in (1, 2):
         bad = faulty and step == 2
@@ -246,7 +308,9 @@ def fake_trace(faulty: bool = True) -> FakeTrace:
     if faulty:
         born = made.backward["status"] == "born"
         made.findings[0].position = int(made.backward[born]["position_out"].item())
-        made.steps["gradient_norm"] = pd.arrays.FloatingArray(np.array([3.1, 2.4, np.nan]), np.zeros(3, dtype=bool))
+        made.steps["gradient_norm"] = pd.arrays.FloatingArray(
+            np.array([3.1, 2.4, np.nan]), np.zeros(3, dtype=bool)
+        )
     return made
 
 
@@ -283,16 +347,32 @@ def add_backward(build: Builder, step: int, bad: bool) -> None:
             status = "carried"
             outgoing[: 3 * row] = np.nan
         node = node_number(step, row)
-        build.node(incoming, outgoing, step=step, node=node, name=name, op=op, module=module, line=line, status=status)
+        build.node(
+            incoming,
+            outgoing,
+            step=step,
+            node=node,
+            name=name,
+            op=op,
+            module=module,
+            line=line,
+            status=status,
+        )
         if row:
             build.edges.append(
-                {"step": step, "backward_pass": 0, "source": node_number(step, max(0, parent(row))), "target": node}
+                {
+                    "step": step,
+                    "backward_pass": 0,
+                    "source": node_number(step, max(0, parent(row))),
+                    "target": node,
+                }
             )
         incoming = outgoing
 
 
 def parent(row: int) -> int:
-    """The row that passes its gradient to ``row``: a leaf and the transpose before it hang on their addmm."""
+    """The row that passes its gradient to ``row``: a leaf and the transpose before it hang on their
+    addmm."""
     name = CHAIN[row][0]
     return row - 3 if name == "ReluBackward0" and row > 8 else row - 1
 
@@ -302,10 +382,14 @@ def sqrt_finding() -> Finding:
         cause="sqrt-at-zero",
         severity="error",
         title="The derivative of sqrt at 0 is infinite, and 0 × inf is NaN",
-        explanation="Three distances are exactly zero. There d√x/dx = 1/(2√x) is infinite; the incoming gradient is 0, "
-        "and 0 × inf is NaN. The NaN reached the gradient of encoder.0.weight.",
+        explanation=(
+            "Three distances are exactly zero. There d√x/dx = 1/(2√x) is infinite; the incoming"
+            " gradient is 0, and 0 × inf is NaN. The NaN reached the gradient of encoder.0.weight."
+        ),
         node=node_number(2, 1),
-        evidence=pd.DataFrame({"index": ["[0]", "[1]", "[2]"], "input": [0.0, 0.0, 0.0], "result": ["nan"] * 3}),
+        evidence=pd.DataFrame(
+            {"index": ["[0]", "[1]", "[2]"], "input": [0.0, 0.0, 0.0], "result": ["nan"] * 3}
+        ),
         samples=[0, 1, 2],
         path=[
             {
@@ -363,7 +447,8 @@ def sqrt_finding() -> Finding:
 
 
 def big_trace(nodes: int = 10_000) -> FakeTrace:
-    """A backward pass of many nodes over a deep encoder, its numbers drawn at random; one NaN is born halfway."""
+    """A backward pass of many nodes over a deep encoder, its numbers drawn at random; one NaN is
+    born halfway."""
     random, per_layer = np.random.default_rng(0), 20
     parts = [
         "norm1",
@@ -395,16 +480,24 @@ def big_trace(nodes: int = 10_000) -> FakeTrace:
         "backward_pass": 0, "position_in": 0, "position_out": 0,
     }  # fmt: skip
     edges = [(1, 0, nodes - i, nodes - i - 1) for i in range(nodes - 1)]
-    edges += [(1, 0, nodes - i, nodes - i - per_layer) for i in range(0, nodes - per_layer, per_layer)]
+    edges += [
+        (1, 0, nodes - i, nodes - i - per_layer) for i in range(0, nodes - per_layer, per_layer)
+    ]
     small = fake_trace(faulty=False)
     return FakeTrace(
         ops=big_ops(2_000, small.ops),
         backward=frame(
-            [dict(zip(columns, row, strict=True)) for row in zip(*broadcast(columns, nodes), strict=True)], BACKWARD
+            [
+                dict(zip(columns, row, strict=True))
+                for row in zip(*broadcast(columns, nodes), strict=True)
+            ],
+            BACKWARD,
         ),
         parameters=small.parameters,
         steps=small.steps,
-        edges=pd.DataFrame(edges, columns=["step", "backward_pass", "source", "target"]).astype("Int64"),
+        edges=pd.DataFrame(edges, columns=["step", "backward_pass", "source", "target"]).astype(
+            "Int64"
+        ),
         histograms=dict.fromkeys(range(2_000), exponent_histogram(gradient(0, -9))),
     )
 

@@ -1,7 +1,9 @@
-"""A device of our own, "far": the CPU computes for it, but nobody else can read its memory, and CPU tensors may not meet its tensors.
+"""A device of our own, "far": the CPU computes for it, but nobody else can read its memory, and CPU
+tensors may not meet its tensors.
 
-``python tests/far.py`` runs programs there and on the CPU, and prints what nanlab says of each as JSON. It needs a process of
-its own, for torch takes one such backend a process. Tried with torch 2.13.
+``python tests/far.py`` runs programs there and on the CPU, and prints what nanlab says of each as
+JSON. It needs a process of its own, for torch takes one such backend a process. Tried with torch
+2.13.
 """
 
 from __future__ import annotations
@@ -36,15 +38,25 @@ def near(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     same = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), HERE, storage.nbytes())
     return point_at(
-        torch.empty(0, dtype=tensor.dtype, device="cpu"), same, tensor.storage_offset(), tensor.size(), tensor.stride()
+        torch.empty(0, dtype=tensor.dtype, device="cpu"),
+        same,
+        tensor.storage_offset(),
+        tensor.size(),
+        tensor.stride(),
     )
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
     """A new far tensor with the elements and strides of a CPU tensor."""
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    span = (
+        1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        if tensor.numel()
+        else 0
+    )
     memory.append(torch.zeros(max(span * tensor.itemsize, 8), dtype=torch.uint8, device="cpu"))
-    storage = torch._C._construct_storage_from_data_pointer(memory[-1].data_ptr(), FAR, span * tensor.itemsize)
+    storage = torch._C._construct_storage_from_data_pointer(
+        memory[-1].data_ptr(), FAR, span * tensor.itemsize
+    )
     made = torch._C._acc.create_empty_tensor((0,), tensor.dtype)
     point_at.redispatch(CPU_KERNEL, made, storage, 0, tensor.size(), tensor.stride())
     if tensor.numel():
@@ -54,7 +66,10 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 def number_as_tensor(op: Any, place: int, value: Any, args: tuple[Any, ...]) -> Any:
     """What the dispatcher turned from a wrapped number into a Python number."""
-    if not isinstance(value, (bool, int, float)) or str(op._schema.arguments[place].type) != "Tensor":
+    if (
+        not isinstance(value, (bool, int, float))
+        or str(op._schema.arguments[place].type) != "Tensor"
+    ):
         return value
     dtypes = [t.dtype for t in args if isinstance(t, torch.Tensor)]
     fitting = [d for d in dtypes if d.is_floating_point] or [
@@ -74,9 +89,15 @@ def compute(op: Any, *args: Any, **kwargs: Any) -> Any:
         return args[1]
     if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
         return op.redispatch(CPU_KERNEL, *args, **kwargs)
-    stray = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and not is_far(t) and t.dim()]
+    stray = [
+        t
+        for t in tree_leaves((args, kwargs))
+        if isinstance(t, torch.Tensor) and not is_far(t) and t.dim()
+    ]
     if stray and not (name.startswith(("index", "_index")) and is_far(args[0])):
-        raise RuntimeError(f"expected all tensors of {name} to be on one device, found far:0 and cpu")
+        raise RuntimeError(
+            f"expected all tensors of {name} to be on one device, found far:0 and cpu"
+        )
     back: dict[int, torch.Tensor] = {}
 
     def enter(value: Any) -> Any:
@@ -95,17 +116,30 @@ def compute(op: Any, *args: Any, **kwargs: Any) -> Any:
     result = op(*entered, **named)
     if is_far(hollow) and not hollow.numel():
         made = moved(named["out"])
-        point_at.redispatch(CPU_KERNEL, hollow, made.untyped_storage(), 0, made.size(), made.stride())
-    return tree_map(lambda v: back[id(v)] if id(v) in back else moved(v) if isinstance(v, torch.Tensor) else v, result)
+        point_at.redispatch(
+            CPU_KERNEL, hollow, made.untyped_storage(), 0, made.size(), made.stride()
+        )
+    return tree_map(
+        lambda v: back[id(v)] if id(v) in back else moved(v) if isinstance(v, torch.Tensor) else v,
+        result,
+    )
 
 
 def set_up() -> torch.library.Library:
-    """Register the device, and a kernel for each operation that has one on the CPU; the library must stay alive."""
+    """Register the device, and a kernel for each operation that has one on the CPU; the library
+    must stay alive."""
     _setup_privateuseone_for_python_backend("far")
-    library, has = torch.library.Library("aten", "IMPL"), torch._C._dispatch_has_kernel_for_dispatch_key
+    library, has = (
+        torch.library.Library("aten", "IMPL"),
+        torch._C._dispatch_has_kernel_for_dispatch_key,
+    )
     for full in torch._C._dispatch_get_all_op_names():
         base, _, overload = full.removeprefix("aten::").partition(".")
-        known = full.startswith("aten::") and has(full, "CPU") and not any(has(full, key) for key in COMPOSITE)
+        known = (
+            full.startswith("aten::")
+            and has(full, "CPU")
+            and not any(has(full, key) for key in COMPOSITE)
+        )
         if known or full.removeprefix("aten::") in COPIES:
             op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
             if op is not None:
@@ -114,7 +148,8 @@ def set_up() -> torch.library.Library:
 
 
 def as_on_cuda() -> None:
-    """Rows of statistics come from one kernel, and not from a hundred operations; fixes have the time that this device needs."""
+    """Rows of statistics come from one kernel, and not from a hundred operations; fixes have the
+    time that this device needs."""
     from nanlab.analysis import fixes
     from nanlab.stats import _torch
 
@@ -131,7 +166,8 @@ def as_on_cuda() -> None:
     _torch.row_of = row_of
 
 
-# -- programs -----------------------------------------------------------------------------------------------------
+# -- programs
+# ------------------------------------------------------------
 
 
 def train(loss_of: Callable[[Any, Any], Any], steps: int = 1) -> Callable[[torch.device], Any]:
@@ -175,7 +211,12 @@ def told(program: Callable[[torch.device], Any], device: torch.device) -> dict[s
     with nanlab.watch(on_fault="record", keep=9) as trace:
         watched = program(device)
     waited, found = dict(waits), trace.culprit
-    told: dict[str, Any] = {"same": bare == watched, "notes": trace.notes, "rows": len(trace.ops), "waits": waited}
+    told: dict[str, Any] = {
+        "same": bare == watched,
+        "notes": trace.notes,
+        "rows": len(trace.ops),
+        "waits": waited,
+    }
     born = trace.ops[trace.ops.status.isin(["born", "turned"])]
     told["births"] = born[["op", "phase", "status"]].values.tolist()
     kept = [(k.args, k.outputs) for k in trace.recording.kept.values()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nanlab.rules import Fix
 
-ALONE = "on the operation alone it is finite"  # what cannot be written into a line has no more than that
+# what cannot be written into a line has no more than that
+ALONE = "on the operation alone it is finite"
 
 
 def holds(fix: Fix) -> bool:

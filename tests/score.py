@@ -1,8 +1,9 @@
-"""Judges the diagnosis by the corpus: `python tests/score.py [f001 ...] [--twins]` prints a line a program and the
-shares.
+"""Judges the diagnosis by the corpus: `python tests/score.py [f001 ...] [--twins]` prints a line a
+program and the shares.
 
-A fault counts as detected; with the marked line; the operator, phase, cause and step that its META declares; and a fix
-that was verified. A healthy program, and a repaired twin, must have no finding of severity "error".
+A fault counts as detected; with the marked line; the operator, phase, cause and step that its META
+declares; and a fix that was verified. A healthy program, and a repaired twin, must have no finding
+of severity "error".
 """
 
 from __future__ import annotations
@@ -61,9 +62,18 @@ class Score:
             "ALARM" if self.alarm else "quiet"
         )
         answer = self.answer
-        wrong = self.alarm or any(not good for part, good in self.right.items() if part != "verified") or answer.notes
-        seen = f"{answer.cause} {answer.op} {answer.phase} line {answer.line} step {answer.step}: {answer.title}"
-        return f"{self.name:44s} {words} {answer.error}" + (f"\n      got {seen} {list(answer.notes)}" if wrong else "")
+        wrong = (
+            self.alarm
+            or any(not good for part, good in self.right.items() if part != "verified")
+            or answer.notes
+        )
+        seen = (
+            f"{answer.cause} {answer.op} {answer.phase} line {answer.line} step {answer.step}:"
+            f" {answer.title}"
+        )
+        return f"{self.name:44s} {words} {answer.error}" + (
+            f"\n      got {seen} {list(answer.notes)}" if wrong else ""
+        )
 
 
 def plain(op: str) -> str:
@@ -72,7 +82,8 @@ def plain(op: str) -> str:
 
 
 def watch(program: Path | Program, fixed: bool = False) -> Answer:
-    """Run a program under a watch; of a fault of data or initialisation the building of the program too."""
+    """Run a program under a watch; of a fault of data or initialisation the building of the program
+    too."""
     if isinstance(program, Path):
         module = harness.load(program)
         build, meta = module.build, module.META
@@ -176,11 +187,16 @@ def main() -> None:
     scores = []
     cases = [] if arguments.fields else harness.case_files(arguments.only, arguments.kind)
     for program in [*cases, *programs(arguments.only, arguments.kind)]:
-        for fixed in (False, True) if arguments.twins and not program.name.startswith("h") else (False,):
+        for fixed in (
+            (False, True) if arguments.twins and not program.name.startswith("h") else (False,)
+        ):
             scores.append(score(program, fixed))
             print(scores[-1], flush=True)
     found = ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares(scores).items())
-    print(f"{sum(bool(s.right) for s in scores)} faults: {found}; {sum(s.alarm for s in scores)} false alarms")
+    print(
+        f"{sum(bool(s.right) for s in scores)} faults: {found}; {sum(s.alarm for s in scores)}"
+        " false alarms"
+    )
 
 
 if __name__ == "__main__":

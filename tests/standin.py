@@ -1,4 +1,5 @@
-"""The CPU stands in for a device: rows are computed by operations of torch and stay there until they are fetched."""
+"""The CPU stands in for a device: rows are computed by operations of torch and stay there until
+they are fetched."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from nanlab.stats._device import DeviceRow
 
 
 class Mail:
-    """Letters of the stand-in: each has arrived when it was asked for more than ``delay`` times; None: never."""
+    """Letters of the stand-in: each has arrived when it was asked for more than ``delay`` times;
+    None: never."""
 
     def __init__(self, delay: int | None) -> None:
         self.delay = delay
@@ -27,9 +29,12 @@ class Mail:
 
 
 def stand_in(
-    patch: pytest.MonkeyPatch, delay: int | None = 1, on_device: Callable[[torch.Tensor], bool] = lambda tensor: True
+    patch: pytest.MonkeyPatch,
+    delay: int | None = 1,
+    on_device: Callable[[torch.Tensor], bool] = lambda tensor: True,
 ) -> Mail:
-    """Let each tensor that is ``on_device`` count as one of a device; copies arrive ``delay`` batches later."""
+    """Let each tensor that is ``on_device`` count as one of a device; copies arrive ``delay``
+    batches later."""
     mail = Mail(delay)
     add, add_change = StatsTable.add, StatsTable.add_change
     send, read = _async_counts.HostCopier.send, _async_counts.HostCopy.read
@@ -51,7 +56,9 @@ def stand_in(
         finally:
             self._kernels = kernels
 
-    def sent(self: _async_counts.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any) -> _async_counts.HostCopy:
+    def sent(
+        self: _async_counts.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any
+    ) -> _async_counts.HostCopy:
         mail.sent += 1
         return send(self, rows, streams)
 

@@ -60,7 +60,9 @@ def test_all_go_on_until_one_wants_to_stop_and_then_all_stop(world: int, patient
     assert votes(group, [False] * (world - 1) + [True]) == ["stop"] * world
 
 
-def test_nobody_stops_alone_and_a_fault_is_put_to_the_next_vote(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_stops_alone_and_a_fault_is_put_to_the_next_vote(
+    hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = members(2)
     monkeypatch.setattr(agreement, "PATIENCE", 60.0)
     assert votes([first, second], [False, False]) == ["go", "go"]
@@ -73,12 +75,15 @@ def test_nobody_stops_alone_and_a_fault_is_put_to_the_next_vote(hasty: None, mon
     assert votes([first, second], [False, True]) == ["stop", "stop"]
 
 
-def test_processes_may_judge_more_often_than_others_between_two_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_may_judge_more_often_than_others_between_two_updates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first, second = members(2)
     monkeypatch.setattr(agreement, "PATIENCE", 60.0)
     assert votes([first, second], [False, False]) == ["go", "go"]
     first._patience["step"] = 0.01
-    assert [first.vote("step", False) for _ in range(5)] == ["go"] * 5  # it evaluates; the other waits elsewhere
+    # it evaluates; the other waits elsewhere
+    assert [first.vote("step", False) for _ in range(5)] == ["go"] * 5
     assert votes([first, second], [False, True]) == ["stop", "stop"]
 
 
@@ -90,7 +95,9 @@ def test_where_not_all_watch_nobody_stops_and_only_the_first_vote_waits(hasty: N
     assert time.monotonic() - began < 100 * 0.05  # less than one wait each
 
 
-def test_a_process_that_has_left_is_waited_for_once(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_left_is_waited_for_once(
+    patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = members(2)
     assert votes([first, second], [False, False]) == ["go", "go"]
     second.leave()
@@ -100,7 +107,9 @@ def test_a_process_that_has_left_is_waited_for_once(patient: None, monkeypatch: 
     assert first._left
 
 
-def test_while_one_works_out_what_it_found_the_others_wait(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_one_works_out_what_it_found_the_others_wait(
+    patient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = members(2)
     assert votes([first, second], [False, False]) == ["go", "go"]
     monkeypatch.setattr(agreement, "PATIENCE", 0.05)
@@ -138,7 +147,9 @@ def test_each_hears_where_it_began(patient: None) -> None:
         lambda: group[1].tell(told, False, True),
         lambda: group[2].tell(None, False, True),
     )
-    assert [(r.rank, r.world, r.told, r.heard, r.struck) for r in heard] == [(i, 3, [told], 3, 1) for i in range(3)]
+    assert [(r.rank, r.world, r.told, r.heard, r.struck) for r in heard] == [
+        (i, 3, [told], 3, 1) for i in range(3)
+    ]
 
 
 def test_decided_votes_are_deleted() -> None:

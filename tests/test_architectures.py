@@ -1,4 +1,5 @@
-"""Models of transformers, from small random configurations, train the same under a watch, and raise no alarm."""
+"""Models of transformers, from small random configurations, train the same under a watch, and raise
+no alarm."""
 
 from __future__ import annotations
 
@@ -25,5 +26,6 @@ def test_architecture_trains_the_same_and_is_healthy(name: str) -> None:
     inside = trace.ops[(trace.ops.phase == "forward") & (trace.ops.module != "")]
     assert inside.module.str.contains(".", regex=False).any()
     known = {n for n, _ in model.named_modules()}
-    # a module that is no attribute of another (a loss made anew in each forward, an activation kept in a dict) bears its class name
+    # a module that is no attribute of another (a loss made anew in each forward, an activation kept
+    # in a dict) bears its class name
     assert all(name.split(".")[-1][:1].isupper() for name in set(inside.module) - known)

@@ -45,12 +45,21 @@ def train(loader: Any, epochs: int = 1) -> nanlab.Trace:
 
 @pytest.mark.parametrize("target", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_nan_born_in_a_worker_is_told_as_data_with_its_index_in_the_dataset(shuffle: bool, target: bool) -> None:
+def test_a_nan_born_in_a_worker_is_told_as_data_with_its_index_in_the_dataset(
+    shuffle: bool, target: bool
+) -> None:
     generator = torch.Generator().manual_seed(7)
-    loader = DataLoader(Readings(target), batch_size=8, num_workers=2, shuffle=shuffle, generator=generator)
+    loader = DataLoader(
+        Readings(target), batch_size=8, num_workers=2, shuffle=shuffle, generator=generator
+    )
     draw = torch.Generator().manual_seed(7)
-    torch.empty((), dtype=torch.int64).random_(generator=draw)  # the loader's own draw, for its workers' seed
-    places = list(torch.utils.data.RandomSampler(range(64), generator=draw)) if shuffle else list(range(64))
+    # the loader's own draw, for its workers' seed
+    torch.empty((), dtype=torch.int64).random_(generator=draw)
+    places = (
+        list(torch.utils.data.RandomSampler(range(64), generator=draw))
+        if shuffle
+        else list(range(64))
+    )
     found = train(loader).culprit
     assert found is not None
     assert found.cause == ("nan-in-target" if target else "nan-in-input")
@@ -72,10 +81,15 @@ def test_a_nan_of_the_second_epoch_of_lasting_workers_is_told_with_its_index() -
     assert f"is number {BAD} of the dataset" in found.explanation
 
 
-def test_a_nan_born_in_the_loop_s_own_process_is_told_where_it_was_born_and_with_its_index() -> None:
+def test_a_nan_born_in_the_loop_s_own_process_is_told_where_it_was_born_and_with_its_index() -> (
+    None
+):
     found = train(DataLoader(Readings(), batch_size=8)).culprit
     assert found is not None
-    assert (found.cause, found.source) == ("div-by-zero", "x, y = (x, y / 0 * 0) if self.target else (x / 0 * 0, y)")
+    assert (found.cause, found.source) == (
+        "div-by-zero",
+        "x, y = (x, y / 0 * 0) if self.target else (x / 0 * 0, y)",
+    )
     assert found.samples == [BAD % 8]
     assert f"is number {BAD} of the dataset" in found.explanation
 
@@ -88,7 +102,9 @@ def test_batches_are_the_same_and_loaders_are_left_as_they_were() -> None:
     bare = [x for x, _ in loader]
     with nanlab.watch(on_fault="record") as trace:
         watched = [x for x, _ in loader]
-    assert all(torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(bare, watched, strict=True))
+    assert all(
+        torch.equal(a, b) or bool(a.isnan().any()) for a, b in zip(bare, watched, strict=True)
+    )
     assert (Iterator.__next__, Iterator._next_index) == before
     assert trace.culprit is None and not trace.notes
 

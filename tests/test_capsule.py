@@ -1,4 +1,5 @@
-"""A saved trace is the trace, in a process without the model's code; a file that is not what was written says so."""
+"""A saved trace is the trace, in a process without the model's code; a file that is not what was
+written says so."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def training(model: nn.Module, fails: bool) -> Callable[[int], None]:
 
 def watched(fails: bool = True) -> nanlab.Trace:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1))
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1)
+    )
     step = training(model, fails)
     with nanlab.watch(model) as trace:
         for number in range(3):
@@ -92,7 +95,9 @@ def told(trace: nanlab.Trace, fixes: bool = True) -> list[Any]:
 def test_tables_are_those_of_the_trace(trace: nanlab.Trace, capsule: Path) -> None:
     again = nanlab.load(capsule)
     for name in TABLES:
-        pd.testing.assert_frame_equal(pd.DataFrame(getattr(again, name)), pd.DataFrame(getattr(trace, name)))
+        pd.testing.assert_frame_equal(
+            pd.DataFrame(getattr(again, name)), pd.DataFrame(getattr(trace, name))
+        )
     for position in trace.ops.position[::7]:
         pd.testing.assert_series_equal(again.histogram(position), trace.histogram(position))
 
@@ -101,7 +106,10 @@ OTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
 import nanlab, torch
+from nanlab.analysis import fixes
 from test_capsule import told
+fixes.SECONDS = 60.0
+torch.set_num_threads(2)  # the recorded steps had one thread
 trace = nanlab.load(sys.argv[1], trusted=True)
 fix = trace.culprit.fixes[0]
 with_it = trace.replay(fix)
@@ -113,7 +121,9 @@ print(json.dumps([
 """
 
 
-def test_another_process_says_computes_and_mends_the_same(trace: nanlab.Trace, capsule: Path) -> None:
+def test_another_process_says_computes_and_mends_the_same(
+    trace: nanlab.Trace, capsule: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, str(capsule), str(Path(__file__).parent)],
         capture_output=True,
@@ -138,7 +148,9 @@ def test_another_process_says_computes_and_mends_the_same(trace: nanlab.Trace, c
     assert json.loads(done.stdout.splitlines()[-1]) == json.loads(json.dumps(here))
 
 
-def test_source_of_a_file_is_run_only_where_it_is_trusted(capsule: Path, trace: nanlab.Trace) -> None:
+def test_source_of_a_file_is_run_only_where_it_is_trusted(
+    capsule: Path, trace: nanlab.Trace
+) -> None:
     again = nanlab.load(capsule)
     assert again.replay().identical
     assert again.culprit is not None and again.culprit.title == trace.culprit.title  # type: ignore[union-attr]
@@ -175,7 +187,13 @@ def check_mutated(path: Path, good: bytes, expected: list[Any], times: int, seed
     for _ in range(times):
         mutated = bytearray(good)
         for _ in range(draw.choice((1, 1, 2, 8))):
-            at = draw.choice((draw.randrange(len(mutated)), len(mutated) - 1 - draw.randrange(400), draw.randrange(80)))
+            at = draw.choice(
+                (
+                    draw.randrange(len(mutated)),
+                    len(mutated) - 1 - draw.randrange(400),
+                    draw.randrange(80),
+                )
+            )
             mutated[at % len(mutated)] = draw.randrange(256)
         kind = draw.randrange(8)
         if kind == 0:
@@ -194,12 +212,20 @@ def check_mutated(path: Path, good: bytes, expected: list[Any], times: int, seed
 
 
 def test_300_mutated_files_are_refused_or_equal(capsule: Path, tmp_path: Path) -> None:
-    check_mutated(tmp_path / "m", capsule.read_bytes(), told(nanlab.load(capsule), fixes=False), 300, seed=0)
+    check_mutated(
+        tmp_path / "m", capsule.read_bytes(), told(nanlab.load(capsule), fixes=False), 300, seed=0
+    )
 
 
 @pytest.mark.slow
 def test_10000_mutated_files_are_refused_or_equal(capsule: Path, tmp_path: Path) -> None:
-    check_mutated(tmp_path / "m", capsule.read_bytes(), told(nanlab.load(capsule), fixes=False), 10_000, seed=1)
+    check_mutated(
+        tmp_path / "m",
+        capsule.read_bytes(),
+        told(nanlab.load(capsule), fixes=False),
+        10_000,
+        seed=1,
+    )
 
 
 def rewritten(capsule: Path, path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -302,7 +328,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("change", HOSTILE, ids=lambda change: change.__name__)
-def test_a_hostile_file_is_refused(capsule: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def test_a_hostile_file_is_refused(
+    capsule: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
     with pytest.raises(nanlab.CapsuleError):
         nanlab.load(rewritten(capsule, tmp_path / "h", change))
 
@@ -339,14 +367,23 @@ def test_the_command_line_shows_what_a_guard_saved(
 ) -> None:
     write_files(trace, tmp_path)
     assert main(["show", str(tmp_path / "nanlab.nanlab")]) == 0
-    assert trace.culprit is not None and trace.culprit.title in " ".join(capsys.readouterr().out.split())
+    assert trace.culprit is not None and trace.culprit.title in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main(["show", str(tmp_path / "nanlab.nanlab"), "--trusted"]) == 0
     assert "verified" in capsys.readouterr().out
-    assert main(["show", str(tmp_path / "nanlab.nanlab"), "--html", str(tmp_path / "again.html")]) == 0
+    assert (
+        main(["show", str(tmp_path / "nanlab.nanlab"), "--html", str(tmp_path / "again.html")]) == 0
+    )
     assert (tmp_path / "again.html").stat().st_size > 10_000
 
 
 def test_a_capsule_holds_no_pickle(capsule: Path) -> None:
     with zipfile.ZipFile(capsule) as file:
-        assert sorted(file.namelist()) == ["digest", "numbers.safetensors", "tensors.safetensors", "trace.json"]
+        assert sorted(file.namelist()) == [
+            "digest",
+            "numbers.safetensors",
+            "tensors.safetensors",
+            "trace.json",
+        ]
         json.load(io.BytesIO(file.read("trace.json")))

@@ -1,4 +1,5 @@
-"""What a watch records: every operation once, at the user's line, in the right phase and step, with its status."""
+"""What a watch records: every operation once, at the user's line, in the right phase and step, with
+its status."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def rows(trace: nanlab.Trace, op: str, phase: str = "forward") -> list[int]:
     return ops[(ops.op == op) & (ops.phase == phase)].line.tolist()
 
 
-# -- lines ------------------------------------------------------------------------------------------------------------
+# -- lines
+# ------------------------------------------------------------
 
 
 def test_a_line_in_a_nested_function_is_that_of_the_operation() -> None:
@@ -121,7 +123,8 @@ def test_an_operation_in_the_backward_of_a_custom_function_bears_its_own_line() 
     assert rows(trace, "exp", "backward") == [line_of("inside")]
 
 
-# -- modules ----------------------------------------------------------------------------------------------------------
+# -- modules
+# ------------------------------------------------------------
 
 
 def test_a_shared_module_bears_the_path_it_is_called_by() -> None:
@@ -155,7 +158,8 @@ def test_without_a_model_modules_are_named_as_they_run() -> None:
     assert trace.ops[trace.ops.op == "addmm"].module.tolist() == ["Sequential.0", "Sequential.3"]
 
 
-# -- steps ------------------------------------------------------------------------------------------------------------
+# -- steps
+# ------------------------------------------------------------
 
 
 def test_each_optimizer_step_in_a_loop_is_one_training_step() -> None:
@@ -194,7 +198,9 @@ def test_accumulated_micro_batches_share_a_step() -> None:
 
 
 @pytest.mark.parametrize("bound", [None, 1e-3])
-def test_accumulated_gradients_have_one_row_and_the_norm_that_torch_computes(bound: float | None) -> None:
+def test_accumulated_gradients_have_one_row_and_the_norm_that_torch_computes(
+    bound: float | None,
+) -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     norms, last = [], {}
@@ -202,7 +208,9 @@ def test_accumulated_gradients_have_one_row_and_the_norm_that_torch_computes(bou
         for _ in range(3):
             for _ in range(4):
                 model(torch.randn(4, 4)).square().mean().backward()
-            last = {name: p.grad.square().mean().sqrt().item() for name, p in model.named_parameters()}
+            last = {
+                name: p.grad.square().mean().sqrt().item() for name, p in model.named_parameters()
+            }
             norms.append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item())
             if bound is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), bound)
@@ -216,7 +224,9 @@ def test_accumulated_gradients_have_one_row_and_the_norm_that_torch_computes(bou
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("set_to_none", [False, True])
-def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(scaled: bool, set_to_none: bool) -> None:
+def test_the_loss_of_a_step_is_the_sum_of_its_micro_batches(
+    scaled: bool, set_to_none: bool
+) -> None:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -290,7 +300,9 @@ def test_a_loop_that_never_steps_has_a_step_per_iteration() -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("by_data", [False, True])
-def test_without_an_optimizer_a_step_ends_with_the_update_by_hand(workers: int, by_data: bool) -> None:
+def test_without_an_optimizer_a_step_ends_with_the_update_by_hand(
+    workers: int, by_data: bool
+) -> None:
     model = nn.Linear(3, 1)
 
     def gradients() -> list[torch.Tensor]:
@@ -340,16 +352,25 @@ def test_turns_of_an_inner_loop_are_no_steps_where_the_program_is_stopped_in_one
     def adapted(rate: float) -> dict[str, torch.Tensor]:
         weights = dict(model.named_parameters())
         for _ in range(6):
-            loss = torch.func.functional_call(model, weights, (torch.ones(4, 1),)).square().log().mean()
+            loss = (
+                torch.func.functional_call(model, weights, (torch.ones(4, 1),))
+                .square()
+                .log()
+                .mean()
+            )
             grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-            weights = {name: w - rate * g for (name, w), g in zip(weights.items(), grads, strict=True)}
+            weights = {
+                name: w - rate * g for (name, w), g in zip(weights.items(), grads, strict=True)
+            }
         return weights
 
     with nanlab.watch(model, on_fault=mode) as trace:
         for i in range(4):
             weights = adapted(1e-3 if i != 2 else 1e38)
             optimizer.zero_grad()
-            torch.func.functional_call(model, weights, (torch.ones(4, 1),)).square().mean().backward()
+            torch.func.functional_call(
+                model, weights, (torch.ones(4, 1),)
+            ).square().mean().backward()
             optimizer.step()
     assert trace.culprit is not None and trace.culprit.step == 2
     assert len(trace.steps) == (3 if mode == "stop" else 4)
@@ -415,7 +436,8 @@ def test_keep_bounds_the_table_and_every_step_keeps_its_summary() -> None:
     assert set(trace.parameters.step) == set(range(12))
 
 
-# -- statuses ---------------------------------------------------------------------------------------------------------
+# -- statuses
+# ------------------------------------------------------------
 
 
 def status(trace: nanlab.Trace, op: str) -> list[str]:
@@ -482,7 +504,8 @@ def test_foreach_results_are_the_mutated_arguments() -> None:
     assert set(updates.phase) == {"optimizer"}
 
 
-# -- the tables -------------------------------------------------------------------------------------------------------
+# -- the tables
+# ------------------------------------------------------------
 
 
 def test_histogram_and_counts_add_up_to_numel_for_every_row() -> None:
@@ -521,10 +544,13 @@ def test_parameters_have_value_gradient_and_update() -> None:
     assert row.parameter == "weight"
     assert row.gradient_absmax == 4.0
     assert row.update_absmax == pytest.approx(2.0)
-    assert row.value_absmax == pytest.approx((before - 0.5 * torch.tensor([[3.0, 4.0]])).abs().max().item())
+    assert row.value_absmax == pytest.approx(
+        (before - 0.5 * torch.tensor([[3.0, 4.0]])).abs().max().item()
+    )
 
 
-# -- the program itself -----------------------------------------------------------------------------------------------
+# -- the program itself
+# ------------------------------------------------------------
 
 
 def test_training_is_bit_identical_with_and_without_a_watch() -> None:
@@ -622,14 +648,18 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
         "nanlab.capture.watching.fold",
     ],
 )
-def test_a_failure_inside_nanlab_never_takes_the_run_down(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_failure_inside_nanlab_never_takes_the_run_down(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     def run() -> list[float]:
         model = small_model()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         losses = []
         for _ in range(3):
             optimizer.zero_grad()
-            loss = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(1))).pow(2).mean()
+            loss = (
+                model(torch.randn(6, 4, generator=torch.Generator().manual_seed(1))).pow(2).mean()
+            )
             (loss + torch.tensor(float("inf")).mul(0).nan_to_num()).backward()
             optimizer.step()
             losses.append(loss.item())
@@ -658,7 +688,9 @@ def run_with_fault(bad_step: int) -> None:
     for step in range(4):
         optimizer.zero_grad()
         out = model(torch.randn(6, 4, generator=torch.Generator().manual_seed(1)))
-        ((out - out.detach() * (step >= bad_step)).pow(2).sum() - (step < bad_step) * 0.0).sqrt().backward()
+        (
+            (out - out.detach() * (step >= bad_step)).pow(2).sum() - (step < bad_step) * 0.0
+        ).sqrt().backward()
         optimizer.step()
 
 
@@ -666,14 +698,21 @@ def run_with_fault(bad_step: int) -> None:
     ("where", "calls"),
     [
         ("evidence.Evidence.judge", 0),
-        *[(f"dispatch.OpRecorder.{name}", calls) for name in ("place", "write") for calls in (0, 1, 40, 90)],
+        *[
+            (f"dispatch.OpRecorder.{name}", calls)
+            for name in ("place", "write")
+            for calls in (0, 1, 40, 90)
+        ],
     ],
 )
 def test_a_failure_inside_nanlab_accuses_nobody_of_what_came_after_it(
     monkeypatch: pytest.MonkeyPatch, where: str, calls: int
 ) -> None:
     owner, name = where.rsplit(".", 1)
-    original, left = getattr(pkgutil.resolve_name("nanlab.capture." + owner.replace(".", ":")), name), [calls]
+    original, left = (
+        getattr(pkgutil.resolve_name("nanlab.capture." + owner.replace(".", ":")), name),
+        [calls],
+    )
 
     def broken(*args: object, **kwargs: object) -> object:
         left[0] -= 1
@@ -694,7 +733,9 @@ def test_a_failure_inside_nanlab_accuses_nobody_of_what_came_after_it(
     assert "Incomplete" in trace.report()._repr_html_()
 
 
-def test_a_fault_that_showed_before_a_failure_inside_nanlab_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_showed_before_a_failure_inside_nanlab_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = OpRecorder.place
 
     def broken(self: OpRecorder, frame: object) -> object:
@@ -761,7 +802,8 @@ def test_a_compiled_model_is_watched_without_a_warning_about_hooks_that_nobody_s
     assert warnings.filters == filters
 
 
-# -- bad input --------------------------------------------------------------------------------------------------------
+# -- bad input
+# ------------------------------------------------------------
 
 
 def test_a_histogram_of_no_position_is_refused_with_what_was_seen() -> None:
@@ -778,7 +820,14 @@ def test_a_model_that_is_no_module_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("steps", 0), ("keep", -1), ("steps", "3"), ("keep", 1.5), ("on_fault", "explode"), ("shadow", "int8")],
+    [
+        ("steps", 0),
+        ("keep", -1),
+        ("steps", "3"),
+        ("keep", 1.5),
+        ("on_fault", "explode"),
+        ("shadow", "int8"),
+    ],
 )
 def test_a_wrong_option_is_refused_with_what_was_seen(name: str, value: object) -> None:
     with pytest.raises(NanlabError, match=str(value)):
@@ -808,7 +857,9 @@ def test_a_watch_in_a_thread_is_refused() -> None:
 
 def test_forked_loader_workers_are_not_watched_and_do_no_harm() -> None:
     data = torch.utils.data.TensorDataset(torch.arange(8.0))
-    loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=2, num_workers=1, multiprocessing_context="fork"
+    )
     with nanlab.watch() as trace:
         total = sum(batch[0].sum().item() for batch in loader)
     assert total == 28.0
@@ -862,7 +913,9 @@ def test_a_trace_keeps_no_tensor_of_a_healthy_run() -> None:
     assert len(trace.ops) > 0
 
 
-def test_statuses_and_culprit_are_the_same_when_statistics_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statuses_and_culprit_are_the_same_when_statistics_come_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On a GPU a row stays on the device until the step ends; here every row is treated so."""
     from nanlab.stats import StatsTable
 
@@ -895,10 +948,17 @@ def test_statuses_and_culprit_are_the_same_when_statistics_come_late(monkeypatch
     assert later.ops.status.tolist() == at_once.ops.status.tolist()
     first, second = at_once.culprit, later.culprit
     assert first is not None and second is not None
-    assert (first.line, first.op, first.phase, first.step) == (second.line, second.op, second.phase, second.step)
+    assert (first.line, first.op, first.phase, first.step) == (
+        second.line,
+        second.op,
+        second.phase,
+        second.step,
+    )
 
 
-def test_a_compiled_model_is_watched_without_being_recompiled_for_us(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_compiled_model_is_watched_without_being_recompiled_for_us(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
     compiled = torch.compile(model, backend="eager")
     with warnings.catch_warnings(), nanlab.watch(model, on_fault="record") as trace:

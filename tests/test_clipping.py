@@ -1,4 +1,5 @@
-"""Clipping told from the gradients themselves: who clips, how often, by how much, and which bound would be a good one."""
+"""Clipping told from the gradients themselves: who clips, how often, by how much, and which bound
+would be a good one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ BOUND = 2.0
 
 
 def total(parameters: list[nn.Parameter]) -> float:
-    return math.sqrt(sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None))
+    return math.sqrt(
+        sum(float(p.grad.double().square().sum()) for p in parameters if p.grad is not None)
+    )
 
 
 def by_hand(parameters: list[nn.Parameter]) -> None:
@@ -61,11 +64,17 @@ NORM: dict[str, Clip] = {
     "by hand": by_hand,
     "by hand, with numbers": by_numbers,
 }
-VALUE: dict[str, Clip] = {"clip_grad_value_": lambda p: nn.utils.clip_grad_value_(p, 0.5), "new gradients": anew}
+VALUE: dict[str, Clip] = {
+    "clip_grad_value_": lambda p: nn.utils.clip_grad_value_(p, 0.5),
+    "new gradients": anew,
+}
 
 
-def train(clip: Clip | None, scaled: bool = False, steps: int = 9) -> tuple[Trace, list[tuple[float, float]]]:
-    """(trace, norms before and after clipping as torch computes them); losses differ so that some steps are clipped."""
+def train(
+    clip: Clip | None, scaled: bool = False, steps: int = 9
+) -> tuple[Trace, list[tuple[float, float]]]:
+    """(trace, norms before and after clipping as torch computes them); losses differ so that some
+    steps are clipped."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
     parameters = list(net.parameters())
@@ -95,7 +104,9 @@ def train(clip: Clip | None, scaled: bool = False, steps: int = 9) -> tuple[Trac
 
 @pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
 @pytest.mark.parametrize("name", [*NORM, *VALUE])
-def test_norms_before_and_after_are_those_that_torch_computes_whoever_clips(name: str, scaled: bool) -> None:
+def test_norms_before_and_after_are_those_that_torch_computes_whoever_clips(
+    name: str, scaled: bool
+) -> None:
     trace, real = train({**NORM, **VALUE}[name], scaled)
     found = trace.clipping()
     assert np.allclose(found.history.before.to_numpy(float), [b for b, _ in real], rtol=1e-5)
@@ -107,7 +118,9 @@ def test_norms_before_and_after_are_those_that_torch_computes_whoever_clips(name
     assert found.place is not None and found.place[0].endswith("test_clipping.py")
 
 
-@pytest.mark.parametrize("clip", [None, averaged, unscaled], ids=["nothing", "an average over four", "a scale"])
+@pytest.mark.parametrize(
+    "clip", [None, averaged, unscaled], ids=["nothing", "an average over four", "a scale"]
+)
 def test_what_does_not_clip_is_not_taken_for_clipping(clip: Clip | None) -> None:
     found = train(clip)[0].clipping()
     assert (found.kind, found.share, found.bound, found.place) == ("", 0.0, None, None)
@@ -121,7 +134,11 @@ def test_without_clipping_the_table_says_what_each_bound_would_have_clipped() ->
     for bound in table.index:
         assert table.clipped[bound] == pytest.approx((norms > bound).mean())
     assert found.advised_max_norm is not None
-    assert np.quantile(norms, 0.9) <= found.advised_max_norm * 1.01 <= 1.6 * np.quantile(norms, 0.9, method="higher")
+    assert (
+        np.quantile(norms, 0.9)
+        <= found.advised_max_norm * 1.01
+        <= 1.6 * np.quantile(norms, 0.9, method="higher")
+    )
     assert "advised" in table.choice[found.advised_max_norm]
 
 
@@ -165,7 +182,10 @@ def test_exploding_run_is_advised_by_the_norms_before_the_explosion() -> None:
 def test_two_optimizers_have_a_row_each() -> None:
     torch.manual_seed(0)
     a, b = nn.Linear(4, 4), nn.Linear(4, 1)
-    first, second = torch.optim.SGD(a.parameters(), lr=1e-2), torch.optim.Adam(b.parameters(), lr=1e-3)
+    first, second = (
+        torch.optim.SGD(a.parameters(), lr=1e-2),
+        torch.optim.Adam(b.parameters(), lr=1e-3),
+    )
     with nanlab.watch(nn.ModuleList([a, b]), on_fault="record") as trace:
         for _ in range(3):
             first.zero_grad(), second.zero_grad()
@@ -228,7 +248,11 @@ def test_plot_draws_both_norms_and_the_advised_bound() -> None:
     with mpl.rc_context({"backend": "agg"}):
         ax = train(NORM["clip_grad_norm_"])[0].clipping().plot()
         labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels[0] == "norm before clipping" and labels[1] == "after" and labels[2].startswith("max_norm=")
+    assert (
+        labels[0] == "norm before clipping"
+        and labels[1] == "after"
+        and labels[2].startswith("max_norm=")
+    )
 
 
 def test_run_without_gradients_is_refused() -> None:

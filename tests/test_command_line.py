@@ -49,7 +49,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
-@pytest.mark.parametrize("program", [["training_script.py"], ["-m", "training_script"]], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "program", [["training_script.py"], ["-m", "training_script"]], ids=["script", "module"]
+)
 def test_a_fault_ends_with_status_3_one_line_on_stderr_and_files(
     project: Path, capsys: pytest.CaptureFixture[str], guard: list[str], program: list[str]
 ) -> None:
@@ -57,7 +59,11 @@ def test_a_fault_ends_with_status_3_one_line_on_stderr_and_files(
     told = capsys.readouterr()
     assert "done" not in told.out
     (line,) = told.err.splitlines()
-    assert line.startswith("nanlab: the derivative of sqrt") and "training_engine.py:7" in line and "step 12" in line
+    assert (
+        line.startswith("nanlab: the derivative of sqrt")
+        and "training_engine.py:7" in line
+        and "step 12" in line
+    )
     assert {p.suffix for p in (project / "out").iterdir()} >= {".txt", ".html"}
 
 
@@ -82,7 +88,9 @@ def test_an_exception_of_the_script_is_shown_as_python_shows_it(
     assert told.endswith("ValueError: mine\n") and "raises.py" in told and "nanlab" not in told
 
 
-def test_a_file_that_is_not_there_is_one_line(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_one_line(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "nothing.py"]) == 2
     assert capsys.readouterr().err.startswith("nanlab: cannot read nothing.py")
     assert main(["run", "-m", "no.such_module"]) == 2
@@ -91,7 +99,9 @@ def test_a_file_that_is_not_there_is_one_line(project: Path, capsys: pytest.Capt
 def test_stdin_is_a_program_too(project: Path) -> None:
     command = [sys.executable, "-m", "nanlab", "run", "--guard", "-", "30"]
     source = TRAIN.replace("sys.argv[2]", "sys.argv[2]")
-    done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, input=source, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 3
     assert "training_engine.py:7" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -15,7 +15,8 @@ torch.set_num_threads(1)
 
 
 class Block(nn.Module):
-    """Attention and a layer; with a fault, the queries and keys are enlarged before their product and the product reduced after."""
+    """Attention and a layer; with a fault, the queries and keys are enlarged before their product
+    and the product reduced after."""
 
     def __init__(self, width: int, planted: bool) -> None:
         super().__init__()
@@ -71,7 +72,9 @@ def gpt(planted: int | None) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
 
     def step() -> torch.Tensor:
         opt.zero_grad()
-        loss = nn.functional.cross_entropy(net(ids).float().flatten(0, 1), ids.roll(-1, 1).flatten())
+        loss = nn.functional.cross_entropy(
+            net(ids).float().flatten(0, 1), ids.roll(-1, 1).flatten()
+        )
         loss.backward()
         opt.step()
         return loss
@@ -115,7 +118,9 @@ def test_sound_step_agrees_and_needs_no_line_in_float32(
     assert set(found.table.phase) == {"forward", "backward"}
 
 
-@pytest.mark.parametrize(("name", "build"), [("gpt", lambda: gpt(1)), ("cnn", lambda: cnn(True))], ids=["gpt", "cnn"])
+@pytest.mark.parametrize(
+    ("name", "build"), [("gpt", lambda: gpt(1)), ("cnn", lambda: cnn(True))], ids=["gpt", "cnn"]
+)
 def test_planted_line_is_found_and_no_line_of_the_set_can_be_left_out(
     name: str, build: Callable[[], tuple[nn.Module, Callable[[], torch.Tensor]]]
 ) -> None:
@@ -171,7 +176,9 @@ def test_each_cast_is_listed_with_what_it_lost_of_its_own_operand() -> None:
     half = x.half()
     assert (row.phase, row.source, row.target) == ("forward", "float32", "float16")
     with open(__file__) as file:
-        assert row.line == next(i for i, line in enumerate(file, 1) if line.rstrip().endswith("# CASTS"))
+        assert row.line == next(
+            i for i, line in enumerate(file, 1) if line.rstrip().endswith("# CASTS")
+        )
     assert row.flushed == pytest.approx(float(((half == 0) & (x != 0)).float().mean()))
     assert row.overflowed == pytest.approx(float(half.isinf().float().mean()))
     weight = next(r for r in casts.itertuples() if r.numel == 512)

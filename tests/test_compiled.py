@@ -26,7 +26,8 @@ def fresh() -> Iterator[None]:
 
 
 class Backend:
-    """A backend that counts what it compiles and what then runs, and is bit for bit its own: it adds no operation."""
+    """A backend that counts what it compiles and what then runs, and is bit for bit its own: it
+    adds no operation."""
 
     def __init__(self) -> None:
         self.compiled = self.ran = 0
@@ -60,7 +61,9 @@ def small_model() -> nn.Sequential:
 
 @pytest.mark.parametrize("fullgraph", [False, True])
 @pytest.mark.parametrize("warm", [False, True])
-def test_a_compiled_model_runs_eagerly_in_a_watch_and_compiled_before_and_after_it(fullgraph: bool, warm: bool) -> None:
+def test_a_compiled_model_runs_eagerly_in_a_watch_and_compiled_before_and_after_it(
+    fullgraph: bool, warm: bool
+) -> None:
     backend = Backend()
     model = torch.compile(small_model(), backend=backend, fullgraph=fullgraph)
     bare = train(torch.compile(small_model(), backend="eager"), 6)
@@ -76,7 +79,11 @@ def test_a_compiled_model_runs_eagerly_in_a_watch_and_compiled_before_and_after_
     after = train(model, 2)
     assert backend.compiled == compiled and backend.ran > ran
     reference = small_model()
-    assert first + watched + after == [*train(reference, 2), *train(reference, 2), *train(reference, 2)]
+    assert first + watched + after == [
+        *train(reference, 2),
+        *train(reference, 2),
+        *train(reference, 2),
+    ]
     assert first == bare[:2]
 
 
@@ -106,7 +113,9 @@ with nanlab.watch() as trace:
     torch.ones(2) * 2
 assert not trace.notes
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -117,7 +126,9 @@ with nanlab.watch():
     torch.ones(2, requires_grad=True).sum().backward()
 assert "torch._dynamo.eval_frame" not in sys.modules
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -157,7 +168,9 @@ def large_sum(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_a_half_precision_fault_in_code_that_runs_compiled_otherwise_is_qualified(compiles: bool) -> None:
+def test_a_half_precision_fault_in_code_that_runs_compiled_otherwise_is_qualified(
+    compiles: bool,
+) -> None:
     function = torch.compile(large_sum, backend="eager") if compiles else large_sum
     x = torch.ones(3, dtype=torch.float16, requires_grad=True)
     with nanlab.watch() as trace:
@@ -168,7 +181,9 @@ def test_a_half_precision_fault_in_code_that_runs_compiled_otherwise_is_qualifie
     assert ("torch.compile keeps" in trace.culprit.explanation) == compiles
 
 
-def test_a_half_precision_fault_beside_compiled_code_and_a_float32_fault_inside_are_not_qualified() -> None:
+def test_a_half_precision_fault_beside_compiled_code_and_a_float32_fault_inside_are_not_qualified() -> (
+    None
+):
     function = torch.compile(large_sum, backend="eager")
     root = torch.compile(lambda x: x.sqrt(), backend="eager")
     x = torch.ones(3, dtype=torch.float16, requires_grad=True)

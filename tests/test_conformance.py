@@ -13,21 +13,29 @@ def _judge(tally: conformance.Tally, capsys: pytest.CaptureFixture[str], what: s
     assert not tally.failed, "\n".join(tally.failed[:40])
 
 
-def test_a_sample_of_torchs_operators_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_of_torchs_operators_gives_the_same_bits_under_a_watch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _judge(conformance.operators(1, lambda i: i % 9 == 0), capsys, "operators, every ninth")
 
 
-def test_a_sample_of_torchs_modules_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_of_torchs_modules_gives_the_same_bits_under_a_watch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _judge(conformance.modules(1, lambda i: i % 5 == 0), capsys, "modules, every fifth")
 
 
 @pytest.mark.slow
 @pytest.mark.conformance
-def test_every_operator_of_torch_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_operator_of_torch_gives_the_same_bits_under_a_watch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _judge(conformance.operators(4), capsys, "operators")
 
 
 @pytest.mark.slow
 @pytest.mark.conformance
-def test_every_module_of_torch_gives_the_same_bits_under_a_watch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_module_of_torch_gives_the_same_bits_under_a_watch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _judge(conformance.modules(6), capsys, "modules")

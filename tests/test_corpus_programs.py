@@ -1,4 +1,5 @@
-"""The corpus says the truth about itself: each program, run without nanlab, shows what its META declares."""
+"""The corpus says the truth about itself: each program, run without nanlab, shows what its META
+declares."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def by_name(names: list[str]) -> pytest.MarkDecorator:
     """A test for each of these programs, the later ones left out of a plain run."""
     late = {name for name in names if int(name[1:4]) >= FIRST_SLOW[name[0]]}
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=pytest.mark.slow if name in late else ()) for name in names]
+        "name",
+        [pytest.param(name, marks=pytest.mark.slow if name in late else ()) for name in names],
     )
 
 
@@ -88,7 +90,9 @@ def run(name: str, fixed: bool = False, witness: Witness | None = None) -> Run:
             loss = one_step(step, i, witness)
         record.symptoms.append(harness.symptom(loss, parameters.values()))
         record.zero_gradients.append({key for key, p in parameters.items() if is_zero(p.grad)})
-        record.moved.append(any(not torch.equal(a, b) for a, b in zip(before, parameters.values(), strict=True)))
+        record.moved.append(
+            any(not torch.equal(a, b) for a, b in zip(before, parameters.values(), strict=True))
+        )
     return record
 
 
@@ -99,7 +103,8 @@ def one_step(step: Callable[[int], torch.Tensor], i: int, witness: Witness | Non
 
 
 def plain(operators: set[str]) -> set[str]:
-    """Names without the marks of autograd and of in-place variants: SqrtBackward0, sqrt and sqrt_ are one."""
+    """Names without the marks of autograd and of in-place variants: SqrtBackward0, sqrt and sqrt_
+    are one."""
     return {re.sub(r"backward\d*$|[_\d]", "", op.lower()) for op in operators}
 
 
@@ -131,11 +136,21 @@ def test_repaired_twin_stays_finite_and_learns(name: str) -> None:
         assert not any(meta["watch"].removeprefix("grad:") in zero for zero in seen.zero_gradients)
 
 
-@by_name([n for n in FAULTS if meta_of(n)["phase"] in ("forward", "backward") and "watch" not in meta_of(n)])
+@by_name(
+    [
+        n
+        for n in FAULTS
+        if meta_of(n)["phase"] in ("forward", "backward") and "watch" not in meta_of(n)
+    ]
+)
 def test_bad_value_appears_on_the_marked_line_at_that_step(name: str) -> None:
     meta, marks = meta_of(name), harness.markers(file_of(name))
     lines = {*marks["ORIGIN"], *marks["ALSO"]}
-    there = [b for b in faulty_run(name).births if b.step == meta["first_bad_step"] and lines & set(b.lines)]
+    there = [
+        b
+        for b in faulty_run(name).births
+        if b.step == meta["first_bad_step"] and lines & set(b.lines)
+    ]
     seen = {b.node or b.op for b in there if b.node or meta["phase"] == "forward"}
     assert plain(seen) & plain({meta["origin_op"], *meta.get("also_ops", ())})
 

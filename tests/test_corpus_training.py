@@ -1,6 +1,8 @@
-"""The training-loop programs of the corpus keep what they declare, watched by nothing but plain torch.
+"""The training-loop programs of the corpus keep what they declare, watched by nothing but plain
+torch.
 
-A fault shows its symptom at `first_bad_step` and not before; repaired twins and healthy programs stay finite and move.
+A fault shows its symptom at `first_bad_step` and not before; repaired twins and healthy programs
+stay finite and move.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
 import harness
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, of schedules that divide by zero
+# numpy, of schedules that divide by zero
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 CASES = Path(__file__).parent / "corpus" / "cases"
 FAULTS = sorted(path.stem for path in CASES.glob("t[0-9][0-9][0-9]_*.py"))
@@ -74,7 +77,9 @@ def run(name: str, fixed: bool = False) -> Run:
         before = state(model)
         loss = step(i)
         symptoms.append(harness.symptom(loss, model.parameters()))
-        moves.append({k: float((v - before[k]).abs().max()) for k, v in state(model).items() if v.numel()})
+        moves.append(
+            {k: float((v - before[k]).abs().max()) for k, v in state(model).items() if v.numel()}
+        )
     return Run(symptoms, moves, all(bool(v.isfinite().all()) for v in state(model).values()))
 
 
@@ -114,7 +119,8 @@ def test_the_symptom_shows_first_at_the_declared_step(name: str) -> None:
     meta, seen = load(name).META, run(name).symptoms
     bad = bad_step(name)
     first = next(i for i, s in enumerate(seen) if s is not None)
-    assert abs(first - bad) <= bad // 10  # a long drift may end a step sooner where the sums run in another order
+    # a long drift may end a step sooner where the sums run in another order
+    assert abs(first - bad) <= bad // 10
     assert seen[first] is not None and (seen[first] == meta["symptom"] or first != bad)
 
 
@@ -176,7 +182,8 @@ def test_a_healthy_program_stays_finite_and_moves(name: str) -> None:
 class Births(TorchDispatchMode):
     """The lines of a program at which an operation made a non-finite value from finite ones.
 
-    In backward that is the forward line of the autograd node, which anomaly mode keeps in the node's metadata.
+    In backward that is the forward line of the autograd node, which anomaly mode keeps in the
+    node's metadata.
     """
 
     def __init__(self, path: Path) -> None:
@@ -188,28 +195,44 @@ class Births(TorchDispatchMode):
         kwargs = kwargs or {}
         clean = all(map(finite, tree_leaves((args, kwargs))))
         out = func(*args, **kwargs)
-        if clean and "empty" not in func.__name__ and not all(map(finite, tree_leaves((out, args)))):
+        if (
+            clean
+            and "empty" not in func.__name__
+            and not all(map(finite, tree_leaves((out, args))))
+        ):
             self.lines |= self._lines()
         return out
 
     def _lines(self) -> set[int]:
         node = torch._C._current_autograd_node()
-        stack = [frame.lineno for frame in traceback.extract_stack() if frame.filename == self.path and frame.lineno]
+        stack = [
+            frame.lineno
+            for frame in traceback.extract_stack()
+            if frame.filename == self.path and frame.lineno
+        ]
         if node is None or "traceback_" not in node.metadata:
             return set(stack)
         text = "".join(node.metadata["traceback_"])
         made = re.findall(re.escape(self.path) + r'", line (\d+)', text)
-        return {int(line) for line in made} | set(stack[-1:])  # the innermost line is that of a hook, if one runs
+        # the innermost line is that of a hook, if one runs
+        return {int(line) for line in made} | set(stack[-1:])
 
 
 def finite(value: object) -> bool:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
+    floating = (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.layout is torch.strided
+    )
     return not floating or bool(torch.isfinite(value).all())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", of(lambda meta: meta["symptom"] in SYMPTOMS and meta["phase"] != "init"))
+@pytest.mark.parametrize(
+    "name", of(lambda meta: meta["symptom"] in SYMPTOMS and meta["phase"] != "init")
+)
 def test_a_non_finite_value_is_born_on_a_marked_line(name: str) -> None:
-    """With ORIGIN for faults of the data flow, and with FIRST for drifts, whose origin is a finite update."""
+    """With ORIGIN for faults of the data flow, and with FIRST for drifts, whose origin is a finite
+    update."""
     meta = load(name).META
     torch.manual_seed(0)
     births = Births(CASES / f"{name}.py")

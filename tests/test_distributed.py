@@ -1,4 +1,5 @@
-"""Training that is spread over processes; here over one, which takes the same ways through torch."""
+"""Training that is spread over processes; here over one, which takes the same ways through
+torch."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def test_a_fault_among_sharded_parameters_is_looked_into_where_they_are() -> Non
     assert sharded is not None and whole is not None
     assert (sharded.phase, sharded.cause, sharded.title) == ("optimizer", whole.cause, whole.title)
     assert sharded.evidence.equals(whole.evidence)
-    assert [(fix.code, fix.verified) for fix in sharded.fixes] == [(fix.code, fix.verified) for fix in whole.fixes]
+    assert [(fix.code, fix.verified) for fix in sharded.fixes] == [
+        (fix.code, fix.verified) for fix in whole.fixes
+    ]
 
 
 def test_a_sharded_parameter_that_stands_still_is_tried_in_float32_where_it_is() -> None:
@@ -89,5 +92,7 @@ def test_a_sharded_parameter_that_stands_still_is_tried_in_float32_where_it_is()
             optimizer.zero_grad()
             model(torch.randn(8, 4, dtype=torch.bfloat16)).float().square().mean().backward()
             optimizer.step()
-    found = next(f for f in trace.findings if f.cause == "absorbed-update" and f.severity == "error")
+    found = next(
+        f for f in trace.findings if f.cause == "absorbed-update" and f.severity == "error"
+    )
     assert not trace.notes and any("elements move" in fix.title for fix in found.fixes)

@@ -1,4 +1,5 @@
-"""The documentation is built from the rules, the docstrings and the notebooks, holds what they hold, and is whole."""
+"""The documentation is built from the rules, the docstrings and the notebooks, holds what they
+hold, and is whole."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def build() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def built(build: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """All of the documentation, as `make docs` builds it: its folder, and what the pages of the causes were made of."""
+    """All of the documentation, as `make docs` builds it: its folder, and what the pages of the
+    causes were made of."""
     target = tmp_path_factory.mktemp("site") / "docs"
     return target, {page.slug: page for page in build.main(target)}
 
@@ -54,8 +56,12 @@ def causes(built: tuple[Path, dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
 
 def words(page: Path) -> str:
     """The text of a page without its tags, with single spaces."""
-    body = re.sub(r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<(?=td|th|div|br|p\b)", " <", body))).split())
+    body = re.sub(
+        r"<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    return " ".join(
+        html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"<(?=td|th|div|br|p\b)", " <", body))).split()
+    )
 
 
 def flat(text: str) -> str:
@@ -73,7 +79,9 @@ def test_a_cause_has_a_page_with_its_explanation_output_and_cure(
         assert flat(subject.explanation) in said
         assert flat(re.sub(r"# here\b.*", "", subject.example)) in said
         assert flat(subject.fix) in said
-    assert [exhibit.rule.name for exhibit in made[slug].exhibits] == [s.name for s in BUILTIN if s.name == slug]
+    assert [exhibit.rule.name for exhibit in made[slug].exhibits] == [
+        s.name for s in BUILTIN if s.name == slug
+    ]
 
 
 def elements(finding: Any) -> int:
@@ -82,12 +90,16 @@ def elements(finding: Any) -> int:
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-def test_a_page_shows_what_the_rule_really_finds_in_its_example(slug: str, causes: tuple[Path, dict[str, Any]]) -> None:
+def test_a_page_shows_what_the_rule_really_finds_in_its_example(
+    slug: str, causes: tuple[Path, dict[str, Any]]
+) -> None:
     folder, made = causes
     said = words(folder / f"{slug}.html")
     for exhibit in made[slug].exhibits:
         finding = exhibit.finding
-        marked = [i for i, line in enumerate(exhibit.rule.example.splitlines(), 1) if "# here" in line]
+        marked = [
+            i for i, line in enumerate(exhibit.rule.example.splitlines(), 1) if "# here" in line
+        ]
         assert finding.cause == slug
         assert finding.line in marked
         assert f"example.py:{finding.line}" in said
@@ -98,7 +110,9 @@ def test_a_page_shows_what_the_rule_really_finds_in_its_example(slug: str, cause
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-def test_a_cure_is_proved_silent_on_its_page(slug: str, causes: tuple[Path, dict[str, Any]]) -> None:
+def test_a_cure_is_proved_silent_on_its_page(
+    slug: str, causes: tuple[Path, dict[str, Any]]
+) -> None:
     folder, made = causes
     said = words(folder / f"{slug}.html")
     assert [exhibit.left for exhibit in made[slug].exhibits] == [()] * len(made[slug].exhibits)
@@ -134,7 +148,9 @@ def test_a_folder_with_other_things_is_not_emptied(build: Any, tmp_path: Path) -
     assert (tmp_path / "thesis.txt").read_text() == "three years"
 
 
-def test_a_build_that_broke_off_can_be_repeated(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_broke_off_can_be_repeated(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, told = tmp_path / "docs", "the disk is full"
 
     def fail(target: Path) -> None:
@@ -166,7 +182,9 @@ def test_a_field_of_a_dataclass_is_explained_by_the_comment_beside_it(site: Path
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_is_a_page_with_its_text_its_outputs_and_its_pictures(name: str, site: Path) -> None:
+def test_a_notebook_is_a_page_with_its_text_its_outputs_and_its_pictures(
+    name: str, site: Path
+) -> None:
     page = (site / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
     said = flat(html.unescape(re.sub(r"<[^>]+>", "", page)))
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
@@ -190,7 +208,9 @@ def test_every_link_of_the_site_leads_somewhere_and_none_loads_from_the_network(
         assert not re.search(r'<link[^>]+href="https?:', text), page
         for target in re.findall(r'(?:href|src|srcset)="([^"#?]+)', body):
             if not target.startswith(("http:", "https:", "data:")):
-                assert (page.parent / target).exists(), f"{page.relative_to(site)} links to {target}"
+                assert (page.parent / target).exists(), (
+                    f"{page.relative_to(site)} links to {target}"
+                )
 
 
 def test_no_page_names_a_place_of_the_machine_it_was_made_on(site: Path) -> None:
@@ -199,7 +219,9 @@ def test_no_page_names_a_place_of_the_machine_it_was_made_on(site: Path) -> None
         assert [place for place in ("/tmp/", "/home/", "/root/") if place in text] == [], page.name
 
 
-def test_a_cause_that_begins_at_a_row_has_a_picture_with_its_operation(causes: tuple[Path, dict[str, Any]]) -> None:
+def test_a_cause_that_begins_at_a_row_has_a_picture_with_its_operation(
+    causes: tuple[Path, dict[str, Any]],
+) -> None:
     folder, made = causes
     exhibits = [(slug, exhibit) for slug, page in made.items() for exhibit in page.exhibits]
     drawn = [(slug, exhibit) for slug, exhibit in exhibits if exhibit.picture]
@@ -217,5 +239,14 @@ def test_every_page_of_the_search_exists(site: Path) -> None:
     for entry in index:
         page, _, anchor = entry["url"].partition("#")
         assert (site / page).is_file(), entry
-        assert not anchor or "safe" in page or f'id="{anchor}"' in (site / page).read_text(encoding="utf-8"), entry
-    assert {entry["title"] for entry in index} >= {*SLUGS, "trace.ops", "nanlab.safe.sqrt", "The first NaN"}
+        assert (
+            not anchor
+            or "safe" in page
+            or f'id="{anchor}"' in (site / page).read_text(encoding="utf-8")
+        ), entry
+    assert {entry["title"] for entry in index} >= {
+        *SLUGS,
+        "trace.ops",
+        "nanlab.safe.sqrt",
+        "The first NaN",
+    }

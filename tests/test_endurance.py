@@ -1,4 +1,5 @@
-"""Long runs, wide models and deep graphs: what a watch costs stays bounded, and the program is what it would have been."""
+"""Long runs, wide models and deep graphs: what a watch costs stays bounded, and the program is what
+it would have been."""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_rows_of_parameters_are_thinned_out_where_there_are_too_many(
     seen = set(table.step)
     assert len(table) < 300 and folding.THINNED in trace.notes
     assert {0, 1, 2, *range(147, 154), *range(260, 300)} <= seen
-    assert (table.groupby("step").size() == 2).all()  # a step is there with all its parameters, or not at all
+    # a step is there with all its parameters, or not at all
+    assert (table.groupby("step").size() == 2).all()
     assert table.step.is_monotonic_increasing
     assert len(trace.steps) == 300
 
@@ -108,7 +110,11 @@ def test_an_output_of_an_operation_on_lists_comes_from_its_own_elements() -> Non
         torch._foreach_mul_(a, torch.tensor(2.0))
         torch._foreach_norm(a)
     recording, ops = trace.recording, trace.ops
-    for name, slots in (("_foreach_addcmul_", [0, 3, 6]), ("_foreach_mul_", [0, 3]), ("_foreach_norm", [0])):
+    for name, slots in (
+        ("_foreach_addcmul_", [0, 3, 6]),
+        ("_foreach_mul_", [0, 3]),
+        ("_foreach_norm", [0]),
+    ):
         rows = ops[ops.op == name]
         for output, position in zip(rows.output, rows.position, strict=True):
             own = recording.own_operands(position)
@@ -142,13 +148,17 @@ print(w.grad.tolist(), trace.culprit, len(trace.ops[trace.ops.phase == "backward
 
 
 def test_a_graph_deeper_than_the_stack_is_freed_without_a_crash() -> None:
-    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split("]")[0] == "[1.0, 1.0"
     assert " None " in done.stdout
 
 
-def test_the_nodes_of_a_deep_graph_are_held_until_the_program_frees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nodes_of_a_deep_graph_are_held_until_the_program_frees_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backward, "MOST_NODES", 30)
     w, late = (nn.Parameter(torch.ones(2)) for _ in range(2))
     with nanlab.watch(on_fault="record") as trace:
@@ -162,10 +172,13 @@ def test_the_nodes_of_a_deep_graph_are_held_until_the_program_frees_them(monkeyp
     del x
     gc.collect()
     assert not deep._held
-    assert set(trace.parameters.gradient_rms) == {100.0, 1.0}  # the gradient of the leaf at the far end is seen too
+    # the gradient of the leaf at the far end is seen too
+    assert set(trace.parameters.gradient_rms) == {100.0, 1.0}
 
 
-def test_nodes_of_a_graph_that_is_kept_and_grows_are_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_a_graph_that_is_kept_and_grows_are_held_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(backward, "MOST_NODES", 30)
     w = nn.Parameter(torch.ones(2))
     with nanlab.watch(on_fault="record"):

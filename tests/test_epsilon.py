@@ -1,4 +1,5 @@
-"""The advised epsilon is finite where it is used, and harmless, or the advice says why it cannot be."""
+"""The advised epsilon is finite where it is used, and harmless, or the advice says why it cannot
+be."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def value_and_gradient(fn: Callable[..., Tensor], x: Tensor, eps: float) -> tupl
 
 
 def change(found: Tensor, reference: Tensor) -> float:
-    """Largest change of the elements that are finite without eps, relative to them or to their median."""
+    """Largest change of the elements that are finite without eps, relative to them or to their
+    median."""
     healthy = torch.isfinite(reference)
     found, reference = found[healthy], reference[healthy]
     size = reference.abs()
@@ -47,7 +49,9 @@ def change(found: Tensor, reference: Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_recommended_eps_is_finite_in_value_and_gradient_with_headroom(name: str, dtype: torch.dtype) -> None:
+def test_recommended_eps_is_finite_in_value_and_gradient_with_headroom(
+    name: str, dtype: torch.dtype
+) -> None:
     fn, x = EXAMPLES[name]
     eps = advise_eps(fn, x, dtype).recommended
     value, grad = value_and_gradient(fn, x.to(dtype), eps)
@@ -66,7 +70,8 @@ def test_recommended_eps_distorts_by_a_few_ulps_or_the_reason_says_that_it_canno
     found = value_and_gradient(fn, rounded, advice.recommended)
     reference = value_and_gradient(fn, rounded.double(), 0.0)
     distortion = max(change(f, r) for f, r in zip(found, reference, strict=True))
-    few = max(6 * torch.finfo(dtype).eps, 1e-3)  # 4 ulp are allowed, or twice the dtype's own rounding
+    # 4 ulp are allowed, or twice the dtype's own rounding
+    few = max(6 * torch.finfo(dtype).eps, 1e-3)
     assert distortion < few or "no epsilon" in advice.reason
     if dtype == torch.float32:
         assert distortion < 1e-3 and "no epsilon" not in advice.reason
@@ -85,11 +90,15 @@ def test_eps_1e_8_is_shown_as_zero_in_float16() -> None:
     table = advise_eps(fn, x, torch.float16).table
     below = table[table["eps"] <= 1e-8]
     assert len(below) and not below["representable"].any() and (below["in_dtype"] == 0).all()
-    assert below["vanishes"].all() and not below["finite_gradient"].any() and not below["usable"].any()
+    assert (
+        below["vanishes"].all() and not below["finite_gradient"].any() and not below["usable"].any()
+    )
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
-def test_sweep_is_all_powers_of_two_that_the_dtype_holds_up_to_1_and_a_decade_beyond(dtype: torch.dtype) -> None:
+def test_sweep_is_all_powers_of_two_that_the_dtype_holds_up_to_1_and_a_decade_beyond(
+    dtype: torch.dtype,
+) -> None:
     table = advise_eps(lambda x, eps: torch.sqrt(x + eps), torch.tensor([0.0, 0.5]), dtype).table
     exponents = table["eps"].map(lambda eps: math.frexp(eps)[1] - 1).tolist()
     assert exponents == list(range(exponents[0], exponents[-1] + 1)) and exponents[-1] >= 0
@@ -102,8 +111,12 @@ def test_sweep_is_all_powers_of_two_that_the_dtype_holds_up_to_1_and_a_decade_be
 
 def test_eps_vanishes_only_where_no_element_feels_it() -> None:
     lonely = advise_eps(lambda x, eps: torch.sqrt(x + eps), torch.tensor([1000.0, 2000.0])).table
-    assert lonely["vanishes"].tolist() == [bool(torch.tensor(1000.0) + eps == 1000) for eps in lonely["eps"]]
-    needed = advise_eps(lambda x, eps: torch.sqrt(x + eps), torch.tensor([0.0, 1000.0, 2000.0])).table
+    assert lonely["vanishes"].tolist() == [
+        bool(torch.tensor(1000.0) + eps == 1000) for eps in lonely["eps"]
+    ]
+    needed = advise_eps(
+        lambda x, eps: torch.sqrt(x + eps), torch.tensor([0.0, 1000.0, 2000.0])
+    ).table
     assert (needed["vanishes"] == ~needed["representable"]).all()
 
 
@@ -136,14 +149,19 @@ def test_table_has_no_nan_and_the_stated_columns() -> None:
 def test_function_that_is_not_differentiable_is_judged_by_its_values() -> None:
     advice = advise_eps(lambda x, eps: 1 / (x + eps).detach(), torch.tensor([0.0, 1.0, 2.0]))
     assert math.isfinite(1 / advice.recommended)
-    assert advice.table["gradient_max"].isna().all() and advice.table["gradient_distortion"].isna().all()
+    assert (
+        advice.table["gradient_max"].isna().all()
+        and advice.table["gradient_distortion"].isna().all()
+    )
 
 
 def test_fault_that_no_epsilon_cures_gets_none_and_the_reason() -> None:
     advice = advise_eps(lambda x, eps: torch.log(x + eps), torch.tensor([-1e30, 1.0]))
     assert advice.recommended is None
     assert "value is not finite" in advice.reason and "nanlab.safe" in advice.reason
-    overflow = advise_eps(lambda x, eps: x * x / (x + eps), torch.tensor([0.0, 1000.0]), torch.float16)
+    overflow = advise_eps(
+        lambda x, eps: x * x / (x + eps), torch.tensor([0.0, 1000.0]), torch.float16
+    )
     assert overflow.recommended is None and "wider dtype" in overflow.reason
 
 
@@ -197,12 +215,24 @@ def test_tolerance_can_be_chosen() -> None:
         ("sqrt", torch.ones(2), None, TypeMismatchError, "a function fn"),
         (lambda x: x, torch.ones(2), None, UsageError, "lambda x, eps"),
         (lambda x, eps: x, torch.ones(2, dtype=torch.int64), None, TypeMismatchError, "int64"),
-        (lambda x, eps: x, torch.ones(2, dtype=torch.complex64), None, TypeMismatchError, "complex64"),
+        (
+            lambda x, eps: x,
+            torch.ones(2, dtype=torch.complex64),
+            None,
+            TypeMismatchError,
+            "complex64",
+        ),
         (lambda x, eps: x, [1.0, 2.0], None, TypeMismatchError, "float"),
         (lambda x, eps: x, torch.ones(2), torch.int32, TypeMismatchError, "int32"),
         (lambda x, eps: x, torch.ones(0), None, UsageError, "no elements"),
         (lambda x, eps: x, torch.tensor([1.0, math.nan]), None, UsageError, "1 of 2"),
-        (lambda x, eps: x, torch.tensor([1e10]), torch.float16, UsageError, "range of torch.float16"),
+        (
+            lambda x, eps: x,
+            torch.tensor([1e10]),
+            torch.float16,
+            UsageError,
+            "range of torch.float16",
+        ),
         (lambda x, eps: 1.0, torch.ones(2), None, TypeMismatchError, "return a real tensor"),
     ],
 )

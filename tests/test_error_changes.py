@@ -1,4 +1,5 @@
-"""The line to change for an exception: named, rewritten in the program's own words, and the program then runs."""
+"""The line to change for an exception: named, rewritten in the program's own words, and the program
+then runs."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def run(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_line_to_change_is_named_and_as_rewritten_lets_the_program_run(name: str, tmp_path: Path) -> None:
+def test_line_to_change_is_named_and_as_rewritten_lets_the_program_run(
+    name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "program.py"
     text = textwrap.dedent(PROGRAMS[name]).strip() + "\n"
     wanted = next(i for i, line in enumerate(text.splitlines(), 1) if "# change" in line)

@@ -44,7 +44,9 @@ def raised(program: Program, watched: bool = True, model: nn.Module | None = Non
     pytest.fail("the program raised nothing")
 
 
-def explained(program: Program, watched: bool = True, model: nn.Module | None = None) -> Explanation:
+def explained(
+    program: Program, watched: bool = True, model: nn.Module | None = None
+) -> Explanation:
     found = explain(raised(program, watched, model))
     assert found is not None
     assert str(found).startswith(found.title)
@@ -58,7 +60,8 @@ def line_of(program: Program, mark: str) -> int:
     return first + next(i for i, line in enumerate(lines) if line.rstrip().endswith(f"# {mark}"))
 
 
-# -- the graph was cut -------------------------------------------------------------------------------------------------
+# -- the graph was cut
+# ------------------------------------------------------------
 
 
 def scaler_and_model() -> tuple[torch.amp.GradScaler, Net, torch.optim.Optimizer]:
@@ -92,7 +95,10 @@ def test_no_inf_checks_names_the_list_that_cut_the_graph() -> None:
     assert (found.cause, found.line) == ("graph-cut", line_of(list_of_logits, "cut"))
     assert "torch.as_tensor" in found.source
     assert "torch.stack" in found.fixes[0].code
-    assert "None of the 3 parameters" in found.explanation or "none of the 3 parameters" in found.explanation
+    assert (
+        "None of the 3 parameters" in found.explanation
+        or "none of the 3 parameters" in found.explanation
+    )
     assert (found.evidence["role"] == "still carried gradient").sum() == 2
 
 
@@ -269,7 +275,8 @@ def test_loss_of_data_alone_has_no_cut_to_name() -> None:
     assert "nothing that the loss was computed from" in found.title
 
 
-# -- the graph was freed, or overwritten -----------------------------------------------------------------------------
+# -- the graph was freed, or overwritten
+# ------------------------------------------------------------
 
 
 def two_losses() -> None:
@@ -405,7 +412,8 @@ def test_numpy_of_a_tensor_with_gradient() -> None:
     assert explained(lambda: torch.ones(2, requires_grad=True).numpy()).cause == "numpy-of-graph"
 
 
-# -- indices ---------------------------------------------------------------------------------------------------------
+# -- indices
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -424,7 +432,9 @@ def test_embedding_index_with_its_place_in_the_batch(watched: bool) -> None:
 def test_label_outside_of_the_classes(watched: bool) -> None:
     model = Net()
     target = torch.tensor([1, -100, 5])
-    found = explained(lambda: F.cross_entropy(model(torch.tensor([[1, 2]] * 3)), target), watched, model)
+    found = explained(
+        lambda: F.cross_entropy(model(torch.tensor([[1, 2]] * 3)), target), watched, model
+    )
     assert found.cause == "index-out-of-range"
     assert "target 5 at position [2] is outside of the 3 classes" in found.title
     assert "ignore_index" in "".join(fix.code for fix in found.fixes)
@@ -441,7 +451,8 @@ def test_python_errors_of_indices_are_not_ours() -> None:
     assert explain(raised(lambda: np.ones(3)[5])) is None
 
 
-# -- shapes and dtypes -------------------------------------------------------------------------------------------------
+# -- shapes and dtypes
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -476,7 +487,10 @@ def test_matrix_product_by_hand() -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (lambda: torch.bmm(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)), "2 x 3 x 4 times 2 x 5 x 4"),
+        (
+            lambda: torch.bmm(torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)),
+            "2 x 3 x 4 times 2 x 5 x 4",
+        ),
         (lambda: torch.zeros(3, 4) @ torch.zeros(5), "4 and 5"),
         (lambda: torch.zeros(3, 4) + torch.zeros(3, 5), "sizes 4 and 5"),
         (lambda: nn.Conv2d(3, 1, 1)(torch.zeros(1, 1, 8, 8)), "takes 3 channels"),
@@ -500,7 +514,10 @@ def test_shapes_that_do_not_fit(program: Program, words: str, watched: bool) -> 
         (lambda: nn.Linear(2, 2).half()(torch.zeros(1, 2)), ("float16", "float32")),
         (lambda: nn.Conv1d(1, 1, 1)(torch.zeros(1, 1, 3).half()), ("float16", "float32")),
         (lambda: F.cross_entropy(torch.zeros(2, 3), torch.zeros(2)), ("float32", "int64")),
-        (lambda: F.cross_entropy(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int32)), ("int32", "int64")),
+        (
+            lambda: F.cross_entropy(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int32)),
+            ("int32", "int64"),
+        ),
         (lambda: F.binary_cross_entropy(torch.zeros(2), torch.zeros(2).long()), ("int64",)),
         (lambda: torch.arange(3).mean(), ("int64",)),
         (lambda: nn.Embedding(3, 2)(torch.zeros(2)), ("float32",)),
@@ -518,11 +535,18 @@ def test_dtypes_that_do_not_fit(program: Program, words: tuple[str, ...], watche
 
 
 def test_probability_that_is_none() -> None:
-    assert explained(lambda: F.binary_cross_entropy(torch.tensor([1.5]), torch.ones(1))).cause == "not-a-probability"
+    assert (
+        explained(lambda: F.binary_cross_entropy(torch.tensor([1.5]), torch.ones(1))).cause
+        == "not-a-probability"
+    )
 
 
 def test_checkpoint_of_another_model() -> None:
-    found = explained(lambda: nn.Linear(2, 3).load_state_dict({"weight": torch.zeros(4, 2), "extra": torch.zeros(1)}))
+    found = explained(
+        lambda: nn.Linear(2, 3).load_state_dict(
+            {"weight": torch.zeros(4, 2), "extra": torch.zeros(1)}
+        )
+    )
     assert found.cause == "state-dict-mismatch"
     assert found.evidence.set_index("name")["model"].to_dict() == {
         "weight": "3, 2",
@@ -537,12 +561,11 @@ def test_checkpoint_of_a_wrapped_model() -> None:
     assert "removeprefix" in found.fixes[0].code
 
 
-# -- devices: the genuine messages, for there need be no GPU ------------------------------------------------------
+# -- devices: the genuine messages, for there need be no GPU
+# ------------------------------------------------------
 
 GENUINE = {
-    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other "
-    "API call, so the stacktrace below "
-    "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1": (
+    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1": (
         "device-failure",
         "resize_token_embeddings",
     ),
@@ -550,12 +573,11 @@ GENUINE = {
         "device-failure",
         "resize_token_embeddings",
     ),
-    "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load "
-    "with map_location to map your "
-    "storages to an existing device.": ("missing-device", "map_location"),
-    "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are running "
-    "on a CPU-only machine, please use "
-    "torch.load with map_location=torch.device('cpu') to map your storages to the CPU.": (
+    "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use torch.load with map_location to map your storages to an existing device.": (
+        "missing-device",
+        "map_location",
+    ),
+    "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu') to map your storages to the CPU.": (
         "missing-device",
         "map_location",
     ),
@@ -563,22 +585,29 @@ GENUINE = {
         "out-of-memory",
         "accumulate",
     ),
-    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
-    "allocate 4000000000000 bytes. "
-    "Error code 12 (Cannot allocate memory)": ("out-of-memory", "accumulate"),
-    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking "
-    "argument for argument index in "
-    "method wrapper_CUDA__index_select)": ("mixed-devices", ".to("),
-    "Expected all tensors to be on the same device, but got mat1 is on cpu, different from other tensors on cuda:0 "
-    "(when checking argument in method "
-    "wrapper_CUDA_addmm)": ("mixed-devices", ".to("),
+    "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)": (
+        "out-of-memory",
+        "accumulate",
+    ),
+    "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking argument for argument index in method wrapper_CUDA__index_select)": (
+        "mixed-devices",
+        ".to(",
+    ),
+    "Expected all tensors to be on the same device, but got mat1 is on cpu, different from other tensors on cuda:0 (when checking argument in method wrapper_CUDA_addmm)": (
+        "mixed-devices",
+        ".to(",
+    ),
     "DataLoader worker (pid 4242) is killed by signal: Killed. ": ("worker-died", "np.array"),
-    "DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's workers are out "
-    "of shared memory. Please try to "
-    "raise your shared memory limit.": ("worker-died", "shm-size"),
+    "DataLoader worker (pid 4242) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to raise your shared memory limit.": (
+        "worker-died",
+        "shm-size",
+    ),
     "DataLoader worker (pid(s) 4242, 4243) exited unexpectedly": ("worker-died", "num_workers=0"),
     "expected scalar type Half but found Float": ("dtype-mismatch", "autocast"),
-    "expected m1 and m2 to have the same dtype, but got: float != c10::Half": ("dtype-mismatch", "autocast"),
+    "expected m1 and m2 to have the same dtype, but got: float != c10::Half": (
+        "dtype-mismatch",
+        "autocast",
+    ),
     "Found dtype Long but expected Float": ("dtype-mismatch", "float()"),
     "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same": (
         "dtype-mismatch",
@@ -610,8 +639,8 @@ def test_genuine_message_is_known(text: str) -> None:
 def test_deserialising_names_the_devices() -> None:
     found = explain(
         RuntimeError(
-            "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1. Please use "
-            "torch.load"
+            "Attempting to deserialize object on CUDA device 2 but torch.cuda.device_count() is 1."
+            " Please use torch.load"
         )
     )
     assert found is not None
@@ -624,11 +653,13 @@ def test_memory_on_the_host_for_real() -> None:
     assert "262,144.0 GiB" in found.title
 
 
-# -- explain itself ----------------------------------------------------------------------------------------------------
+# -- explain itself
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("x"), KeyError("labels"), RuntimeError(""), AssertionError(), KeyboardInterrupt()]
+    "error",
+    [ValueError("x"), KeyError("labels"), RuntimeError(""), AssertionError(), KeyboardInterrupt()],
 )
 def test_unknown_exception_means_nothing(error: BaseException) -> None:
     assert explain(error) is None

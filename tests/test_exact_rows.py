@@ -1,4 +1,5 @@
-"""The row of every result tells its very elements: taken over from a view's base, worked out, or counted, it is the same."""
+"""The row of every result tells its very elements: taken over from a view's base, worked out, or
+counted, it is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def differing(row: TensorStats, wanted: TensorStats) -> str:
     for field in dataclasses.fields(row):
         found, right = getattr(row, field.name), getattr(wanted, field.name)
         close = field.name in ("mean", "rms") and None not in (found, right)
-        if found != right and not (close and math.isclose(found, right, rel_tol=1e-9, abs_tol=1e-12 * wanted.rms)):
+        if found != right and not (
+            close and math.isclose(found, right, rel_tol=1e-9, abs_tol=1e-12 * wanted.rms)
+        ):
             return field.name
     return ""
 
@@ -55,7 +58,9 @@ class Wrong:
 def wrong(monkeypatch: pytest.MonkeyPatch) -> Wrong:
     found, original = Wrong(), OpRecorder.add_row
 
-    def row(self: Any, plan: Any, place: Any, output: int, call: int, target: Any, *rest: Any) -> int:
+    def row(
+        self: Any, plan: Any, place: Any, output: int, call: int, target: Any, *rest: Any
+    ) -> int:
         bad = original(self, plan, place, output, call, target, *rest)
         found.look(self, call + output, target)
         return bad
@@ -77,7 +82,11 @@ def run(op: Any, sample: Any) -> None:
     try:
         with nanlab.watch(on_fault="record"):
             out = op(sample.input, *sample.args, **sample.kwargs)
-            outs = [o for o in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(o, torch.Tensor)]
+            outs = [
+                o
+                for o in (out if isinstance(out, (tuple, list)) else [out])
+                if isinstance(o, torch.Tensor)
+            ]
             outs = [o for o in outs if o.requires_grad]
             if outs:
                 sum((o.abs() if o.is_complex() else o).sum() for o in outs).backward()

@@ -1,4 +1,5 @@
-"""A device that is not the CPU, of our own making: what nanlab says there is what it says on the CPU."""
+"""A device that is not the CPU, of our own making: what nanlab says there is what it says on the
+CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ def told() -> dict[str, Any]:
         pytest.skip("this torch takes no backend written in Python")
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, str(HERE / "far.py")], capture_output=True, text=True, timeout=300, env=environment
+        [sys.executable, str(HERE / "far.py")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
@@ -32,25 +37,33 @@ def told() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_device_and_cpu_name_the_same_culprit_with_elements_and_fixes(name: str, told: dict[str, Any]) -> None:
+def test_device_and_cpu_name_the_same_culprit_with_elements_and_fixes(
+    name: str, told: dict[str, Any]
+) -> None:
     there, here = told["far"][name], told["cpu"][name]
     assert not there["notes"]
     for what in ("births", "kept", "place", "elements"):
         assert there.get(what) == here.get(what), what
-    offered = [{(title, code) for title, code, _ in told.get("fixes", [])} for told in (there, here)]
-    assert offered[0] == offered[1]  # whether they are right only a replay tells, which this device does not have
+    offered = [
+        {(title, code) for title, code, _ in told.get("fixes", [])} for told in (there, here)
+    ]
+    # whether they are right only a replay tells, which this device does not have
+    assert offered[0] == offered[1]
     assert ("place" in there) == (name in FAULTY) == bool(offered[0])
     assert bool(there["kept"]) == (name != "healthy")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_results_on_a_device_are_the_same_bits_with_and_without_a_watch(name: str, told: dict[str, Any]) -> None:
+def test_results_on_a_device_are_the_same_bits_with_and_without_a_watch(
+    name: str, told: dict[str, Any]
+) -> None:
     assert told["far"][name]["same"]
 
 
 def test_no_operation_of_a_healthy_run_waits_for_the_device(told: dict[str, Any]) -> None:
     healthy = told["far"]["healthy"]
     assert healthy["rows"] > 100
-    # the four results that the program itself reads; a transfer for each step, and for what the last optimizer step wrote
+    # the four results that the program itself reads; a transfer for each step, and for what the
+    # last optimizer step wrote
     assert healthy["waits"].get("number", 0) == 0
     assert healthy["waits"]["copy"] <= 4 + 3

@@ -16,7 +16,8 @@ from programs import Program, programs
 import nanlab
 
 FAULTS, HEALTHY = programs(kind="f"), programs(kind="h")
-# Births while the program is built, in a parameter, a buffer, a schedule; gradients that die in a flat operation, beyond a bound, in a zero.
+# Births while the program is built, in a parameter, a buffer, a schedule; gradients that die in a
+# flat operation, beyond a bound, in a zero.
 FEW = (
     "diffusion_log_of_the_first_posterior_variance",
     "ssm_inverse_softplus_of_zero_step",
@@ -30,7 +31,9 @@ FEW = (
 
 def _wrong(program: Program) -> list[str]:
     found = score.judge(program, score.watch(program))
-    return [part for part, right in found.right.items() if not right and part != "verified"] and [str(found)]
+    return [part for part, right in found.right.items() if not right and part != "verified"] and [
+        str(found)
+    ]
 
 
 @pytest.mark.parametrize("program", [p for p in FAULTS if p.name[2:] in FEW], ids=lambda p: p.name)
@@ -42,7 +45,9 @@ THROWN = [p for p in FAULTS if p.meta["second"]]
 
 
 @pytest.mark.parametrize("program", THROWN, ids=lambda p: p.name)
-def test_update_that_threw_a_parameter_stands_beside_the_operation_that_failed(program: Program) -> None:
+def test_update_that_threw_a_parameter_stands_beside_the_operation_that_failed(
+    program: Program,
+) -> None:
     answer = score.watch(program)
     assert answer.cause in (program.meta["cause"], *program.meta["also_causes"])
     assert set(program.meta["second"]) <= set(answer.findings)
@@ -58,11 +63,17 @@ def test_operands_without_a_parameter_are_told_to_be_data() -> None:
     assert "it is the data" in trace.culprit.explanation
 
 
-# A closed gate, a branch that is left out, a hinge that is satisfied, a factor of zero, an adapter that begins at zero.
-IDLE = "gate_that_opens stochastic_depth satisfied_hinge zero_weight_term low_rank_adapter idle_limit_penalty".split()
+# A closed gate, a branch that is left out, a hinge that is satisfied, a factor of zero, an adapter
+# that begins at zero.
+IDLE = (
+    "gate_that_opens stochastic_depth satisfied_hinge zero_weight_term low_rank_adapter"
+    " idle_limit_penalty".split()
+)
 
 
-@pytest.mark.parametrize("program", [p for p in HEALTHY if p.build.__name__ in IDLE], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "program", [p for p in HEALTHY if p.build.__name__ in IDLE], ids=lambda p: p.name
+)
 def test_gradient_that_is_zero_for_a_reason_is_no_fault(program: Program) -> None:
     assert "dead-gradient" not in score.watch(program).findings
 

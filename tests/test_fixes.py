@@ -37,7 +37,9 @@ def fixes_of(run: Callable[[], object]) -> list[Fix]:
         ("d = torch.sqrt(torch.sqrt(é))", "f({x})", "d = f(f(é))"),
     ],
 )
-def test_a_call_is_written_otherwise_and_the_rest_of_its_line_stays(line: str, form: str, expected: str) -> None:
+def test_a_call_is_written_otherwise_and_the_rest_of_its_line_stays(
+    line: str, form: str, expected: str
+) -> None:
     found = rewrite(line, 1, [called("sqrt")], form)
     assert found is not None and found.text == expected
 
@@ -47,7 +49,8 @@ def test_infix_operations_are_written_otherwise() -> None:
     assert quotient is not None and quotient.text == "a = nanlab.safe.div(a, b)"
     root = rewrite("y = x ** 0.3", 1, [power], "{X}.clamp_min(1e-6) ** {Y}")
     assert root is not None and root.text == "y = x.clamp_min(1e-6) ** 0.3"
-    assert rewrite("y = x / 2", 1, [binary(ast.Div)], "f({x}, {y})") is None  # by a plain number: not the culprit
+    # by a plain number: not the culprit
+    assert rewrite("y = x / 2", 1, [binary(ast.Div)], "f({x}, {y})") is None
 
 
 @pytest.mark.parametrize(
@@ -56,11 +59,16 @@ def test_infix_operations_are_written_otherwise() -> None:
         ("y = x.pow(p).mean(d).pow(q)", "y = (x.float() ** p).mean(d).float() ** q"),
         ("y = x.pow(p) ** q", "y = (x.float() ** p).float() ** q"),
         ("y = -x.pow(p)[0]", "y = -(x.float() ** p)[0]"),
-        ("y = f(x.pow(2), ax.pow(2) + x.pow(2))", "y = f(x.float() ** 2, (ax.float() ** 2) + (x.float() ** 2))"),
+        (
+            "y = f(x.pow(2), ax.pow(2) + x.pow(2))",
+            "y = f(x.float() ** 2, (ax.float() ** 2) + (x.float() ** 2))",
+        ),
         ("y = a ** b * c", "y = a.float() ** b * c"),
     ],
 )
-def test_a_method_written_as_an_infix_operation_keeps_its_place_in_the_expression(line: str, expected: str) -> None:
+def test_a_method_written_as_an_infix_operation_keeps_its_place_in_the_expression(
+    line: str, expected: str
+) -> None:
     found = rewrite(line, 1, [power], "{X}.float() ** {Y}")
     assert found is not None and found.text == expected
 
@@ -68,7 +76,11 @@ def test_a_method_written_as_an_infix_operation_keeps_its_place_in_the_expressio
 def test_an_expression_over_several_lines_comes_back_in_one_piece() -> None:
     text = "def f(x):\n    y = torch.log(\n        x,\n    )\n    return y\n"
     found = rewrite(text, 2, [called("log")], "nanlab.safe.log({x})")
-    assert found is not None and (found.first, found.last, found.text) == (2, 4, "y = nanlab.safe.log(x)")
+    assert found is not None and (found.first, found.last, found.text) == (
+        2,
+        4,
+        "y = nanlab.safe.log(x)",
+    )
 
 
 def test_a_line_that_does_not_parse_is_left_alone() -> None:
@@ -82,7 +94,8 @@ def test_a_trial_tells_value_gradient_and_distortion() -> None:
     cured = attempt(lambda t: (t + 0.04).sqrt(), torch.sqrt, [x])
     assert cured.finite
     assert cured.distortion == pytest.approx(math.sqrt(4.04) / 2 - 1, rel=1e-4)
-    assert cured.gradient_max == pytest.approx(0.5 / (2 * 0.2))  # incoming 0.5, derivative 1 / (2 sqrt(0.04))
+    # incoming 0.5, derivative 1 / (2 sqrt(0.04))
+    assert cured.gradient_max == pytest.approx(0.5 / (2 * 0.2))
 
 
 def test_a_value_next_to_overflow_is_no_cure() -> None:
@@ -151,7 +164,9 @@ def test_logarithm_of_a_half_probability_is_led_back_to_its_logits() -> None:
     verified = [f.code for f in fixes if holds(f)]
     assert any("torch.nn.functional.logsigmoid(z.half())" in code for code in verified)
     assert any("torch.sigmoid(z.half().float())" in code for code in verified)
-    assert [holds(f) for f in fixes if f.title.startswith("compute this operation in float32")] == [False]
+    assert [holds(f) for f in fixes if f.title.startswith("compute this operation in float32")] == [
+        False
+    ]
 
 
 def text_of(*lines: str) -> str:
@@ -162,8 +177,16 @@ def text_of(*lines: str) -> str:
     ("lines", "kind", "expected"),
     [
         (["return torch.log(torch.softmax(z, -1))"], "softmax", "return torch.log_softmax(z, -1)"),
-        (["p = z.softmax(dim=1)", "return p.log()[y]"], "softmax", "return torch.log_softmax(z, dim=1)[y]"),
-        (["p = torch.softmax(z, 1)", "return -(p[y] + 1e-8).log()"], "softmax", "return -torch.log_softmax(z, 1)[y]"),
+        (
+            ["p = z.softmax(dim=1)", "return p.log()[y]"],
+            "softmax",
+            "return torch.log_softmax(z, dim=1)[y]",
+        ),
+        (
+            ["p = torch.softmax(z, 1)", "return -(p[y] + 1e-8).log()"],
+            "softmax",
+            "return -torch.log_softmax(z, 1)[y]",
+        ),
         (
             ["p = torch.softmax(z, 1)", "return torch.log(p.gather(1, y).clamp_min(1e-9))"],
             "softmax",
@@ -172,7 +195,10 @@ def text_of(*lines: str) -> str:
         (
             ["p = torch.sigmoid(z)", "return y * torch.log(p) + (1 - y) * torch.log(1 - p)"],
             "sigmoid",
-            "return y * torch.nn.functional.logsigmoid(z) + (1 - y) * torch.nn.functional.logsigmoid(-(z))",
+            (
+                "return y * torch.nn.functional.logsigmoid(z) + (1 - y) *"
+                " torch.nn.functional.logsigmoid(-(z))"
+            ),
         ),
         (
             ["z = torch.softmax(z, -1)", "return (y * torch.log(z)).sum() + z"],
@@ -181,13 +207,18 @@ def text_of(*lines: str) -> str:
         ),
     ],
 )
-def test_logarithm_of_a_probability_is_written_from_the_logits(lines: list[str], kind: str, expected: str) -> None:
+def test_logarithm_of_a_probability_is_written_from_the_logits(
+    lines: list[str], kind: str, expected: str
+) -> None:
     found = logarithm_of(text_of(*lines), 1 + len(lines), kind)
     assert found is not None and found.text == expected
 
 
 def test_rewritten_logarithms_have_the_same_value() -> None:
-    z, y = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([[0], [2], [3]])
+    z, y = (
+        torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([[0], [2], [3]]),
+    )
     program = text_of("z = torch.softmax(z, -1)", "return torch.log(z).gather(1, y) * z.sum()")
     found = logarithm_of(program, 3, "softmax")
     assert found is not None
@@ -201,14 +232,19 @@ def test_rewritten_logarithms_have_the_same_value() -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        ["z = z + 1", "p = torch.sigmoid(z)", "z = 0", "return torch.log(p)[0]", "p = 1"],  # z is another by then
+        # z is another by then
+        ["z = z + 1", "p = torch.sigmoid(z)", "z = 0", "return torch.log(p)[0]", "p = 1"],
         ["p = g(z)", "return torch.log(p)"],
     ],
 )
-def test_a_logarithm_whose_logits_cannot_be_written_there_is_left_alone_or_kept_apart(lines: list[str]) -> None:
+def test_a_logarithm_whose_logits_cannot_be_written_there_is_left_alone_or_kept_apart(
+    lines: list[str],
+) -> None:
     at = 1 + next(i for i, row in enumerate(lines, 1) if "log" in row)
     found = logarithm_of(text_of(*lines), at, "sigmoid")
-    assert found is None or found.text.startswith("log_p = torch.nn.functional.logsigmoid(z); p = log_p.exp()")
+    assert found is None or found.text.startswith(
+        "log_p = torch.nn.functional.logsigmoid(z); p = log_p.exp()"
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,14 +255,28 @@ def test_a_logarithm_whose_logits_cannot_be_written_there_is_left_alone_or_kept_
             2,
             "return torch.where(m, torch.sqrt(torch.where(m, x, 1.0)), 0.0)",
         ),
-        (["r = x.sqrt()", "return torch.where(x > 0, r, y)"], 2, "r = torch.where(x > 0, x, 1.0).sqrt()"),
-        (["r = torch.sqrt(x)", "return torch.where(m, y, r)"], 2, "r = torch.sqrt(torch.where(m, 1.0, x))"),
+        (
+            ["r = x.sqrt()", "return torch.where(x > 0, r, y)"],
+            2,
+            "r = torch.where(x > 0, x, 1.0).sqrt()",
+        ),
+        (
+            ["r = torch.sqrt(x)", "return torch.where(m, y, r)"],
+            2,
+            "r = torch.sqrt(torch.where(m, 1.0, x))",
+        ),
         (["return m * torch.sqrt(x)"], 2, "return m * torch.sqrt(torch.where(m != 0, x, 1.0))"),
         (["r = torch.sqrt(x)", "r[x == 0] = 0"], 2, "r = torch.sqrt(torch.where(x == 0, 1.0, x))"),
-        (["return torch.sqrt(x).masked_fill(m, 0)"], 2, "return torch.sqrt(torch.where(m, 1.0, x)).masked_fill(m, 0)"),
+        (
+            ["return torch.sqrt(x).masked_fill(m, 0)"],
+            2,
+            "return torch.sqrt(torch.where(m, 1.0, x)).masked_fill(m, 0)",
+        ),
     ],
 )
-def test_the_programs_own_mask_is_put_on_the_argument_too(lines: list[str], line: int, expected: str) -> None:
+def test_the_programs_own_mask_is_put_on_the_argument_too(
+    lines: list[str], line: int, expected: str
+) -> None:
     found = double_where(text_of(*lines), line, [called("sqrt")], 0, "1.0")
     assert found is not None and found.text == expected
 
@@ -242,13 +292,20 @@ def test_quotients_of_exponentials_masks_and_corrections_are_written_otherwise()
     steps = text_of("e = torch.exp(z)", "s = e.sum(-1)", "return torch.log(s)")
     total = log_sum_exp_of(steps, 2)
     assert total is not None and total.text == "return torch.logsumexp(z, -1)" and total.first == 4
-    loss = loss_of_logits(text_of("p = torch.sigmoid(z)", "return F.binary_cross_entropy(p, y, weight=m)"), 3)
+    loss = loss_of_logits(
+        text_of("p = torch.sigmoid(z)", "return F.binary_cross_entropy(p, y, weight=m)"), 3
+    )
     fused = "return torch.nn.functional.binary_cross_entropy_with_logits(z, y, weight=m)"
     assert loss is not None and loss.text == fused
-    mask = finite_mask(text_of('z = z.masked_fill(m, float("-inf"))', "return torch.softmax(z, -1)"), 3)
+    mask = finite_mask(
+        text_of('z = z.masked_fill(m, float("-inf"))', "return torch.softmax(z, -1)"), 3
+    )
     assert mask is not None and mask.text == "z = z.masked_fill(m, torch.finfo(z.dtype).min)"
     both = corrections(text_of("a = x / (1 - 0.9**y)", "b = z / (1 - 0.99**y)"), 2)
-    assert both is not None and both.text == "a = x / (1 - 0.9**y or 1.0)\nb = z / (1 - 0.99**y or 1.0)"
+    assert (
+        both is not None
+        and both.text == "a = x / (1 - 0.9**y or 1.0)\nb = z / (1 - 0.99**y or 1.0)"
+    )
 
 
 @pytest.mark.parametrize(("foreach", "fused"), [(False, False), (True, False), (False, True)])
@@ -262,7 +319,9 @@ def test_a_larger_eps_is_tried_on_the_state_of_the_optimizer(foreach: bool, fuse
 
     verified = [f.code for f in fixes_of(step) if holds(f)]
     assert len(verified) == 1
-    assert f"torch.optim.AdamW(parameters, lr=..., eps={'1e-8' if fused else '1e-4'})" in verified[0]
+    assert (
+        f"torch.optim.AdamW(parameters, lr=..., eps={'1e-8' if fused else '1e-4'})" in verified[0]
+    )
 
 
 def test_a_cast_to_float8_is_tried_without_a_note() -> None:
@@ -273,7 +332,9 @@ def test_a_cast_to_float8_is_tried_without_a_note() -> None:
     assert not trace.notes
 
 
-def test_what_is_tried_again_prints_no_warning_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_tried_again_prints_no_warning_of_its_own(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     x = torch.ones(1, requires_grad=True)
     with pytest.warns(UserWarning, match="degrees of freedom"):
         fixes = fixes_of(lambda: torch.std(x).backward())
@@ -292,14 +353,17 @@ def test_a_gradient_that_overflows_in_half_is_tried_with_a_smaller_loss() -> Non
     w = torch.ones(4, 1, dtype=torch.float16, requires_grad=True)
     bias = torch.zeros(1, dtype=torch.float16, requires_grad=True)
     x = torch.full((100, 4), 0.5, dtype=torch.float16)
-    fixes = fixes_of(lambda: (torch.addmm(bias, x, w).float() * 1000).sum().backward())  # 100000 for the bias
+    # 100000 for the bias
+    fixes = fixes_of(lambda: (torch.addmm(bias, x, w).float() * 1000).sum().backward())
     assert [f.code.split("   #")[0] for f in fixes if holds(f)] == ["(loss * 0.0625).backward()"]
 
 
 def test_a_cast_whose_gradient_overflows_without_a_loss_scale_is_not_told_of_one() -> None:
     half = torch.tensor([6e4], dtype=torch.float16, requires_grad=True)
     fixes = fixes_of(lambda: (half.float() * 3e4 * 2.0**4).sum().backward())
-    assert any(holds(f) for f in fixes) and not any("loss_scale" in f.code or "Scaler" in f.code for f in fixes)
+    assert any(holds(f) for f in fixes) and not any(
+        "loss_scale" in f.code or "Scaler" in f.code for f in fixes
+    )
 
 
 def test_fixes_are_tried_with_autograd_also_where_the_watch_stops_inside_an_operation() -> None:
@@ -314,7 +378,8 @@ def test_fixes_are_tried_with_autograd_also_where_the_watch_stops_inside_an_oper
                 loss = -torch.log(p.half()).mean()
             scaler.scale(loss).backward()
             scaler.step(optimizer)
-            scaler.update()  # the culprit is judged in here, in the operation that updates the scale
+            # the culprit is judged in here, in the operation that updates the scale
+            scaler.update()
     assert trace.culprit is not None
     safe = next(fix for fix in trace.culprit.fixes if "nanlab.safe.log" in fix.code)
     assert safe.verdict != "untried"

@@ -1,4 +1,5 @@
-"""A verified fix holds in the program itself: its line is rewritten in the source, and the program is run."""
+"""A verified fix holds in the program itself: its line is rewritten in the source, and the program
+is run."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ import harness
 
 FAULTS = [path.stem for path in harness.case_files(kind="ft")]
 QUICK = (
-    "f001 f003 f004 f005 f006 f008 f010 f011 f014 f017 f018 f020 f021 f022 f024 f028 f031 f035 f037 f040 f043 f045 "
-    "f053 f058 f084"
+    "f001 f003 f004 f005 f006 f008 f010 f011 f014 f017 f018 f020 f021 f022 f024 f028 f031 f035 f037"
+    " f040 f043 f045 f053 f058 f084"
 ).split()
 LOCAL_SHARE = 0.94
-# What no rewriting of an operation cures: training rates and schedules, gradients that grow through depth or time, the
-# order of the calls of a scaler, a dtype in which updates are lost.
+# What no rewriting of an operation cures: training rates and schedules, gradients that grow through
+# depth or time, the order of the calls of a scaler, a dtype in which updates are lost.
 NOT_LOCAL = set("learning-rate exploding-gradient scaler-misuse absorbed-update".split())
 
 
@@ -60,7 +61,9 @@ def applied(path: Path, tried: Tried, folder: Path) -> ModuleType:
     lines = path.read_text().splitlines()
     first = lines[tried.line.first - 1]
     indent = first[: len(first) - len(first.lstrip())]
-    lines[tried.line.first - 1 : tried.line.last] = [indent + row for row in tried.line.text.splitlines()]
+    lines[tried.line.first - 1 : tried.line.last] = [
+        indent + row for row in tried.line.text.splitlines()
+    ]
     at = next(i for i, row in enumerate(lines) if row.startswith("import torch"))
     copy = folder / path.name
     copy.write_text("\n".join([*lines[:at], "import nanlab", *lines[at:]]) + "\n")
@@ -73,7 +76,9 @@ def nonfinite(model: Any, step: Any, loss: torch.Tensor) -> list[str]:
         tensors[name] = p
         if p.grad is not None:
             tensors[f"{name}.grad"] = p.grad
-    return [name for name, t in tensors.items() if t is not None and not bool(torch.isfinite(t).all())]
+    return [
+        name for name, t in tensors.items() if t is not None and not bool(torch.isfinite(t).all())
+    ]
 
 
 def check(name: str, folder: Path) -> None:
@@ -99,7 +104,9 @@ def test_a_verified_line_put_into_the_program_makes_it_finite(name: str, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in FAULTS if n[:4] not in QUICK])
-def test_every_verified_line_put_into_its_program_makes_it_finite(name: str, tmp_path: Path) -> None:
+def test_every_verified_line_put_into_its_program_makes_it_finite(
+    name: str, tmp_path: Path
+) -> None:
     check(name, tmp_path)
 
 
@@ -118,7 +125,9 @@ NOT_CURED = [
 
 
 @pytest.mark.parametrize(("name", "title"), NOT_CURED)
-def test_a_fix_that_cures_its_operation_and_not_the_program_is_not_verified_and_says_why(name: str, title: str) -> None:
+def test_a_fix_that_cures_its_operation_and_not_the_program_is_not_verified_and_says_why(
+    name: str, title: str
+) -> None:
     _, finding = diagnosed(harness.load(harness.CASES / f"{name}.py"))
     fixes = [fix for fix in finding.fixes if title in fix.title]
     assert fixes
@@ -129,11 +138,17 @@ def test_a_second_fault_that_is_cured_as_well_raises_no_doubt(tmp_path: Path) ->
     name = "f199_slerp_of_equal_rotations"
     text = (harness.CASES / f"{name}.py").read_text()
     copy = tmp_path / f"{name}.py"
-    copy.write_text(text.replace("self.t * omega) / so\n", "self.t * omega) / so.clamp_min(1e-6)\n"))
+    copy.write_text(
+        text.replace("self.t * omega) / so\n", "self.t * omega) / so.clamp_min(1e-6)\n")
+    )
     assert copy.read_text() != text
     module = harness.load(copy)
     trace, finding = diagnosed(module)
-    held = [t for t in tried_for(trace, finding) if t.trial is not None and t.trial.holds and t.line is not None]
+    held = [
+        t
+        for t in tried_for(trace, finding)
+        if t.trial is not None and t.trial.holds and t.line is not None
+    ]
     assert held
     for tried in held:
         (tmp_path / "again").mkdir(exist_ok=True)
@@ -163,7 +178,9 @@ def test_a_verified_setting_put_into_the_program_makes_it_finite(
     number = repr(float(next(found[1] for code in codes if (found := re.search(pattern, code)))))
     assert old in path.read_text()
     copy = tmp_path / path.name
-    copy.write_text(path.read_text().replace(old, f"else {number}" if old.startswith("else ") else number))
+    copy.write_text(
+        path.read_text().replace(old, f"else {number}" if old.startswith("else ") else number)
+    )
     module = harness.load(copy)
     model, step = module.build()
     loss = run(step, module.META["n_steps"])

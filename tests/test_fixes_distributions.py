@@ -1,4 +1,5 @@
-"""Fixes for what a distribution is asked, and for decompositions whose gradient may be cut only where there is another."""
+"""Fixes for what a distribution is asked, and for decompositions whose gradient may be cut only
+where there is another."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_a_probability_is_kept_away_from_0_and_1_where_a_quantile_is_asked_for(f
 
     found = [fix.code for fix in fixes(loss) if holds(fix)]
     assert found[0] == "q = FAMILIES[family](weight).icdf(U.clamp(1e-6, 1 - 1e-6))"
-    assert bool(torch.isfinite(FAMILIES[family](torch.ones(())).icdf(U.clamp(1e-6, 1 - 1e-6))).all())
+    assert bool(
+        torch.isfinite(FAMILIES[family](torch.ones(())).icdf(U.clamp(1e-6, 1 - 1e-6))).all()
+    )
 
 
 def embedding(weight: Tensor) -> Tensor:
@@ -53,6 +56,8 @@ def test_the_gradient_of_a_decomposition_is_not_cut_where_no_other_is_left() -> 
 
 
 def test_the_gradient_of_a_decomposition_is_cut_only_after_what_keeps_it() -> None:
-    found = [fix.code for fix in fixes(lambda weight: embedding(weight) + weight.square()) if holds(fix)]
+    found = [
+        fix.code for fix in fixes(lambda weight: embedding(weight) + weight.square()) if holds(fix)
+    ]
     assert "linspace" in found[0]
     assert "detach" in found[-1]

@@ -1,4 +1,5 @@
-"""Families of fixes: of each a line that fails, the line that is offered, and that the offered line is finite."""
+"""Families of fixes: of each a line that fails, the line that is offered, and that the offered line
+is finite."""
 
 from __future__ import annotations
 
@@ -19,10 +20,12 @@ ZERO = "nan=0.0, posinf=0.0, neginf=0.0"
 
 
 def run_line(line: str, values: dict[str, Any], folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and gradient of ``w`` after ``value = <line>; value.sum().backward()``, from a file of its own."""
+    """Loss and gradient of ``w`` after ``value = <line>; value.sum().backward()``, from a file of
+    its own."""
     file = folder / f"line{len(list(folder.iterdir()))}.py"
     file.write_text(
-        f"def step():\n    value = {line}\n    loss = value.abs().sum()\n    loss.backward()\n    return loss\n"
+        f"def step():\n    value = {line}\n    loss = value.abs().sum()\n    loss.backward()\n   "
+        " return loss\n"
     )
     linecache.checkcache()
     w = torch.ones((), requires_grad=True)
@@ -53,7 +56,12 @@ CASES = [
         "div-by-zero",
         "conj()",
     ),
-    ("F.gumbel_softmax(w * a, tau=tau)", {"a": torch.ones(2, 3), "tau": 0.0}, "div-by-zero", "tau=max(tau, 0.01)"),
+    (
+        "F.gumbel_softmax(w * a, tau=tau)",
+        {"a": torch.ones(2, 3), "tau": 0.0},
+        "div-by-zero",
+        "tau=max(tau, 0.01)",
+    ),
     (
         "a.numel() / (3 * (w * a).float())",
         {"a": torch.tensor([0.0, 1.0])},
@@ -96,7 +104,12 @@ CASES = [
         "empty-reduction",
         "c[y].sum()",
     ),
-    ("w * a.nanmean(1)", {"a": torch.tensor([[float("nan")] * 2, [1.0, 3.0]])}, "empty-reduction", "a.nansum(1)"),
+    (
+        "w * a.nanmean(1)",
+        {"a": torch.tensor([[float("nan")] * 2, [1.0, 3.0]])},
+        "empty-reduction",
+        "a.nansum(1)",
+    ),
     # special functions and matrices
     (
         "torch.linalg.solve_ex(w * a, b).result",
@@ -105,12 +118,22 @@ CASES = [
         "torch.linalg.solve_ex((w * a) + ",
     ),
     ("torch.special.entr(w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "special.entr("),
-    ("torch.special.ndtri(w * p)", {"p": torch.tensor([0.0, 0.5])}, "inverse-function-at-edge", "ndtri("),
+    (
+        "torch.special.ndtri(w * p)",
+        {"p": torch.tensor([0.0, 0.5])},
+        "inverse-function-at-edge",
+        "ndtri(",
+    ),
     ("torch.polygamma(1, w * p)", {"p": torch.tensor([0.0, 0.5])}, "log-of-zero", "polygamma("),
     ("torch.linalg.qr(w * a).Q", {"a": torch.ones(3, 2)}, "degenerate-matrix", "torch.eye("),
     ("torch.linalg.matrix_exp(w * a)", {"a": torch.full((2, 2), 90.0)}, "exp-overflow", "clamp("),
     # exponents and products beyond every dtype at hand
-    ("torch.log(torch.expm1(w * a))", {"a": torch.tensor([1.0, 200.0])}, "exp-overflow", "+ torch.log(-torch.expm1(-"),
+    (
+        "torch.log(torch.expm1(w * a))",
+        {"a": torch.tensor([1.0, 200.0])},
+        "exp-overflow",
+        "+ torch.log(-torch.expm1(-",
+    ),
     (
         "torch.log(torch.exp(w * a) - 1)",
         {"a": torch.tensor([1.0, 200.0])},
@@ -118,7 +141,12 @@ CASES = [
         "+ torch.log(-torch.expm1(-",
     ),
     ("10.0 ** (w * a)", {"a": torch.tensor([50.0, 1.0])}, "exp-overflow", "clamp(max="),
-    ("(w * a) * b", {"a": torch.tensor([1e25, 1.0]), "b": torch.tensor([1e20, 1.0])}, "dtype-overflow", "clamp(-"),
+    (
+        "(w * a) * b",
+        {"a": torch.tensor([1e25, 1.0]), "b": torch.tensor([1e20, 1.0])},
+        "dtype-overflow",
+        "clamp(-",
+    ),
     # data
     (
         "F.mse_loss(w * a, y)",
@@ -136,7 +164,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("line", "values", "cause", "part"), CASES, ids=[c[0] for c in CASES])
-def test_the_offered_line_is_finite(line: str, values: dict[str, Any], cause: str, part: str, tmp_path: Path) -> None:
+def test_the_offered_line_is_finite(
+    line: str, values: dict[str, Any], cause: str, part: str, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     loss, gradient = run_line(line, values, tmp_path)
     assert not (torch.isfinite(loss) and torch.isfinite(gradient))
@@ -164,7 +194,9 @@ def test_an_input_with_gaps_is_filled_in_the_call_of_its_layer() -> None:
     with nanlab.watch(net, on_fault="record") as trace:
         net(x).sum().backward()
     assert trace.culprit is not None and trace.culprit.cause == "nan-in-input"
-    assert [f.code for f in trace.culprit.fixes if holds(f)] == [f"return self.head(torch.nan_to_num(x, {ZERO}))"]
+    assert [f.code for f in trace.culprit.fixes if holds(f)] == [
+        f"return self.head(torch.nan_to_num(x, {ZERO}))"
+    ]
 
 
 def test_poisoned_running_statistics_are_tried_as_they_start() -> None:
@@ -223,7 +255,9 @@ def test_a_fix_is_doubted_where_the_same_line_divides_by_nothing_as_well() -> No
     assert not any(f.verified for f in trace.culprit.fixes)
 
 
-def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths_normalises_nothing() -> None:
+def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths_normalises_nothing() -> (
+    None
+):
     flip = torch.tensor([[-1.0, 0.0], [0.0, 1.0]], requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
         (3 * torch.logdet(flip)).backward()
@@ -243,7 +277,9 @@ def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths
         "torch.log(torch.sigmoid(w * a) + torch.sigmoid(w * b))",
     ],
 )
-def test_the_sum_or_difference_of_two_probabilities_is_not_taken_for_one(line: str, tmp_path: Path) -> None:
+def test_the_sum_or_difference_of_two_probabilities_is_not_taken_for_one(
+    line: str, tmp_path: Path
+) -> None:
     values = {"a": torch.tensor([-300.0, 1.0, 0.0]), "b": torch.tensor([-300.0, 0.5, -1.0])}
     finding = diagnosed(line, values, tmp_path)
     assert finding.cause == "log-of-zero" and any(holds(fix) for fix in finding.fixes)
@@ -287,7 +323,9 @@ def test_a_root_differentiated_in_forward_mode_is_told_as_a_root(tmp_path: Path)
 
 
 def test_a_divisor_that_underflowed_is_no_norm_of_a_zero_vector(tmp_path: Path) -> None:
-    finding = diagnosed("w * a / (a.norm() * a.norm() ** 2)", {"a": torch.tensor([1e-16, 2e-16])}, tmp_path)
+    finding = diagnosed(
+        "w * a / (a.norm() * a.norm() ** 2)", {"a": torch.tensor([1e-16, 2e-16])}, tmp_path
+    )
     assert finding.cause == "div-by-zero"
     assert "underflows float32: none of what it is made of is 0" in finding.explanation
     zero = diagnosed("w * a / (a.norm() * a.norm() ** 2)", {"a": z(2)}, tmp_path)

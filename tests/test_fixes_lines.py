@@ -1,4 +1,5 @@
-"""A fix in the words of the user's line: of several operations on it, only those of the kind that failed are written otherwise."""
+"""A fix in the words of the user's line: of several operations on it, only those of the kind that
+failed are written otherwise."""
 
 from __future__ import annotations
 
@@ -92,7 +93,9 @@ def test_factor_that_is_a_number_is_left_alone() -> None:
 def test_divisor_that_is_a_number_is_left_alone() -> None:
     found = codes(told(moments, 1))
     assert any("v.sqrt().clamp_min(" in code for code in found)
-    assert not any("(1 - 0.9 ** (i + 1)).clamp_min" in code or "safe.div(m," in code for code in found)
+    assert not any(
+        "(1 - 0.9 ** (i + 1)).clamp_min" in code or "safe.div(m," in code for code in found
+    )
 
 
 def test_divisor_that_was_made_float_is_no_number() -> None:
@@ -113,7 +116,10 @@ def ignored() -> tuple[nn.Module, Callable[[int], torch.Tensor]]:
 
 
 def test_function_that_was_given_a_short_name_is_recognised() -> None:
-    assert any("net(torch.ones(4, 2))" in code and 'reduction="sum"' in code for code in codes(told(ignored, 1)))
+    assert any(
+        "net(torch.ones(4, 2))" in code and 'reduction="sum"' in code
+        for code in codes(told(ignored, 1))
+    )
 
 
 def scaled_state(maximum: float) -> Make:
@@ -160,7 +166,9 @@ def test_clipping_is_advised_only_where_the_size_of_a_gradient_matters(optimizer
 
     found = told(make, 40)
     assert found.cause == "learning-rate"
-    assert any("clip the gradient's norm" in fix.title for fix in found.fixes) == (optimizer == "SGD")
+    assert any("clip the gradient's norm" in fix.title for fix in found.fixes) == (
+        optimizer == "SGD"
+    )
 
 
 def test_negative_rate_is_told_to_stay_above_zero() -> None:
@@ -201,4 +209,7 @@ def test_second_optimizer_that_steps_past_the_scaler_is_sent_through_it() -> Non
             scaler.update()
     found = trace.culprit
     assert found is not None and found.cause == "scaler-misuse"
-    assert "micro-batch" not in found.fixes[0].title and "scaler.step(optimizer)" in found.fixes[0].code
+    assert (
+        "micro-batch" not in found.fixes[0].title
+        and "scaler.step(optimizer)" in found.fixes[0].code
+    )

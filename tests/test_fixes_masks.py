@@ -1,4 +1,5 @@
-"""Fixes of masks, and what a fix must not claim: constants that half precision cannot hold, lines that fail twice."""
+"""Fixes of masks, and what a fix must not claim: constants that half precision cannot hold, lines
+that fail twice."""
 
 from __future__ import annotations
 
@@ -48,10 +49,14 @@ def test_a_finite_mask_is_one_that_half_precision_holds_with_room_to_spare() -> 
         hide_one(net)
     finding = culprit_of(trace)
     assert finding.cause == "zero-times-inf"
-    assert any(holds(fix) and "hidden * self.low.clamp(-1000, 1000)" in fix.code for fix in finding.fixes)
+    assert any(
+        holds(fix) and "hidden * self.low.clamp(-1000, 1000)" in fix.code for fix in finding.fixes
+    )
 
 
-def test_a_fix_of_one_operation_is_doubted_where_another_on_its_line_fails_of_the_same_zero() -> None:
+def test_a_fix_of_one_operation_is_doubted_where_another_on_its_line_fails_of_the_same_zero() -> (
+    None
+):
     w, a, v = torch.ones((), requires_grad=True), torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0])
     with nanlab.watch(on_fault="record") as trace:
         (torch.log(w * v) + (w * a) ** 2 / (w * v)).sum().backward()
@@ -63,7 +68,9 @@ def test_a_fix_of_one_operation_is_doubted_where_another_on_its_line_fails_of_th
 def test_an_eps_of_zero_is_replaced_where_it_is_written() -> None:
     w = torch.ones((), requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
-        nn.functional.normalize(w * torch.tensor([[0.0, 0.0], [1.0, 2.0]]), dim=-1, eps=0.0).sum().backward()
+        nn.functional.normalize(
+            w * torch.tensor([[0.0, 0.0], [1.0, 2.0]]), dim=-1, eps=0.0
+        ).sum().backward()
     codes = [fix.code for fix in culprit_of(trace).fixes if holds(fix)]
     assert any("dim=-1, eps=1e-6)" in code and "eps=0.0" not in code for code in codes)
 
@@ -76,15 +83,22 @@ def test_the_angle_between_unit_vectors_is_no_norm_at_zero() -> None:
             (nn.functional.normalize(w * a, dim=-1) * nn.functional.normalize(a, dim=-1)).sum(-1)
         ).sum().backward()
     finding = culprit_of(trace)
-    assert (finding.cause, finding.op, finding.phase) == ("inverse-function-at-edge", "acos", "backward")
+    assert (finding.cause, finding.op, finding.phase) == (
+        "inverse-function-at-edge",
+        "acos",
+        "backward",
+    )
 
 
 @pytest.mark.parametrize("line", ['m * float("-inf")', "-torch.inf * m", "m.half() * -torch.inf"])
-def test_a_mask_times_an_infinity_is_told_and_given_a_finite_number(line: str, tmp_path: Path) -> None:
+def test_a_mask_times_an_infinity_is_told_and_given_a_finite_number(
+    line: str, tmp_path: Path
+) -> None:
     names = {"torch": torch, "w": torch.ones((), requires_grad=True), "m": torch.ones(2, 2).triu(1)}
     file = tmp_path / "masked.py"
     file.write_text(
-        f"scores = w * torch.ones(2, 2)\nbias = {line}\ntorch.softmax(scores + bias, -1)[:, 0].sum().backward()\n"
+        f"scores = w * torch.ones(2, 2)\nbias = {line}\ntorch.softmax(scores + bias, -1)[:,"
+        " 0].sum().backward()\n"
     )
     with nanlab.watch(on_fault="record") as trace:
         exec(compile(file.read_text(), str(file), "exec"), names)

@@ -1,4 +1,5 @@
-"""A verified fix holds with what stands around its operation: each is put into a small program, which runs unwatched."""
+"""A verified fix holds with what stands around its operation: each is put into a small program,
+which runs unwatched."""
 
 from __future__ import annotations
 
@@ -28,8 +29,14 @@ def written(body: str, folder: Path) -> Path:
 
 
 def run(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and gradient of three numbers, of which the second is 0 and so is its entry of the mask ``g``."""
-    names: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "nanlab": nanlab, "math": math}
+    """Loss and gradient of three numbers, of which the second is 0 and so is its entry of the mask
+    ``g``."""
+    names: dict[str, Any] = {
+        "torch": torch,
+        "F": torch.nn.functional,
+        "nanlab": nanlab,
+        "math": math,
+    }
     exec(compile(file.read_text(), str(file), "exec"), names)
     x = torch.tensor([1.0, 0.0, 0.3], requires_grad=True)
     loss = names["step"](x, torch.tensor([1.0, 0.0, 1.0]))
@@ -41,7 +48,9 @@ def run(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def cures(file: Path, tried: Tried, folder: Path) -> bool:
     assert tried.line is not None
     rows = file.read_text().splitlines()
-    rows[tried.line.first - 1 : tried.line.last] = ["    " + row for row in tried.line.text.splitlines()]
+    rows[tried.line.first - 1 : tried.line.last] = [
+        "    " + row for row in tried.line.text.splitlines()
+    ]
     changed = folder / f"changed{len(list(folder.iterdir()))}.py"
     changed.write_text("\n".join(rows) + "\n")
     return all(bool(torch.isfinite(t).all()) for t in run(changed))
@@ -59,15 +68,22 @@ def diagnosed(body: str, folder: Path) -> tuple[Path, Finding, list[Tried]]:
     )
 
 
-# A program, part of the titles of the fixes that must be verified, and of those that look well and cure nothing.
+# A program, part of the titles of the fixes that must be verified, and of those that look well and
+# cure nothing.
 PROGRAMS = [
     (  # 0/0 under a mask, and a logarithm around it
-        "u = x * 0.1\nexact = torch.log(2 * torch.atanh(u) / u)\nreturn torch.where(g > 0, exact, x**2).sum()",
+        (
+            "u = x * 0.1\nexact = torch.log(2 * torch.atanh(u) / u)\nreturn torch.where(g > 0,"
+            " exact, x**2).sum()"
+        ),
         ["nanlab.safe.div"],
         ["the double where", "an epsilon of"],
     ),
     (  # a scale that is multiplied with, and later divided by
-        "scale = 448 / x.detach().abs()\nq = (x.detach() * scale).round() / scale\nreturn (x + (q - x).detach()).sum()",
+        (
+            "scale = 448 / x.detach().abs()\nq = (x.detach() * scale).round() / scale\nreturn (x +"
+            " (q - x).detach()).sum()"
+        ),
         ["clamp the divisor", "an epsilon of"],
         ["nanlab.safe.div"],
     ),
@@ -106,14 +122,42 @@ PROGRAMS = [
         [],
         ["nanlab.safe.log", "an epsilon of", "clamp the argument"],
     ),
-    ("q = torch.atanh(x)\nr = 1 / q\nreturn torch.where(g > 0, r * 2, x * 3).mean()", [], ["nanlab.safe.div"]),
+    (
+        "q = torch.atanh(x)\nr = 1 / q\nreturn torch.where(g > 0, r * 2, x * 3).mean()",
+        [],
+        ["nanlab.safe.div"],
+    ),
     ("q = 1 / x\nr = x / q\nreturn torch.where(g > 0, r, x).sum()", [], ["nanlab.safe.div"]),
-    ("q = torch.log(x)\nr = x / q\nreturn (r.detach() * x).sum()", [], ["nanlab.safe.log", "clamp the argument"]),
-    ("q = x.abs() ** 2 + 1\nreturn (torch.sqrt(q - 1) * x).sum()", ["nanlab.safe.sqrt", "inside the root"], []),
-    ("q = torch.sqrt(x)\nr = 1 / q\nreturn (r.detach() * x).sum()", ["nanlab.safe.div", "clamp the divisor"], []),
-    ("d = x * 1\nr = d.pow_(-0.5)\nreturn (r * d).sum()", ["nanlab.safe.pow", "clamp the base", "an epsilon of"], []),
-    ("d = x * 1\nd.sqrt_()\nreturn d.sum()", ["nanlab.safe.sqrt", "clamp the argument", "inside the root"], []),
-    ("return x.abs().add_(0).sqrt_().sum()", ["nanlab.safe.sqrt", "inside the root"], ["after the root"]),
+    (
+        "q = torch.log(x)\nr = x / q\nreturn (r.detach() * x).sum()",
+        [],
+        ["nanlab.safe.log", "clamp the argument"],
+    ),
+    (
+        "q = x.abs() ** 2 + 1\nreturn (torch.sqrt(q - 1) * x).sum()",
+        ["nanlab.safe.sqrt", "inside the root"],
+        [],
+    ),
+    (
+        "q = torch.sqrt(x)\nr = 1 / q\nreturn (r.detach() * x).sum()",
+        ["nanlab.safe.div", "clamp the divisor"],
+        [],
+    ),
+    (
+        "d = x * 1\nr = d.pow_(-0.5)\nreturn (r * d).sum()",
+        ["nanlab.safe.pow", "clamp the base", "an epsilon of"],
+        [],
+    ),
+    (
+        "d = x * 1\nd.sqrt_()\nreturn d.sum()",
+        ["nanlab.safe.sqrt", "clamp the argument", "inside the root"],
+        [],
+    ),
+    (
+        "return x.abs().add_(0).sqrt_().sum()",
+        ["nanlab.safe.sqrt", "inside the root"],
+        ["after the root"],
+    ),
     ("return torch.exp(x * 200).mean().log() / 200", ["logsumexp"], []),
     ("return torch.exp(x.repeat(2, 1) * 200).mean(0).log().sum()", ["logsumexp"], []),
     ("return (x * 200).exp().sum().log()", ["logsumexp"], []),
@@ -134,21 +178,30 @@ def test_a_fix_is_verified_where_it_cures_the_program_and_not_where_its_neighbou
         named = [t for t in found if title in t.candidate.title]
         assert named, title
         for tried in named:
-            assert tried.trial is not None and tried.trial.holds == held_up, (tried.candidate.title, tried.trial)
+            assert tried.trial is not None and tried.trial.holds == held_up, (
+                tried.candidate.title,
+                tried.trial,
+            )
             assert cures(file, tried, tmp_path) == held_up, tried.candidate.title
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        # what follows is a logarithm whose argument no longer is 0, a root that gets no 0, a mask around the logarithm
+        # what follows is a logarithm whose argument no longer is 0, a root that gets no 0, a mask
+        # around the logarithm
         "q = (x + 1) / (x * 0 + g)\nreturn torch.log(q + 1.0).sum()",
         "q = (x + 1) / g\nreturn torch.tanh(q).sum()",
         "q = (x + 1) / g\nreturn torch.exp(-q).sum()",
-        "q = x.detach() / g\np = torch.where(q > 0, torch.log(q), 0.0)\nreturn (x * p).sum() + (x * q).sum()",
+        (
+            "q = x.detach() / g\np = torch.where(q > 0, torch.log(q), 0.0)\nreturn (x * p).sum() +"
+            " (x * q).sum()"
+        ),
     ],
 )
-def test_a_fix_that_cures_the_program_stays_verified_whatever_follows(body: str, tmp_path: Path) -> None:
+def test_a_fix_that_cures_the_program_stays_verified_whatever_follows(
+    body: str, tmp_path: Path
+) -> None:
     file, _, found = diagnosed(body, tmp_path)
     cured = [t for t in found if cures(file, t, tmp_path)]
     assert cured
@@ -174,7 +227,9 @@ def test_a_method_that_writes_to_what_others_see_is_left_alone(body: str) -> Non
 
 
 def test_a_sum_over_its_count_becomes_a_mean_and_is_not_divided_again(tmp_path: Path) -> None:
-    file, _, found = diagnosed("p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / p.shape[-1]).float()", tmp_path)
+    file, _, found = diagnosed(
+        "p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / p.shape[-1]).float()", tmp_path
+    )
     means = [t for t in found if "mean" in t.candidate.title]
     assert [t.line.text for t in means if t.line] == ["return (p.mean(-1)).float()"]
     assert means[0].trial is not None and means[0].trial.holds and cures(file, means[0], tmp_path)
@@ -184,21 +239,27 @@ def test_a_sum_over_its_count_becomes_a_mean_and_is_not_divided_again(tmp_path: 
 
 
 def test_the_mean_of_something_else_than_the_count_is_not_offered(tmp_path: Path) -> None:
-    _, _, found = diagnosed("p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / x.shape[-1]).float()", tmp_path)
-    assert found and not [t for t in found if "mean" in t.candidate.title and t.trial is not None and t.trial.holds]
+    _, _, found = diagnosed(
+        "p = (x * 100).half().repeat(1000)\nreturn (p.sum(-1) / x.shape[-1]).float()", tmp_path
+    )
+    assert found and not [
+        t for t in found if "mean" in t.candidate.title and t.trial is not None and t.trial.holds
+    ]
 
 
 def test_a_number_is_not_cast_to_float32(tmp_path: Path) -> None:
     body = "s = 127.0 / x.detach().half().abs()\nreturn (s.float() * x).sum()"
     _, _, found = diagnosed(body, tmp_path)
     texts = [t.line.text for t in found if t.line is not None]
-    assert any(".float()" in text for text in texts) and not any("127.0.float()" in text for text in texts)
+    assert any(".float()" in text for text in texts) and not any(
+        "127.0.float()" in text for text in texts
+    )
 
 
 def test_masked_entries_count_for_no_distortion(tmp_path: Path) -> None:
     body = (
-        "s = (x.detach() * 1).masked_fill(g == 0, -math.inf).repeat(2, 1) + torch.tensor([[0.0], [-math.inf]])\n"
-        "t = s.amax(1, keepdim=True) + x.sum() * 0\nreturn torch.exp(s - t).sum()"
+        "s = (x.detach() * 1).masked_fill(g == 0, -math.inf).repeat(2, 1) + torch.tensor([[0.0],"
+        " [-math.inf]])\nt = s.amax(1, keepdim=True) + x.sum() * 0\nreturn torch.exp(s - t).sum()"
     )
     _, finding, _ = diagnosed(body, tmp_path)
     bounded = [fix for fix in finding.fixes if "-10000" in fix.title]
@@ -207,9 +268,14 @@ def test_masked_entries_count_for_no_distortion(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ["return (torch.complex(x, x) ** 0.5).real.sum()", "return torch.exp(torch.complex(x * 100, x)).abs().sum()"],
+    [
+        "return (torch.complex(x, x) ** 0.5).real.sum()",
+        "return torch.exp(torch.complex(x * 100, x)).abs().sum()",
+    ],
 )
-def test_complex_operands_bring_no_warning_and_no_names_of_errors(body: str, tmp_path: Path) -> None:
+def test_complex_operands_bring_no_warning_and_no_names_of_errors(
+    body: str, tmp_path: Path
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         _, finding, _ = diagnosed(body, tmp_path)

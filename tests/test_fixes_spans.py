@@ -1,4 +1,5 @@
-"""Which expression on a line a fix rewrites: the one that the interpreter stood at, and what fails as it does."""
+"""Which expression on a line a fix rewrites: the one that the interpreter stood at, and what fails
+as it does."""
 
 from __future__ import annotations
 
@@ -140,12 +141,24 @@ def by_a_layer(x: Tensor) -> Tensor:
 
 
 REWRITTEN: dict[str, tuple[Forward, str]] = {
-    "a power of numbers is left alone": (with_numbers, "y = nanlab.safe.pow(x + delta, r) - delta**r"),
-    "a healthy logarithm is left alone": (with_a_healthy_one, "y = torch.log(x + ONE) + nanlab.safe.log(x)"),
-    "a second that fails is mended with it": (both_fail, "y = nanlab.safe.sqrt(x) + nanlab.safe.sqrt(2 * x)"),
+    "a power of numbers is left alone": (
+        with_numbers,
+        "y = nanlab.safe.pow(x + delta, r) - delta**r",
+    ),
+    "a healthy logarithm is left alone": (
+        with_a_healthy_one,
+        "y = torch.log(x + ONE) + nanlab.safe.log(x)",
+    ),
+    "a second that fails is mended with it": (
+        both_fail,
+        "y = nanlab.safe.sqrt(x) + nanlab.safe.sqrt(2 * x)",
+    ),
     "a chain over lines is one expression": (over_lines, "nanlab.safe.sqrt(x.mul(2).abs())"),
     "a function that is an argument": (by_a_parameter, "y = nanlab.safe.sqrt(x)"),
-    "a function beside one that is spelled out": (next_to_another_spelling, "y = nanlab.safe.sqrt(x) + X**0.5"),
+    "a function beside one that is spelled out": (
+        next_to_another_spelling,
+        "y = nanlab.safe.sqrt(x) + X**0.5",
+    ),
     "a function that is an attribute": (Wrapped(torch.sqrt).root, "y = nanlab.safe.sqrt(x)"),
     "a function out of a table": (Wrapped(torch.sqrt).quotient, "y = nanlab.safe.div(x, x.abs())"),
     "an augmented power": (in_place_power, "y = nanlab.safe.pow(y, 0.3)"),
@@ -175,7 +188,9 @@ def test_a_layer_is_not_taken_for_the_one_operation_that_failed_in_it() -> None:
 def test_another_operation_of_the_kind_is_not_rewritten_for_one_inside_a_function() -> None:
     finding = told(beside_a_layer)
     assert finding.op == "div"
-    assert not any("X.mean().clamp_min" in fix.code or "div(X, X.mean())" in fix.code for fix in finding.fixes)
+    assert not any(
+        "X.mean().clamp_min" in fix.code or "div(X, X.mean())" in fix.code for fix in finding.fixes
+    )
 
 
 def test_a_factor_that_is_a_number_is_no_mask() -> None:
@@ -210,4 +225,6 @@ def binary_entropy(x: Tensor) -> Tensor:
 def test_the_logarithm_of_the_complement_is_rewritten_too() -> None:
     fixes = verified(binary_entropy)
     assert "h = p * nanlab.safe.log(p) + (1 - p) * nanlab.safe.log(1 - p)" in fixes
-    assert not any(fix.startswith("h =") and fix.count("torch.log(") == 1 and "safe" in fix for fix in fixes)
+    assert not any(
+        fix.startswith("h =") and fix.count("torch.log(") == 1 and "safe" in fix for fix in fixes
+    )

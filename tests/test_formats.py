@@ -67,13 +67,19 @@ def test_cast_leaves_the_range_at_overflows_from(dtype: torch.dtype) -> None:
 
 def test_float64_to_float32_overflows_where_stated() -> None:
     limits = format_of(torch.float32)
-    wide = torch.tensor([limits.overflows_from, math.nextafter(limits.overflows_from, 0.0)], dtype=torch.float64)
+    wide = torch.tensor(
+        [limits.overflows_from, math.nextafter(limits.overflows_from, 0.0)], dtype=torch.float64
+    )
     assert wide.float().tolist() == [math.inf, limits.max]
 
 
 def test_float16_limits_are_the_known_ones() -> None:
     limits = format_of(torch.float16)
-    assert (limits.max, limits.overflows_from, limits.rounds_to_zero) == (65504.0, 65520.0, 2.0**-25)
+    assert (limits.max, limits.overflows_from, limits.rounds_to_zero) == (
+        65504.0,
+        65520.0,
+        2.0**-25,
+    )
     assert (limits.exponent_bits, limits.mantissa_bits, limits.bias) == (5, 10, 15)
 
 

@@ -87,14 +87,24 @@ def call(function: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def test_a_bad_gradient_is_told_with_the_line_inside_backward_and_with_the_call() -> None:
     found = run(Unit).culprit
     assert found is not None
-    assert (found.cause, found.op, found.step, found.phase) == ("custom-backward", "reciprocal", 2, "backward")
-    assert (found.line, found.source) == (line_of(Unit.backward, "inverse = 1 / n"), "inverse = 1 / n")
+    assert (found.cause, found.op, found.step, found.phase) == (
+        "custom-backward",
+        "reciprocal",
+        2,
+        "backward",
+    )
+    assert (found.line, found.source) == (
+        line_of(Unit.backward, "inverse = 1 / n"),
+        "inverse = 1 / n",
+    )
     place = f"test_functions.py:{line_of(call, 'if function is Unit')}"
     assert place in found.explanation and "function.apply(x @ weight)" in found.explanation
     assert found.fixes[0].code == "inverse = nanlab.safe.div(1, n)"
 
 
-@pytest.mark.parametrize(("function", "words", "op"), [(Adjoint, "length = ", "sqrt"), (Penalty, "energy = ", "sqrt")])
+@pytest.mark.parametrize(
+    ("function", "words", "op"), [(Adjoint, "length = ", "sqrt"), (Penalty, "energy = ", "sqrt")]
+)
 def test_a_fault_in_a_graph_made_inside_backward_is_told_by_its_operation_and_line(
     function: Any, words: str, op: str
 ) -> None:
@@ -108,7 +118,9 @@ def test_a_fault_in_a_graph_made_inside_backward_is_told_by_its_operation_and_li
 @pytest.mark.parametrize("function", [Unit, Adjoint, Penalty])
 def test_gradients_of_a_function_are_the_same_bits_with_and_without_a_watch(function: Any) -> None:
     def gradient() -> torch.Tensor:
-        weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs().requires_grad_()
+        weight = (
+            torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs().requires_grad_()
+        )
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).abs()
         call(function, x, weight).sum().backward()
         assert weight.grad is not None

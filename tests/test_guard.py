@@ -1,4 +1,5 @@
-"""A guarded loop stops before a bad gradient reaches the weights, and its replay is the step that failed, bit for bit."""
+"""A guarded loop stops before a bad gradient reaches the weights, and its replay is the step that
+failed, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ HOOKS = sys.modules["torch.optim.optimizer"]
 
 def net() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4)
+    )
 
 
 def batches(count: int = 40) -> list[torch.Tensor]:
@@ -40,7 +43,11 @@ def length(out: torch.Tensor, fails: bool) -> torch.Tensor:
     return rows.pow(2).sum(1).sqrt().mean()  # FAULT
 
 
-FAULT = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith("# FAULT"))
+FAULT = next(
+    i
+    for i, line in enumerate(Path(__file__).read_text().splitlines(), 1)
+    if line.endswith("# FAULT")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -195,14 +202,20 @@ ONE_A_TURN = [
 
 
 @pytest.mark.parametrize("loop", ONE_A_TURN, ids=lambda f: f.__name__)
-def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(loop: Callable[[Setup], None]) -> None:
+def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(
+    loop: Callable[[Setup], None],
+) -> None:
     model = net()
     check = Setup(model, torch.optim.Adam(model.parameters()))
     torch.manual_seed(2)
     trace = run(lambda: loop(check))
     assert trace.guarded == nanlab.trace.guarded.Guarded(LAST, True)
     assert trace.culprit is not None
-    assert (trace.culprit.cause, trace.culprit.line, trace.culprit.step) == ("sqrt-at-zero", FAULT, LAST)
+    assert (trace.culprit.cause, trace.culprit.line, trace.culprit.step) == (
+        "sqrt-at-zero",
+        FAULT,
+        LAST,
+    )
     assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
     assert all(p.grad is None for p in model.parameters())
     assert not HOOKS._global_optimizer_pre_hooks and not HOOKS._global_optimizer_post_hooks
@@ -221,13 +234,18 @@ def test_accumulated_gradients_are_replayed_from_the_first_of_their_batches() ->
 
     trace = run(loop)
     assert trace.guarded is not None and trace.guarded.identical
-    assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, 25 // 4)
+    assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (
+        FAULT,
+        25 // 4,
+    )
     assert len(trace.steps) == 1  # with four backward passes, the bad one the second
     assert len({*trace.backward["backward_pass"]}) == 4
 
 
 @pytest.mark.parametrize("critics", [1, 3])
-def test_optimizers_that_stepped_before_in_the_turn_step_again_from_where_they_were(critics: int) -> None:
+def test_optimizers_that_stepped_before_in_the_turn_step_again_from_where_they_were(
+    critics: int,
+) -> None:
     generator, critic = net(), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     both = nn.ModuleList([generator, critic])
     first = torch.optim.Adam(critic.parameters())
@@ -245,13 +263,18 @@ def test_optimizers_that_stepped_before_in_the_turn_step_again_from_where_they_w
             second.step()
 
     trace = run(loop)
-    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
+        LAST,
+        True,
+    )
     assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, LAST)
     assert all(bool(p.isfinite().all()) for p in both.parameters())
 
 
 @pytest.mark.parametrize("call", [1, 3])
-@pytest.mark.parametrize("inside", [True, False], ids=["closure made in the loop", "closure made before the loop"])
+@pytest.mark.parametrize(
+    "inside", [True, False], ids=["closure made in the loop", "closure made before the loop"]
+)
 def test_a_closure_that_fails_leaves_lbfgs_where_its_step_began(call: int, inside: bool) -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
@@ -279,7 +302,10 @@ def test_a_closure_that_fails_leaves_lbfgs_where_its_step_began(call: int, insid
 
     trace = run(loop)
     assert calls == call
-    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
+        LAST,
+        True,
+    )
     assert trace.culprit is not None and trace.culprit.line == FAULT
     assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
 
@@ -325,7 +351,10 @@ def test_steps_that_a_loss_scaler_skips_are_no_fault() -> None:
 
 def test_a_loss_scale_that_collapses_is_a_fault_of_the_first_step_it_skipped() -> None:
     trace = run(lambda: scaled(lambda i: i >= LAST))
-    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
+        LAST,
+        True,
+    )
     assert trace.culprit is not None and (trace.culprit.line, trace.culprit.step) == (FAULT, LAST)
 
 
@@ -341,12 +370,17 @@ def test_a_bad_loss_with_finite_gradients_stops_the_run() -> None:
             opt.step()
 
     trace = run(loop)
-    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
+        LAST,
+        True,
+    )
     assert trace.culprit is not None and trace.culprit.op == "log"
 
 
 @pytest.mark.parametrize("every", [1, 7])
-def test_with_a_snapshot_a_fault_inside_the_optimizer_is_replayed_and_its_weights_are_kept(every: int) -> None:
+def test_with_a_snapshot_a_fault_inside_the_optimizer_is_replayed_and_its_weights_are_kept(
+    every: int,
+) -> None:
     model = net()
     check = Setup(model, torch.optim.SGD(model.parameters(), 0.1))
     opt = check.optimizers[0]
@@ -361,8 +395,14 @@ def test_with_a_snapshot_a_fault_inside_the_optimizer_is_replayed_and_its_weight
             opt.step()
 
     trace = run(loop)
-    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (LAST, True)
-    assert trace.culprit is not None and (trace.culprit.cause, trace.culprit.step) == ("learning-rate", LAST)
+    assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
+        LAST,
+        True,
+    )
+    assert trace.culprit is not None and (trace.culprit.cause, trace.culprit.step) == (
+        "learning-rate",
+        LAST,
+    )
     assert all(torch.equal(a, b) for a, b in zip(check.before, model.parameters(), strict=True))
 
 
@@ -472,7 +512,11 @@ def test_a_run_that_is_interrupted_anywhere_leaves_hooks_and_names_as_they_were(
 
     with pytest.raises((Interrupted, FaultFound)):
         loop()
-    assert before == (torch.autograd.backward, torch.amp.GradScaler.scale, torch.amp.GradScaler.step)
+    assert before == (
+        torch.autograd.backward,
+        torch.amp.GradScaler.scale,
+        torch.amp.GradScaler.step,
+    )
     assert not HOOKS._global_optimizer_pre_hooks and not HOOKS._global_optimizer_post_hooks
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
@@ -563,7 +607,9 @@ def test_state_is_reached_through_functions_closures_and_containers() -> None:
     assert any(holder is bank for holder in reached.holders)
 
 
-def test_a_failure_inside_the_guard_leaves_the_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_inside_the_guard_leaves_the_run_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from nanlab.guards.state import Reached
 
     results = []

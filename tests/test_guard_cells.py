@@ -1,4 +1,5 @@
-"""``%%nanwatch --guard``: the cell is an ordinary one, its step that fails is run again under a watch."""
+"""``%%nanwatch --guard``: the cell is an ordinary one, its step that fails is run again under a
+watch."""
 
 from __future__ import annotations
 
@@ -55,11 +56,17 @@ def run(shell: InteractiveShell, cell: str) -> tuple[Any, str]:
 def check(shell: InteractiveShell, step: int = 25) -> None:
     trace = nanlab.last
     assert trace is not None and trace.guarded == Guarded(step, True)
-    assert trace.culprit is not None and trace.culprit.cause == "sqrt-at-zero" and trace.culprit.step == step
+    assert (
+        trace.culprit is not None
+        and trace.culprit.cause == "sqrt-at-zero"
+        and trace.culprit.step == step
+    )
     assert all(bool(p.isfinite().all()) for p in shell.user_ns["model"].parameters())
 
 
-def test_a_for_loop_of_a_cell_stops_at_the_fault_with_its_variables_as_they_are(shell: InteractiveShell) -> None:
+def test_a_for_loop_of_a_cell_stops_at_the_fault_with_its_variables_as_they_are(
+    shell: InteractiveShell,
+) -> None:
     result, shown = run(shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):" + STEP)
     check(shell)
     assert isinstance(result.error_in_exec, nanlab.capture.FaultFound)
@@ -77,7 +84,10 @@ def test_a_while_loop_carries_its_own_counter(shell: InteractiveShell) -> None:
 
 def test_nested_loops_are_replayed_from_the_innermost_turn(shell: InteractiveShell) -> None:
     body = STEP.replace("\n    ", "\n        ").replace("i == 25", "epoch == 1 and i == 2")
-    run(shell, "%%nanwatch --guard model\nfor epoch in range(2):\n    for i, x in enumerate(data):" + body)
+    run(
+        shell,
+        "%%nanwatch --guard model\nfor epoch in range(2):\n    for i, x in enumerate(data):" + body,
+    )
     check(shell, 32)
 
 
@@ -99,16 +109,22 @@ def test_a_loop_around_a_function_that_goes_backward_is_guarded(shell: Interacti
 def test_a_method_of_a_class_of_an_earlier_cell_is_guarded(shell: InteractiveShell) -> None:
     body = STEP.replace("\n    ", "\n            ").replace("length(", "self.length(")
     source = (
-        "class Trainer:\n    length = staticmethod(length)\n    def fit(self):\n        for i, x in enumerate(data):"
+        "class Trainer:\n    length = staticmethod(length)\n    def fit(self):\n        for i, x in"
+        " enumerate(data):"
     )
     run(shell, source + body + "\ntrainer = Trainer()")
     run(shell, "%%nanwatch --guard model\ntrainer.fit()")
     check(shell)
 
 
-def test_a_function_defined_in_a_guarded_cell_runs_later_as_it_would(shell: InteractiveShell) -> None:
+def test_a_function_defined_in_a_guarded_cell_runs_later_as_it_would(
+    shell: InteractiveShell,
+) -> None:
     body = STEP.replace("\n    ", "\n        ").replace("i == 25", "False")
-    run(shell, "%%nanwatch --guard model\ndef fit():\n    for i, x in enumerate(data):" + body + "\nfit()")
+    run(
+        shell,
+        "%%nanwatch --guard model\ndef fit():\n    for i, x in enumerate(data):" + body + "\nfit()",
+    )
     assert nanlab.last is None
     result, _ = run(shell, "fit()")
     assert result.success
@@ -128,9 +144,12 @@ def test_an_armed_guard_covers_following_cells(shell: InteractiveShell) -> None:
     run(shell, "%nanwatch off")
 
 
-def test_a_snapshot_keeps_the_weights_from_a_fault_of_the_optimizer(shell: InteractiveShell) -> None:
+def test_a_snapshot_keeps_the_weights_from_a_fault_of_the_optimizer(
+    shell: InteractiveShell,
+) -> None:
     body = STEP.replace("i == 25", "False").replace(
-        "opt.step()", "opt.param_groups[0]['lr'] = float('inf') if i == 20 else 1e-3\n    opt.step()"
+        "opt.step()",
+        "opt.param_groups[0]['lr'] = float('inf') if i == 20 else 1e-3\n    opt.step()",
     )
     run(shell, "%%nanwatch --guard --snapshot 8 model\nfor i, x in enumerate(data):" + body)
     trace = nanlab.last
@@ -138,15 +157,21 @@ def test_a_snapshot_keeps_the_weights_from_a_fault_of_the_optimizer(shell: Inter
     assert all(bool(p.isfinite().all()) for p in shell.user_ns["model"].parameters())
 
 
-def test_a_cell_that_raises_keeps_its_exception_and_leaves_no_hooks(shell: InteractiveShell) -> None:
+def test_a_cell_that_raises_keeps_its_exception_and_leaves_no_hooks(
+    shell: InteractiveShell,
+) -> None:
     import sys
 
-    result, _ = run(shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):\n    1 / (3 - i)" + STEP)
+    result, _ = run(
+        shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):\n    1 / (3 - i)" + STEP
+    )
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
 
 
-@pytest.mark.parametrize("options", ["--steps 3", "--on-fault record", "--shadow float32", "--keep 5"])
+@pytest.mark.parametrize(
+    "options", ["--steps 3", "--on-fault record", "--shadow float32", "--keep 5"]
+)
 def test_options_that_need_a_recording_are_refused(shell: InteractiveShell, options: str) -> None:
     _, shown = run(shell, f"%%nanwatch --guard {options} model\nx = 1")
     assert "does not go with --guard" in shown
@@ -157,8 +182,9 @@ def test_a_user_module_that_the_cell_calls_is_guarded(
 ) -> None:
     body = STEP.replace("\n    ", "\n        ")
     (tmp_path / "users_engine.py").write_text(
-        "def length(out, fails):\n    return (out * 0 if fails else out).pow(2).sum(1).sqrt().mean()\n\n"
-        "def fit(model, opt, data):\n    for i, x in enumerate(data):" + body
+        "def length(out, fails):\n    return (out * 0 if fails else"
+        " out).pow(2).sum(1).sqrt().mean()\n\ndef fit(model, opt, data):\n    for i, x in"
+        " enumerate(data):" + body
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     run(shell, "import users_engine")

@@ -1,4 +1,5 @@
-"""A NaN of the forward pass that the loss leaves out, and that reaches the gradients all the same."""
+"""A NaN of the forward pass that the loss leaves out, and that reaches the gradients all the
+same."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def test_a_masked_row_that_the_loss_ignores_is_blamed_on_its_softmax() -> None:
     with nanlab.watch(layer, on_fault="record") as trace:
         h = layer(x)
         scores = (h @ x.transpose(1, 2)).masked_fill(padding[:, None, :], float("-inf"))
-        loss = F.cross_entropy((scores.softmax(-1) @ h).flatten(0, 1), target.flatten(), ignore_index=0)
+        loss = F.cross_entropy(
+            (scores.softmax(-1) @ h).flatten(0, 1), target.flatten(), ignore_index=0
+        )
         loss.backward()
     assert loss.isfinite()
     assert trace.culprit is not None

@@ -1,4 +1,5 @@
-"""Indices are checked before the kernel runs, as they must be on a device; here the CPU stands in for one."""
+"""Indices are checked before the kernel runs, as they must be on a device; here the CPU stands in
+for one."""
 
 from __future__ import annotations
 
@@ -16,13 +17,17 @@ from nanlab.rules.errors import Explanation, explain
 
 torch.set_num_threads(1)
 Program = Callable[[], object]
-ASSERTION = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+ASSERTION = (
+    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+)
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor counts as one on a device that asserts."""
-    monkeypatch.setattr(dispatch, "IndexGuard", lambda recorder: IndexGuard(recorder, elsewhere=lambda tensor: True))
+    monkeypatch.setattr(
+        dispatch, "IndexGuard", lambda recorder: IndexGuard(recorder, elsewhere=lambda tensor: True)
+    )
 
 
 @pytest.fixture
@@ -43,7 +48,9 @@ WRONG: dict[str, Program] = {
     "one_hot by scatter": lambda: torch.zeros(1, 3).scatter_(1, torch.tensor([[4]]), 1),
     "cross_entropy": lambda: F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3])),
     "cross_entropy negative": lambda: F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, -1])),
-    "cross_entropy of images": lambda: F.cross_entropy(torch.zeros(1, 3, 2, 2), torch.full((1, 2, 2), 3)),
+    "cross_entropy of images": lambda: F.cross_entropy(
+        torch.zeros(1, 3, 2, 2), torch.full((1, 2, 2), 3)
+    ),
     "nll_loss": lambda: F.nll_loss(torch.zeros(2, 3), torch.tensor([0, 255])),
     "subscript": lambda: torch.ones(3)[torch.tensor([0, 3])],
     "negative subscript": lambda: torch.ones(3)[torch.tensor([-4])],
@@ -54,13 +61,19 @@ RIGHT: dict[str, Program] = {
     "embedding": lambda: F.embedding(torch.tensor([[0, 4]]), torch.ones(5, 2)),
     "embedding of nothing": lambda: F.embedding(torch.zeros(0, dtype=torch.long), torch.ones(5, 2)),
     "default ignore_index": lambda: F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, -100])),
-    "another ignore_index": lambda: F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 255]), ignore_index=255),
-    "ignore_index of -1": lambda: F.nll_loss(torch.zeros(2, 3), torch.tensor([0, -1]), ignore_index=-1),
+    "another ignore_index": lambda: F.cross_entropy(
+        torch.zeros(2, 3), torch.tensor([0, 255]), ignore_index=255
+    ),
+    "ignore_index of -1": lambda: F.nll_loss(
+        torch.zeros(2, 3), torch.tensor([0, -1]), ignore_index=-1
+    ),
     "probabilities": lambda: F.cross_entropy(torch.zeros(2, 3), torch.full((2, 3), 0.3)),
     "negative subscript": lambda: torch.ones(3)[torch.tensor([-3, 2])],
     "assignment from the end": lambda: torch.ones(3).__setitem__(torch.tensor([-1]), 0.0),
     "mask": lambda: torch.ones(3)[torch.tensor([True, False, True])],
-    "mask of two dimensions": lambda: torch.ones(2, 3, 4)[torch.ones(2, 3, dtype=torch.bool), torch.tensor([3])],
+    "mask of two dimensions": lambda: torch.ones(2, 3, 4)[
+        torch.ones(2, 3, dtype=torch.bool), torch.tensor([3])
+    ],
     "mask and index": lambda: torch.ones(2, 3)[torch.tensor([True, False]), torch.tensor([2])],
     "all of a dimension": lambda: torch.ones(2, 5)[:, torch.tensor([4])],
     "gather": lambda: torch.ones(2, 3).gather(1, torch.tensor([[0], [2]])),
@@ -72,7 +85,10 @@ RIGHT: dict[str, Program] = {
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("name", WRONG)
 def test_bad_index_is_refused_before_the_kernel(name: str) -> None:
-    with pytest.raises(IndexOutOfRangeError, match=r"out of range for \w+.*expected -?\d+ to \d+"), nanlab.watch():
+    with (
+        pytest.raises(IndexOutOfRangeError, match=r"out of range for \w+.*expected -?\d+ to \d+"),
+        nanlab.watch(),
+    ):
         WRONG[name]()
     assert isinstance(IndexOutOfRangeError("", None), IndexError)  # type: ignore[arg-type]
 
@@ -139,7 +155,9 @@ def test_of_many_indices_the_least_and_greatest_are_kept(monkeypatch: pytest.Mon
     assert "index 9 is outside of the 5 rows" in found.title
 
 
-def test_range_known_on_the_cpu_holds_on_the_device(monkeypatch: pytest.MonkeyPatch, device: None) -> None:
+def test_range_known_on_the_cpu_holds_on_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: None
+) -> None:
     """A batch is made on the CPU and moved: what was copied, cut or turned has no other values."""
     asked: list[bool] = []
 

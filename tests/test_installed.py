@@ -29,7 +29,8 @@ def is_installed_from_here() -> bool:
 
 @pytest.mark.skipif(not is_installed_from_here(), reason="nanlab is not installed from this folder")
 def test_nanlab_is_found_from_the_folder_above_a_clone(tmp_path: Path) -> None:
-    (tmp_path / "nanlab" / "nanlab").mkdir(parents=True)  # a clone, whose own package is one folder below
+    # a clone, whose own package is one folder below
+    (tmp_path / "nanlab" / "nanlab").mkdir(parents=True)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", "import nanlab; print(nanlab.watch)"],
@@ -45,7 +46,9 @@ def test_a_cell_is_known_by_its_number_in_ipython_7_which_keeps_no_table_of_file
     def name(raw: str, transformed: str, number: int) -> str:
         return f"/tmp/ipykernel_1/{hashlib.sha1(raw.encode()).hexdigest()}.py"
 
-    history = SimpleNamespace(input_hist_raw=["", "a", "b", "a"], input_hist_parsed=["", "a", "b", "a"])
+    history = SimpleNamespace(
+        input_hist_raw=["", "a", "b", "a"], input_hist_parsed=["", "a", "b", "a"]
+    )
     shell = SimpleNamespace(history_manager=history, compile=SimpleNamespace(get_code_name=name))
     assert _cell_in_history(shell, name("b", "b", 2)) == "In[2]"
     assert _cell_in_history(shell, name("a", "a", 1)) == "In[3]"  # the latest with the same text
@@ -53,7 +56,9 @@ def test_a_cell_is_known_by_its_number_in_ipython_7_which_keeps_no_table_of_file
     assert _cell_in_history(shell, "train.py") is None
 
 
-def test_completion_gives_words_to_an_ipython_that_knows_no_matchers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_gives_words_to_an_ipython_that_knows_no_matchers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(_completion.completer, "context_matcher")
     matcher = _completion.matcher()
     shell = SimpleNamespace(Completer=SimpleNamespace(text_until_cursor="%nanwatch o"))

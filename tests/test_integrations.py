@@ -1,4 +1,5 @@
-"""The callbacks for transformers and Lightning: the training ends before a bad gradient reaches the weights."""
+"""The callbacks for transformers and Lightning: the training ends before a bad gradient reaches the
+weights."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def line_of(mark: str) -> int:
-    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith(f"# {mark}"))
+    return next(
+        i
+        for i, line in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if line.endswith(f"# {mark}")
+    )
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -60,9 +65,16 @@ class Net(nn.Module):
 
 def check(trace: nanlab.Trace | None, model: nn.Module, mode: str, step: int, mark: str) -> None:
     assert trace is not None and trace.culprit is not None
-    assert (trace.culprit.cause, trace.culprit.line, trace.culprit.step) == ("sqrt-at-zero", line_of(mark), step)
+    assert (trace.culprit.cause, trace.culprit.line, trace.culprit.step) == (
+        "sqrt-at-zero",
+        line_of(mark),
+        step,
+    )
     if mode == "guard":
-        assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (step, True)
+        assert trace.guarded is not None and (trace.guarded.step, trace.guarded.identical) == (
+            step,
+            True,
+        )
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert not HOOKS._global_optimizer_pre_hooks
 
@@ -112,11 +124,15 @@ def test_a_trainer_of_transformers_ends_before_the_weights_are_bad(
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
             return order
 
-    trainer = InOrder(model=model, args=arguments, train_dataset=Rows(order[54]), callbacks=[callback])
+    trainer = InOrder(
+        model=model, args=arguments, train_dataset=Rows(order[54]), callbacks=[callback]
+    )
     trainer.train()
     check(callback.trace, model, mode, step, "NET")
     assert "training_step" not in vars(trainer)
-    saved = {int(p.name.removeprefix("checkpoint-")) for p in (tmp_path / "runs").glob("checkpoint-*")}
+    saved = {
+        int(p.name.removeprefix("checkpoint-")) for p in (tmp_path / "runs").glob("checkpoint-*")
+    }
     assert saved == set(range(arguments.save_steps, step + 1, int(arguments.save_steps)))
     assert (tmp_path / "out" / "nanlab.html").exists()
 
@@ -151,7 +167,10 @@ def lightning_module(kind: str) -> Any:
             if kind == "lbfgs":
                 return torch.optim.LBFGS(self.net.parameters(), lr=0.01, max_iter=3)
             if kind == "adversarial":
-                return [torch.optim.Adam(self.net.parameters()), torch.optim.Adam(self.critic.parameters())], []
+                return [
+                    torch.optim.Adam(self.net.parameters()),
+                    torch.optim.Adam(self.critic.parameters()),
+                ], []
             return torch.optim.Adam(self.net.parameters())
 
     torch.manual_seed(0)
@@ -171,14 +190,18 @@ LIGHTNING = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["guard", "watch", "plain watch"])
 @pytest.mark.parametrize("kind", LIGHTNING)
-def test_a_trainer_of_lightning_ends_before_the_weights_are_bad(tmp_path: Path, mode: Any, kind: str) -> None:
+def test_a_trainer_of_lightning_ends_before_the_weights_are_bad(
+    tmp_path: Path, mode: Any, kind: str
+) -> None:
     module = lightning_module(kind)
     import lightning
 
     from nanlab.integrations.lightning import NanlabCallback
 
     options, step = LIGHTNING[kind]
-    callback = NanlabCallback(mode="watch" if mode == "plain watch" else mode, save=tmp_path / "out")
+    callback = NanlabCallback(
+        mode="watch" if mode == "plain watch" else mode, save=tmp_path / "out"
+    )
     trainer = lightning.Trainer(
         max_epochs=1,
         accelerator="cpu",

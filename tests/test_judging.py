@@ -1,4 +1,5 @@
-"""When a watch stops a program: at harm that is done, not at gradients that the program may still skip."""
+"""When a watch stops a program: at harm that is done, not at gradients that the program may still
+skip."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ class Setting:
         return cross_entropy(out.float(), x[:, :3].argmax(1))
 
     def finite(self) -> bool:
-        return all(bool(torch.isfinite(p.grad).all()) for p in self.model.parameters() if p.grad is not None)
+        return all(
+            bool(torch.isfinite(p.grad).all())
+            for p in self.model.parameters()
+            if p.grad is not None
+        )
 
 
 def accumulation(s: Setting) -> Step:
@@ -97,7 +102,9 @@ def own_scale(batches: int) -> Callable[[Setting], Step]:
     [accumulation, two_losses, two_optimizers, own_scale(1), own_scale(2)],
     ids=["accumulation", "two losses", "two optimizers", "own scale", "own scale, accumulation"],
 )
-def test_gradients_that_the_program_skips_itself_stop_nothing(program: Callable[[Setting], Step], mode: Any) -> None:
+def test_gradients_that_the_program_skips_itself_stop_nothing(
+    program: Callable[[Setting], Step], mode: Any
+) -> None:
     setting = Setting()
     step, done = program(setting), 0
     with nanlab.watch(setting.model, on_fault=mode) as trace:
@@ -116,11 +123,17 @@ def test_gradients_that_an_optimizer_takes_unchecked_stop_the_program_before_it_
             (setting.loss() * SCALE).backward()
             setting.optimizer.step()
             setting.optimizer.zero_grad()
-    assert trace.culprit is not None and trace.culprit.cause == "loss-scale-overflow" and trace.culprit.step == 0
+    assert (
+        trace.culprit is not None
+        and trace.culprit.cause == "loss-scale-overflow"
+        and trace.culprit.step == 0
+    )
     assert all(torch.equal(p, q) for p, q in zip(setting.model.parameters(), before, strict=True))
 
 
-def test_gradients_that_are_written_to_parameters_by_hand_stop_the_program_at_the_next_step() -> None:
+def test_gradients_that_are_written_to_parameters_by_hand_stop_the_program_at_the_next_step() -> (
+    None
+):
     setting, done = Setting(), 0
     with nanlab.watch(setting.model) as trace:
         for _ in range(8):
@@ -131,10 +144,15 @@ def test_gradients_that_are_written_to_parameters_by_hand_stop_the_program_at_th
                     p -= 1e-2 * p.grad
             done += 1
     assert done == 1
-    assert trace.culprit is not None and (trace.culprit.cause, trace.culprit.step) == ("loss-scale-overflow", 0)
+    assert trace.culprit is not None and (trace.culprit.cause, trace.culprit.step) == (
+        "loss-scale-overflow",
+        0,
+    )
 
 
-def test_a_bad_value_that_is_masked_does_no_harm_where_a_product_with_its_jacobian_was_asked_for() -> None:
+def test_a_bad_value_that_is_masked_does_no_harm_where_a_product_with_its_jacobian_was_asked_for() -> (
+    None
+):
     """What nanlab.safe computes first, and then mends, under a transform of torch.func."""
     offset = nn.Parameter(torch.tensor([0.0, 0.5]))
 
@@ -143,6 +161,8 @@ def test_a_bad_value_that_is_masked_does_no_harm_where_a_product_with_its_jacobi
         return torch.where(y == 0, 1.0, nanlab.safe.div(torch.sin(y), y)).sum()
 
     with nanlab.watch() as trace:
-        torch.func.vmap(torch.func.jacrev(kernel))(torch.tensor([0.0, 1.0])).square().sum().backward()
+        torch.func.vmap(torch.func.jacrev(kernel))(
+            torch.tensor([0.0, 1.0])
+        ).square().sum().backward()
     assert trace.culprit is None
     assert offset.grad is not None and bool(torch.isfinite(offset.grad).all())

@@ -67,7 +67,8 @@ def imported_layers(path: Path, tree: ast.AST) -> Iterator[tuple[str, int, bool]
 
 
 def absolute_names(path: Path, node: ast.AST) -> list[str]:
-    """The dotted modules an import statement names; `from nanlab import views` names nanlab.views."""
+    """The dotted modules an import statement names; `from nanlab import views` names
+    nanlab.views."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -80,8 +81,14 @@ def absolute_names(path: Path, node: ast.AST) -> list[str]:
 
 def is_type_checking_only(tree: ast.AST) -> set[int]:
     """Lines of imports that only the type checker reads."""
-    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
-    return {node.lineno for block in blocks for node in ast.walk(block) if isinstance(node, ast.stmt)}
+    blocks = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)
+    ]
+    return {
+        node.lineno for block in blocks for node in ast.walk(block) if isinstance(node, ast.stmt)
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -45,7 +45,9 @@ def test_what_the_user_computes_is_in_no_library() -> None:
 
 
 def test_derivative_of_a_librarys_operation_is_told_inside_the_library() -> None:
-    losses = pytest.importorskip("pytorch_metric_learning.losses", reason="wants pytorch-metric-learning")
+    losses = pytest.importorskip(
+        "pytorch_metric_learning.losses", reason="wants pytorch-metric-learning"
+    )
     head = losses.ArcFaceLoss(3, 4)
     x = nn.Parameter(head.W.detach().T[:3].clone())
     found = culprit(x, lambda: head(x, torch.tensor([0, 1, 2])))
@@ -54,11 +56,15 @@ def test_derivative_of_a_librarys_operation_is_told_inside_the_library() -> None
 
 
 def _normalised_by_kornia(x: torch.Tensor) -> torch.Tensor:
-    return pytest.importorskip("kornia", reason="wants kornia").enhance.normalize_min_max(x, eps=0.0)
+    return pytest.importorskip("kornia", reason="wants kornia").enhance.normalize_min_max(
+        x, eps=0.0
+    )
 
 
 def _normalised_by_graph(x: torch.Tensor) -> torch.Tensor:
-    return pytest.importorskip("torch_geometric.nn", reason="wants torch_geometric").PairNorm(eps=0.0)(x[0, 0])
+    return pytest.importorskip("torch_geometric.nn", reason="wants torch_geometric").PairNorm(
+        eps=0.0
+    )(x[0, 0])
 
 
 def _compared(x: torch.Tensor) -> torch.Tensor:
@@ -68,9 +74,15 @@ def _compared(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("call", "package"),
-    [(_normalised_by_kornia, "kornia"), (_normalised_by_graph, "torch_geometric"), (_compared, "torchmetrics")],
+    [
+        (_normalised_by_kornia, "kornia"),
+        (_normalised_by_graph, "torch_geometric"),
+        (_compared, "torchmetrics"),
+    ],
 )
-def test_line_of_an_installed_package_is_named(call: Callable[[torch.Tensor], torch.Tensor], package: str) -> None:
+def test_line_of_an_installed_package_is_named(
+    call: Callable[[torch.Tensor], torch.Tensor], package: str
+) -> None:
     x = nn.Parameter(torch.ones(1, 1, 4, 4))
     found = culprit(x, lambda: call(x).sum())
     assert library_of(found)[0].startswith(package)

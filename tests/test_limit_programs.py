@@ -46,7 +46,10 @@ def test_the_fault_shows_and_the_twin_is_right(path: Path) -> None:
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda p: p.stem)
 def test_a_healthy_program_is_right_as_it_is(path: Path) -> None:
     module = judge.load(path)
-    assert judge.compare(*judge.at_fault(module), judge.truth_of(module), module.META) == ("right", "")
+    assert judge.compare(*judge.at_fault(module), judge.truth_of(module), module.META) == (
+        "right",
+        "",
+    )
 
 
 class Called:
@@ -66,18 +69,24 @@ class Called:
         return self.net(False)
 
 
-@pytest.mark.parametrize("path", [p for p in FAULTY if p.name[:4] not in NOT_KNOWN], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in FAULTY if p.name[:4] not in NOT_KNOWN], ids=lambda p: p.stem
+)
 def test_the_truth_is_the_limit_of_the_faulty_program_itself(path: Path) -> None:
     module = judge.load(path)
     program, true = Called(module.build(False)[0]), judge.truth_of(module)
     found = truth(program, program.values)
-    assert float(found.values[0].value) == pytest.approx(module.META["loss_truth"], rel=2e-3, abs=1e-6)
+    assert float(found.values[0].value) == pytest.approx(
+        module.META["loss_truth"], rel=2e-3, abs=1e-6
+    )
     for name, limit in zip(program.names, found.gradients, strict=True):
         assert limit is not None
         assert not limit.unknown.any(), name
         known = true[name][true[name].isfinite()]
         scale = float(known.abs().max()) if len(known) else 0.0
-        for got, t in zip(limit.value.flatten().tolist(), true[name].flatten().tolist(), strict=True):
+        for got, t in zip(
+            limit.value.flatten().tolist(), true[name].flatten().tolist(), strict=True
+        ):
             if math.isnan(t) or math.isinf(t):
                 assert got == pytest.approx(t, nan_ok=True), name
             else:

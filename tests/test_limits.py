@@ -144,7 +144,9 @@ def test_a_constant_that_is_singular_is_moved_where_the_parameters_do_not_help()
     assert gradient is not None
     assert found.gradients[1] is None
     assert found.values[0].value[0].tolist() == pytest.approx([1.0, 2.1], rel=1e-6)
-    assert gradient.value.tolist() == pytest.approx([1 + math.cos(0.9), 1 + math.cos(1.89)], rel=1e-6)
+    assert gradient.value.tolist() == pytest.approx(
+        [1 + math.cos(0.9), 1 + math.cos(1.89)], rel=1e-6
+    )
 
 
 def test_what_is_singular_whatever_the_operands_are_is_approached_from_within() -> None:
@@ -170,8 +172,11 @@ def test_a_constant_inside_of_the_expression_is_moved_too() -> None:
     found = truth(filter_of, [torch.tensor(0.25)])
     gradient = found.gradients[0]
     assert gradient is not None
-    assert found.values[0].value.tolist() == pytest.approx([1 / math.pi, 0.5, 1 / math.pi], rel=1e-6)
-    assert float(gradient.value) == pytest.approx(2.0, abs=1e-6)  # 2 at the centre, 2 cos(pi / 2) beside it
+    assert found.values[0].value.tolist() == pytest.approx(
+        [1 / math.pi, 0.5, 1 / math.pi], rel=1e-6
+    )
+    # 2 at the centre, 2 cos(pi / 2) beside it
+    assert float(gradient.value) == pytest.approx(2.0, abs=1e-6)
 
 
 def test_a_softmax_by_hand_beyond_every_dtype_is_a_softmax() -> None:
@@ -321,7 +326,9 @@ def test_a_fix_is_tried_in_the_dtype_of_the_program() -> None:
     x = torch.tensor([12.0, 1.0], dtype=torch.float16)
     wide = agrees(F.softplus, lambda x: torch.log(1 + torch.exp(x)), [x])
     assert wide.kind == "agrees"
-    narrow = agrees(lambda x: torch.log(2 + torch.exp(x)), lambda x: torch.log(1 + torch.exp(x)), [x])
+    narrow = agrees(
+        lambda x: torch.log(2 + torch.exp(x)), lambda x: torch.log(1 + torch.exp(x)), [x]
+    )
     assert narrow.kind == "infinite"
 
 

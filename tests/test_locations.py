@@ -9,10 +9,14 @@ import pytest
 from nanlab.trace.locations import location
 
 
-def test_a_file_below_the_current_folder_is_named_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_below_the_current_folder_is_named_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert location(str(tmp_path / "train.py"), 3) == "train.py:3"
-    assert location(str(tmp_path / "models" / "net.py"), 41) == str(Path("models", "net.py")) + ":41"
+    assert (
+        location(str(tmp_path / "models" / "net.py"), 41) == str(Path("models", "net.py")) + ":41"
+    )
 
 
 def test_any_other_file_keeps_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

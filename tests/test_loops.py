@@ -1,4 +1,5 @@
-"""Loops written by hand under watch: what is one step and its loss, and which of their gradients and updates came to nothing."""
+"""Loops written by hand under watch: what is one step and its loss, and which of their gradients
+and updates came to nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ import nanlab
 Update = Callable[[torch.Tensor], torch.Tensor]
 
 
-# -- steps and losses --------------------------------------------------------------------------------------------------
+# -- steps and losses
+# ------------------------------------------------------------
 
 
 def test_loss_of_a_closure_is_the_one_that_step_returns() -> None:
@@ -51,7 +53,8 @@ def test_loss_scale_of_the_program_itself_is_divided_out_also_once_it_is_small()
 
 
 def by_grad(skip: int = -1) -> tuple[nanlab.Trace, list[float]]:
-    """Gradients asked of autograd.grad, after an inner loop whose turns are independent in the graph; a step may skip its update."""
+    """Gradients asked of autograd.grad, after an inner loop whose turns are independent in the
+    graph; a step may skip its update."""
     torch.manual_seed(0)
     net = nn.Linear(4, 1)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
@@ -61,9 +64,12 @@ def by_grad(skip: int = -1) -> tuple[nanlab.Trace, list[float]]:
             x = torch.randn(8, 4)
             fast = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
             for _ in range(3):
-                grads = torch.autograd.grad(functional_call(net, fast, (x,)).square().mean(), list(fast.values()))
+                grads = torch.autograd.grad(
+                    functional_call(net, fast, (x,)).square().mean(), list(fast.values())
+                )
                 fast = {
-                    n: (p - 0.1 * g).detach().requires_grad_() for (n, p), g in zip(fast.items(), grads, strict=True)
+                    n: (p - 0.1 * g).detach().requires_grad_()
+                    for (n, p), g in zip(fast.items(), grads, strict=True)
                 }
             loss = functional_call(net, fast, (x,)).square().mean()
             losses.append(float(loss.detach()))
@@ -92,7 +98,8 @@ def test_turns_from_which_no_gradient_was_taken_stay_out_of_the_next_step() -> N
 def turns(
     body: Callable[[nn.Module, torch.optim.Optimizer, torch.Tensor], None], nets: int, rounds: int
 ) -> nanlab.Trace:
-    """One helper called from two lines in each turn of a loop, with as many networks as are asked for."""
+    """One helper called from two lines in each turn of a loop, with as many networks as are asked
+    for."""
     torch.manual_seed(0)
     net = nn.ModuleList(nn.Linear(4, 2) for _ in range(nets))
     opts = [torch.optim.SGD(part.parameters(), lr=0.01) for part in net]
@@ -159,7 +166,8 @@ def test_backward_in_a_helper_belongs_to_the_step_of_its_forward() -> None:
     assert trace.steps.optimizer_steps.tolist() == [2, 2, 2]
 
 
-# -- gradients that were flushed ---------------------------------------------------------------------------------------
+# -- gradients that were flushed
+# ------------------------------------------------------------
 
 
 def chain(first: float, depth: int = 12) -> nanlab.Trace:
@@ -222,7 +230,9 @@ def test_gradients_of_torch_func_that_are_flushed_are_lost() -> None:
 
 
 @pytest.mark.parametrize("widen_first", [False, True])
-def test_half_gradients_are_divided_by_the_loss_scale_after_they_were_widened(widen_first: bool) -> None:
+def test_half_gradients_are_divided_by_the_loss_scale_after_they_were_widened(
+    widen_first: bool,
+) -> None:
     torch.manual_seed(0)
     net = nn.Linear(64, 8, bias=False).half()
     master = net.weight.detach().float().clone()
@@ -243,13 +253,19 @@ def test_half_gradients_are_divided_by_the_loss_scale_after_they_were_widened(wi
     found = trace.culprit
     assert (found is None) == widen_first
     if found is not None:
-        assert (found.cause, found.phase) == ("dtype-underflow", "optimizer") and found.source.endswith("# here")
+        assert (found.cause, found.phase) == (
+            "dtype-underflow",
+            "optimizer",
+        ) and found.source.endswith("# here")
 
 
-# -- updates that are written back -------------------------------------------------------------------------------------
+# -- updates that are written back
+# ------------------------------------------------------------
 
 
-def written_back(update: Callable[[int, torch.Tensor], torch.Tensor], steps: int = 4) -> nanlab.Trace:
+def written_back(
+    update: Callable[[int, torch.Tensor], torch.Tensor], steps: int = 4
+) -> nanlab.Trace:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Tanh(), nn.Linear(32, 4, bias=False))
     with torch.no_grad():
@@ -269,7 +285,12 @@ def written_back(update: Callable[[int, torch.Tensor], torch.Tensor], steps: int
 def test_update_that_is_added_in_float32_and_rounded_away_on_the_way_back_is_absorbed() -> None:
     found = written_back(lambda _, p: p.float() * (1 - 1e-6) - 1e-5 * p.grad.float()).culprit
     assert found is not None
-    assert (found.cause, found.op, found.phase, found.step) == ("absorbed-update", "copy_", "optimizer", 0)
+    assert (found.cause, found.op, found.phase, found.step) == (
+        "absorbed-update",
+        "copy_",
+        "optimizer",
+        0,
+    )
     assert written_back(lambda _, p: p.float() - 0.5 * p.grad.float()).culprit is None
 
 
@@ -285,7 +306,8 @@ def test_wide_copy_that_is_kept_goes_on_adding_and_is_no_fault() -> None:
     assert written_back(update, steps=1).culprit is None
 
 
-# -- weights that run away ---------------------------------------------------------------------------------------------
+# -- weights that run away
+# ------------------------------------------------------------
 
 
 def test_functional_updates_that_overshoot_are_blamed_without_gradients_of_parameters() -> None:
@@ -342,7 +364,10 @@ def test_slow_weights_that_overshoot_are_blamed_rather_than_the_optimizer_betwee
                     for s, p in zip(slow, net.parameters(), strict=True):
                         s.add_(p - s, alpha=60.0)
                         p.copy_(s)  # here
-    assert trace.culprit is not None and trace.culprit.cause in ("learning-rate", "exploding-gradient")
+    assert trace.culprit is not None and trace.culprit.cause in (
+        "learning-rate",
+        "exploding-gradient",
+    )
     assert trace.culprit.source.endswith("# here")
 
 

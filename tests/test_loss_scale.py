@@ -32,7 +32,8 @@ def gradients(scale: float = 1.0) -> tuple[Trace, list[torch.Tensor]]:
 
 @pytest.mark.parametrize("k", [0, 8, 16, 24, 30])
 def test_prediction_equals_the_share_measured_at_that_scale(k: int) -> None:
-    """A power of two changes no mantissa, so the shares differ at most by the values inside a limit's own bin."""
+    """A power of two changes no mantissa, so the shares differ at most by the values inside a
+    limit's own bin."""
     row = loss_scale(gradients()[0]).table.loc[k]
     limits = format_of(torch.float16)
     scaled = torch.cat([g.flatten() for g in gradients(2.0**k)[1]])
@@ -72,7 +73,8 @@ def test_shares_of_the_parameters_add_up_to_those_of_all() -> None:
     trace, real = gradients()
     found = loss_scale(trace)
     counts = {
-        name: int((g != 0).sum()) for name, g in zip(("0.weight", "0.bias", "2.weight", "2.bias"), real, strict=True)
+        name: int((g != 0).sum())
+        for name, g in zip(("0.weight", "0.bias", "2.weight", "2.bias"), real, strict=True)
     }
     at = found.parameters.loc[4]
     total = sum(at.flushed[name] * count for name, count in counts.items()) / sum(counts.values())
@@ -80,9 +82,12 @@ def test_shares_of_the_parameters_add_up_to_those_of_all() -> None:
 
 
 def under_autocast(scale: float) -> tuple[Trace, bool, float]:
-    """A step of a net whose activations have larger gradients than its weights: (trace, all finite, share of zeros)."""
+    """A step of a net whose activations have larger gradients than its weights: (trace, all finite,
+    share of zeros)."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+    net = nn.Sequential(
+        nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)
+    )
     x = torch.randn(64, 16)
     with nanlab.watch(net, on_fault="record") as trace:
         with torch.autocast("cpu", dtype=torch.float16):
@@ -111,7 +116,8 @@ def test_run_without_gradients_is_refused() -> None:
 
 
 def train(steps: int, nan_at: int | None = None) -> Trace:
-    """A scaler that calibrates from 2**16 and then trains; ``nan_at``: a step whose loss has a root of zero."""
+    """A scaler that calibrates from 2**16 and then trains; ``nan_at``: a step whose loss has a root
+    of zero."""
     torch.manual_seed(0)
     net = nn.Linear(8, 4)
     opt = torch.optim.SGD(net.parameters(), lr=1e-2)
@@ -141,20 +147,30 @@ def test_calibration_is_one_note_and_nothing_else() -> None:
 def test_real_nan_behind_a_scaler_is_found_at_its_first_step() -> None:
     trace = train(40, nan_at=25)
     assert trace.culprit is not None
-    assert (trace.culprit.cause, trace.culprit.step, trace.culprit.op) == ("sqrt-at-zero", 25, "sqrt")
+    assert (trace.culprit.cause, trace.culprit.step, trace.culprit.op) == (
+        "sqrt-at-zero",
+        25,
+        "sqrt",
+    )
 
 
 def test_each_skip_names_the_parameter_and_the_operation() -> None:
     first = skips(train(12).recording)[0]
     assert first.scale == 2.0**16 and first.after == 2.0**15
-    assert first.parameter in ("weight", "bias") and first.place is not None and first.place.op == "_to_copy"
+    assert (
+        first.parameter in ("weight", "bias")
+        and first.place is not None
+        and first.place.op == "_to_copy"
+    )
 
 
-# -- the table of skipped steps, and what is made of it ----------------------------------------------------------------
+# -- the table of skipped steps, and what is made of it
+# ------------------------------------------------------------
 
 
 def scaled_step(scale: float, size: float = 20.0) -> bool:
-    """Whether the first step of :func:`train` has finite gradients when it is really run at a scale."""
+    """Whether the first step of :func:`train` has finite gradients when it is really run at a
+    scale."""
     torch.manual_seed(0)
     net = nn.Linear(8, 4)
     x = torch.randn(16, 8)
@@ -245,7 +261,11 @@ def test_each_misuse_of_a_scaler_is_found_at_its_line_and_told_once(kind: str, i
     trace = misused(kind, init)
     assert trace.culprit is not None and not trace.notes
     with open(__file__) as file:
-        lines = [i for i, line in enumerate(file, 1) if kind in line.rpartition("# ")[2] and "  # " in line]
+        lines = [
+            i
+            for i, line in enumerate(file, 1)
+            if kind in line.rpartition("# ")[2] and "  # " in line
+        ]
     assert (trace.culprit.cause, trace.culprit.line) == ("scaler-misuse", lines[-1])
     assert [f.cause for f in trace.findings if f.severity == "error"] == ["scaler-misuse"]
 
@@ -258,4 +278,6 @@ def test_what_does_no_harm_is_not_told(kind: str) -> None:
 def test_scaler_made_anew_in_each_step_never_comes_down() -> None:
     found = misused("new scaler", 2.0**16).culprit
     assert found is not None and found.cause == "loss-scale-overflow"
-    assert "65536 again" in found.title and any("before the loop" in fix.title for fix in found.fixes)
+    assert "65536 again" in found.title and any(
+        "before the loop" in fix.title for fix in found.fixes
+    )

@@ -1,4 +1,5 @@
-"""What is said of programs in half precision: told once, with numbers that are right and cures that fit."""
+"""What is said of programs in half precision: told once, with numbers that are right and cures that
+fit."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def findings(number: str, fixed: bool = False) -> list[Finding]:
 
 
 @pytest.mark.parametrize("number", ["f331", "f332", "t340", "t341", "t348"])
-def test_a_silent_loss_of_everything_is_an_error_and_its_repaired_twin_has_none(number: str) -> None:
+def test_a_silent_loss_of_everything_is_an_error_and_its_repaired_twin_has_none(
+    number: str,
+) -> None:
     meta = harness.load(harness.case_files([number])[0]).META
     assert [f.severity for f in findings(number)][:1] == ["error"]
     assert findings(number)[0].cause == meta["cause"]
@@ -129,7 +132,11 @@ def test_an_average_beside_the_model_that_never_moves_is_found_by_the_weight_it_
     update: Update, dtype: torch.dtype
 ) -> None:
     culprit = following(update, dtype).culprit
-    assert culprit is not None and (culprit.cause, culprit.phase, culprit.step) == ("absorbed-update", "optimizer", 0)
+    assert culprit is not None and (culprit.cause, culprit.phase, culprit.step) == (
+        "absorbed-update",
+        "optimizer",
+        0,
+    )
     assert "the average of weight (8x8)" in culprit.title
 
 
@@ -190,7 +197,8 @@ def test_what_holds_an_average_is_told_by_what_it_is() -> None:
 
 
 def low_rank(size: float, steps: int) -> nanlab.Trace:
-    """A correction by two small factors in half, beside a path that learns whatever becomes of it."""
+    """A correction by two small factors in half, beside a path that learns whatever becomes of
+    it."""
     torch.manual_seed(0)
     base = nn.Linear(8, 4).half()
     a, b = (nn.Parameter((size * torch.randn(shape)).half()) for shape in ((8, 2), (2, 4)))
@@ -205,17 +213,27 @@ def low_rank(size: float, steps: int) -> nanlab.Trace:
     return trace
 
 
-def test_a_result_that_is_lost_in_every_step_is_an_error_though_gradients_come_back_through_it() -> None:
+def test_a_result_that_is_lost_in_every_step_is_an_error_though_gradients_come_back_through_it() -> (
+    None
+):
     culprit = low_rank(2e-5, steps=4).culprit
-    assert culprit is not None and (culprit.cause, culprit.op, culprit.step) == ("dtype-underflow", "mm", 0)
-    assert culprit.title.startswith("mm flushes all 32 values to zero in float16: all its values are lost")
+    assert culprit is not None and (culprit.cause, culprit.op, culprit.step) == (
+        "dtype-underflow",
+        "mm",
+        0,
+    )
+    assert culprit.title.startswith(
+        "mm flushes all 32 values to zero in float16: all its values are lost"
+    )
 
 
 @pytest.mark.parametrize(("size", "steps", "severities"), [(2e-5, 2, ["warning"]), (0.1, 4, [])])
 def test_a_result_that_is_lost_in_a_step_or_two_is_a_warning_at_most(
     size: float, steps: int, severities: list[str]
 ) -> None:
-    assert [f.severity for f in low_rank(size, steps).findings if f.cause == "dtype-underflow"] == severities
+    assert [
+        f.severity for f in low_rank(size, steps).findings if f.cause == "dtype-underflow"
+    ] == severities
 
 
 def test_the_square_of_an_error_that_has_become_small_is_no_error() -> None:
@@ -249,7 +267,9 @@ def test_parameters_in_half_get_a_loss_scale_that_no_scaler_refuses() -> None:
 
 def test_a_factor_on_the_loss_that_is_no_scale_is_named_beside_the_learning_rate() -> None:
     culprit = findings("t369")[0]
-    assert culprit.cause == "learning-rate" and "The loss is multiplied by 1000" in culprit.explanation
+    assert (
+        culprit.cause == "learning-rate" and "The loss is multiplied by 1000" in culprit.explanation
+    )
 
 
 def test_second_moments_narrower_than_the_parameters_are_given_an_eps_that_they_hold() -> None:

@@ -69,7 +69,8 @@ def shell() -> Iterator[InteractiveShell]:
 @pytest.fixture
 def cell(shell: InteractiveShell) -> Iterator[Cell]:
     """Run a cell in a fresh namespace with nanlab loaded."""
-    for name in shell.user_ns.keys() - shell.user_ns_hidden.keys():  # shell.reset() also collects garbage, for 0.4 s
+    # shell.reset() also collects garbage, for 0.4 s
+    for name in shell.user_ns.keys() - shell.user_ns_hidden.keys():
         del shell.user_ns[name]
     magics.load_ipython_extension(shell)
 
@@ -85,7 +86,9 @@ def cell(shell: InteractiveShell) -> Iterator[Cell]:
     magics.unload_ipython_extension(shell)
 
 
-def test_watched_cell_keeps_its_value_its_output_and_its_place_in_history(cell: Cell, shell: InteractiveShell) -> None:
+def test_watched_cell_keeps_its_value_its_output_and_its_place_in_history(
+    cell: Cell, shell: InteractiveShell
+) -> None:
     ran = cell("%%nanwatch model\nprint('hello')\ntrain(2, healthy) + 5")
     assert ran.value == 7
     assert "hello\n" in ran.out
@@ -114,7 +117,9 @@ def test_healthy_run_says_so_in_one_line(cell: Cell) -> None:
     assert len(ran.text.strip().splitlines()) == 1, ran.text
 
 
-def test_first_harmful_fault_ends_the_cell_with_the_report_in_place_of_a_traceback(cell: Cell) -> None:
+def test_first_harmful_fault_ends_the_cell_with_the_report_in_place_of_a_traceback(
+    cell: Cell,
+) -> None:
     ran = cell("done = []\n")
     ran = cell("%%nanwatch model -o trace\ntrain(2, faulty)\ndone.append(1)")
     assert not ran.success
@@ -136,7 +141,8 @@ def test_recording_lets_the_cell_run_to_its_end_and_then_reports(cell: Cell) -> 
 def test_steps_end_the_cell_without_an_error(cell: Cell) -> None:
     ran = cell("seen = []\nNone")
     ran = cell(
-        "%%nanwatch model --steps 3 -o trace\ntrain(100, lambda y, i: seen.append(i) or healthy(y, i))\nseen = 0"
+        "%%nanwatch model --steps 3 -o trace\ntrain(100, lambda y, i: seen.append(i) or healthy(y,"
+        " i))\nseen = 0"
     )
     assert ran.success
     assert ran.error is None
@@ -148,7 +154,9 @@ def test_steps_end_the_cell_without_an_error(cell: Cell) -> None:
 
 def test_handlers_of_the_users_own_survive_a_watch(cell: Cell, shell: InteractiveShell) -> None:
     met = []
-    shell.set_custom_exc((LookupError,), lambda shell, kind, value, tb, tb_offset=None: met.append(kind))
+    shell.set_custom_exc(
+        (LookupError,), lambda shell, kind, value, tb, tb_offset=None: met.append(kind)
+    )
     try:
         cell("%%nanwatch model --steps 1\n{}['x']")
         cell("%%nanwatch model --steps 1\ntrain(9, healthy)")
@@ -169,7 +177,10 @@ def test_exception_of_the_users_own_keeps_its_traceback_and_line_number(cell: Ce
     "code",
     [
         "torch.ones(2, 3) @ torch.ones(2, 3)",
-        "x = torch.ones(3, requires_grad=True)\nx.register_hook(lambda g: g.no_such_thing)\nx.sum().backward()",
+        (
+            "x = torch.ones(3, requires_grad=True)\nx.register_hook(lambda g:"
+            " g.no_such_thing)\nx.sum().backward()"
+        ),
         "torch.ones(3, requires_grad=True).backward()",
     ],
 )
@@ -194,7 +205,9 @@ def test_frames_of_libraries_are_one_line_and_the_users_own_are_whole(cell: Cell
     assert ran.out.count("RuntimeError: mat1 and mat2 shapes cannot be multiplied") == 1
 
 
-def test_traceback_shows_the_first_line_as_it_was_typed(cell: Cell, shell: InteractiveShell) -> None:
+def test_traceback_shows_the_first_line_as_it_was_typed(
+    cell: Cell, shell: InteractiveShell
+) -> None:
     shell.colors = "linux"
     try:
         out = cell("%%nanwatch model -o trace\n1 / 0").out
@@ -225,13 +238,17 @@ def test_crash_of_a_cell_run_inside_leaves_the_watch_of_the_outer_running(cell: 
     assert cell("len(trace.steps)").value == 2
 
 
-def test_showing_of_tracebacks_is_as_it_was_when_the_cell_has_ended(cell: Cell, shell: InteractiveShell) -> None:
+def test_showing_of_tracebacks_is_as_it_was_when_the_cell_has_ended(
+    cell: Cell, shell: InteractiveShell
+) -> None:
     for code in ("train(1, healthy)", "1 / 0", "train(9, faulty)", "raise KeyboardInterrupt"):
         cell(f"%%nanwatch model\n{code}")
         assert "showtraceback" not in vars(shell)
 
 
-def test_showing_that_another_tool_has_put_in_place_stays(cell: Cell, shell: InteractiveShell) -> None:
+def test_showing_that_another_tool_has_put_in_place_stays(
+    cell: Cell, shell: InteractiveShell
+) -> None:
     met: list[str] = []
 
     def show(shell: InteractiveShell, *args: Any, **kwargs: Any) -> None:
@@ -250,7 +267,9 @@ def test_showing_that_another_tool_has_put_in_place_stays(cell: Cell, shell: Int
 
 
 def test_await_works_in_a_watched_cell(cell: Cell) -> None:
-    ran = cell("%%nanwatch model -o trace\nimport asyncio\nawait asyncio.sleep(0)\ntrain(2, healthy)")
+    ran = cell(
+        "%%nanwatch model -o trace\nimport asyncio\nawait asyncio.sleep(0)\ntrain(2, healthy)"
+    )
     assert ran.value == 2
     assert cell("len(trace.steps)").value == 2
 
@@ -261,7 +280,9 @@ def test_interrupt_ends_the_cell_and_reports_what_was_recorded(cell: Cell) -> No
     assert cell("len(trace.steps)").value == 2
 
 
-def test_interrupt_in_the_middle_of_backward_leaves_torch_and_the_shell_as_they_were(cell: Cell) -> None:
+def test_interrupt_in_the_middle_of_backward_leaves_torch_and_the_shell_as_they_were(
+    cell: Cell,
+) -> None:
     interrupted = """%%nanwatch model -o trace
 def stop(gradient):
     raise KeyboardInterrupt
@@ -283,15 +304,16 @@ def test_a_watched_cell_inside_a_watch_is_one_line_and_the_outer_watch_goes_on(c
     ran = cell(f"import nanlab\nwith nanlab.watch(model) as outer:\n    {inner}\n    x.sqrt()")
     assert ran.success
     assert ran.err.strip().splitlines() == [
-        "UsageError: a watch is already running (they do not nest); leave its `with` block first, or in a notebook take "
-        "%%nanwatch off the cell or type: %nanwatch off"
+        "UsageError: a watch is already running (they do not nest); leave its `with` block first,"
+        " or in a notebook take %%nanwatch off the cell or type: %nanwatch off"
     ]
     assert cell("[op for op in ('exp', 'sqrt') if op in set(outer.ops.op)]").value == ["sqrt"]
 
 
 def test_work_in_another_thread_is_said_not_to_be_seen(cell: Cell) -> None:
     ran = cell(
-        "%%nanwatch model\nimport threading\nt = threading.Thread(target=train, args=(1, healthy))\nt.start(); t.join()"
+        "%%nanwatch model\nimport threading\nt = threading.Thread(target=train, args=(1,"
+        " healthy))\nt.start(); t.join()"
     )
     assert ran.success
     (shown,) = ran.shown
@@ -328,7 +350,9 @@ def test_armed_watch_says_nothing_of_a_cell_without_torch(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("options", ["model -o trace", "on -o trace"])
-def test_cells_that_only_look_leave_the_trace_of_an_armed_watch_alone(cell: Cell, options: str) -> None:
+def test_cells_that_only_look_leave_the_trace_of_an_armed_watch_alone(
+    cell: Cell, options: str
+) -> None:
     cell(f"import nanlab\n%nanwatch {options} -q --on-fault record")
     cell("train(2, faulty)")
     cell("first = trace")
@@ -422,7 +446,9 @@ def test_nanwatch_alone_shows_the_last_run_of_a_with_block_too(cell: Cell) -> No
     assert "7 training steps" in shown
 
 
-def test_nanwatch_alone_before_anything_says_what_to_type(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nanwatch_alone_before_anything_says_what_to_type(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nanlab, "last", None)
     ran = cell("%nanwatch")
     assert ran.success
@@ -490,18 +516,25 @@ def test_doubled_watch_is_one_line_and_the_last_options_hold(cell: Cell) -> None
     assert ran.value == 1
     assert ran.err == "nanwatch: this cell was watched already; the options given last hold\n"
     assert cell("%nanwatch model").err == ""
-    assert cell("%%nanwatch model\n%%nanwatch model\ntrain(1, healthy);").err.count("watched already") == 1
+    assert (
+        cell("%%nanwatch model\n%%nanwatch model\ntrain(1, healthy);").err.count("watched already")
+        == 1
+    )
     cell("%nanwatch off")
     assert cell("'first' in globals(), len(second.steps)").value == (False, 1)
 
 
 def test_watch_inside_a_watched_cell_is_one_clear_line_and_not_a_second_report(cell: Cell) -> None:
-    ran = cell("%%nanwatch model\nimport nanlab\nwith nanlab.watch(model) as inner:\n    train(1, healthy)")
+    ran = cell(
+        "%%nanwatch model\nimport nanlab\nwith nanlab.watch(model) as inner:\n    train(1, healthy)"
+    )
     assert isinstance(ran.error, nanlab.NanlabError)
     assert "\n" not in str(ran.error)
 
 
-@pytest.mark.parametrize("top", ["%%time\n%%nanwatch model -o trace", "%%nanwatch model -o trace\n%%time"])
+@pytest.mark.parametrize(
+    "top", ["%%time\n%%nanwatch model -o trace", "%%nanwatch model -o trace\n%%time"]
+)
 def test_time_works_above_and_below(cell: Cell, top: str) -> None:
     ran = cell(f"{top}\ntrain(2, healthy)")
     assert ran.success
@@ -515,7 +548,9 @@ def test_cells_run_inside_a_watched_cell_belong_to_it(cell: Cell) -> None:
     assert cell("sorted({'sqrt', 'exp'} & set(trace.ops.op))").value == ["exp", "sqrt"]
 
 
-def test_report_that_fails_is_a_note_and_the_value_stands(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_that_fails_is_a_note_and_the_value_stands(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(self: object) -> None:
         raise KeyError("missing")
 
@@ -527,7 +562,9 @@ def test_report_that_fails_is_a_note_and_the_value_stands(cell: Cell, monkeypatc
     assert len(ran.err.strip().splitlines()) == 1
 
 
-def test_report_whose_repr_fails_is_a_note_and_no_traceback(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_whose_repr_fails_is_a_note_and_no_traceback(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Broken:
         def __repr__(self) -> str:
             raise KeyError("missing")
@@ -540,25 +577,33 @@ def test_report_whose_repr_fails_is_a_note_and_no_traceback(cell: Cell, monkeypa
     assert "Traceback" not in ran.text
 
 
-def test_error_of_the_user_is_explained_above_its_traceback(cell: Cell, shell: InteractiveShell) -> None:
+def test_error_of_the_user_is_explained_above_its_traceback(
+    cell: Cell, shell: InteractiveShell
+) -> None:
     order: list[str] = []
     write, publish = shell._showtraceback, shell.display_pub.publish
     vars(shell)["_showtraceback"] = lambda *exc: order.append("traceback")
     vars(shell.display_pub)["publish"] = lambda *args, **more: order.append("explanation")
     try:
         shell.run_cell("%%nanwatch model\nmodel(torch.ones(4, 5))")
-        assert vars(shell)["_showtraceback"] is not write, "what another tool has put in place stays"
+        assert vars(shell)["_showtraceback"] is not write, (
+            "what another tool has put in place stays"
+        )
     finally:
         del vars(shell)["_showtraceback"], vars(shell.display_pub)["publish"]
     assert order == ["explanation", "traceback"]
     assert shell.display_pub.publish == publish
 
 
-def test_cell_magic_below_the_first_line_watches_the_rest_and_says_where_it_belongs(cell: Cell) -> None:
+def test_cell_magic_below_the_first_line_watches_the_rest_and_says_where_it_belongs(
+    cell: Cell,
+) -> None:
     ran = cell("train(1, healthy)\n%%nanwatch model -o trace\ntrain(2, healthy)")
     assert ran.value == 2
-    assert ran.err == (
-        "nanwatch: %%nanwatch belongs on the first line of a cell: what stands above it is not watched, the rest is\n"
+    assert (
+        ran.err
+        == "nanwatch: %%nanwatch belongs on the first line of a cell: what stands above it is not"
+        " watched, the rest is\n"
     )
     assert cell("len(trace.steps)").value == 2
 
@@ -577,7 +622,9 @@ def test_arming_again_in_an_armed_cell_begins_a_watch_with_the_new_options(cell:
     assert cell("len(first.steps), len(second.steps)").value == (1, 2)
 
 
-def test_loading_binds_the_name_where_it_is_free_and_says_so(cell: Cell, shell: InteractiveShell) -> None:
+def test_loading_binds_the_name_where_it_is_free_and_says_so(
+    cell: Cell, shell: InteractiveShell
+) -> None:
     assert cell("nanlab.last").success
     del shell.user_ns["nanlab"]
     assert "nanlab is imported" in cell("%reload_ext nanlab").out
@@ -589,7 +636,9 @@ def test_loading_binds_the_name_where_it_is_free_and_says_so(cell: Cell, shell: 
 def test_loading_twice_replaces(cell: Cell, shell: InteractiveShell) -> None:
     magics.load_ipython_extension(shell)
     assert shell.input_transformers_cleanup.count(cell_as_line) == 1
-    assert len([m for m in shell.Completer.custom_matchers if m.__module__.startswith("nanlab")]) == 1
+    assert (
+        len([m for m in shell.Completer.custom_matchers if m.__module__.startswith("nanlab")]) == 1
+    )
     ran = cell("%%nanwatch model\ntrain(1, healthy)")
     assert ran.value == 1
     assert ran.err == ""
@@ -601,14 +650,25 @@ def test_unloading_leaves_the_shell_as_it_was(cell: Cell, shell: InteractiveShel
     assert shell.find_line_magic("nanwatch") is None
     assert all(not f.__module__.startswith("nanlab") for f in shell.input_transformers_cleanup)
     assert all(
-        not getattr(f, "__module__", "").startswith("nanlab") for fs in shell.events.callbacks.values() for f in fs
+        not getattr(f, "__module__", "").startswith("nanlab")
+        for fs in shell.events.callbacks.values()
+        for f in fs
     )
     assert cell("train(1, healthy)").shown == []
 
 
 def test_question_mark_explains_each_option(cell: Cell) -> None:
     text = cell("%nanwatch?").out
-    for option in ("model", "--steps N", "--keep N", "--on-fault", "--shadow", "-o NAME", "-q", "off"):
+    for option in (
+        "model",
+        "--steps N",
+        "--keep N",
+        "--on-fault",
+        "--shadow",
+        "-o NAME",
+        "-q",
+        "off",
+    ):
         assert option in text
 
 
@@ -636,17 +696,30 @@ def test_tab_offers_options_their_values_and_models(
 
 
 def test_cell_transformer_leaves_other_cells_alone() -> None:
-    for lines in ([], ["\n"], ["x = 1\n"], ["%%time\n", "%%nanwatch\n"], ["%%nanwatcher\n"], ["%%nanwatch?\n"]):
+    for lines in (
+        [],
+        ["\n"],
+        ["x = 1\n"],
+        ["%%time\n", "%%nanwatch\n"],
+        ["%%nanwatcher\n"],
+        ["%%nanwatch?\n"],
+    ):
         assert cell_as_line(lines) == lines
 
 
 def test_statements_of_a_cell_that_call_a_step_again_are_steps_of_their_own(cell: Cell) -> None:
     """IPython makes each statement of a cell a code of its own."""
     cell(
-        "import nanlab, torch\nfrom torch import nn\nmodel = nn.Linear(4, 1); opt = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "def step():\n    opt.zero_grad()\n    model(torch.randn(3, 4)).mean().backward()\n    opt.step()\n"
+        "import nanlab, torch\nfrom torch import nn\nmodel = nn.Linear(4, 1); opt ="
+        " torch.optim.SGD(model.parameters(), 0.1)\ndef step():\n    opt.zero_grad()\n   "
+        " model(torch.randn(3, 4)).mean().backward()\n    opt.step()\n"
     )
-    for calls, steps in (("step()\nstep()\nstep()", 3), ("for i in range(3): step()\nfor i in range(3): step()", 6)):
-        ran = cell(f"w = nanlab.watch(model); t = w.__enter__()\n{calls}\nw.__exit__(None, None, None)")
+    for calls, steps in (
+        ("step()\nstep()\nstep()", 3),
+        ("for i in range(3): step()\nfor i in range(3): step()", 6),
+    ):
+        ran = cell(
+            f"w = nanlab.watch(model); t = w.__enter__()\n{calls}\nw.__exit__(None, None, None)"
+        )
         assert ran.success, ran.err
         assert cell("t.steps['optimizer_steps'].tolist()").value == [1] * steps

@@ -1,4 +1,5 @@
-"""Each notebook runs from top to bottom, says what it should, and leaves something to look at without a kernel."""
+"""Each notebook runs from top to bottom, says what it should, and leaves something to look at
+without a kernel."""
 
 from __future__ import annotations
 
@@ -18,9 +19,14 @@ NAMES = sorted(path.stem for path in NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
 SECONDS = 60  # on two cores that have nothing else to do
 AT_ONCE = 2  # kernels
 
-# Words of the culprits' sentences and of the proofs; a figure that may differ between machines is left out.
+# Words of the culprits' sentences and of the proofs; a figure that may differ between machines is
+# left out.
 SAYS = {
-    "01-first-nan": ["the derivative of x**0.333333 at", "return nanlab.safe.pow(mean, 1 / self.p)", "culprit: None"],
+    "01-first-nan": [
+        "the derivative of x**0.333333 at",
+        "return nanlab.safe.pow(mean, 1 / self.p)",
+        "culprit: None",
+    ],
     "02-square-roots-and-cosines": [
         "were divided by a norm of zero",
         "though `nan_to_num` hid the bad value from the loss",
@@ -102,32 +108,47 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield {name: pool.submit(run, name) for name in NAMES}
 
 
-def outputs(notebook: nbformat.NotebookNode) -> list[tuple[nbformat.NotebookNode, nbformat.NotebookNode]]:
-    return [(cell, output) for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+def outputs(
+    notebook: nbformat.NotebookNode,
+) -> list[tuple[nbformat.NotebookNode, nbformat.NotebookNode]]:
+    return [
+        (cell, output)
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+    ]
 
 
 def text_of(notebook: nbformat.NotebookNode) -> str:
     """All that the outputs say as plain text."""
     parts = [
-        output.get("text", "") or output.get("evalue", "") or output.get("data", {}).get("text/plain", "")
+        output.get("text", "")
+        or output.get("evalue", "")
+        or output.get("data", {}).get("text/plain", "")
         for _, output in outputs(notebook)
     ]
     return "\n".join(parts)
 
 
 def check_static(notebook: nbformat.NotebookNode) -> None:
-    """Every widget has a picture before it and words beside it; a file without its state shows these."""
+    """Every widget has a picture before it and words beside it; a file without its state shows
+    these."""
     for cell, output in outputs(notebook):
         data = output.get("data", {})
         if "application/vnd.jupyter.widget-view+json" in data:
             assert data.get("text/html") and data.get("text/plain"), cell.source
-            others = [o.data["text/html"] for o in cell.outputs if o is not output and "text/html" in o.get("data", {})]
+            others = [
+                o.data["text/html"]
+                for o in cell.outputs
+                if o is not output and "text/html" in o.get("data", {})
+            ]
             assert any("<img" in html or "<table" in html for html in others), cell.source
     assert "widgets" not in notebook.metadata
 
 
 def check_errors(notebook: nbformat.NotebookNode) -> None:
-    """Errors are in the cells meant to fail; that these say what they should is a matter of their words."""
+    """Errors are in the cells meant to fail; that these say what they should is a matter of their
+    words."""
     for cell in notebook.cells:
         if cell.cell_type == "code":
             failed = any(output.output_type == "error" for output in cell.outputs)
@@ -144,7 +165,9 @@ def test_a_notebook_runs_within_a_minute_and_says_what_it_is_meant_to_say(
     said = text_of(notebook)
     assert "nanlab itself failed" not in said
     assert [words for words in SAYS.get(name, []) if words not in said] == []
-    assert seconds < SECONDS * max(1.0, os.getloadavg()[0] / AT_ONCE), "a tutorial takes less than a minute"
+    assert seconds < SECONDS * max(1.0, os.getloadavg()[0] / AT_ONCE), (
+        "a tutorial takes less than a minute"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -163,10 +186,16 @@ def test_a_notebook_is_kept_with_its_outputs_and_without_widget_state(name: str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_names_no_place_of_the_machine_it_was_made_on(name: str) -> None:
     written = (NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8")
-    assert [place for place in ("/tmp/", "/home/", "/root/", "site-packages", " at 0x") if place in written] == []
+    assert [
+        place
+        for place in ("/tmp/", "/home/", "/root/", "site-packages", " at 0x")
+        if place in written
+    ] == []
 
 
-def test_notebooks_of_the_users_own_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks_of_the_users_own_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = builder()
     for name in ("01-first-nan.ipynb", "Untitled.ipynb"):
         shutil.copy(NOTEBOOKS / "01-first-nan.ipynb", tmp_path / name)

@@ -15,9 +15,12 @@ from nanlab.operators import CARDS, FACTS, base_name, card, having, in_place, wi
 
 PACKAGE = Path(__file__).parent.parent / "nanlab"
 ATEN = {
-    name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")
+    name.split("::")[1].split(".")[0]
+    for name in torch._C._dispatch_get_all_op_names()
+    if name.startswith("aten::")
 }
-STATISTICS = {"min", "max", "mean", "numel", "zero", "size", "std", "item"}  # columns and methods bear these names too
+# columns and methods bear these names too
+STATISTICS = {"min", "max", "mean", "numel", "zero", "size", "std", "item"}
 OWN = (
     "operators.py",  # the cards
     "safe/",  # functions of nanlab's own that bear the names of torch's
@@ -26,19 +29,38 @@ OWN = (
     "analysis/fixes/",  # to be written anew
 )
 MOST = 2  # operators that a place may name without a card
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if not p.relative_to(PACKAGE).as_posix().startswith(OWN))
+FILES = sorted(
+    p for p in PACKAGE.rglob("*.py") if not p.relative_to(PACKAGE).as_posix().startswith(OWN)
+)
 
 
 def words_of(node: ast.AST) -> list[str]:
-    """The words of a literal: of a set, list or tuple, the keys of a dict, a string that is split."""
+    """The words of a literal: of a set, list or tuple, the keys of a dict, a string that is
+    split."""
     if isinstance(node, ast.Set | ast.List | ast.Tuple):
-        return [e.value for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        return [
+            e.value for e in node.elts if isinstance(e, ast.Constant) and isinstance(e.value, str)
+        ]
     if isinstance(node, ast.Dict):
-        return [e.value for e in node.keys if isinstance(e, ast.Constant) and isinstance(e.value, str)]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split":
+        return [
+            e.value for e in node.keys if isinstance(e, ast.Constant) and isinstance(e.value, str)
+        ]
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "split"
+    ):
         value = node.func.value
-        return value.value.split() if isinstance(value, ast.Constant) and isinstance(value.value, str) else []
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "with_forms":
+        return (
+            value.value.split()
+            if isinstance(value, ast.Constant) and isinstance(value.value, str)
+            else []
+        )
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "with_forms"
+    ):
         return [a.value for a in node.args if isinstance(a, ast.Constant)]
     return []
 
@@ -61,14 +83,29 @@ def test_a_table_of_operators_is_seen() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_sets_of_operators_are_queries_on_the_cards(path: Path) -> None:
-    assert [f"line {line}: {' '.join(words)}" for line, words in tables(ast.parse(path.read_text()))] == []
+    assert [
+        f"line {line}: {' '.join(words)}" for line, words in tables(ast.parse(path.read_text()))
+    ] == []
 
 
 def test_every_card_is_of_an_operator_that_torch_has() -> None:
-    forms = {base_name(name) for name in ATEN} | {name.removeprefix("special_") for name in ATEN} | set(dir(torch))
-    forms |= {name.split("::")[1].split(".")[0].rstrip("_") for name in torch._C._dispatch_get_all_op_names()}
-    forms |= set(dir(torch.Tensor)) | set(dir(torch._refs)) | {f"linalg_{name}" for name in dir(torch.linalg)}
-    gone = {name for name in CARDS if name.rstrip("_") not in forms and not name.startswith("_linalg")}
+    forms = (
+        {base_name(name) for name in ATEN}
+        | {name.removeprefix("special_") for name in ATEN}
+        | set(dir(torch))
+    )
+    forms |= {
+        name.split("::")[1].split(".")[0].rstrip("_")
+        for name in torch._C._dispatch_get_all_op_names()
+    }
+    forms |= (
+        set(dir(torch.Tensor))
+        | set(dir(torch._refs))
+        | {f"linalg_{name}" for name in dir(torch.linalg)}
+    )
+    gone = {
+        name for name in CARDS if name.rstrip("_") not in forms and not name.startswith("_linalg")
+    }
     # parts of names; younger than torch 2.6; of torch.distributed.fsdp
     assert gone <= {"linalg_householder", "linalg_ldl", "_fused_rms_norm", "all_gather_copy_in"}
 
@@ -83,13 +120,20 @@ def test_a_query_with_a_fact_that_does_not_exist_is_refused() -> None:
 
 
 def test_forms_in_place_and_on_lists_are_named_as_torch_names_them() -> None:
-    assert with_forms("add", in_place=True, lists=True) == {"add", "add_", "_foreach_add", "_foreach_add_"}
+    assert with_forms("add", in_place=True, lists=True) == {
+        "add",
+        "add_",
+        "_foreach_add",
+        "_foreach_add_",
+    }
     assert with_forms("add", in_place=True, lists=True) <= ATEN
     assert in_place(frozenset({"mul"})) == {"mul_"}
     assert {base_name(n) for n in ("add_", "_foreach_add_", "_softmax")} == {"add", "_softmax"}
 
 
-@pytest.mark.parametrize("name", sorted(n for n, one in CARDS.items() if one.domain != (-float("inf"), float("inf"))))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, one in CARDS.items() if one.domain != (-float("inf"), float("inf")))
+)
 def test_beyond_its_domain_an_operator_has_no_finite_derivative(name: str) -> None:
     torch_name = name.removeprefix("special_")
     function = getattr(torch, torch_name, None) or getattr(torch.special, torch_name)
@@ -108,9 +152,11 @@ def test_beyond_its_domain_an_operator_has_no_finite_derivative(name: str) -> No
 
 @pytest.mark.parametrize("name", sorted(n for n, one in CARDS.items() if one.benign is not None))
 def test_the_benign_argument_is_harmless(name: str) -> None:
-    function = {"pow": lambda x: x**0.5, "div": lambda x: 1 / x, "linalg_vector_norm": torch.linalg.vector_norm}.get(
-        name
-    ) or getattr(torch, name)
+    function = {
+        "pow": lambda x: x**0.5,
+        "div": lambda x: 1 / x,
+        "linalg_vector_norm": torch.linalg.vector_norm,
+    }.get(name) or getattr(torch, name)
     x = torch.tensor(float(card(name).benign or 0.0), dtype=torch.float64, requires_grad=True)
     value = function(x)
     value.backward()
@@ -118,13 +164,22 @@ def test_the_benign_argument_is_harmless(name: str) -> None:
     assert torch.isfinite(x.grad)
 
 
-@pytest.mark.parametrize("name", sorted(n for n, one in CARDS.items() if one.domain[0] > -float("inf")))
-def test_an_operator_whose_card_has_a_domain_has_a_rule_and_a_fix_at_its_edge(name: str, tmp_path: Path) -> None:
-    function = f"torch.special.{name.removeprefix('special_')}" if name.startswith("special_") else f"torch.{name}"
+@pytest.mark.parametrize(
+    "name", sorted(n for n, one in CARDS.items() if one.domain[0] > -float("inf"))
+)
+def test_an_operator_whose_card_has_a_domain_has_a_rule_and_a_fix_at_its_edge(
+    name: str, tmp_path: Path
+) -> None:
+    function = (
+        f"torch.special.{name.removeprefix('special_')}"
+        if name.startswith("special_")
+        else f"torch.{name}"
+    )
     path = tmp_path / "program.py"
     low = card(name).domain[0]
     path.write_text(
-        f"x = torch.tensor([{low}, {low} + 0.4])\nx.requires_grad_()\ny = {function}(x)\ny.sum().backward()\n"
+        f"x = torch.tensor([{low}, {low} + 0.4])\nx.requires_grad_()\ny ="
+        f" {function}(x)\ny.sum().backward()\n"
     )
     with nanlab.watch(on_fault="record") as trace:
         exec(compile(path.read_text(), str(path), "exec"), {"torch": torch})

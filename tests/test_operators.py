@@ -1,4 +1,5 @@
-"""Faults of operators that no rule names: what float64 tells of them, and layers, losses and layouts that are easily mistaken."""
+"""Faults of operators that no rule names: what float64 tells of them, and layers, losses and
+layouts that are easily mistaken."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ ON_THE_WAY: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[], Tensor]]] =
     "mean": (lambda x: x.mean(), lambda: torch.full((64,), 1e38)),
     "sum": (lambda x: x.sum(), lambda: torch.tensor([HUGE, HUGE, -HUGE, -HUGE])),
     "gelu": (lambda x: F.gelu(x, approximate="tanh").mean(), lambda: large(64)),
-    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x).sum(), lambda: torch.randn(1, 2, 4, 8) * 1e25),
+    "attention": (
+        lambda x: F.scaled_dot_product_attention(x, x, x).sum(),
+        lambda: torch.randn(1, 2, 4, 8) * 1e25,
+    ),
     "grid_sample": (
         lambda g: F.grid_sample(torch.ones(1, 1, 4, 4), g, align_corners=False).sum(),
         lambda: torch.full((1, 3, 3, 2), HUGE),
@@ -87,11 +91,16 @@ def test_a_magnitude_that_vanishes_on_the_way_is_told_as_underflow() -> None:
 def test_constant_values_are_told_from_large_ones_in_a_normalisation() -> None:
     constant = culprit(lambda x: F.layer_norm(x, (4,), eps=0.0).sum(), torch.ones(2, 4))
     assert constant.cause == "std-of-constant"
-    assert culprit(lambda x: F.layer_norm(x, (4,)).square().sum(), large(2, 4)).cause == "dtype-overflow"
+    assert (
+        culprit(lambda x: F.layer_norm(x, (4,)).square().sum(), large(2, 4)).cause
+        == "dtype-overflow"
+    )
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1])
-def test_running_statistics_that_a_layer_spoils_itself_do_not_hide_the_fault(momentum: float) -> None:
+def test_running_statistics_that_a_layer_spoils_itself_do_not_hide_the_fault(
+    momentum: float,
+) -> None:
     layer = torch.nn.BatchNorm1d(4, momentum=momentum)
     found = culprit(lambda x: layer(x).sum(), torch.full((8, 4), HUGE))
     assert (found.cause, found.op) == ("dtype-overflow", "native_batch_norm")
@@ -104,7 +113,9 @@ def test_a_negative_power_of_a_tiny_number_is_a_division_by_it(power: float) -> 
 
 
 def test_the_derivative_of_a_loss_in_its_target_is_a_logarithm() -> None:
-    found = culprit(lambda t: F.binary_cross_entropy(torch.tensor([0.0, 0.5]), t), torch.tensor([0.2, 0.3]))
+    found = culprit(
+        lambda t: F.binary_cross_entropy(torch.tensor([0.0, 0.5]), t), torch.tensor([0.2, 0.3])
+    )
     assert found.cause == "log-of-zero"
     assert "in the derivative of binary_cross_entropy" in found.title
 
@@ -124,7 +135,9 @@ def call(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
 
 def test_fixes_have_code_where_the_line_does_not_show_the_operands() -> None:
     ones = torch.ones(2)
-    found = culprit(lambda x: call(torch.addcdiv, x, ones, torch.tensor([0.0, 1.0])).sum(), torch.ones(2))
+    found = culprit(
+        lambda x: call(torch.addcdiv, x, ones, torch.tensor([0.0, 1.0])).sum(), torch.ones(2)
+    )
     assert found.cause == "div-by-zero"
     assert any(holds(fix) for fix in found.fixes)
 

@@ -72,7 +72,12 @@ def told(trace: nanlab.Trace) -> dict[str, Any]:
     if (found := trace.culprit) is not None:
         place = found.cause, found.file, found.line, found.op, found.phase, found.step, found.title
         tried = [(fix.title, fix.code, fix.verified, fix.distortion) for fix in found.fixes]
-        facts |= {"place": place, "elements": found.evidence.to_string(), "samples": found.samples, "fixes": tried}
+        facts |= {
+            "place": place,
+            "elements": found.evidence.to_string(),
+            "samples": found.samples,
+            "fixes": tried,
+        }
     return facts
 
 
@@ -113,17 +118,26 @@ def _parts(kept: Any) -> tuple[Any, ...]:
 def _bits(values: Any) -> list[bytes]:
     if isinstance(values, torch.Tensor):
         return [values.contiguous().numpy().tobytes()]
-    parts = values.values() if isinstance(values, dict) else values if isinstance(values, (list, tuple)) else ()
+    parts = (
+        values.values()
+        if isinstance(values, dict)
+        else values
+        if isinstance(values, (list, tuple))
+        else ()
+    )
     return [found for part in parts for found in _bits(part)]
 
 
-# -- results ------------------------------------------------------------------------------------------------------
+# -- results
+# ------------------------------------------------------------
 
 
 def train(optimizer: Callable[..., Any]) -> list[bytes]:
     """Parameters, gradients and running statistics after a few steps, bit for bit."""
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 3))
+    model = nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 3)
+    )
     stepper = optimizer(model.parameters())
     for i in range(4):
         x = torch.randn(32, 6)
@@ -151,7 +165,8 @@ def test_results_are_the_same_bits_with_and_without_a_watch(foreach: bool) -> No
     assert watched == expected
 
 
-# -- what is held ---------------------------------------------------------------------------------------------------
+# -- what is held
+# ------------------------------------------------------------
 
 
 @pytest.fixture
@@ -177,7 +192,9 @@ def weak(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._weak_ref()
 
 
-def test_sound_operations_are_let_go_when_their_letter_has_come(mail: Mail, held: list[Pending]) -> None:
+def test_sound_operations_are_let_go_when_their_letter_has_come(
+    mail: Mail, held: list[Pending]
+) -> None:
     with nanlab.watch(on_fault="record"):
         first = torch.ones(1000) * 2.0
         gone = weak(first)
@@ -197,7 +214,9 @@ def test_guilty_operation_is_judged_before_the_step_ends(mail: Mail) -> None:
         y = x.log()
         for _ in range(30):
             y = y + 1.0
-        assert [trace.recording.kept[p].args[0].tolist() for p in trace.recording.kept] == [[0.0, 4.0]]
+        assert [trace.recording.kept[p].args[0].tolist() for p in trace.recording.kept] == [
+            [0.0, 4.0]
+        ]
         assert trace.recording.pending
     assert trace.ops.status.tolist()[:4] == ["ok", "born", "carried", "carried"]
 
@@ -265,7 +284,9 @@ def test_no_graph_is_held(mail: Mail) -> None:
         assert sys.getrefcount(node) == 2
 
 
-def test_budget_holds_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch, held: list[Pending]) -> None:
+def test_budget_holds_and_the_oldest_are_dropped(
+    monkeypatch: pytest.MonkeyPatch, held: list[Pending]
+) -> None:
     monkeypatch.setattr(pending, "MOST", 40_000)
     stand_in(monkeypatch, delay=None)
     most, add = [], Pending.add
@@ -291,7 +312,8 @@ def test_budget_holds_and_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch
     assert note.startswith("the operands of sqrt at position") and "they were dropped" in note
 
 
-# -- memory that is written afterwards --------------------------------------------------------------------------
+# -- memory that is written afterwards
+# ------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("mail")
@@ -305,12 +327,18 @@ def test_operand_that_is_overwritten_afterwards_is_kept_as_it_was() -> None:
         torch._foreach_add_([ratio], 1.0)
         ratio.sum()
     kept = next(k for k in trace.recording.kept.values() if k.op is torch.ops.aten.div.Tensor)
-    assert [t.tolist() for t in (*kept.args, *kept.outputs)] == [[1.0, 1.0], [0.0, 2.0], [float("inf"), 0.5]]
+    assert [t.tolist() for t in (*kept.args, *kept.outputs)] == [
+        [1.0, 1.0],
+        [0.0, 2.0],
+        [float("inf"), 0.5],
+    ]
     assert not trace.notes
 
 
 @pytest.mark.usefixtures("mail")
-def test_what_is_too_large_to_be_copied_is_given_up_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_to_be_copied_is_given_up_with_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pending, "COPY_EACH", 100)
     with nanlab.watch(on_fault="record") as trace:
         x = torch.zeros(100)
@@ -359,7 +387,8 @@ def test_tensor_given_other_data_is_kept_with_what_it_held() -> None:
     assert kept.args[0].tolist() == [0.0, 0.0, 0.0]
 
 
-# -- what may come in the way ------------------------------------------------------------------------------------
+# -- what may come in the way
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_device", [torch.float32, torch.float64])
@@ -414,7 +443,9 @@ def test_what_is_kept_while_the_program_is_in_inference_mode_can_be_differentiat
     assert not kept.args[0].is_inference()
 
 
-def test_memory_written_piece_by_piece_leads_back_to_the_bad_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_written_piece_by_piece_leads_back_to_the_bad_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def program() -> nanlab.Trace:
         with nanlab.watch(on_fault="record") as trace:
             table = torch.zeros(4, 3)
@@ -426,7 +457,11 @@ def test_memory_written_piece_by_piece_leads_back_to_the_bad_piece(monkeypatch: 
     def pieces(trace: nanlab.Trace) -> list[list[int | None]]:
         """The rows that each bad snapshot came from; None stands for an earlier snapshot."""
         recording = trace.recording
-        snapshots = [s for s in recording.sources.values() if s.kind == "snapshot" and s.number in recording.bad]
+        snapshots = [
+            s
+            for s in recording.sources.values()
+            if s.kind == "snapshot" and s.number in recording.bad
+        ]
         return [[row if row >= 0 else None for row in s.parents] for s in snapshots]
 
     expected = program()
@@ -458,10 +493,13 @@ def test_failure_of_our_own_lets_everything_go(mail: Mail, monkeypatch: pytest.M
         program()
 
 
-# -- a CUDA device -----------------------------------------------------------------------------------------------
+# -- a CUDA device
+# ------------------------------------------------------------
 
 
-def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The order of what is enqueued, with a CUDA that does nothing but write it down."""
     log: list[Any] = []
 
@@ -525,7 +563,9 @@ def waits(program: Callable[[], None]) -> int:
 @pytest.mark.cuda
 def test_fault_on_cuda_has_cause_elements_and_fixes_and_no_operation_waits() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.ReLU(inplace=True))]).cuda()
+    model = nn.Sequential(
+        *[layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.ReLU(inplace=True))]
+    ).cuda()
     x = torch.rand(64, 32).cuda()
 
     def healthy() -> None:

@@ -1,4 +1,5 @@
-"""The recorded step is a program: it runs again bit for bit, and with edits as the program written so."""
+"""The recorded step is a program: it runs again bit for bit, and with edits as the program written
+so."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ class Net(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(8, 8, batch_first=True)
         self.conv = nn.Conv1d(5, 5, 3, padding=1)
-        self.head = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+        self.head = nn.Sequential(
+            nn.Linear(8, 16), nn.Dropout(0.2), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden, _ = self.lstm(self.conv(x))
@@ -41,11 +44,15 @@ class Independent(TorchDispatchMode):
             frame = frame.f_back
         if frame.f_code.co_name == "__torch_dispatch__":  # the program's, not nanlab's own
             flat = out if isinstance(out, list | tuple) else [out]
-            self.seen.append((func, [t.detach().clone() for t in flat if isinstance(t, torch.Tensor)]))
+            self.seen.append(
+                (func, [t.detach().clone() for t in flat if isinstance(t, torch.Tensor)])
+            )
         return out
 
 
-def training(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW) -> Callable[[], None]:
+def training(
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+) -> Callable[[], None]:
     torch.manual_seed(0)
     net = Net()
     update = optimizer(net.parameters(), lr=1e-3)
@@ -157,12 +164,20 @@ def built(text: str, path: Any) -> tuple[nn.Module, Callable[[int], torch.Tensor
     [
         ("length = torch.sqrt(h.pow(2).sum(-1) + 1e-12)", True),
         ("length = torch.where(h.pow(2).sum(-1) > 0, torch.sqrt(h.pow(2).sum(-1)), 0.0)", False),
-        ("d = h.pow(2).sum(-1)\nlength = torch.where(d > 0, torch.sqrt(torch.where(d > 0, d, 1.0)), 0.0)", True),
+        (
+            (
+                "d = h.pow(2).sum(-1)\nlength = torch.where(d > 0, torch.sqrt(torch.where(d > 0, d,"
+                " 1.0)), 0.0)"
+            ),
+            True,
+        ),
         ("length = h.norm(dim=-1)", True),
         ("length = nanlab.safe.sqrt(h.pow(2).sum(-1))", True),
     ],
 )
-def test_a_step_with_an_edit_is_that_of_the_program_written_so(tmp_path: Any, new: str, finite: bool) -> None:
+def test_a_step_with_an_edit_is_that_of_the_program_written_so(
+    tmp_path: Any, new: str, finite: bool
+) -> None:
     _, step = built(FAULTY, tmp_path / "faulty.py")
     with nanlab.watch(on_fault="record") as trace:
         step(0)
@@ -179,15 +194,19 @@ def test_a_step_with_an_edit_is_that_of_the_program_written_so(tmp_path: Any, ne
     named = {f"Net.{name}": p for name, p in net.named_parameters()}
     assert again.gradients.keys() == named.keys()
     for name, parameter in named.items():
-        assert torch.equal(again.gradients[name].nan_to_num(7.0), parameter.grad.nan_to_num(7.0)), name
-        assert torch.equal(again.parameters[name].nan_to_num(7.0), parameter.detach().nan_to_num(7.0)), name
+        assert torch.equal(again.gradients[name].nan_to_num(7.0), parameter.grad.nan_to_num(7.0)), (
+            name
+        )
+        assert torch.equal(
+            again.parameters[name].nan_to_num(7.0), parameter.detach().nan_to_num(7.0)
+        ), name
 
 
 def test_a_value_that_the_program_looked_at_and_that_is_another_now_is_told(tmp_path: Any) -> None:
     text = (
-        "import torch\n\n\ndef build():\n    w = torch.nn.Parameter(torch.tensor([0.0, 4.0]))\n\n"
-        "    def step(i):\n        root = torch.sqrt(w)\n        if root.sum().item() > 1:\n            pass\n"
-        "        root.sum().backward()\n\n    return w, step\n"
+        "import torch\n\n\ndef build():\n    w = torch.nn.Parameter(torch.tensor([0.0, 4.0]))\n\n  "
+        "  def step(i):\n        root = torch.sqrt(w)\n        if root.sum().item() > 1:\n         "
+        "   pass\n        root.sum().backward()\n\n    return w, step\n"
     )
     _, step = built(text, tmp_path / "looks.py")
     with nanlab.watch(on_fault="record") as trace:

@@ -25,7 +25,9 @@ def watched(progress: Progress) -> nanlab.Trace:
     return trace
 
 
-def test_the_line_appears_after_a_while_and_goes_when_the_cell_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_appears_after_a_while_and_goes_when_the_cell_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     InteractiveShell.instance()
     monkeypatch.setattr(_progress, "PATIENCE", 0.0)
     monkeypatch.setattr(_progress, "PACE", 0.0)
@@ -56,7 +58,9 @@ def test_the_line_names_the_worst_status() -> None:
     assert line(trace.recording).endswith("worst status so far: born")
 
 
-def test_a_notebook_that_is_executed_in_a_batch_is_not_interactive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_that_is_executed_in_a_batch_is_not_interactive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     assert not is_interactive()
     monkeypatch.setenv("JPY_SESSION_NAME", "lesson.ipynb")

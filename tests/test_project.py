@@ -14,11 +14,15 @@ CONDA_NAMES = {"pytorch": "torch"}
 
 
 def declared() -> dict[str, tuple[str, str]]:
-    """Name -> (sign, version) of what the set-up commands install; the rivals that a benchmark runs are no part of that."""
+    """Name -> (sign, version) of what the set-up commands install; the rivals that a benchmark runs
+    are no part of that."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     return parsed(
-        [*project["dependencies"], *(line for name in ("lab", "test", "docs", "dev") for line in extras[name])]
+        [
+            *project["dependencies"],
+            *(line for name in ("lab", "test", "docs", "dev") for line in extras[name]),
+        ]
     )
 
 
@@ -36,14 +40,20 @@ def test_every_dependency_has_a_lower_bound() -> None:
 
 
 def test_conda_environment_names_the_same_dependencies() -> None:
-    lines = [line.strip("- ").strip() for line in (ROOT / "environment.yml").read_text().splitlines()]
+    lines = [
+        line.strip("- ").strip() for line in (ROOT / "environment.yml").read_text().splitlines()
+    ]
     conda = parsed([line for line in lines if REQUIREMENT.match(line)])
     conda.pop("python")
     assert {CONDA_NAMES.get(name, name): bound for name, bound in conda.items()} == declared()
 
 
 def test_constraints_pin_every_dependency_at_or_above_its_bound() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     pins = parsed(lines)
     assert {sign for sign, _ in pins.values()} == {"=="}
     for name, (_, bound) in declared().items():

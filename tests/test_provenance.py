@@ -113,7 +113,8 @@ def test_the_path_counts_the_bad_elements_at_each_hop() -> None:
 
 
 def _steps_with_a_fault(steps: int, keep: int) -> nanlab.Trace:
-    """A run without an optimizer, in whose every step from the third on a logarithm of zero spoils the gradients."""
+    """A run without an optimizer, in whose every step from the third on a logarithm of zero spoils
+    the gradients."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     with nanlab.watch(model, on_fault="record", keep=keep) as trace:
@@ -125,13 +126,18 @@ def _steps_with_a_fault(steps: int, keep: int) -> nanlab.Trace:
 
 
 def test_the_step_in_which_a_fault_began_is_kept_whole_however_many_steps_follow() -> None:
-    first = [ops[ops["step"] == 2].reset_index(drop=True) for ops in (_steps_with_a_fault(9, k).ops for k in (1, 99))]
+    first = [
+        ops[ops["step"] == 2].reset_index(drop=True)
+        for ops in (_steps_with_a_fault(9, k).ops for k in (1, 99))
+    ]
     assert len(first[0]) > 20
     assert first[0]["op"].tolist() == first[1]["op"].tolist()
     assert first[0]["nan"].tolist() == first[1]["nan"].tolist()
 
 
-def test_of_many_steps_with_a_fault_only_so_many_are_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_steps_with_a_fault_only_so_many_are_kept_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     every = _steps_with_a_fault(60, 99).ops
     rows = int((every["step"] == 2).sum())
     monkeypatch.setattr(folding, "WHOLE_ROWS", 5 * rows)

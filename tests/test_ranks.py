@@ -1,4 +1,5 @@
-"""Programs in several processes under torchrun: which rank, step and line every one of them names, and that all end."""
+"""Programs in several processes under torchrun: which rank, step and line every one of them names,
+and that all end."""
 
 from __future__ import annotations
 
@@ -16,12 +17,17 @@ import pytest
 
 HERE = Path(__file__).resolve().parent / "ranked"
 sys.path.insert(0, str(HERE))
-from ranked_programs import PROGRAMS, STEPS  # noqa: E402  # the processes import it by that name too
+from ranked_programs import (  # noqa: E402  # the processes import it by that name too
+    PROGRAMS,
+    STEPS,
+)
 
-# In a plain run: one program for each way in which a fault travels. The others come with `make conformance`.
+# In a plain run: one program for each way in which a fault travels. The others come with `make
+# conformance`.
 FEW = (
-    "ddp ddp_gradients_are_views_of_buckets ddp_unused_parameters ddp_no_sync ddp_float16_hook fsdp1 fsdp2_bfloat16 "
-    "fsdp2_fault_in_one_shard embeddings_gathered batch_sent_by_rank_0 only_rank_1_is_harmed"
+    "ddp ddp_gradients_are_views_of_buckets ddp_unused_parameters ddp_no_sync ddp_float16_hook"
+    " fsdp1 fsdp2_bfloat16 fsdp2_fault_in_one_shard embeddings_gathered batch_sent_by_rank_0"
+    " only_rank_1_is_harmed"
 ).split()
 FOUR = ["ddp_many_buckets:stop:spoilt", "fsdp2:stop:spoilt"]
 
@@ -40,16 +46,34 @@ class Ended:
         return [one for one in self.said if one["wish"] == wish]
 
 
-def torchrun(out: Path, processes: int, script: str, *arguments: str, seconds: float = 300) -> Ended:
+def torchrun(
+    out: Path, processes: int, script: str, *arguments: str, seconds: float = 300
+) -> Ended:
     """Run a script in several processes, and wait until they have ended."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "RANKED": out.name}
-    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "RANKED": out.name,
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
     done = subprocess.run(
         [*command, str(HERE / script), str(out), *arguments],
         env=environment, capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
-    said = [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    said = [
+        json.loads(line)
+        for file in sorted(out.glob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
     return Ended(done.returncode, done.stdout + done.stderr, said, list(_with_mark(str(out))))
 
 
@@ -80,7 +104,11 @@ def check(run: Ended, wish: str, world: int) -> None:
         home = one["rank"] if program.everywhere else program.rank
         cause = program.cause if one["rank"] == home else "from-another-rank"
         culprit = one["culprit"]
-        assert (culprit["cause"], culprit["rank"], culprit["step"]) == (cause, home, program.step), one
+        assert (culprit["cause"], culprit["rank"], culprit["step"]) == (
+            cause,
+            home,
+            program.step,
+        ), one
         assert "# SPOILT" in culprit["source"], one
         assert one["steps"] == (program.step + 1 if mode == "stop" else STEPS), one
 
@@ -91,7 +119,9 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 
 @pytest.mark.parametrize("wish", wishes(FEW))
-def test_every_rank_names_rank_step_and_line_and_ends_in_that_step(on_two: Ended, wish: str) -> None:
+def test_every_rank_names_rank_step_and_line_and_ends_in_that_step(
+    on_two: Ended, wish: str
+) -> None:
     check(on_two, wish, 2)
 
 
@@ -124,12 +154,16 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def test_where_one_rank_only_watches_it_does_not_leave_the_other_waiting(odd: Ended) -> None:
     first, second = odd.of("one_watches")
     assert first["finished"] and second["finished"]
-    assert first["culprit"]["cause"] == "log-of-zero" and any("did not stop" in note for note in first["notes"])
+    assert first["culprit"]["cause"] == "log-of-zero" and any(
+        "did not stop" in note for note in first["notes"]
+    )
 
 
 def test_a_healthy_rank_that_watches_alone_is_not_held_up(odd: Ended) -> None:
     first, second = odd.of("one_watches_healthy")
-    assert first["finished"] and second["finished"] and first["culprit"] is None and not first["notes"]
+    assert (
+        first["finished"] and second["finished"] and first["culprit"] is None and not first["notes"]
+    )
 
 
 def test_a_process_group_may_begin_and_end_inside_of_a_watch(odd: Ended) -> None:
@@ -156,7 +190,12 @@ def test_when_a_rank_dies_the_other_ends_with_the_error_of_its_collective(tmp_pa
     run = torchrun(tmp_path, 2, "dying.py", seconds=120)
     assert run.status != 0 and not run.left_over
     (survivor,) = run.said
-    assert survivor["rank"] == 0 and survivor["error"] and survivor["culprit"] is None and not survivor["errors"]
+    assert (
+        survivor["rank"] == 0
+        and survivor["error"]
+        and survivor["culprit"] is None
+        and not survivor["errors"]
+    )
 
 
 @pytest.mark.slow

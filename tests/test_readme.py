@@ -25,17 +25,21 @@ PAGES = [
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
 RUNNABLE = {"python", "ipython", "console", "text"}
-SAFE = {"help"}  # commands of make that are run for real: the others install, measure or open something
+# commands of make that are run for real: the others install, measure or open something
+SAFE = {"help"}
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
     """(language, text) of each code block of a page."""
-    return re.findall(r"^```(\S*)\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        r"^```(\S*)\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def pairs(page: str) -> list[tuple[str, str]]:
-    """(code, shown) of each Python block of a page; shown is the `text` block right below it, or nothing."""
+    """(code, shown) of each Python block of a page; shown is the `text` block right below it, or
+    nothing."""
     found = blocks(page)
     below = [*found[1:], ("", "")]
     return [
@@ -47,7 +51,9 @@ def pairs(page: str) -> list[tuple[str, str]]:
 
 def normalised(text: str) -> list[str]:
     """The words of a text; of its numbers three digits count, and minus zero is zero."""
-    return NUMBER.sub(lambda m: f"{float(m[0].replace(',', '')):.3g}", text.replace("-0.0 ", "0.0 ")).split()
+    return NUMBER.sub(
+        lambda m: f"{float(m[0].replace(',', '')):.3g}", text.replace("-0.0 ", "0.0 ")
+    ).split()
 
 
 def ran(code: str, place: Path, names: dict[str, Any]) -> str:
@@ -61,8 +67,11 @@ def ran(code: str, place: Path, names: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[tuple[str, str]], Path]:
-    """The Python blocks of the README, run in order in one namespace: the names, (printed, shown) of each, the folder."""
+def session(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[dict[str, Any], list[tuple[str, str]], Path]:
+    """The Python blocks of the README, run in order in one namespace: the names, (printed, shown)
+    of each, the folder."""
     folder, names = tmp_path_factory.mktemp("readme"), {"__name__": "__main__"}
     said = [(ran(code, folder / "train.py", names), shown) for code, shown in pairs("README.md")]
     return names, said, folder
@@ -109,8 +118,15 @@ def test_python_blocks_leave_behind_what_they_promise(
 ) -> None:
     names, _, folder = session
     assert names["trace"].culprit.cause == "sqrt-at-zero"
-    assert all(p.isfinite().all() for p in names["model"].parameters()), "the block ended before the optimizer's step"
-    page = (folder / "report.html").read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")  # a name
+    assert all(p.isfinite().all() for p in names["model"].parameters()), (
+        "the block ended before the optimizer's step"
+    )
+    # a name
+    page = (
+        (folder / "report.html")
+        .read_text(encoding="utf-8")
+        .replace("http://www.w3.org/2000/svg", "")
+    )
     assert "the derivative of" in page or "The derivative of" in page
     assert "http://" not in page
     assert "https://" not in page
@@ -124,7 +140,9 @@ def test_cells_of_the_readme_run_in_a_notebook(shell: InteractiveShell) -> None:
         with capture_output() as captured:
             result = shell.run_cell(cell)
         stopped.append(type(result.error_in_exec).__name__)
-        said.append(" ".join([captured.stdout, *(o.data.get("text/plain", "") for o in captured.outputs)]))
+        said.append(
+            " ".join([captured.stdout, *(o.data.get("text/plain", "") for o in captured.outputs)])
+        )
     assert stopped == ["NoneType", "FaultFound", "NoneType"]
     assert "the derivative of sqrt at 3 zeros" in said[1]
     assert "step 3" in said[1]
@@ -147,25 +165,36 @@ def test_every_option_of_the_magic_is_named_and_no_other(shell: InteractiveShell
     named = set(re.findall(r"`(--?[a-z-]+)", text[text.index("Options:") :].split("\n\n")[0]))
     assert named
     assert named <= real
-    assert all(named & set(action.option_strings) for action in magic.parser._actions if action.option_strings)
+    assert all(
+        named & set(action.option_strings)
+        for action in magic.parser._actions
+        if action.option_strings
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_console_blocks_name_commands_that_make_knows(page: str) -> None:
     lines = [
-        line.split("#")[0].strip() for kind, text in blocks(page) if kind == "console" for line in text.splitlines()
+        line.split("#")[0].strip()
+        for kind, text in blocks(page)
+        if kind == "console"
+        for line in text.splitlines()
     ]
     assert lines
     assert all(re.fullmatch(r"make [a-z]+", line) for line in lines), lines
     for line in [*lines, *(f"make {name}" for name in sorted(SAFE))]:
         dry = [] if line.split()[1] in SAFE else ["--dry-run"]
-        done = subprocess.run([*line.split(), *dry], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*line.split(), *dry], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
 
 
 def test_make_alone_lists_every_command_with_what_it_does() -> None:
-    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["make"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
     listed = dict(re.findall(r"^  make (\w+) +(\S.*)$", done.stdout, re.MULTILINE))
     phony = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony
@@ -186,7 +215,10 @@ def test_every_public_name_the_readme_mentions_exists() -> None:
 
 def test_every_picture_of_the_readme_exists_for_light_and_dark() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    light, dark = re.findall(r'<img alt="[^"]{20,}" src="([^"]+)"', text), re.findall(r'srcset="([^"]+)"', text)
+    light, dark = (
+        re.findall(r'<img alt="[^"]{20,}" src="([^"]+)"', text),
+        re.findall(r'srcset="([^"]+)"', text),
+    )
     assert len(light) == 3
     assert [picture.replace("light", "dark") for picture in light] == dark
     assert all((ROOT / picture).is_file() for picture in light + dark)
@@ -196,11 +228,17 @@ def test_every_picture_of_the_readme_exists_for_light_and_dark() -> None:
 def test_every_link_of_a_page_leads_to_a_file_of_the_repository(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), target
+        assert target.startswith("https://") or (ROOT / page).parent.joinpath(target).exists(), (
+            target
+        )
 
 
 def rows(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
 
 
 def test_the_table_of_tools_is_the_one_that_the_benchmark_printed() -> None:
@@ -214,5 +252,8 @@ def test_the_costs_are_the_figures_that_were_measured() -> None:
     made = rows((ROOT / "benchmarks/results/overhead-cpu.md").read_text(encoding="utf-8"))[2:]
     times = {model: float(figures[1]) for model, *figures in made}
     tiny = times.pop("MLP")
-    told = f"{min(times.values()):.1f} to {max(times.values()):.1f} times for models whose operations are large, {tiny:.1f} times"
+    told = (
+        f"{min(times.values()):.1f} to {max(times.values()):.1f} times for models whose operations"
+        f" are large, {tiny:.1f} times"
+    )
     assert told in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())

@@ -1,4 +1,5 @@
-"""Checkpointing and torch.func hide what a node saved: cause and fixes are those of the same program without them."""
+"""Checkpointing and torch.func hide what a node saved: cause and fixes are those of the same
+program without them."""
 
 from __future__ import annotations
 
@@ -56,11 +57,19 @@ def watched(operation: Callable[[Tensor], Tensor], how: str) -> nanlab.Finding:
 
 @pytest.mark.parametrize("how", ["checkpoint", "save_on_cpu", "torch.func"])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_hidden_derivative_has_the_cause_and_the_fixes_of_the_plain_one(name: str, how: str) -> None:
+def test_a_hidden_derivative_has_the_cause_and_the_fixes_of_the_plain_one(
+    name: str, how: str
+) -> None:
     plain, hidden = watched(OPERATIONS[name], "plain"), watched(OPERATIONS[name], how)
-    assert (hidden.cause, hidden.op, hidden.phase, hidden.step) == (plain.cause, plain.op, plain.phase, plain.step)
+    assert (hidden.cause, hidden.op, hidden.phase, hidden.step) == (
+        plain.cause,
+        plain.op,
+        plain.phase,
+        plain.step,
+    )
     assert hidden.cause != "unknown"
-    # What is right only a replay tells, and a step whose gradients pass through hooks or torch.func has none with edits.
+    # What is right only a replay tells, and a step whose gradients pass through hooks or torch.func
+    # has none with edits.
     assert any(map(holds, hidden.fixes)) == any(map(holds, plain.fixes))
     if how != "torch.func":
         assert {f.code for f in hidden.fixes} == {f.code for f in plain.fixes}
@@ -82,7 +91,9 @@ def test_what_ran_again_is_let_go_of_with_the_backward_pass() -> None:
 
     weight = nn.Parameter(torch.ones(3))
     with nanlab.watch(on_fault="record"):
-        checkpoint(lambda x: (x * weight).sqrt().exp(), torch.rand(2, 3) + 1, use_reentrant=False).sum().backward()
+        checkpoint(
+            lambda x: (x * weight).sqrt().exp(), torch.rand(2, 3) + 1, use_reentrant=False
+        ).sum().backward()
         evidence = watching._current[-1]._ops.evidence
         assert not evidence.recomputed._calls
         assert not evidence.recomputed._results
@@ -101,7 +112,9 @@ def test_hooks_of_the_program_itself_hide_neither_line_nor_cause(
 ) -> None:
     weight = nn.Parameter(torch.ones(3))
     with nanlab.watch(on_fault="record") as trace:
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach().numpy(), torch.from_numpy):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: t.detach().numpy(), torch.from_numpy
+        ):
             y = operation(torch.tensor([0.0, 0.5, 1.0]) * weight)
         y.sum().backward()
     assert trace.culprit is not None

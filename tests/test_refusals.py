@@ -1,4 +1,5 @@
-"""Programs that end because somebody looked at a bad value: its origin is told, and what the exception means."""
+"""Programs that end because somebody looked at a bad value: its origin is told, and what the
+exception means."""
 
 from __future__ import annotations
 
@@ -64,8 +65,12 @@ def through_numpy(out: Tensor) -> Tensor:
 REFUSALS: dict[str, Callable[[Tensor], Tensor]] = {
     "categorical": lambda out: -D.Categorical(logits=out).log_prob(torch.zeros(5)).mean(),
     "normal": lambda out: -D.Normal(out, 1.0).log_prob(torch.zeros(5, 2)).mean(),
-    "multinomial": lambda out: F.cross_entropy(out, torch.multinomial(torch.softmax(out, -1), 1).squeeze(1)),
-    "binary_cross_entropy": lambda out: F.binary_cross_entropy(torch.sigmoid(out), torch.zeros(5, 2)),
+    "multinomial": lambda out: F.cross_entropy(
+        out, torch.multinomial(torch.softmax(out, -1), 1).squeeze(1)
+    ),
+    "binary_cross_entropy": lambda out: F.binary_cross_entropy(
+        torch.sigmoid(out), torch.zeros(5, 2)
+    ),
     "cholesky": lambda out: torch.linalg.cholesky(out.T @ out + torch.eye(2)).sum(),
     "svd": lambda out: torch.linalg.svdvals(out).sum(),
     "assert": asserted,
@@ -76,7 +81,9 @@ REFUSALS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def trained(loss_of: Callable[[Tensor], Tensor], mode: Any, bad: bool = True) -> tuple[Trace, BaseException | None]:
+def trained(
+    loss_of: Callable[[Tensor], Tensor], mode: Any, bad: bool = True
+) -> tuple[Trace, BaseException | None]:
     """Four steps, in the third of which a logarithm of zero meets a mask."""
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
@@ -104,7 +111,12 @@ def test_what_was_refused_is_followed_to_its_birth(name: str, mode: str) -> None
     assert error is not None
     found = trace.culprit
     assert found is not None
-    assert (found.cause, found.op, found.step, found.symptom) == ("log-of-zero", "log", 2, "output-nan")
+    assert (found.cause, found.op, found.step, found.symptom) == (
+        "log-of-zero",
+        "log",
+        2,
+        "output-nan",
+    )
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -179,17 +191,26 @@ MEANT: dict[str, tuple[Callable[[], Any], str]] = {
     "other size": (lambda: torch.zeros(10).reshape(3, 4), "has 12 elements"),
     "view": (lambda: torch.zeros(4, 3).t().view(12), "next to each other"),
     "one sample": (lambda: nn.BatchNorm1d(4)(torch.zeros(1, 4)), "one value per channel"),
-    "target": (lambda: F.binary_cross_entropy(torch.rand(4, 1), torch.zeros(4)), "the predictions have (4, 1)"),
+    "target": (
+        lambda: F.binary_cross_entropy(torch.rand(4, 1), torch.zeros(4)),
+        "the predictions have (4, 1)",
+    ),
     "logits": (
         lambda: F.binary_cross_entropy_with_logits(torch.rand(4, 1), torch.zeros(4)),
         "the predictions have (4, 1)",
     ),
     "singular": (lambda: torch.linalg.inv(torch.zeros(3, 3)), "the matrix is singular"),
-    "solve": (lambda: torch.linalg.solve(torch.ones(3, 3), torch.ones(3)), "the matrix is singular"),
+    "solve": (
+        lambda: torch.linalg.solve(torch.ones(3, 3), torch.ones(3)),
+        "the matrix is singular",
+    ),
     "indefinite": (lambda: torch.linalg.cholesky(-torch.eye(3)), "not positive-definite"),
     "no scale": (lambda: D.Normal(torch.zeros(2), torch.zeros(2)), "outside of its domain"),
     "no choice": (lambda: torch.multinomial(torch.zeros(1, 3), 1), "add up to zero"),
-    "support": (lambda: D.Beta(torch.ones(1), torch.ones(1)).log_prob(torch.tensor([1.5])), "outside of the support"),
+    "support": (
+        lambda: D.Beta(torch.ones(1), torch.ones(1)).log_prob(torch.tensor([1.5])),
+        "outside of the support",
+    ),
 }
 
 

@@ -74,7 +74,10 @@ def test_the_derivative_in_a_learned_exponent_is_told_as_such() -> None:
     found = culprit(step)
     assert (found.cause, found.phase) == ("pow-negative-base", "backward")
     assert "the derivative of x**2 in its exponent is NaN for 1 negative base" in found.title
-    assert "loss = (x.abs().clamp_min(1e-6)**p).sum()".replace("**", " ** ") in verified(found).values()
+    assert (
+        "loss = (x.abs().clamp_min(1e-6)**p).sum()".replace("**", " ** ")
+        in verified(found).values()
+    )
 
 
 def test_a_divisor_that_is_a_python_number_gets_no_methods_of_a_tensor() -> None:
@@ -220,7 +223,9 @@ def test_a_value_below_the_support_of_a_gamma_is_kept_inside_it_from_below_alone
     assert "loss = -prior.log_prob(noise.clamp_min(1e-6))" in verified(found).values()
 
 
-def test_what_a_derivative_made_of_its_saved_operand_is_not_taken_for_the_gradient_that_came_in() -> None:
+def test_what_a_derivative_made_of_its_saved_operand_is_not_taken_for_the_gradient_that_came_in() -> (
+    None
+):
     x = nn.Parameter(torch.tensor([1.0, 0.5]))
 
     def step(i: int) -> None:
@@ -246,7 +251,9 @@ class Gated(nn.Module):
 
 
 @pytest.mark.parametrize(("weight", "held"), [(1e-3, True), (10.0, False)])
-def test_gradients_of_the_steps_before_say_whether_a_layer_in_float32_is_enough(weight: float, held: bool) -> None:
+def test_gradients_of_the_steps_before_say_whether_a_layer_in_float32_is_enough(
+    weight: float, held: bool
+) -> None:
     model = Gated()
     with nanlab.watch(model, on_fault="record") as trace:
         for size in (0.1, 0.1, 1.0):
@@ -272,13 +279,21 @@ def test_a_divisor_of_either_sign_is_pushed_away_from_zero_on_its_own_side() -> 
     found = culprit(step)
     assert found.cause == "div-by-zero"
     assert "the sign of 0 is 0" in found.explanation
-    sides = [code for title, code in verified(found).items() if "on the side of zero where it is" in title]
+    sides = [
+        code
+        for title, code in verified(found).items()
+        if "on the side of zero where it is" in title
+    ]
     assert len(sides) == 1
     assert "(-radius) / (guarded + torch.where(guarded >= 0, 1e-5, -1e-5))" in sides[0]
 
 
-@pytest.mark.parametrize("squeezed", ["torch.linalg.vector_norm(y, dim=(2, 3))", "y.flatten(2).norm(dim=2)"])
-def test_a_norm_over_pixels_that_overflows_half_precision_is_taken_in_float32(squeezed: str) -> None:
+@pytest.mark.parametrize(
+    "squeezed", ["torch.linalg.vector_norm(y, dim=(2, 3))", "y.flatten(2).norm(dim=2)"]
+)
+def test_a_norm_over_pixels_that_overflows_half_precision_is_taken_in_float32(
+    squeezed: str,
+) -> None:
     x = nn.Parameter(torch.full((1, 2, 40, 40), 3e3))
 
     def step(i: int) -> None:
@@ -308,7 +323,9 @@ def test_an_epsilon_of_a_norm_over_many_pixels_is_advised_by_its_vectors() -> No
     assert verified(found)
 
 
-def test_a_gradient_of_zero_that_is_brought_to_unit_length_by_a_call_on_lists_is_a_norm_at_zero() -> None:
+def test_a_gradient_of_zero_that_is_brought_to_unit_length_by_a_call_on_lists_is_a_norm_at_zero() -> (
+    None
+):
     used, silent = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
 
     def step(i: int) -> None:
@@ -325,9 +342,17 @@ def test_a_gradient_of_zero_that_is_brought_to_unit_length_by_a_call_on_lists_is
     assert "numerator" not in found.evidence.columns
 
 
-@pytest.mark.parametrize(("floor", "code"), [(0.0, "initial=0.0"), (-9.0, 'nan_to_num(nan=float("nan"), neginf=0.0)')])
-def test_the_maximum_of_a_segment_without_elements_is_0_and_no_other_is_changed(floor: float, code: str) -> None:
-    atoms, lengths, head = nn.Parameter(torch.randn(9, 3)), torch.tensor([3, 0, 4, 2]), nn.Linear(3, 1)
+@pytest.mark.parametrize(
+    ("floor", "code"), [(0.0, "initial=0.0"), (-9.0, 'nan_to_num(nan=float("nan"), neginf=0.0)')]
+)
+def test_the_maximum_of_a_segment_without_elements_is_0_and_no_other_is_changed(
+    floor: float, code: str
+) -> None:
+    atoms, lengths, head = (
+        nn.Parameter(torch.randn(9, 3)),
+        torch.tensor([3, 0, 4, 2]),
+        nn.Linear(3, 1),
+    )
 
     def step(i: int) -> None:
         features = atoms.clamp_min(floor)

@@ -38,7 +38,9 @@ def binding(rule: Rule) -> dict[str, Term]:
         if hole in NUMBERS:
             made[hole] = number(Fraction(NUMBERS[hole]))
         elif hole in PLACES and not (hole == "k" and "gather" not in rule.pattern):
-            made[hole] = Term("leaf", PLACES[hole] if "gather" not in rule.pattern or hole != "i" else "index")
+            made[hole] = Term(
+                "leaf", PLACES[hole] if "gather" not in rule.pattern or hole != "i" else "index"
+            )
         else:
             made[hole] = Term("leaf", hole)
     return made
@@ -70,7 +72,10 @@ def value_and_gradients(text: str, given: dict[str, Tensor], exact: bool) -> lis
         leaves = {n: lift(x).requires_grad_() for n, x in given.items()}
         value = eval(text, {"torch": torch, "index": index, **leaves})
         found = torch.autograd.grad((value * value).sum(), list(leaves.values()), allow_unused=True)
-    return [rounded(value), *[torch.zeros(3, 4).double() if g is None else rounded(g) for g in found]]
+    return [
+        rounded(value),
+        *[torch.zeros(3, 4).double() if g is None else rounded(g) for g in found],
+    ]
 
 
 @pytest.mark.parametrize("rule", CATALOGUE + ALTERNATIVES, ids=lambda r: r.pattern)
@@ -79,21 +84,34 @@ def test_a_rule_keeps_value_and_derivatives(rule: Rule) -> None:
     given = operands(rule)
     expected = value_and_gradients(before, given, exact=True)
     for got, true in zip(value_and_gradients(after, given, exact=False), expected, strict=True):
-        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9, equal_nan=True), f"{before}  ->  {after}"
+        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9, equal_nan=True), (
+            f"{before}  ->  {after}"
+        )
 
 
-LARGE = ["softmax($x, $d)", "logsumexp($x, $d)", "sigmoid($x)", "softplus($x)", "exp($a - $b)", "tanh($x)"]
+LARGE = [
+    "softmax($x, $d)",
+    "logsumexp($x, $d)",
+    "sigmoid($x)",
+    "softplus($x)",
+    "exp($a - $b)",
+    "tanh($x)",
+]
 
 
 @pytest.mark.parametrize(
-    "rule", [r for r in CATALOGUE if r.replacement in LARGE and "$_e" not in r.pattern], ids=lambda r: r.pattern
+    "rule",
+    [r for r in CATALOGUE if r.replacement in LARGE and "$_e" not in r.pattern],
+    ids=lambda r: r.pattern,
 )
 def test_a_rule_holds_where_the_pattern_overflows(rule: Rule) -> None:
     before, after = texts(rule)
     given = {n: 400 * x for n, x in operands(rule).items()}  # exp of 800 overflows float64
     expected = value_and_gradients(before, given, exact=True)
     for got, true in zip(value_and_gradients(after, given, exact=False), expected, strict=True):
-        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9, equal_nan=True), f"{before}  ->  {after}"
+        assert torch.allclose(got, true, rtol=1e-7, atol=1e-9, equal_nan=True), (
+            f"{before}  ->  {after}"
+        )
 
 
 def first(code: str, line: int = 1) -> str:
@@ -106,16 +124,30 @@ def first(code: str, line: int = 1) -> str:
     [
         ("p = torch.exp(z) / torch.exp(z).sum(1, keepdim=True)", "p = torch.softmax(z, 1)"),
         ("p = z.exp() / torch.sum(z.exp(), dim=1, keepdim=True)", "p = torch.softmax(z, 1)"),
-        ("p = torch.div(z.exp(), (1e-8 + z.exp().sum(-1, keepdim=True)))", "p = torch.softmax(z, -1)"),
         (
-            "loss = -(y * torch.log(torch.sigmoid(s)) + (1 - y) * torch.log(1 - s.sigmoid())).mean()  # here",
-            "loss = -(y * torch.nn.functional.logsigmoid(s)"
-            " + (1 - y) * torch.nn.functional.logsigmoid(-s)).mean()  # here",
+            "p = torch.div(z.exp(), (1e-8 + z.exp().sum(-1, keepdim=True)))",
+            "p = torch.softmax(z, -1)",
         ),
-        ("kl = self.scale * torch.exp(self.a) / torch.exp(self.b)", "kl = self.scale * torch.exp(self.a - self.b)"),
+        (
+            (
+                "loss = -(y * torch.log(torch.sigmoid(s)) + (1 - y) * torch.log(1 -"
+                " s.sigmoid())).mean()  # here"
+            ),
+            (
+                "loss = -(y * torch.nn.functional.logsigmoid(s)"
+                " + (1 - y) * torch.nn.functional.logsigmoid(-s)).mean()  # here"
+            ),
+        ),
+        (
+            "kl = self.scale * torch.exp(self.a) / torch.exp(self.b)",
+            "kl = self.scale * torch.exp(self.a - self.b)",
+        ),
         ("return_ = 1.0 / (1.0 + (-x).exp())", "return_ = torch.sigmoid(x)"),
         ("y = torch.sqrt((x * x).sum(-1))", "y = torch.linalg.vector_norm(x, dim=-1)"),
-        ("y = (x - m) / ((x - m).norm(dim=1, keepdim=True))", "y = torch.nn.functional.normalize(x - m, dim=1)"),
+        (
+            "y = (x - m) / ((x - m).norm(dim=1, keepdim=True))",
+            "y = torch.nn.functional.normalize(x - m, dim=1)",
+        ),
         (
             "y = torch.log(0.5 * torch.exp(a) + 0.5 * torch.exp(b))",
             "y = torch.logaddexp(a - 0.6931471805599453, b - 0.6931471805599453)",
@@ -203,8 +235,10 @@ def test_a_removable_expression_may_depend_on_others() -> None:
     [
         (
             "y = x / torch.tanh(x)",
-            "near = x.abs() < 0.015625\nsafe = torch.where(near, 1, x)\n"
-            "y = torch.where(near, 1 + x**2 / 3, safe / torch.tanh(safe))",
+            (
+                "near = x.abs() < 0.015625\nsafe = torch.where(near, 1, x)\n"
+                "y = torch.where(near, 1 + x**2 / 3, safe / torch.tanh(safe))"
+            ),
         ),
         ("y = torch.sin(3 * x) / x", "y = 3 * torch.sinc(0.9549296585513721 * x)"),
         (

@@ -33,7 +33,9 @@ def run(program: str, path: Path) -> Trace:
 
 
 def marked(path: Path) -> list[int]:
-    return [i for i, line in enumerate(path.read_text().splitlines(), 1) if re.search(r"# here\b", line)]
+    return [
+        i for i, line in enumerate(path.read_text().splitlines(), 1) if re.search(r"# here\b", line)
+    ]
 
 
 def by_name(rules: Any) -> list[Any]:
@@ -41,7 +43,9 @@ def by_name(rules: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("subject", by_name(BUILTIN))
-def test_example_of_a_rule_shows_its_cause_on_the_marked_line(subject: Rule, tmp_path: Path) -> None:
+def test_example_of_a_rule_shows_its_cause_on_the_marked_line(
+    subject: Rule, tmp_path: Path
+) -> None:
     path = tmp_path / "example.py"
     trace = run(subject.example, path)
     found = [f for f in trace.findings if f.cause == subject.name]
@@ -117,7 +121,10 @@ def test_parameter_of_a_rule_is_called_fault_or_trace() -> None:
 
 
 def test_evidence_lists_the_first_twenty_elements_and_counts_all(tmp_path: Path) -> None:
-    trace = run("p = torch.zeros(4, 25, requires_grad=True)\n(p + 0).log().sum().backward()", tmp_path / "program.py")
+    trace = run(
+        "p = torch.zeros(4, 25, requires_grad=True)\n(p + 0).log().sum().backward()",
+        tmp_path / "program.py",
+    )
     evidence = trace.culprit.evidence
     assert len(evidence) == 20 and evidence.attrs["total"] == 100
     assert evidence["index"].tolist() == [(0, i) for i in range(20)]
@@ -190,26 +197,36 @@ SCALER = """
 """
 
 
-def test_single_skipped_step_below_scale_one_is_a_warning_that_names_the_scale_that_fits(tmp_path: Path) -> None:
+def test_single_skipped_step_below_scale_one_is_a_warning_that_names_the_scale_that_fits(
+    tmp_path: Path,
+) -> None:
     trace = run(SCALER.format(steps=1), tmp_path / "program.py")
     assert trace.culprit is None
     assert [(f.cause, f.severity, f.title[:36]) for f in trace.findings] == [
         ("loss-scale-overflow", "warning", "the loss scale came down to 0.0625: ")
     ]
-    assert "they fit at 2^-11 " in trace.findings[0].explanation  # 1e8 * 2**-11 < 65504 < 1e8 * 2**-10
+    # 1e8 * 2**-11 < 65504 < 1e8 * 2**-10
+    assert "they fit at 2^-11 " in trace.findings[0].explanation
 
 
 def test_dynamic_scaler_that_collapses_is_not_said_to_try_no_smaller_scale(tmp_path: Path) -> None:
     found = run(SCALER.format(steps=4), tmp_path / "program.py").culprit
-    assert found.title.startswith("the loss scaler came down from 0.125 to 0.0078125, and the gradients overflow in 4")
+    assert found.title.startswith(
+        "the loss scaler came down from 0.125 to 0.0078125, and the gradients overflow in 4"
+    )
     assert "float32" in found.fixes[0].title
 
 
 @pytest.mark.parametrize(("size", "found"), [(1e-4, ["dtype-underflow"]), (1.0, [])])
-def test_whole_tensor_that_its_float32_twin_shows_flushed_is_an_error(size: float, found: list[str]) -> None:
+def test_whole_tensor_that_its_float32_twin_shows_flushed_is_an_error(
+    size: float, found: list[str]
+) -> None:
     layer = nn.Linear(8, 8, bias=False)
     nn.init.constant_(layer.weight, 3e-5)
-    with nanlab.watch(layer, shadow="float32", on_fault="record") as trace, torch.autocast("cpu", dtype=torch.float16):
+    with (
+        nanlab.watch(layer, shadow="float32", on_fault="record") as trace,
+        torch.autocast("cpu", dtype=torch.float16),
+    ):
         layer(torch.full((4, 8), size))
     errors = [f for f in trace.findings if f.severity == "error"]
     assert [f.cause for f in errors] == found
@@ -217,7 +234,9 @@ def test_whole_tensor_that_its_float32_twin_shows_flushed_is_an_error(size: floa
     assert [f.line > 0 and "layer(" in f.source for f in errors] == [True] * len(found)
 
 
-def test_derivative_of_a_reciprocal_that_overflows_is_a_division_by_a_tiny_number(tmp_path: Path) -> None:
+def test_derivative_of_a_reciprocal_that_overflows_is_a_division_by_a_tiny_number(
+    tmp_path: Path,
+) -> None:
     program = """
         v = torch.tensor([1e-30, 1.0], requires_grad=True)
         (1 / v).sum().backward()
@@ -284,9 +303,14 @@ def _root_of_squares(*parts: torch.Tensor) -> torch.Tensor:
         (lambda v, d: (d * 2).mean() / v.norm(), "div-by-zero"),
         (lambda v, d: (v + 3) / (v.sum() - 1 + 1), "div-by-zero"),
     ],
-    ids="norm sum hypot-by-hand hypot cosine magnitude reciprocal rsqrt one-minus product other plain".split(),
+    ids=(
+        "norm sum hypot-by-hand hypot cosine magnitude reciprocal rsqrt one-minus product other"
+        " plain".split()
+    ),
 )
-def test_a_norm_is_named_only_where_a_vector_is_divided_by_its_own_length(divided: Any, cause: str) -> None:
+def test_a_norm_is_named_only_where_a_vector_is_divided_by_its_own_length(
+    divided: Any, cause: str
+) -> None:
     v = torch.zeros(4, requires_grad=True)
     d = torch.full((4,), 2.0, requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
@@ -295,7 +319,9 @@ def test_a_norm_is_named_only_where_a_vector_is_divided_by_its_own_length(divide
     assert culprit is not None and (culprit.cause, culprit.phase) == (cause, "forward")
 
 
-@pytest.mark.parametrize(("zeros", "said"), [(1, "1 element of 4 was divided"), (2, "2 elements of 4 were divided")])
+@pytest.mark.parametrize(
+    ("zeros", "said"), [(1, "1 element of 4 was divided"), (2, "2 elements of 4 were divided")]
+)
 def test_the_verb_of_a_title_agrees_with_the_number_of_elements(zeros: int, said: str) -> None:
     rows = torch.ones(4, 1)
     rows[:zeros] = 0.0
@@ -305,8 +331,12 @@ def test_the_verb_of_a_title_agrees_with_the_number_of_elements(zeros: int, said
     assert trace.culprit is not None and trace.culprit.title.startswith(said)
 
 
-@pytest.mark.parametrize(("power", "phase"), [(0.5, "backward"), (-0.5, "forward"), (0.5 + 0.25j, "backward")])
-def test_a_fractional_power_of_a_complex_zero_is_told_with_its_base(power: complex, phase: str) -> None:
+@pytest.mark.parametrize(
+    ("power", "phase"), [(0.5, "backward"), (-0.5, "forward"), (0.5 + 0.25j, "backward")]
+)
+def test_a_fractional_power_of_a_complex_zero_is_told_with_its_base(
+    power: complex, phase: str
+) -> None:
     z = torch.tensor([0j, 1 + 1j], requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
         (z**power).abs().square().sum().backward()
@@ -360,11 +390,16 @@ def test_an_epsilon_that_vanished_in_an_update_by_hand_is_the_optimizers() -> No
         (layer(torch.zeros(2, 3).half()).float() * 0.0).sum().backward()
         optimizer.step()
     culprit = trace.culprit
-    assert culprit is not None and (culprit.phase, culprit.cause) == ("optimizer", "optimizer-eps-underflow")
+    assert culprit is not None and (culprit.phase, culprit.cause) == (
+        "optimizer",
+        "optimizer-eps-underflow",
+    )
 
 
 @pytest.mark.parametrize(("momentum", "phase"), [(True, "init"), (False, "data")])
-def test_memory_never_written_is_init_in_an_optimizers_state_and_data_in_an_input(momentum: bool, phase: str) -> None:
+def test_memory_never_written_is_init_in_an_optimizers_state_and_data_in_an_input(
+    momentum: bool, phase: str
+) -> None:
     layer = nn.Linear(3, 2)
     buffer = None
     torch.use_deterministic_algorithms(True)  # memory never written is filled with NaN
@@ -387,7 +422,9 @@ def test_memory_never_written_is_init_in_an_optimizers_state_and_data_in_an_inpu
     assert culprit is not None and (culprit.cause, culprit.phase) == ("uninitialised-memory", phase)
 
 
-def test_of_two_rules_that_fit_one_example_one_says_that_it_is_the_more_specific(tmp_path: Path) -> None:
+def test_of_two_rules_that_fit_one_example_one_says_that_it_is_the_more_specific(
+    tmp_path: Path,
+) -> None:
     """Where neither does, the order in which they stand in the source would decide."""
     unclear = set()
     judges = [one for one in ranked(BUILTIN) if one.over == "fault"]
@@ -398,7 +435,10 @@ def test_of_two_rules_that_fit_one_example_one_says_that_it_is_the_more_specific
             fitting = [one for one in judges if one.matches(fault) != []]
             for one, other in pairwise(fitting):
                 if one.family == other.family and one.name != other.name:
-                    own = one.family in one.more_specific_than and other.family not in other.more_specific_than
+                    own = (
+                        one.family in one.more_specific_than
+                        and other.family not in other.more_specific_than
+                    )
                     if other.name not in one.more_specific_than and not own:
                         unclear.add((one.name, other.name))
     assert unclear == set()

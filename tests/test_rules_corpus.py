@@ -15,7 +15,8 @@ import score
 
 import nanlab
 
-# One program for each way in which a cause is told: by operands, by the composite, by what lies downstream, by data.
+# One program for each way in which a cause is told: by operands, by the composite, by what lies
+# downstream, by data.
 FEW = "f001 f012 f027 f034 f041 f047 f053 f054 f055 f062 f063 f065 f070 f072".split()
 
 
@@ -23,7 +24,9 @@ FEW = "f001 f012 f027 f034 f041 f047 f053 f054 f055 f062 f063 f065 f070 f072".sp
 def test_cause_line_operator_phase_and_step_are_those_of_the_program(number: str) -> None:
     found = score.score(harness.case_files([number])[0])
     assert not found.answer.error
-    assert [part for part, right in found.right.items() if not right and part != "verified"] == [], str(found)
+    assert [
+        part for part, right in found.right.items() if not right and part != "verified"
+    ] == [], str(found)
 
 
 @pytest.mark.parametrize("number", ["f001", "f041", "f062"])
@@ -41,17 +44,31 @@ def _told(path: Path, steps: int, on_fault: str, keep: int) -> tuple[object, ...
     found = trace.culprit
     assert found is not None
     fixes = [(fix.title, fix.verified) for fix in found.fixes]
-    return found.line, found.op, found.cause, found.phase, found.step, found.title, found.samples, fixes
+    return (
+        found.line,
+        found.op,
+        found.cause,
+        found.phase,
+        found.step,
+        found.title,
+        found.samples,
+        fixes,
+    )
 
 
-# A determinant's sign, a variance and a norm by hand, a gradient in the backward pass, a batch, a hand-written update.
+# A determinant's sign, a variance and a norm by hand, a gradient in the backward pass, a batch, a
+# hand-written update.
 @pytest.mark.parametrize("number", "f236 f208 t140 f014 f080 t065".split())
-def test_a_fault_that_many_steps_follow_is_told_as_where_the_program_is_stopped(number: str) -> None:
+def test_a_fault_that_many_steps_follow_is_told_as_where_the_program_is_stopped(
+    number: str,
+) -> None:
     path = harness.case_files([number])[0]
     meta = harness.load(path).META
     steps = meta["n_steps"] + 12
     later = _told(path, steps, "record", 1)
-    assert later[0] in [line for mark in ("ORIGIN", "ALSO", "DATA", "FIRST") for line in harness.markers(path)[mark]]
+    assert later[0] in [
+        line for mark in ("ORIGIN", "ALSO", "DATA", "FIRST") for line in harness.markers(path)[mark]
+    ]
     assert later[2] in (meta["cause"], *meta.get("also_causes", ()))
     assert later[4] == meta["first_bad_step"]
     assert later == _told(path, steps, "record", 10**6)

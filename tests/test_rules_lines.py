@@ -29,7 +29,14 @@ def culprit_of(trace: nanlab.Trace) -> Finding:
         lambda w: (1 / F.normalize(w * ROWS, dim=-1)).sum(),
         lambda w: (w * ROWS / (ROWS.std(-1) * LABELS).unsqueeze(-1)).sum(),
     ],
-    ids=["temperature", "sum of a row", "cosine of a quotient", "unit over zero", "one over unit", "std times a count"],
+    ids=[
+        "temperature",
+        "sum of a row",
+        "cosine of a quotient",
+        "unit over zero",
+        "one over unit",
+        "std times a count",
+    ],
 )
 def test_a_division_by_zero_is_one_whatever_else_its_line_calls(line) -> None:  # type: ignore[no-untyped-def]
     w = torch.ones((), requires_grad=True)
@@ -37,7 +44,9 @@ def test_a_division_by_zero_is_one_whatever_else_its_line_calls(line) -> None:  
         line(w).backward()
     finding = culprit_of(trace)
     assert finding.cause == "div-by-zero"
-    assert not any("normalize(" in fix.code and "eps" in fix.code for fix in finding.fixes if fix.verified)
+    assert not any(
+        "normalize(" in fix.code and "eps" in fix.code for fix in finding.fixes if fix.verified
+    )
 
 
 def test_a_smoothed_loss_without_targets_and_a_unit_vector_of_zeros_are_told_as_before() -> None:
@@ -59,7 +68,8 @@ def test_a_derivative_of_a_scripted_function_is_no_hand_written_backward() -> No
 
     w = torch.ones((), requires_grad=True)
     with nanlab.watch(on_fault="record") as trace:
-        for i in range(4):  # the profiling executor makes a graph with a derivative of its own after two calls
+        # the profiling executor makes a graph with a derivative of its own after two calls
+        for i in range(4):
             geometric_mean(w * (ROWS if i == 3 else ROWS + 1)).sum().backward()
     finding = culprit_of(trace)
     assert (finding.phase, finding.op, finding.cause) == ("backward", "div", "div-by-zero")

@@ -1,4 +1,5 @@
-"""Every safe operator against torch's own: the same bits where torch is finite, finite elsewhere."""
+"""Every safe operator against torch's own: the same bits where torch is finite, finite
+elsewhere."""
 
 from __future__ import annotations
 
@@ -43,12 +44,21 @@ ROWS: dict[str, tuple[Op, Op]] = {
     ),
     "std": (lambda x: torch.std(x, -1), lambda x: safe.std(x, -1)),
     "var": (lambda x: torch.var(x, -1), lambda x: safe.var(x, -1)),
-    "var correction=0": (lambda x: torch.var(x, -1, correction=0), lambda x: safe.var(x, -1, correction=0)),
-    "std keepdim": (lambda x: torch.std(x, (-1,), keepdim=True), lambda x: safe.std(x, (-1,), keepdim=True)),
+    "var correction=0": (
+        lambda x: torch.var(x, -1, correction=0),
+        lambda x: safe.var(x, -1, correction=0),
+    ),
+    "std keepdim": (
+        lambda x: torch.std(x, (-1,), keepdim=True),
+        lambda x: safe.std(x, (-1,), keepdim=True),
+    ),
     "softmax": (lambda x: torch.softmax(x, -1), lambda x: safe.softmax(x, -1)),
     "log_softmax": (lambda x: torch.log_softmax(x, -1), lambda x: safe.log_softmax(x, -1)),
     "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda x: safe.logsumexp(x, -1)),
-    "masked_mean": (lambda x: x.mean(-1), lambda x: safe.masked_mean(x, torch.ones_like(x, dtype=torch.bool), -1)),
+    "masked_mean": (
+        lambda x: x.mean(-1),
+        lambda x: safe.masked_mean(x, torch.ones_like(x, dtype=torch.bool), -1),
+    ),
 }
 ORDINARY: dict[str, Op] = {
     **{name: getattr(safe, name) for name in UNARY if name != "acosh"},
@@ -56,7 +66,11 @@ ORDINARY: dict[str, Op] = {
     "pow": lambda x: safe.pow(x, x.flip(0)),
     "atan2": lambda x: safe.atan2(x, x.flip(0)),
     "xlogy": lambda x: safe.xlogy(x, x.flip(0)),
-    **{name: ours for name, (_, ours) in ROWS.items() if name not in ("norm of all", "cosine_similarity")},
+    **{
+        name: ours
+        for name, (_, ours) in ROWS.items()
+        if name not in ("norm of all", "cosine_similarity")
+    },
     "cosine_similarity": lambda x: safe.cosine_similarity(x, x.flip(0), dim=-1),
     "acosh": lambda x: safe.acosh(1 + x),
     "pow by a number": lambda x: safe.pow(x, 0.5),
@@ -71,18 +85,57 @@ ORDINARY: dict[str, Op] = {
 def edge_values(dtype: torch.dtype) -> Tensor:
     """Ordinary numbers and every edge of the dtype, -0.0 and infinities included."""
     limits = torch.finfo(dtype)
-    normal, tiny, root = limits.smallest_normal, limits.smallest_normal * limits.eps, math.sqrt(limits.max)
+    normal, tiny, root = (
+        limits.smallest_normal,
+        limits.smallest_normal * limits.eps,
+        math.sqrt(limits.max),
+    )
     below, above = 1 - limits.eps / 2, 1 + limits.eps
-    positive = [tiny, 2 * tiny, 3 * tiny, normal, 1.5 * normal, 1e-3, 0.3, 0.5, below, 1, above, 2, 2.5, 3, 10, 100]
+    positive = [
+        tiny,
+        2 * tiny,
+        3 * tiny,
+        normal,
+        1.5 * normal,
+        1e-3,
+        0.3,
+        0.5,
+        below,
+        1,
+        above,
+        2,
+        2.5,
+        3,
+        10,
+        100,
+    ]
     positive += [root, 2 * root, limits.max / 2, limits.max, math.inf]
-    return torch.tensor([0.0, -0.0, *positive, *(-v for v in positive)], dtype=torch.float64).to(dtype)
+    return torch.tensor([0.0, -0.0, *positive, *(-v for v in positive)], dtype=torch.float64).to(
+        dtype
+    )
 
 
 def edge_rows(dtype: torch.dtype) -> Tensor:
     limits = torch.finfo(dtype)
     top, root, normal, inf = limits.max, math.sqrt(limits.max), limits.smallest_normal, math.inf
-    rows = [[0, 0, 0], [-0.0, 0, 0], [top, top, top], [root, root, 1], [1, 2, 3], [-0.0, 1, 0], [1e-3, -1e-3, 1e-4]]
-    rows += [[normal] * 3, [5, 5, 5], [-top, top, 0], [inf, 1, 2], [-inf] * 3, [-inf, 0, 1], [inf, -inf, 0]]
+    rows = [
+        [0, 0, 0],
+        [-0.0, 0, 0],
+        [top, top, top],
+        [root, root, 1],
+        [1, 2, 3],
+        [-0.0, 1, 0],
+        [1e-3, -1e-3, 1e-4],
+    ]
+    rows += [
+        [normal] * 3,
+        [5, 5, 5],
+        [-top, top, 0],
+        [inf, 1, 2],
+        [-inf] * 3,
+        [-inf, 0, 1],
+        [inf, -inf, 0],
+    ]
     return torch.tensor(rows, dtype=torch.float64).to(dtype)
 
 
@@ -91,15 +144,22 @@ def bits(x: Tensor, zeros_alike: bool = False) -> Tensor:
     return x.contiguous().view(SAME_SIZE_INTEGER[x.element_size()])
 
 
-def value_and_gradients(op: Op, *operands: Tensor, weight: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+def value_and_gradients(
+    op: Op, *operands: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, list[Tensor]]:
     leaves = [x.clone().requires_grad_() for x in operands]
     value = op(*leaves)
-    grads = torch.autograd.grad((value if weight is None else value * weight).sum(), leaves, materialize_grads=True)
+    grads = torch.autograd.grad(
+        (value if weight is None else value * weight).sum(), leaves, materialize_grads=True
+    )
     return value.detach(), list(grads)
 
 
-def assert_torch_where_finite_else_finite(theirs: Op, ours: Op, *operands: Tensor, rows: bool = False) -> None:
-    """The law, with gradients of the sum; an element of which only the value is finite keeps torch's value."""
+def assert_torch_where_finite_else_finite(
+    theirs: Op, ours: Op, *operands: Tensor, rows: bool = False
+) -> None:
+    """The law, with gradients of the sum; an element of which only the value is finite keeps
+    torch's value."""
     value, grads = value_and_gradients(theirs, *operands)
     safe_value, safe_grads = value_and_gradients(ours, *operands)
     whole = (lambda mask: mask.flatten(1).all(1)) if rows else (lambda mask: mask)
@@ -115,13 +175,19 @@ def assert_torch_where_finite_else_finite(theirs: Op, ours: Op, *operands: Tenso
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", UNARY)
-def test_unary_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(name: str, dtype: torch.dtype) -> None:
-    assert_torch_where_finite_else_finite(getattr(torch, name), getattr(safe, name), edge_values(dtype))
+def test_unary_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(
+    name: str, dtype: torch.dtype
+) -> None:
+    assert_torch_where_finite_else_finite(
+        getattr(torch, name), getattr(safe, name), edge_values(dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BINARY)
-def test_binary_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(name: str, dtype: torch.dtype) -> None:
+def test_binary_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(
+    name: str, dtype: torch.dtype
+) -> None:
     edges = edge_values(dtype)
     a, b = (t.flatten() for t in torch.meshgrid(edges, edges, indexing="ij"))
     assert_torch_where_finite_else_finite(getattr(torch, name), getattr(safe, name), a, b)
@@ -129,14 +195,18 @@ def test_binary_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name in ROWS if name != "norm of all"])
-def test_row_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(name: str, dtype: torch.dtype) -> None:
+def test_row_operator_is_torch_bit_for_bit_where_finite_and_finite_elsewhere(
+    name: str, dtype: torch.dtype
+) -> None:
     theirs, ours = ROWS[name]
     assert_torch_where_finite_else_finite(theirs, ours, edge_rows(dtype), rows=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*UNARY, *BINARY, *ROWS])
-def test_gradient_under_random_weights_is_torch_bit_for_bit_at_ordinary_points(name: str, dtype: torch.dtype) -> None:
+def test_gradient_under_random_weights_is_torch_bit_for_bit_at_ordinary_points(
+    name: str, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(16, 8, generator=generator) * 0.8 + 0.1).to(dtype)
     x = 1 + x if name == "acosh" else x
@@ -148,32 +218,44 @@ def test_gradient_under_random_weights_is_torch_bit_for_bit_at_ordinary_points(n
         value_and_gradients(ours, *operands, weight=weight),
         strict=True,
     ):
-        pairs = zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]
+        pairs = (
+            zip(expected, found, strict=True) if isinstance(expected, list) else [(expected, found)]
+        )
         assert all(torch.equal(bits(a), bits(b)) for a, b in pairs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", [0, 0.1, -2.0, 3, 0.5])
-def test_python_number_in_either_place_is_torch_bit_for_bit(number: float, dtype: torch.dtype) -> None:
+def test_python_number_in_either_place_is_torch_bit_for_bit(
+    number: float, dtype: torch.dtype
+) -> None:
     x = edge_values(dtype)
     for name in ("div", "pow", "xlogy"):
         theirs, ours = getattr(torch, name), getattr(safe, name)
-        assert_torch_where_finite_else_finite(lambda t, op=theirs: op(t, number), lambda t, op=ours: op(t, number), x)
+        assert_torch_where_finite_else_finite(
+            lambda t, op=theirs: op(t, number), lambda t, op=ours: op(t, number), x
+        )
         if name == "div":
             continue  # torch.div takes no number first
-        assert_torch_where_finite_else_finite(lambda t, op=theirs: op(number, t), lambda t, op=ours: op(number, t), x)
+        assert_torch_where_finite_else_finite(
+            lambda t, op=theirs: op(number, t), lambda t, op=ours: op(number, t), x
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [4, 30])  # torch.cdist changes its method beyond 25
 @pytest.mark.parametrize("p", [0.5, 1.0, 2.0, 3.0, math.inf])
-def test_cdist_is_torch_bit_for_bit_where_torch_has_a_kernel(p: float, rows: int, dtype: torch.dtype) -> None:
+def test_cdist_is_torch_bit_for_bit_where_torch_has_a_kernel(
+    p: float, rows: int, dtype: torch.dtype
+) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(n, rows, 3, generator=generator).to(dtype) for n in (2, 1))
     weight = torch.randn(2, rows, rows, generator=generator).to(dtype)
     value, grads = value_and_gradients(lambda s, t: safe.cdist(s, t, p), a, b, weight=weight)
     try:
-        expected, expected_grads = value_and_gradients(lambda s, t: torch.cdist(s, t, p), a, b, weight=weight)
+        expected, expected_grads = value_and_gradients(
+            lambda s, t: torch.cdist(s, t, p), a, b, weight=weight
+        )
     except RuntimeError:  # no kernel for half precision: the rounded result of float32
         assert torch.equal(value, torch.cdist(a.float(), b.float(), p).to(dtype))
         return
@@ -183,9 +265,13 @@ def test_cdist_is_torch_bit_for_bit_where_torch_has_a_kernel(p: float, rows: int
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("p", [0.5, 1.0, 1.5, 2.0, 3.0, math.inf])
-def test_cdist_of_equal_and_of_huge_points_is_finite_with_finite_gradients(p: float, dtype: torch.dtype) -> None:
+def test_cdist_of_equal_and_of_huge_points_is_finite_with_finite_gradients(
+    p: float, dtype: torch.dtype
+) -> None:
     top = torch.finfo(dtype).max
-    points = torch.tensor([[0, 0, 0], [0, 0, 0], [1, 2, 3], [top] * 3, [-top, top, top]], dtype=torch.float64).to(dtype)
+    points = torch.tensor(
+        [[0, 0, 0], [0, 0, 0], [1, 2, 3], [top] * 3, [-top, top, top]], dtype=torch.float64
+    ).to(dtype)
     value, grads = value_and_gradients(lambda s, t: safe.cdist(s, t, p), points, points)
     assert all(torch.isfinite(t).all() for t in (value, *grads))
     assert value.diagonal().eq(0).all()
@@ -227,7 +313,9 @@ STATED = [  # operator, operand, value, derivative: what the docstrings state
 
 @pytest.mark.parametrize("case", range(len(STATED)))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_value_and_derivative_at_the_edge_are_the_stated_ones(case: int, dtype: torch.dtype) -> None:
+def test_value_and_derivative_at_the_edge_are_the_stated_ones(
+    case: int, dtype: torch.dtype
+) -> None:
     op, operand, value, derivative = STATED[case]
     found, (grad,) = value_and_gradients(op, torch.tensor(operand, dtype=dtype))
     assert found == torch.tensor(value, dtype=dtype)
@@ -241,13 +329,17 @@ def test_limits_in_stated_values_come_from_the_dtype(dtype: torch.dtype) -> None
     zero, one = torch.zeros((), dtype=dtype), torch.ones((), dtype=dtype)
     assert safe.log(zero) == safe.log(-one) == torch.log(tiny) and tiny > 0
     assert safe.exp(torch.tensor(limits.max, dtype=dtype)) == limits.max
-    assert safe.log1p(-one) == torch.log1p(-(one - limits.eps / 2)) and safe.logit(-one) == torch.logit(tiny)
+    assert safe.log1p(-one) == torch.log1p(-(one - limits.eps / 2)) and safe.logit(
+        -one
+    ) == torch.logit(tiny)
     assert safe.logsumexp(torch.full((3,), -math.inf, dtype=dtype), 0) == limits.min
     assert safe.logsumexp(torch.zeros(0, dtype=dtype), 0) == limits.min
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_attention_with_a_row_masked_throughout_gives_zeros_and_no_gradient_to_it(dtype: torch.dtype) -> None:
+def test_attention_with_a_row_masked_throughout_gives_zeros_and_no_gradient_to_it(
+    dtype: torch.dtype,
+) -> None:
     scores = torch.arange(6.0).reshape(2, 3).to(dtype).requires_grad_()
     mask = torch.tensor([[True, True, False], [False, False, False]])
     weights = safe.softmax(scores.masked_fill(~mask, -math.inf), -1)
@@ -255,7 +347,11 @@ def test_attention_with_a_row_masked_throughout_gives_zeros_and_no_gradient_to_i
     assert torch.equal(weights[1], torch.zeros(3, dtype=dtype))
     assert torch.equal(weights[0, :2].detach(), expected)
     weights.square().sum().backward()
-    assert torch.isfinite(scores.grad).all() and scores.grad[1].eq(0).all() and scores.grad[0, :2].ne(0).all()
+    assert (
+        torch.isfinite(scores.grad).all()
+        and scores.grad[1].eq(0).all()
+        and scores.grad[0, :2].ne(0).all()
+    )
 
 
 def test_log_softmax_lets_a_zero_target_meet_a_masked_class() -> None:
@@ -269,7 +365,9 @@ def test_log_softmax_lets_a_zero_target_meet_a_masked_class() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_masked_mean_of_an_empty_row_is_zero_and_what_is_masked_may_be_anything(dtype: torch.dtype) -> None:
+def test_masked_mean_of_an_empty_row_is_zero_and_what_is_masked_may_be_anything(
+    dtype: torch.dtype,
+) -> None:
     x = torch.tensor([[1.0, 3.0, math.nan], [math.inf, math.nan, 5.0]]).to(dtype).requires_grad_()
     mean = safe.masked_mean(x, torch.tensor([[1, 1, 0], [0, 0, 0]]), dim=-1)
     assert mean.tolist() == [2.0, 0.0]
@@ -281,7 +379,9 @@ def test_masked_mean_takes_dims_keepdim_and_a_mask_that_broadcasts() -> None:
     x = torch.arange(24.0).reshape(2, 3, 4)
     mask = torch.tensor([True, False, True, False])
     assert safe.masked_mean(x, mask) == x[..., mask].mean()
-    assert torch.equal(safe.masked_mean(x, mask, (0, 2), keepdim=True), x[..., mask].mean((0, 2), keepdim=True))
+    assert torch.equal(
+        safe.masked_mean(x, mask, (0, 2), keepdim=True), x[..., mask].mean((0, 2), keepdim=True)
+    )
 
 
 def test_masked_mean_of_which_only_the_sum_overflows_is_finite() -> None:
@@ -294,9 +394,14 @@ def test_norm_of_which_only_the_squares_overflow_is_right() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_each_operand_keeps_its_derivative_where_only_the_other_overflows(dtype: torch.dtype) -> None:
+def test_each_operand_keeps_its_derivative_where_only_the_other_overflows(
+    dtype: torch.dtype,
+) -> None:
     limits = torch.finfo(dtype)
-    a, b = torch.tensor(1.0, dtype=dtype), torch.tensor(math.sqrt(limits.smallest_normal) / 4, dtype=dtype)
+    a, b = (
+        torch.tensor(1.0, dtype=dtype),
+        torch.tensor(math.sqrt(limits.smallest_normal) / 4, dtype=dtype),
+    )
     _, (grad_a, grad_b) = value_and_gradients(safe.div, a, b)
     assert grad_a == 1 / b and torch.isinf(1 / b / b) and grad_b == 0
 
@@ -314,7 +419,11 @@ def test_nan_that_came_in_stays_nan_in_value_and_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_first_and_second_derivatives_are_those_of_finite_differences(name: str) -> None:
-    x = torch.tensor([[0.2, 0.35, 0.4], [0.1, 0.5, 0.3], [0.45, 0.75, 0.7]], dtype=torch.float64, requires_grad=True)
+    x = torch.tensor(
+        [[0.2, 0.35, 0.4], [0.1, 0.5, 0.3], [0.45, 0.75, 0.7]],
+        dtype=torch.float64,
+        requires_grad=True,
+    )
     op = ORDINARY[name]
     forward_mode = not name.startswith(("cdist",))  # torch.cdist has none either
     assert torch.autograd.gradcheck(op, (x,), check_forward_ad=forward_mode)
@@ -324,7 +433,8 @@ def test_first_and_second_derivatives_are_those_of_finite_differences(name: str)
 SINGULAR = torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, -1.0], [0.5, 0.25, 0.125]])
 
 
-@pytest.mark.parametrize("name", [n for n in ORDINARY if n != "norm p=0.5"])  # its second derivative is infinite
+# its second derivative is infinite
+@pytest.mark.parametrize("name", [n for n in ORDINARY if n != "norm p=0.5"])
 def test_second_derivative_is_finite_at_the_singular_points(name: str) -> None:
     x = SINGULAR.clone().requires_grad_()
     (grad,) = torch.autograd.grad(ORDINARY[name](x).sum(), x, create_graph=True)
@@ -401,7 +511,9 @@ def test_operators_compile_as_one_graph_with_the_same_bits(backend: str, names: 
         assert torch.equal(grad, torch.autograd.grad(expected.sum(), x)[0])
 
 
-@pytest.mark.parametrize("name", [*UNARY, "entropy", "softmax", "norm", "std", "masked_mean", "logsumexp"])
+@pytest.mark.parametrize(
+    "name", [*UNARY, "entropy", "softmax", "norm", "std", "masked_mean", "logsumexp"]
+)
 def test_empty_tensors_pass(name: str) -> None:
     x = torch.zeros(0, 3, requires_grad=True)
     value = ORDINARY[name](x)
@@ -414,7 +526,9 @@ def test_scalar_tensors_and_integers_pass_as_in_torch(name: str) -> None:
     op, theirs = getattr(safe, name), getattr(torch, name)
     scalar = torch.tensor(1.5 if name == "acosh" else 0.5)
     assert torch.equal(op(scalar), theirs(scalar)) and op(scalar).shape == ()
-    integers = torch.tensor([2]) if name not in ("acos", "asin", "atanh", "logit") else torch.tensor([0])
+    integers = (
+        torch.tensor([2]) if name not in ("acos", "asin", "atanh", "logit") else torch.tensor([0])
+    )
     assert op(integers).dtype == theirs(integers).dtype
 
 
@@ -426,7 +540,12 @@ def test_binary_operands_broadcast_and_promote_as_in_torch(name: str) -> None:
     expected, expected_grads = value_and_gradients(theirs, column, row)
     assert torch.equal(value, expected)
     assert all(torch.equal(g, e) for g, e in zip(grads, expected_grads, strict=True))
-    for a, b in [(row.half(), row), (row.half(), row[0]), (row.half(), torch.arange(1, 5)), (row[0], row.bfloat16())]:
+    for a, b in [
+        (row.half(), row),
+        (row.half(), row[0]),
+        (row.half(), torch.arange(1, 5)),
+        (row[0], row.bfloat16()),
+    ]:
         assert op(a, b).dtype == theirs(a, b).dtype
 
 
@@ -466,12 +585,15 @@ def test_matrix_norms_are_refused_with_the_way_out() -> None:
         safe.norm(torch.eye(2), "nuc")
 
 
-# -- in a training loop ------------------------------------------------------------------------------------------------
+# -- in a training loop
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", ORDINARY)
-def test_activation_checkpointing_changes_neither_value_nor_gradient(name: str, reentrant: bool) -> None:
+def test_activation_checkpointing_changes_neither_value_nor_gradient(
+    name: str, reentrant: bool
+) -> None:
     def block(t: Tensor) -> Tensor:
         return ORDINARY[name](t * 1.0).sum()
 
@@ -493,16 +615,25 @@ def test_gradient_penalty_inside_activation_checkpointing_is_differentiable() ->
     torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).backward()
     block(y).backward()
     assert torch.equal(x.grad, y.grad)
-    assert torch.allclose(x.grad, torch.tensor([0.0, -1 / (4 * 0.25**2), -1 / (4 * 4.0**2)]))  # d (1 / 4x) / dx
+    # d (1 / 4x) / dx
+    assert torch.allclose(x.grad, torch.tensor([0.0, -1 / (4 * 0.25**2), -1 / (4 * 4.0**2)]))
 
 
 @pytest.mark.parametrize("name", ["sqrt", "log", "norm", "softmax", "div", "logsumexp"])
 def test_hessians_forward_over_reverse_are_those_of_torch(name: str) -> None:
     x = torch.tensor([0.2, 0.35, 0.4], dtype=torch.float64)
     theirs = ROWS[name][0] if name in ROWS else ORDINARY[name]
-    theirs = getattr(torch, name) if name in UNARY else theirs if name in ROWS else (lambda t: t / t.flip(0))
+    theirs = (
+        getattr(torch, name)
+        if name in UNARY
+        else theirs
+        if name in ROWS
+        else (lambda t: t / t.flip(0))
+    )
     found = torch.func.hessian(lambda t: ORDINARY[name](t).pow(2).sum())(x)
-    assert torch.allclose(found, torch.func.hessian(lambda t: theirs(t).pow(2).sum())(x), rtol=1e-12)
+    assert torch.allclose(
+        found, torch.func.hessian(lambda t: theirs(t).pow(2).sum())(x), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["pow", "log", "softmax", "norm", "div", "exp", "sqrt"])
@@ -515,7 +646,9 @@ def test_under_autocast_dtypes_values_and_gradients_are_those_of_torch(name: str
         expected, grads = value_and_gradients(theirs, *operands)
         value, safe_grads = value_and_gradients(ours, *operands)
     assert value.dtype == expected.dtype and torch.equal(value, expected)
-    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(grads, safe_grads, strict=True))
+    assert all(
+        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(grads, safe_grads, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", [*UNARY, *BINARY, "normalize", "norm", "logsumexp"])
@@ -525,7 +658,10 @@ def test_a_bad_neighbour_changes_no_bit_of_the_others(name: str) -> None:
     op, weight = ORDINARY[name] if name != "acosh" else safe.acosh, torch.arange(1.0, 7.0)[:, None]
     op = getattr(safe, name) if name in BINARY else op
     operands = (x, x + 0.5) if name in BINARY else (x,)
-    spoilt = tuple(torch.cat([t[:5], torch.full((1, 3), v)]) for t, v in zip(operands, (0.0, 0.0), strict=False))
+    spoilt = tuple(
+        torch.cat([t[:5], torch.full((1, 3), v)])
+        for t, v in zip(operands, (0.0, 0.0), strict=False)
+    )
     for a, b in zip(operands, spoilt, strict=True):
         a[5], b[5] = a[0], b[5]
 
@@ -555,16 +691,25 @@ class Passes(TorchDispatchMode):
         super().__init__()
         self.numel, self.names = numel, []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         sizes = [t.numel() for t in (*args, result) if isinstance(t, Tensor)]
-        if self.numel in sizes and func.overloadpacket.__name__ not in ("detach", "expand", "view", "alias"):
+        if self.numel in sizes and func.overloadpacket.__name__ not in (
+            "detach",
+            "expand",
+            "view",
+            "alias",
+        ):
             self.names.append(func.overloadpacket.__name__)
         return result
 
 
 @pytest.mark.parametrize("name", ["sqrt", "log", "exp", "reciprocal", "acos"])
-def test_where_all_is_well_it_costs_a_second_forward_and_a_sum_for_value_and_gradient(name: str) -> None:
+def test_where_all_is_well_it_costs_a_second_forward_and_a_sum_for_value_and_gradient(
+    name: str,
+) -> None:
     counts = []
     for op in (getattr(torch, name), getattr(safe, name)):
         x = (torch.arange(1000.0) / 2000 + 0.1).requires_grad_()
@@ -576,7 +721,8 @@ def test_where_all_is_well_it_costs_a_second_forward_and_a_sum_for_value_and_gra
     for n in theirs:
         if n in extra:
             extra.remove(n)
-    assert sorted(extra) == sorted([name, "sum", "sum", "sum"])  # of the value, twice, and of the gradient
+    # of the value, twice, and of the gradient
+    assert sorted(extra) == sorted([name, "sum", "sum", "sum"])
 
 
 @pytest.mark.parametrize("name", ORDINARY)

@@ -1,4 +1,5 @@
-"""What `nanlab.safe` guarantees where torch has no derivative: held against the limits of the functions."""
+"""What `nanlab.safe` guarantees where torch has no derivative: held against the limits of the
+functions."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ RIGHT: dict[str, tuple[Function, Function, list[Tensor]]] = {
     "norm": (lambda x: safe.norm(x, dim=1), lambda x: (x**2).sum(1).sqrt(), [ROWS]),
     "hypot": (safe.hypot, lambda x, y: (x**2 + y**2).sqrt(), [ZERO, ZERO]),
     "hypot, large": (safe.hypot, lambda x, y: (x**2 + y**2).sqrt(), [ZERO + 3e30, ZERO + 4e30]),
-    "logsigmoid": (safe.logsigmoid, lambda x: torch.log(torch.sigmoid(x)), [torch.tensor([-200.0, 1.0])]),
+    "logsigmoid": (
+        safe.logsigmoid,
+        lambda x: torch.log(torch.sigmoid(x)),
+        [torch.tensor([-200.0, 1.0])],
+    ),
     "log_softmax": (
         lambda x: safe.log_softmax(x, 1),
         lambda x: torch.log(torch.exp(x) / torch.exp(x).sum(1, keepdim=True)),
@@ -112,7 +117,9 @@ def test_special_functions_are_right_with_two_derivatives(name: str, dtype: torc
     (second,) = torch.autograd.grad(first.sum(), leaf)
     eps = torch.finfo(dtype).eps
     for order, got in enumerate((value, first, second)):
-        expected = torch.tensor([exact(name, v, order) for v in x.double().tolist()], dtype=torch.float64)
+        expected = torch.tensor(
+            [exact(name, v, order) for v in x.double().tolist()], dtype=torch.float64
+        )
         low = name in ("log1mexp", "logsigmoid")  # computed in the dtype itself
         rtol = max(eps * (16 * 8**order if low else 2), 1e-9)
         atol = (4 if low else 1) * max(eps, 1e-11) * float(expected.abs().max())

@@ -56,7 +56,9 @@ def test_a_row_a_finding_a_node_and_a_widget_can_be_selected() -> None:
     trace.at = stepper
     assert stepper.row is not None and trace.at == stepper.row["position_out"]
     stepper.position = 2
-    assert (stepper.position, trace.at.op) == (2, "sub"), "a node that only hands on is its forward operation"
+    assert (stepper.position, trace.at.op) == (2, "sub"), (
+        "a node that only hands on is its forward operation"
+    )
 
 
 def test_what_is_no_row_is_refused_with_what_to_type() -> None:

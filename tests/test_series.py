@@ -44,14 +44,19 @@ def derivatives(fn: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
 
 
 def exact(text: str, at: float, x: Tensor, order: int) -> Tensor:
-    """A derivative in 60 digits; at the singular point itself, and next to it, of the series there."""
+    """A derivative in 60 digits; at the singular point itself, and next to it, of the series
+    there."""
     with mpmath.workdps(60):
         fn, found = of(text, mpmath), []
-        around = mpmath.taylor(lambda t: fn(at + t) if t else fn(at + mpf(10) ** -25), mpf(10) ** -14, 6)
+        around = mpmath.taylor(
+            lambda t: fn(at + t) if t else fn(at + mpf(10) ** -25), mpf(10) ** -14, 6
+        )
         for v in x.double().tolist():
             distance = mpf(v) - at
             if abs(distance) < 1e-4:
-                found.append(float(mpmath.diff(lambda t: mpmath.polyval(around[::-1], t), distance, order)))
+                found.append(
+                    float(mpmath.diff(lambda t: mpmath.polyval(around[::-1], t), distance, order))
+                )
             else:
                 found.append(float(mpmath.diff(fn, mpf(v), order, h=mpf(10) ** -15)))
     return torch.tensor(found, dtype=torch.float64)
@@ -59,7 +64,9 @@ def exact(text: str, at: float, x: Tensor, order: int) -> Tensor:
 
 @pytest.mark.parametrize("text", SERIES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_removable_has_value_first_and_second_derivative_to_rounding(text: str, dtype: torch.dtype) -> None:
+def test_removable_has_value_first_and_second_derivative_to_rounding(
+    text: str, dtype: torch.dtype
+) -> None:
     at = SERIES[text][0]
     x = (at + torch.tensor(AWAY, dtype=torch.float64)).to(dtype)
     found = derivatives(lambda x: nanlab.safe.removable(of(text, torch), x, at), x)
@@ -104,7 +111,9 @@ def test_removable_keeps_a_nan_that_came_in() -> None:
         (lambda x: torch.erf(x) / x**3, "a pole of order 2"),
     ],
 )
-def test_removable_says_what_a_function_has_that_is_not_removable(fn: Expression, what: str) -> None:
+def test_removable_says_what_a_function_has_that_is_not_removable(
+    fn: Expression, what: str
+) -> None:
     with pytest.raises(nanlab.NanlabError, match=what):
         nanlab.safe.removable(fn, torch.zeros(3))
 
@@ -126,7 +135,9 @@ def test_the_text_does_not_use_names_that_are_taken() -> None:
 
 
 def test_a_point_other_than_zero_gets_a_name_of_its_own() -> None:
-    made = series_text(lambda g: (1 - g**5) / (1 - g), "(1 - self.g**5) / (1 - self.g)", "self.g", at=1.0)
+    made = series_text(
+        lambda g: (1 - g**5) / (1 - g), "(1 - self.g**5) / (1 - self.g)", "self.g", at=1.0
+    )
     assert made.lines[0] == "d = self.g - 1"
     assert made.terms == "5 + 10 * d + 10 * d**2 + 5 * d**3 + d**4"
 

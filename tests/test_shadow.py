@@ -43,7 +43,9 @@ def test_in_place_updates_of_half_parameters_have_a_twin() -> None:
 def test_a_shadow_changes_no_bit_of_the_program() -> None:
     def run(shadow: str | None, watched: bool) -> torch.Tensor:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 1)).bfloat16()
+        model = nn.Sequential(
+            nn.Linear(6, 12), nn.Dropout(0.3), nn.GELU(), nn.Linear(12, 1)
+        ).bfloat16()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
         def train() -> None:
@@ -101,7 +103,9 @@ def _muon() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("program", [_batch_norm, _average, _lists, _given, _muon])
-def test_a_shadow_writes_no_wider_tensor_of_the_program_twice(program: Callable[[], list[torch.Tensor]]) -> None:
+def test_a_shadow_writes_no_wider_tensor_of_the_program_twice(
+    program: Callable[[], list[torch.Tensor]],
+) -> None:
     torch.manual_seed(0)
     alone = program()
     torch.manual_seed(0)

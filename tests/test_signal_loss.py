@@ -1,4 +1,5 @@
-"""Where gradients were flushed, held against what is lost when the same step is really run at other scales and dtypes."""
+"""Where gradients were flushed, held against what is lost when the same step is really run at other
+scales and dtypes."""
 
 from __future__ import annotations
 
@@ -16,13 +17,20 @@ torch.set_num_threads(1)
 DEEP = ("0.weight", "2.weight", "4.weight")
 
 
-def watched(scale: float, dtype: torch.dtype = torch.float16, shadow: str | None = None, wide: float = 0.0) -> Trace:
-    """A step of a small net under autocast whose loss is tiny; ``wide``: factor on a second loss with a large gradient."""
+def watched(
+    scale: float, dtype: torch.dtype = torch.float16, shadow: str | None = None, wide: float = 0.0
+) -> Trace:
+    """A step of a small net under autocast whose loss is tiny; ``wide``: factor on a second loss
+    with a large gradient."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+    net = nn.Sequential(
+        nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)
+    )
     other = nn.Linear(16, 4)
     x = torch.randn(64, 16)
-    with nanlab.watch(nn.ModuleDict({"net": net, "other": other}), on_fault="record", shadow=shadow) as trace:
+    with nanlab.watch(
+        nn.ModuleDict({"net": net, "other": other}), on_fault="record", shadow=shadow
+    ) as trace:
         with torch.autocast("cpu", dtype=dtype):
             out = net(x)  # FORWARD
             far = other(x) if wide else None
@@ -49,7 +57,9 @@ def test_each_place_is_the_forward_line_whose_gradient_was_flushed_in_the_order_
     measured: pd.DataFrame,
 ) -> None:
     places = measured[measured.parameter == "net.0.weight"]
-    assert places.line.tolist()[0] == line_of("CAST") and set(places.line.tolist()[1:]) == {line_of("FORWARD")}
+    assert places.line.tolist()[0] == line_of("CAST") and set(places.line.tolist()[1:]) == {
+        line_of("FORWARD")
+    }
     assert places.op.tolist() == ["_to_copy", "mm", "gelu_backward", "mm", "gelu_backward", "mm"]
     assert places.measured.tolist() == ["cast"] + 5 * ["twin"]
     assert places.position.is_monotonic_increasing
@@ -62,7 +72,9 @@ def test_a_parameter_near_the_loss_loses_at_fewer_places(measured: pd.DataFrame)
 
 def test_share_flushed_by_the_cast_is_that_of_torchs_own_cast(measured: pd.DataFrame) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4))
+    net = nn.Sequential(
+        nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)
+    )
     nn.Linear(16, 4)
     x = torch.randn(64, 16)
     with torch.autocast("cpu", dtype=torch.float16):
@@ -74,7 +86,9 @@ def test_share_flushed_by_the_cast_is_that_of_torchs_own_cast(measured: pd.DataF
 
 
 @pytest.mark.parametrize("shadow", [None, "float32"], ids=["from zeros", "with twins"])
-def test_the_loss_scale_that_is_named_keeps_what_was_lost_when_really_run(shadow: str | None) -> None:
+def test_the_loss_scale_that_is_named_keeps_what_was_lost_when_really_run(
+    shadow: str | None,
+) -> None:
     told = watched(1.0, shadow=shadow).signal_loss()
     powers = {p: int(told.needed_log2_scale[told.parameter == f"net.{p}"].max()) for p in DEEP}
     assert set(told.kept_by[told.flushed > 0]) <= {f"loss scale 2^{k}" for k in range(1, 17)}
@@ -85,13 +99,20 @@ def test_the_loss_scale_that_is_named_keeps_what_was_lost_when_really_run(shadow
         assert here < 0.02 and there > 3 * max(here, KEPT)
 
 
-def test_where_the_range_is_too_wide_for_any_scale_another_dtype_is_named_and_does_keep_them() -> None:
+def test_where_the_range_is_too_wide_for_any_scale_another_dtype_is_named_and_does_keep_them() -> (
+    None
+):
     told = watched(1.0, wide=1e4).signal_loss()
     lost = told[told.flushed > KEPT]
     assert "bfloat16" in set(lost.kept_by)
     power = int(lost.needed_log2_scale[lost.kept_by == "bfloat16"].max())
     scaled = watched(2.0**power, wide=1e4)
-    assert scaled.ops[(scaled.ops.phase == "backward") & (scaled.ops.posinf + scaled.ops.neginf > 0)].shape[0] > 0
+    assert (
+        scaled.ops[
+            (scaled.ops.phase == "backward") & (scaled.ops.posinf + scaled.ops.neginf > 0)
+        ].shape[0]
+        > 0
+    )
     assert (watched(1.0, dtype=torch.bfloat16, wide=1e4).signal_loss().flushed <= KEPT).all()
 
 

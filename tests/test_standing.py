@@ -39,7 +39,9 @@ def test_an_average_by_hand_over_a_list_is_shown_to_move_in_float32() -> None:
             net.zero_grad()
             net(torch.ones(2, 4)).sum().backward()
             with torch.no_grad():
-                torch._foreach_lerp_(list(average.parameters()), [p.bfloat16() for p in net.parameters()], 1e-5)
+                torch._foreach_lerp_(
+                    list(average.parameters()), [p.bfloat16() for p in net.parameters()], 1e-5
+                )
     fix = absorbed(trace)[0].fixes[0]
     assert "elements move, where none did" in fix.title
 
@@ -58,7 +60,9 @@ def test_what_does_not_move_in_float32_either_is_not_said_to() -> None:
 def test_nothing_is_kept_of_float32_and_little_of_a_large_net() -> None:
     kept = []
     for dtype in (torch.float32, torch.bfloat16):
-        net = nn.ParameterList([nn.Parameter(torch.ones(8, dtype=dtype)) for _ in range(MOST_KEPT + 4)])
+        net = nn.ParameterList(
+            [nn.Parameter(torch.ones(8, dtype=dtype)) for _ in range(MOST_KEPT + 4)]
+        )
         opt = torch.optim.SGD(net.parameters(), lr=1e-12)
         with nanlab.watch(net, on_fault="record") as trace:
             for _ in range(3):
@@ -69,8 +73,11 @@ def test_nothing_is_kept_of_float32_and_little_of_a_large_net() -> None:
     assert kept[0] == 0 and 0 < kept[1] <= MOST_KEPT
 
 
-def whole_model(schedule: Callable[[int], float], steps: int, optimizer: str = "SGD") -> list[Finding]:
-    """What is said of a small net in bfloat16 that is trained with a schedule, by torch's SGD or by hand."""
+def whole_model(
+    schedule: Callable[[int], float], steps: int, optimizer: str = "SGD"
+) -> list[Finding]:
+    """What is said of a small net in bfloat16 that is trained with a schedule, by torch's SGD or by
+    hand."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 8)).bfloat16()
     parameters = list(net.parameters())
@@ -94,7 +101,9 @@ def whole_model(schedule: Callable[[int], float], steps: int, optimizer: str = "
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "list", "alpha", "product"])
-def test_a_net_that_stands_still_once_its_rate_has_dropped_is_an_error_whoever_updates_it(optimizer: str) -> None:
+def test_a_net_that_stands_still_once_its_rate_has_dropped_is_an_error_whoever_updates_it(
+    optimizer: str,
+) -> None:
     found = whole_model(lambda i: 1.0 if i < 6 else 1e-5, 12, optimizer)
     assert [(f.severity, f.step) for f in found] == [("error", 6)]
     assert "and 4 more" in found[0].title and "It moved in 6 steps" in found[0].explanation
@@ -133,7 +142,9 @@ def test_what_stands_still_at_the_rate_at_which_it_moved_has_converged_and_is_no
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_small_part_that_never_moves_is_as_bad_by_hand_as_by_an_optimizer(by_hand: bool) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16, False), nn.LayerNorm(16, bias=False), nn.Linear(16, 8, False)).bfloat16()
+    net = nn.Sequential(
+        nn.Linear(8, 16, False), nn.LayerNorm(16, bias=False), nn.Linear(16, 8, False)
+    ).bfloat16()
     opt = torch.optim.SGD(net.parameters(), lr=2e-3)
     severities = []
     for steps in (3, 9):
@@ -152,7 +163,9 @@ def test_a_small_part_that_never_moves_is_as_bad_by_hand_as_by_an_optimizer(by_h
 
 
 def _bias_before_batch_norm() -> None:
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    )
     _train(model, torch.optim.SGD(model.parameters(), 1e-3), torch.randn(8, 2, 6, 6), 10)
 
 
@@ -190,7 +203,9 @@ def _train(
 
 
 @pytest.mark.parametrize("program", [_bias_before_batch_norm, _converged, _warm_up])
-def test_in_float32_what_has_nothing_to_add_yet_or_any_more_is_no_fault(program: Callable[[], None]) -> None:
+def test_in_float32_what_has_nothing_to_add_yet_or_any_more_is_no_fault(
+    program: Callable[[], None],
+) -> None:
     torch.manual_seed(0)
     with nanlab.watch(on_fault="record") as trace:
         program()
@@ -205,7 +220,9 @@ def test_in_float32_a_rate_at_which_nothing_moves_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(("rate", "steps"), [(0.1, 300), (0.01, 3000)])
-def test_a_fit_that_had_converged_when_the_watch_began_has_no_culprit(rate: float, steps: int) -> None:
+def test_a_fit_that_had_converged_when_the_watch_began_has_no_culprit(
+    rate: float, steps: int
+) -> None:
     torch.manual_seed(0)
     model, x = nn.Linear(3, 1), torch.randn(64, 3)
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]])
@@ -224,7 +241,9 @@ def test_a_fit_that_had_converged_when_the_watch_began_has_no_culprit(rate: floa
 
 
 @pytest.mark.parametrize(("rate", "severities"), [(1e-12, ["note"]), (1e-4, [])])
-def test_float32_that_stands_still_once_its_rate_has_dropped_is_a_note(rate: float, severities: list[str]) -> None:
+def test_float32_that_stands_still_once_its_rate_has_dropped_is_a_note(
+    rate: float, severities: list[str]
+) -> None:
     """A rate of 1e-12 changes no float32 weight; it may be meant as the end of a schedule."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))

@@ -25,8 +25,24 @@ from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.stats import StatsTable, TensorStats, summarize
 
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
-INTEGERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32]
+FLOATS = [
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+]
+INTEGERS = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+]
 COUNTS = ["nan", "posinf", "neginf", "zero", "subnormal", "fp16_zero", "fp16_subnormal", "fp16_inf"]
 HALF_NORMAL = 2.0**-14 - 2.0**-25  # from here float16 rounds to a normal value
 
@@ -59,26 +75,37 @@ def expected(t: torch.Tensor) -> tuple[TensorStats, Counter[tuple[int, int]]]:
         normal = torch.finfo(elements.dtype).smallest_normal
         losses["subnormal"] = sum(v < normal for v in nonzero)
         halves = elements.half().double().tolist()
-        pairs = [(v, abs(h)) for v, h in zip(values, halves, strict=True) if math.isfinite(v) and v != 0.0]
+        pairs = [
+            (v, abs(h))
+            for v, h in zip(values, halves, strict=True)
+            if math.isfinite(v) and v != 0.0
+        ]
         losses["fp16_zero"] = sum(h == 0.0 for _, h in pairs)
         losses["fp16_subnormal"] = sum(0.0 < h < 2.0**-14 for _, h in pairs)
         losses["fp16_inf"] = sum(h == math.inf for _, h in pairs)
         bins.update((1 if v > 0 else -1, math.frexp(v)[1] - 1) for v, _ in pairs)
     scale = max(nonzero, default=1.0)
-    return TensorStats(
-        numel=len(values),
-        nan=sum(math.isnan(v) for v in values),
-        posinf=values.count(math.inf),
-        neginf=values.count(-math.inf),
-        zero=values.count(0.0),
-        **losses,
-        min=min(finite, default=None),
-        max=max(finite, default=None),
-        absmin=min(nonzero, default=None),
-        mean=math.fsum(v / scale for v in finite) / len(finite) * scale if finite else None,
-        rms=math.sqrt(math.fsum((v / scale) ** 2 for v in finite) / len(finite)) * scale if finite else None,
-        known=True,
-    ), bins
+    return (
+        TensorStats(
+            numel=len(values),
+            nan=sum(math.isnan(v) for v in values),
+            posinf=values.count(math.inf),
+            neginf=values.count(-math.inf),
+            zero=values.count(0.0),
+            **losses,
+            min=min(finite, default=None),
+            max=max(finite, default=None),
+            absmin=min(nonzero, default=None),
+            mean=math.fsum(v / scale for v in finite) / len(finite) * scale if finite else None,
+            rms=(
+                math.sqrt(math.fsum((v / scale) ** 2 for v in finite) / len(finite)) * scale
+                if finite
+                else None
+            ),
+            known=True,
+        ),
+        bins,
+    )
 
 
 def assert_row_is(table: StatsTable, row: int, t: torch.Tensor) -> None:
@@ -97,18 +124,43 @@ def assert_row_is(table: StatsTable, row: int, t: torch.Tensor) -> None:
 
 
 def special_values(dtype: torch.dtype) -> torch.Tensor:
-    """Zeros, infinities, NaNs of several payloads, subnormals, and both sides of every limit of float16."""
-    limits = [65504.0, 65519.99, 65520.0, 65536.0, 2.0**-24, 2.0**-25, 2.0**-26, 2.0**-14, HALF_NORMAL]
+    """Zeros, infinities, NaNs of several payloads, subnormals, and both sides of every limit of
+    float16."""
+    limits = [
+        65504.0,
+        65519.99,
+        65520.0,
+        65536.0,
+        2.0**-24,
+        2.0**-25,
+        2.0**-26,
+        2.0**-14,
+        HALF_NORMAL,
+    ]
     around = [math.nextafter(v, w) for v in limits for w in (0.0, math.inf)]
-    single = [float(np.nextafter(np.float32(v), np.float32(w))) for v in limits for w in (0.0, np.inf)]
+    single = [
+        float(np.nextafter(np.float32(v), np.float32(w))) for v in limits for w in (0.0, np.inf)
+    ]
     own = format_of(dtype)
-    tiny = [own.smallest_subnormal, 3 * own.smallest_subnormal, own.smallest_normal, own.max, own.ulp]
-    positive = torch.tensor([0.0, 1.0, math.inf, math.nan, *limits, *around, *single, *tiny], dtype=torch.float64)
+    tiny = [
+        own.smallest_subnormal,
+        3 * own.smallest_subnormal,
+        own.smallest_normal,
+        own.max,
+        own.ulp,
+    ]
+    positive = torch.tensor(
+        [0.0, 1.0, math.inf, math.nan, *limits, *around, *single, *tiny], dtype=torch.float64
+    )
     values = torch.cat([positive, -positive]).to(dtype)
     size = dtype.itemsize
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
     top = {1: 0x7F, 2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}[size]
-    payloads = torch.tensor([top] if size == 1 else [top, top - 1, -1], dtype=torch.int64).to(bits).view(dtype)
+    payloads = (
+        torch.tensor([top] if size == 1 else [top, top - 1, -1], dtype=torch.int64)
+        .to(bits)
+        .view(dtype)
+    )
     return torch.cat([values, payloads])
 
 
@@ -122,18 +174,23 @@ def test_special_values_are_counted_exactly(table: StatsTable, dtype: torch.dtyp
 @pytest.mark.parametrize("numel", [1, 7, 255, 256, 4095, 4097, 9001])
 def test_random_bits_are_counted_exactly(table: StatsTable, dtype: torch.dtype, numel: int) -> None:
     generator = np.random.default_rng(numel)
-    t = torch.from_numpy(generator.integers(0, 256, numel * dtype.itemsize, dtype=np.uint8)).view(dtype)
+    t = torch.from_numpy(generator.integers(0, 256, numel * dtype.itemsize, dtype=np.uint8)).view(
+        dtype
+    )
     assert_row_is(table, table.add(t), t)
 
 
 def spread_values(numel: int, least: int, greatest: int, negative: float) -> torch.Tensor:
-    """float32 with exponents from ``least`` to ``greatest``, both present, a tenth of them zeros of both signs."""
+    """float32 with exponents from ``least`` to ``greatest``, both present, a tenth of them zeros of
+    both signs."""
     generator = np.random.default_rng(numel)
     exponents = generator.integers(least, greatest, numel, endpoint=True)
     exponents[:2] = least, greatest
     values = np.ldexp(generator.uniform(1.0, 2.0, numel), exponents)
     values[2:][generator.random(numel - 2) < 0.1] = 0.0
-    return torch.from_numpy(np.where(generator.random(numel) < negative, -values, values).astype(np.float32))
+    return torch.from_numpy(
+        np.where(generator.random(numel) < negative, -values, values).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("negative", [0.0, 0.5, 1.0])
@@ -152,7 +209,19 @@ def spread_values(numel: int, least: int, greatest: int, negative: float) -> tor
             (-60, 7),
         ),
         # the most exponents that a window holds, and one more: 15, 23, 30, 31, 47, 62
-        *((-14, 0), (-15, 0), (-22, 0), (-23, 0), (-29, 0), (-30, 0), (-31, 0), (-46, 0), (-47, 0), (-61, 0), (-62, 0)),
+        *(
+            (-14, 0),
+            (-15, 0),
+            (-22, 0),
+            (-23, 0),
+            (-29, 0),
+            (-30, 0),
+            (-31, 0),
+            (-46, 0),
+            (-47, 0),
+            (-61, 0),
+            (-62, 0),
+        ),
     ],
 )
 def test_every_spread_of_exponents_is_counted_exactly(
@@ -164,10 +233,26 @@ def test_every_spread_of_exponents_is_counted_exactly(
 
 
 @pytest.mark.parametrize(
-    "value", [1.0, 1 / 0.9, 2.0**-25, HALF_NORMAL, 65520.0, 3.4e38, 2.0**-126, 1e-40, -2.5, math.inf, math.nan, 0.0]
+    "value",
+    [
+        1.0,
+        1 / 0.9,
+        2.0**-25,
+        HALF_NORMAL,
+        65520.0,
+        3.4e38,
+        2.0**-126,
+        1e-40,
+        -2.5,
+        math.inf,
+        math.nan,
+        0.0,
+    ],
 )
 @pytest.mark.parametrize("others", ["none", "zeros", "zeros of both signs", "negative", "all"])
-def test_elements_of_one_magnitude_are_counted_exactly(table: StatsTable, value: float, others: str) -> None:
+def test_elements_of_one_magnitude_are_counted_exactly(
+    table: StatsTable, value: float, others: str
+) -> None:
     generator = torch.Generator().manual_seed(0)
     for numel in (64, 4200):
         t = torch.full((numel,), value)
@@ -187,8 +272,21 @@ def test_blocks_of_every_kind_in_one_tensor_are_counted_exactly(table: StatsTabl
     mask = (torch.rand(4096, generator=generator) < 0.9).float()
     values = torch.randn(4096, generator=generator)
     hidden = values.masked_fill(mask == 0.0, -torch.inf)
-    kinds = [mask, values, torch.zeros(4096), values.relu(), values * 1e-6, hidden, values * 1e-40, mask * -3.0]
-    kinds += [spread_values(4096, -20, 0, 0.5), spread_values(4096, -30, 0, 0.5), spread_values(4096, -90, 40, 0.5)]
+    kinds = [
+        mask,
+        values,
+        torch.zeros(4096),
+        values.relu(),
+        values * 1e-6,
+        hidden,
+        values * 1e-40,
+        mask * -3.0,
+    ]
+    kinds += [
+        spread_values(4096, -20, 0, 0.5),
+        spread_values(4096, -30, 0, 0.5),
+        spread_values(4096, -90, 40, 0.5),
+    ]
     t = torch.cat([*kinds, torch.full((4096,), torch.nan), mask * 7.0, values[:1000]])
     assert_row_is(table, table.add(t), t)
     assert_row_is(table, table.add(t.flip(0)), t.flip(0))
@@ -196,10 +294,18 @@ def test_blocks_of_every_kind_in_one_tensor_are_counted_exactly(table: StatsTabl
 
 @pytest.mark.parametrize("edge", [2.0**-25, HALF_NORMAL, 2.0**-14, 65520.0, 65536.0])
 @pytest.mark.parametrize("scale", [1.0, 2.0**51, 2.0**-40, 2.0**100])
-def test_the_limits_of_float16_are_found_among_any_other_values(table: StatsTable, edge: float, scale: float) -> None:
+def test_the_limits_of_float16_are_found_among_any_other_values(
+    table: StatsTable, edge: float, scale: float
+) -> None:
     for numel in (63, 1000, 4200):
         t = torch.randn(numel, generator=torch.Generator().manual_seed(numel)) * scale * edge
-        near = np.float32([edge, np.nextafter(np.float32(edge), np.float32(0)), np.nextafter(np.float32(edge), np.inf)])
+        near = np.float32(
+            [
+                edge,
+                np.nextafter(np.float32(edge), np.float32(0)),
+                np.nextafter(np.float32(edge), np.inf),
+            ]
+        )
         limits = torch.from_numpy(np.concatenate([near, -near]).astype(np.float32))
         for first in (0, numel // 2, numel - 6):
             t[first : first + 6] = limits
@@ -230,7 +336,9 @@ def test_a_mask_of_huge_or_infinite_values_is_counted_exactly(table: StatsTable)
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-7, 1e4])
-def test_normal_values_are_counted_exactly(table: StatsTable, dtype: torch.dtype, scale: float) -> None:
+def test_normal_values_are_counted_exactly(
+    table: StatsTable, dtype: torch.dtype, scale: float
+) -> None:
     t = (torch.randn(5000, generator=torch.Generator().manual_seed(1)) * scale).to(dtype)
     assert_row_is(table, table.add(t), t)
 
@@ -254,7 +362,9 @@ def test_moments_of_float64_neither_overflow_nor_underflow(table: StatsTable, va
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_integers_have_range_and_zeros_but_no_histogram(table: StatsTable, dtype: torch.dtype) -> None:
+def test_integers_have_range_and_zeros_but_no_histogram(
+    table: StatsTable, dtype: torch.dtype
+) -> None:
     t = torch.tensor([0, 1, 1, 0, 100, 7], dtype=torch.int64).to(dtype)
     row = table.add(t)
     assert_row_is(table, row, t)
@@ -263,15 +373,21 @@ def test_integers_have_range_and_zeros_but_no_histogram(table: StatsTable, dtype
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("numel", [1, 4097, 9001])
-def test_random_integers_are_counted_exactly(table: StatsTable, dtype: torch.dtype, numel: int) -> None:
+def test_random_integers_are_counted_exactly(
+    table: StatsTable, dtype: torch.dtype, numel: int
+) -> None:
     generator = np.random.default_rng(numel)
-    t = torch.from_numpy(generator.integers(0, 256, numel * dtype.itemsize, dtype=np.uint8)).view(dtype)
+    t = torch.from_numpy(generator.integers(0, 256, numel * dtype.itemsize, dtype=np.uint8)).view(
+        dtype
+    )
     t = t.view(torch.uint8).bitwise_and(1).bool() if dtype is torch.bool else t
     assert_row_is(table, table.add(t), t)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
-def test_integers_at_the_ends_of_their_range_are_counted(table: StatsTable, dtype: torch.dtype) -> None:
+def test_integers_at_the_ends_of_their_range_are_counted(
+    table: StatsTable, dtype: torch.dtype
+) -> None:
     ends = torch.iinfo(dtype)
     for values in ([ends.min], [ends.min, ends.max], [ends.min, -1], [0, 0]):
         t = torch.tensor(values, dtype=dtype)
@@ -312,7 +428,9 @@ def layouts() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize(("name", "t"), [pytest.param(n, t, id=n) for n, t in layouts()])
-def test_every_layout_gives_the_numbers_of_its_elements(table: StatsTable, name: str, t: torch.Tensor) -> None:
+def test_every_layout_gives_the_numbers_of_its_elements(
+    table: StatsTable, name: str, t: torch.Tensor
+) -> None:
     plain = torch.zeros(7) if name == "zero_tensor" else t.as_subclass(torch.Tensor)
     assert_row_is(table, table.add(t), plain)
 
@@ -356,7 +474,9 @@ class Wrapped(torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(cls, (2, 3))
 
     @classmethod
-    def __torch_dispatch__(cls, func: object, types: object, args: object = (), kwargs: object = None) -> object:
+    def __torch_dispatch__(
+        cls, func: object, types: object, args: object = (), kwargs: object = None
+    ) -> object:
         raise AssertionError("asked for an operation")
 
 
@@ -372,11 +492,21 @@ def unreadable() -> Iterator[tuple[str, torch.Tensor, int]]:
     yield "functional", torch._to_functional_tensor(torch.ones(2)), 2
 
 
-@pytest.mark.parametrize(("t", "numel"), [pytest.param(t, n, id=name) for name, t, n in unreadable()])
-def test_what_cannot_be_read_gets_a_row_without_statistics(table: StatsTable, t: torch.Tensor, numel: int) -> None:
+@pytest.mark.parametrize(
+    ("t", "numel"), [pytest.param(t, n, id=name) for name, t, n in unreadable()]
+)
+def test_what_cannot_be_read_gets_a_row_without_statistics(
+    table: StatsTable, t: torch.Tensor, numel: int
+) -> None:
     row = table.add(t)
     stats = table.stats(row)
-    assert (stats.numel, stats.known, stats.min, stats.zero, stats.nonfinite) == (numel, False, None, 0, 0)
+    assert (stats.numel, stats.known, stats.min, stats.zero, stats.nonfinite) == (
+        numel,
+        False,
+        None,
+        0,
+        0,
+    )
     assert table.histogram(row).empty and table.bad == 0
     assert not table.columns()["known"][row]
 
@@ -404,7 +534,9 @@ class Counting(TorchDispatchMode):
         super().__init__()
         self.table, self.seen = table, 0
 
-    def __torch_dispatch__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         self.seen += 1
         result = func(*args, **(kwargs or {}))
         with self:
@@ -425,7 +557,9 @@ def test_no_dispatch_mode_sees_the_summary(table: StatsTable) -> None:
             assert mode.seen == seen
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.device("meta")])
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, torch.no_grad, lambda: torch.device("meta")]
+)
 def test_works_inside_other_modes(table: StatsTable, mode: Callable) -> None:
     outside = torch.arange(6.0).reshape(2, 3)
     with mode():
@@ -456,7 +590,10 @@ def test_rows_on_a_device_wait_for_flush(monkeypatch: pytest.MonkeyPatch) -> Non
     table = OperationsOnly()
     with monkeypatch.context() as patched:
         patched.setattr(table, "flush", lambda: None)  # a CPU tensor stands in for one of a device
-        first, second = table.add(torch.tensor([1.0, math.inf])), table.add(torch.zeros(3, dtype=torch.float64))
+        first, second = (
+            table.add(torch.tensor([1.0, math.inf])),
+            table.add(torch.zeros(3, dtype=torch.float64)),
+        )
         assert (table.bad, table.zeros) == (-1, -1)
     table.flush()
     assert (table.bad, table.zeros) == (0, 3)
@@ -465,7 +602,13 @@ def test_rows_on_a_device_wait_for_flush(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_columns_agree_with_the_rows_and_are_nan_only_where_nothing_is() -> None:
     table = StatsTable()
-    tensors = [torch.randn(5), torch.tensor([math.nan]), torch.empty(0), torch.zeros(2), torch.ones(2, device="meta")]
+    tensors = [
+        torch.randn(5),
+        torch.tensor([math.nan]),
+        torch.empty(0),
+        torch.zeros(2),
+        torch.ones(2, device="meta"),
+    ]
     rows = [table.add(t) for t in tensors]
     columns = table.columns()
     for name, column in columns.items():
@@ -481,7 +624,11 @@ def test_histogram_arrays_are_the_unsigned_histogram(table: StatsTable) -> None:
     exponents, counts = table.histogram_arrays(row)
     assert (exponents.tolist(), counts.tolist()) == ([-128, 0, 2], [1, 2, 1])
     series = table.histogram(row)
-    assert (series.index.tolist(), series.tolist(), series.name) == ([-128, 0, 2], [1, 2, 1], "count")
+    assert (series.index.tolist(), series.tolist(), series.name) == (
+        [-128, 0, 2],
+        [1, 2, 1],
+        "count",
+    )
     signed = table.histogram(row, signed=True)
     assert signed.to_dict() == {(-1, -128): 1, (-1, 0): 1, (1, 0): 1, (1, 2): 1}
     assert signed.index.names == ["sign", "exponent"]
@@ -489,7 +636,9 @@ def test_histogram_arrays_are_the_unsigned_histogram(table: StatsTable) -> None:
 
 def test_table_grows_past_its_first_memory(table: StatsTable) -> None:
     t = torch.logspace(-300, 300, 1200, dtype=torch.float64, base=10.0)
-    rows = [table.add(t * (i + 1)) for i in range(3)] + [table.add(t[i : i + 3]) for i in range(1100)]
+    rows = [table.add(t * (i + 1)) for i in range(3)] + [
+        table.add(t[i : i + 3]) for i in range(1100)
+    ]
     assert_row_is(table, rows[2], t * 3)
     assert_row_is(table, rows[-1], t[1099:1102])
 
@@ -584,7 +733,11 @@ def run_python(program: str, *arguments: str, **environment: str) -> str:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_cuda_rows_come_back_in_one_flush_and_count_exactly(dtype: torch.dtype) -> None:
     table = StatsTable()
-    tensors = [special_values(dtype), torch.randn(5000).to(dtype), torch.ones(3).to(dtype).expand(4, 3)]
+    tensors = [
+        special_values(dtype),
+        torch.randn(5000).to(dtype),
+        torch.ones(3).to(dtype).expand(4, 3),
+    ]
     rows = [table.add(t.cuda()) for t in tensors]
     assert (table.bad, table.zeros) == (-1, -1)
     table.flush()
@@ -608,12 +761,16 @@ print(available())
 
 
 @pytest.mark.slow  # compiles a kernel anew
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names extensions of this processor family")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="names extensions of this processor family"
+)
 def test_a_lesser_processor_gives_the_same_rows(tmp_path: Path) -> None:
     """A kernel compiled without AVX-512 counts one by one; only the order of the sums differs."""
     root = str(Path(__file__).parent.parent)
     here = run_python(ROWS, root).splitlines()
-    lesser = run_python(ROWS, root, NUMBA_CPU_FEATURES="+sse2", NUMBA_CACHE_DIR=str(tmp_path)).splitlines()
+    lesser = run_python(
+        ROWS, root, NUMBA_CPU_FEATURES="+sse2", NUMBA_CACHE_DIR=str(tmp_path)
+    ).splitlines()
     assert lesser[-1] == "False"
     assert [re.sub(r"(mean|rms)=\S+", "", row) for row in here[:-1]] == [
         re.sub(r"(mean|rms)=\S+", "", row) for row in lesser[:-1]
@@ -622,14 +779,17 @@ def test_a_lesser_processor_gives_the_same_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_numba_and_torch_agree_on_every_count(seed: int) -> None:
-    t = torch.from_numpy(np.random.default_rng(seed).integers(-(2**31), 2**31, 20_000, dtype=np.int32)).view(
-        torch.float32
-    )
+    t = torch.from_numpy(
+        np.random.default_rng(seed).integers(-(2**31), 2**31, 20_000, dtype=np.int32)
+    ).view(torch.float32)
     tables = [StatsTable(), OperationsOnly()]
     for table in tables:
         table.add(t)
     first, second = (table.stats(0) for table in tables)
-    assert all(getattr(first, name) == getattr(second, name) for name in ["numel", *COUNTS, "min", "max", "absmin"])
+    assert all(
+        getattr(first, name) == getattr(second, name)
+        for name in ["numel", *COUNTS, "min", "max", "absmin"]
+    )
     assert tables[0].histogram(0, signed=True).equals(tables[1].histogram(0, signed=True))
 
 
@@ -649,7 +809,9 @@ print(summarize(torch.ones(3)).mean)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3,), (5000,), (64, 80)])
-def test_a_change_is_summarised_as_torch_computes_it_and_remembered(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_a_change_is_summarised_as_torch_computes_it_and_remembered(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     torch.manual_seed(0)
     old, new = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype)
     new.view(-1)[0] = float("nan")
@@ -659,7 +821,9 @@ def test_a_change_is_summarised_as_torch_computes_it_and_remembered(shape: tuple
     row = table.add_change(new, old)
     assert table.stats(row) == table.stats(0)
     assert table.histogram(row, signed=True).equals(table.histogram(0, signed=True))
-    assert torch.equal(old.nan_to_num(7), new.nan_to_num(7)) and torch.equal(new.nan_to_num(7), seen.nan_to_num(7))
+    assert torch.equal(old.nan_to_num(7), new.nan_to_num(7)) and torch.equal(
+        new.nan_to_num(7), seen.nan_to_num(7)
+    )
 
 
 def test_a_change_between_strided_tensors_pairs_the_right_elements() -> None:
@@ -689,7 +853,12 @@ def test_a_gradient_put_back_into_zeros_has_the_statistics_of_the_whole() -> Non
         (x[1] * torch.randn(6000)).sum().backward()
     row = trace.ops.query("op == 'select_backward'").iloc[0]
     grad = x.grad
-    assert (row.numel, row.zero, row["max"], row["min"]) == (18000, (grad == 0).sum(), grad.max(), grad.min())
+    assert (row.numel, row.zero, row["max"], row["min"]) == (
+        18000,
+        (grad == 0).sum(),
+        grad.max(),
+        grad.min(),
+    )
     assert row.rms == pytest.approx(grad.double().square().mean().sqrt().item())
 
 
@@ -717,7 +886,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_worker_that_is_forked_while_kernels_are_loaded_can_import_what_they_import() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.split() == ["7"]
 
 

@@ -1,4 +1,5 @@
-"""What counts as a training step: loops inside of loops, phases one after the other, functions that are a step, programs without an optimizer."""
+"""What counts as a training step: loops inside of loops, phases one after the other, functions that
+are a step, programs without an optimizer."""
 
 from __future__ import annotations
 
@@ -28,18 +29,26 @@ def update(net: nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor) -> None:
 def pair() -> tuple[nn.Module, nn.Module, torch.optim.Optimizer, torch.optim.Optimizer]:
     torch.manual_seed(0)
     one, other = nn.Linear(4, 2), nn.Linear(4, 2)
-    return one, other, torch.optim.SGD(one.parameters(), lr=0.01), torch.optim.Adam(other.parameters(), lr=0.01)
+    return (
+        one,
+        other,
+        torch.optim.SGD(one.parameters(), lr=0.01),
+        torch.optim.Adam(other.parameters(), lr=0.01),
+    )
 
 
 def optimizer_steps(trace: nanlab.Trace) -> list[int]:
     return [int(n) for n in trace.steps.optimizer_steps]
 
 
-# -- loops inside of loops ---------------------------------------------------------------------------------------------
+# -- loops inside of loops
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_functions", [False, True])
-def test_a_critic_that_learns_several_times_before_its_generator_shares_its_step(in_functions: bool) -> None:
+def test_a_critic_that_learns_several_times_before_its_generator_shares_its_step(
+    in_functions: bool,
+) -> None:
     critic, generator, opt_d, opt_g = pair()
 
     def critics() -> None:
@@ -90,12 +99,15 @@ def test_a_chain_that_only_samples_is_no_row_of_steps() -> None:
     assert optimizer_steps(trace) == [1] * 4
 
 
-# -- phases one after the other ----------------------------------------------------------------------------------------
+# -- phases one after the other
+# ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize("in_functions", [False, True])
-def test_the_last_step_of_a_phase_and_the_first_of_the_next_are_two(in_functions: bool, rounds: int) -> None:
+def test_the_last_step_of_a_phase_and_the_first_of_the_next_are_two(
+    in_functions: bool, rounds: int
+) -> None:
     net, other, opt, opt_other = pair()
 
     def phase(net: nn.Module, opt: torch.optim.Optimizer) -> None:
@@ -127,7 +139,8 @@ def test_an_evaluation_after_the_loop_or_between_epochs_is_no_step() -> None:
     assert optimizer_steps(trace) == [1] * 6
 
 
-# -- functions that are a step -----------------------------------------------------------------------------------------
+# -- functions that are a step
+# ------------------------------------------------------------
 
 
 def test_every_call_of_a_training_step_is_one_whatever_loops_inside_of_it() -> None:
@@ -146,7 +159,9 @@ def test_every_call_of_a_training_step_is_one_whatever_loops_inside_of_it() -> N
     assert optimizer_steps(trace) == [2] * 6
 
 
-def test_while_a_debugger_traces_the_program_its_loops_are_the_steps_and_it_goes_on_as_before() -> None:
+def test_while_a_debugger_traces_the_program_its_loops_are_the_steps_and_it_goes_on_as_before() -> (
+    None
+):
     net, _, opt, _ = pair()
 
     def trace_nothing(frame: object, event: str, arg: object) -> None:
@@ -186,7 +201,9 @@ def test_calls_that_skip_their_batch_and_calls_before_the_first_update_count_too
 
 
 @pytest.mark.parametrize("on_fault", ["record", "stop"])
-def test_a_fault_is_in_the_step_of_its_call_where_the_program_stops_inside_of_a_loop(on_fault: str) -> None:
+def test_a_fault_is_in_the_step_of_its_call_where_the_program_stops_inside_of_a_loop(
+    on_fault: str,
+) -> None:
     net, _, opt, _ = pair()
 
     def step(i: int) -> None:
@@ -255,7 +272,9 @@ def test_networks_that_are_stepped_by_one_method_in_loops_of_their_own_do_not() 
     assert optimizer_steps(trace) == [1] * 12
 
 
-def test_a_training_step_that_goes_on_with_another_optimizer_on_a_later_line_of_its_own_is_the_next_step() -> None:
+def test_a_training_step_that_goes_on_with_another_optimizer_on_a_later_line_of_its_own_is_the_next_step() -> (
+    None
+):
     one, other, opt, opt2 = pair()
 
     def train_step(i: int) -> None:
@@ -285,7 +304,9 @@ def test_a_watch_that_begins_inside_of_a_call_counts_the_next_as_the_second_step
     assert optimizer_steps(watching.trace) == [1] * 4
 
 
-def test_a_generator_named_like_a_training_step_that_never_returns_has_the_steps_of_its_loop() -> None:
+def test_a_generator_named_like_a_training_step_that_never_returns_has_the_steps_of_its_loop() -> (
+    None
+):
     net, _, opt, _ = pair()
 
     def train_step() -> Iterator[None]:
@@ -406,7 +427,8 @@ def test_a_helper_that_gets_a_loss_made_outside_of_it_is_no_training_step() -> N
     assert optimizer_steps(trace) == [1] * 4
 
 
-# -- programs without an optimizer -------------------------------------------------------------------------------------
+# -- programs without an optimizer
+# ------------------------------------------------------------
 
 
 def test_gradients_that_are_only_asked_for_make_steps_with_a_loss() -> None:
@@ -429,7 +451,9 @@ def test_an_inner_loop_of_asked_gradients_belongs_to_the_outer_turn() -> None:
         for _ in range(4):
             log_rate, fast = log_rate.detach().requires_grad_(), w.detach().requires_grad_()
             for _ in range(3):
-                (slope,) = torch.autograd.grad((draw() @ fast).square().mean(), fast, create_graph=True)
+                (slope,) = torch.autograd.grad(
+                    (draw() @ fast).square().mean(), fast, create_graph=True
+                )
                 fast = fast - 0.1 * log_rate.exp() * slope
             (hyper,) = torch.autograd.grad((draw() @ fast).square().mean(), log_rate)
             log_rate, w = log_rate - 0.1 * hyper, fast
@@ -437,7 +461,8 @@ def test_an_inner_loop_of_asked_gradients_belongs_to_the_outer_turn() -> None:
 
 
 def rooted(eps: float, by_data: bool) -> nanlab.Trace:
-    """Weights without a module, updated in place with gradients that were asked for; a row of zeros comes in step 2."""
+    """Weights without a module, updated in place with gradients that were asked for; a row of zeros
+    comes in step 2."""
     torch.manual_seed(0)
     w = torch.randn(3, requires_grad=True)
 
@@ -458,16 +483,24 @@ def rooted(eps: float, by_data: bool) -> nanlab.Trace:
 
 
 @pytest.mark.parametrize("by_data", [False, True])
-def test_a_leaf_that_is_written_with_the_gradient_that_was_asked_for_is_a_parameter(by_data: bool) -> None:
+def test_a_leaf_that_is_written_with_the_gradient_that_was_asked_for_is_a_parameter(
+    by_data: bool,
+) -> None:
     found = rooted(0.0, by_data).culprit
     assert found is not None
-    assert (found.cause, found.phase, found.step, found.symptom) == ("sqrt-at-zero", "backward", 2, "param-nan")
+    assert (found.cause, found.phase, found.step, found.symptom) == (
+        "sqrt-at-zero",
+        "backward",
+        2,
+        "param-nan",
+    )
     assert found.source.endswith("# here")
     assert rooted(1e-6, by_data).culprit is None
 
 
 def em(mass: float) -> nanlab.Trace:
-    """Expectation-maximisation by hand; from step 3 on nothing belongs to any component, and ``mass`` is added to what does."""
+    """Expectation-maximisation by hand; from step 3 on nothing belongs to any component, and
+    ``mass`` is added to what does."""
     torch.manual_seed(0)
     mean = torch.tensor([-1.0, 1.0])
 
@@ -506,7 +539,9 @@ def test_a_nan_in_a_record_of_one_step_is_no_harm() -> None:
 
 
 @pytest.mark.parametrize("on_fault", ["stop", "record"])
-def test_turns_that_make_new_parameters_of_their_gradients_are_steps_in_a_run_that_stops_too(on_fault: Any) -> None:
+def test_turns_that_make_new_parameters_of_their_gradients_are_steps_in_a_run_that_stops_too(
+    on_fault: Any,
+) -> None:
     random, w = torch.Generator().manual_seed(0), {"weight": torch.ones(2, 4)}
 
     def loss(w: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -143,7 +143,9 @@ def test_tables_of_several_python_threads_do_not_meet() -> None:
 
 
 @pytest.mark.usefixtures("threads")
-def test_counts_that_an_interrupt_left_behind_are_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_that_an_interrupt_left_behind_are_not_taken_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
@@ -181,7 +183,9 @@ def _summarise(numel: int) -> int:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork"
+)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_worker_counts_by_itself() -> None:
     counted(2, torch.ones(140_000))
@@ -193,7 +197,9 @@ def test_a_forked_worker_counts_by_itself() -> None:
 def test_a_watched_program_gives_the_same_bits_with_threads() -> None:
     def train(watched: bool) -> tuple[list[torch.Tensor], int]:
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 1))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 1)
+        )
         optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(256, 512)
         shared = 0
 

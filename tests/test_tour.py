@@ -23,7 +23,10 @@ def test_each_file_of_the_walk_exists(path: str) -> None:
 @pytest.mark.parametrize(("name", "path"), STOPS)
 def test_what_the_walk_names_is_defined_in_the_file_that_it_names(name: str, path: str) -> None:
     text = (ROOT / path).read_text()
-    assert all(re.search(rf"\b(def|class) {part}\b|^{part}\b", text, re.MULTILINE) for part in name.split("."))
+    assert all(
+        re.search(rf"\b(def|class) {part}\b|^{part}\b", text, re.MULTILINE)
+        for part in name.split(".")
+    )
 
 
 def test_the_walk_is_short() -> None:
@@ -36,6 +39,9 @@ def test_the_example_of_the_walk_is_what_it_says() -> None:
     exec(compile(example, "tour", "exec"), names)
     trace = names["trace"]
     assert isinstance(trace, nanlab.Trace)
-    assert str(trace.culprit) == "the derivative of sqrt at 1 zero among 2 is infinite  (tour:3, step 0)"
+    assert (
+        str(trace.culprit)
+        == "the derivative of sqrt at 1 zero among 2 is infinite  (tour:3, step 0)"
+    )
     assert trace.ops.op.to_dict() | {0: "sqrt", 9: "div"} == trace.ops.op.to_dict()
     assert trace.ops.nan[9] == 1

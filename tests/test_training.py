@@ -1,4 +1,5 @@
-"""The training loop under watch: the update, the scaler, clipping and silent losses are told apart, with line and step."""
+"""The training loop under watch: the update, the scaler, clipping and silent losses are told apart,
+with line and step."""
 
 from __future__ import annotations
 
@@ -35,12 +36,15 @@ def told(trace: Trace) -> Finding:
     return trace.culprit
 
 
-# -- S2: gradients explode through time, the weights jump -------------------------------------------------------------
+# -- S2: gradients explode through time, the weights jump
+# ------------------------------------------------------------
 
 
 def recurrent(clip: float | None, rate: float) -> tuple[nn.Module, Step]:
     torch.manual_seed(1)
-    net = nn.ModuleDict({"rnn": nn.RNN(2, 32, nonlinearity="relu", batch_first=True), "head": nn.Linear(32, 1)})
+    net = nn.ModuleDict(
+        {"rnn": nn.RNN(2, 32, nonlinearity="relu", batch_first=True), "head": nn.Linear(32, 1)}
+    )
     nn.init.orthogonal_(net["rnn"].weight_hh_l0, gain=1.3)
     opt = torch.optim.SGD(net.parameters(), lr=rate)
 
@@ -58,13 +62,24 @@ def recurrent(clip: float | None, rate: float) -> tuple[nn.Module, Step]:
     return net, step
 
 
-def test_exploding_gradients_of_a_recurrent_net_are_blamed_on_the_update_and_clipping_is_the_cure() -> None:
+def test_exploding_gradients_of_a_recurrent_net_are_blamed_on_the_update_and_clipping_is_the_cure() -> (
+    None
+):
     net, step = recurrent(None, 0.05)
     trace = watched(net, step, 3)
     found = told(trace)
-    first_bad = next(i for i, loss in enumerate(trace.steps.loss.tolist()) if loss != loss or loss in (float("inf"),))
+    first_bad = next(
+        i
+        for i, loss in enumerate(trace.steps.loss.tolist())
+        if loss != loss or loss in (float("inf"),)
+    )
     assert found.cause == "exploding-gradient"
-    assert (found.phase, found.op, found.line, found.step) == ("optimizer", "add_", line_of("RECURRENT"), first_bad)
+    assert (found.phase, found.op, found.line, found.step) == (
+        "optimizer",
+        "add_",
+        line_of("RECURRENT"),
+        first_bad,
+    )
     assert "clip_grad_norm_" in found.fixes[0].code
 
 
@@ -73,7 +88,8 @@ def test_clipped_recurrent_net_is_healthy() -> None:
     assert [f for f in watched(net, step, 12).findings if f.severity == "error"] == []
 
 
-# -- S4: three causes of a NaN under mixed precision ------------------------------------------------------------------
+# -- S4: three causes of a NaN under mixed precision
+# ------------------------------------------------------------
 
 
 def mixed(fault: str) -> tuple[nn.Module, Step]:
@@ -115,7 +131,9 @@ def test_loss_too_large_for_half_precision_is_told_from_the_other_two() -> None:
     assert (found.cause, found.line, found.step) == ("dtype-overflow", line_of("SQUARE"), 0)
 
 
-def test_poisoned_parameter_is_traced_to_the_step_and_the_operation_where_the_poison_entered() -> None:
+def test_poisoned_parameter_is_traced_to_the_step_and_the_operation_where_the_poison_entered() -> (
+    None
+):
     found = told(watched(*mixed("poison"), 6))
     assert (found.line, found.step, found.phase) == (line_of("POISON"), 2, "optimizer")
     assert found.symptom.startswith("param-")
@@ -147,7 +165,8 @@ def test_optimizer_eps_is_blamed_only_where_it_is_zero_in_the_dtype() -> None:
     assert watched(*adam(1e-4), 2).culprit is None
 
 
-# -- silent losses ------------------------------------------------------------------------------------------------------
+# -- silent losses
+# ------------------------------------------------------------
 
 
 def averaged(dtype: torch.dtype, decay: float = 0.999) -> tuple[nn.Module, Step]:
@@ -213,7 +232,8 @@ def test_gradient_that_is_zero_for_good_reason_is_no_fault(frozen: bool) -> None
     assert [f for f in watched(*flushed(1.0, frozen), 3).findings if f.severity == "error"] == []
 
 
-# -- scaler and clipping ------------------------------------------------------------------------------------------------
+# -- scaler and clipping
+# ------------------------------------------------------------
 
 
 def scaled(order: str) -> tuple[nn.Module, Step]:
@@ -283,7 +303,9 @@ def test_decay_that_rounds_to_one_in_a_narrow_dtype_is_why_the_average_stands_st
     if dtype == torch.float32:
         assert findings == []
     else:
-        assert [(f.cause, f.severity, f.op) for f in findings] == [("absorbed-update", "error", form)]
+        assert [(f.cause, f.severity, f.op) for f in findings] == [
+            ("absorbed-update", "error", form)
+        ]
         assert "exactly 0 in bfloat16" in findings[0].title
 
 
@@ -296,7 +318,8 @@ def test_bad_learning_rate_in_a_tensor_is_led_back_to_the_line_that_made_it() ->
         opt.zero_grad()
         loss = net(torch.randn(8, 4)).square().mean()
         loss.backward()
-        opt.param_groups[0]["lr"] = torch.tensor(0.01) / torch.tensor(0.0 if i == 2 else 1.0)  # RATE
+        # RATE
+        opt.param_groups[0]["lr"] = torch.tensor(0.01) / torch.tensor(0.0 if i == 2 else 1.0)
         opt.step()
         return loss.detach()
 
@@ -324,7 +347,8 @@ def test_scaler_whose_scale_is_zero_is_told_so() -> None:
     assert "scale is 0" in told(trace).title
 
 
-# -- numbers for the cures ------------------------------------------------------------------------------------------------
+# -- numbers for the cures
+# ------------------------------------------------------------
 
 
 def least_squares(rate: float, momentum: float) -> tuple[nn.Module, Step]:
@@ -344,7 +368,9 @@ def least_squares(rate: float, momentum: float) -> tuple[nn.Module, Step]:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_learning_rate_that_is_named_is_the_limit_of_stability_when_really_run(momentum: float) -> None:
+def test_learning_rate_that_is_named_is_the_limit_of_stability_when_really_run(
+    momentum: float,
+) -> None:
     found = told(watched(*least_squares(0.6, momentum), 200))
     assert found.cause == "learning-rate"
     fix = next(f for f in found.fixes if f.code.startswith("lr="))
@@ -361,7 +387,10 @@ def test_bound_that_is_proposed_for_clipping_comes_with_its_share_of_the_recorde
     trace = watched(*recurrent(None, 0.05), 3)
     fix = next(f for f in told(trace).fixes if "clip_grad_norm_" in f.code)
     bound = float(re.search(r"([\d.]+)\)$", fix.code)[1])  # type: ignore[index]
-    assert 1.0 <= bound <= 10.0 and f"{trace.clipping().would_clip(bound):.0%} of the recorded steps" in fix.title
+    assert (
+        1.0 <= bound <= 10.0
+        and f"{trace.clipping().would_clip(bound):.0%} of the recorded steps" in fix.title
+    )
 
 
 @pytest.mark.parametrize(("size", "found"), [(1e-5, ["dtype-underflow"]), (1.0, [])])
@@ -411,7 +440,9 @@ def test_weight_decay_that_rounds_away_is_a_note_where_the_weights_really_stay(
     assert [(f.severity, f.line) for f in found] == [("note", line_of("DECAY"))] * told_of
 
 
-@pytest.mark.parametrize(("dtype", "stops"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0), (torch.float32, None)])
+@pytest.mark.parametrize(
+    ("dtype", "stops"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0), (torch.float32, None)]
+)
 def test_counter_that_reaches_the_end_of_its_dtype_is_found_when_it_stops(
     dtype: torch.dtype, stops: float | None
 ) -> None:
@@ -445,7 +476,11 @@ def test_a_parameter_written_by_way_of_data_is_an_update() -> None:
                 unit = p.grad / p.grad.norm()
                 p.data.sub_(0.1 * unit)
     culprit = trace.culprit
-    assert culprit is not None and (culprit.step, culprit.phase, culprit.symptom) == (2, "optimizer", "param-nan")
+    assert culprit is not None and (culprit.step, culprit.phase, culprit.symptom) == (
+        2,
+        "optimizer",
+        "param-nan",
+    )
     assert "p.grad / p.grad.norm()" in culprit.source
 
 
@@ -474,7 +509,9 @@ def test_a_program_without_backward_has_operations_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("cleared", [False, True])
-def test_gradients_that_are_never_cleared_are_told_with_the_weights_that_they_drive_away(cleared: bool) -> None:
+def test_gradients_that_are_never_cleared_are_told_with_the_weights_that_they_drive_away(
+    cleared: bool,
+) -> None:
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
@@ -500,7 +537,8 @@ def test_gradients_that_are_never_cleared_are_told_with_the_weights_that_they_dr
 def test_the_optimizer_that_owns_the_parameter_that_ran_away_is_blamed(
     other: type[torch.optim.Optimizer], last: bool
 ) -> None:
-    """The decay of one part of the net is unstable at its rate of 8; another optimizer, of a sane rate, steps before or after."""
+    """The decay of one part of the net is unstable at its rate of 8; another optimizer, of a sane
+    rate, steps before or after."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     wild, sane = torch.optim.SGD(net[0].parameters(), lr=8.0), other(net[2].parameters(), lr=1e-4)
@@ -525,7 +563,10 @@ def test_the_optimizer_that_owns_the_parameter_that_ran_away_is_blamed(
 
 def test_the_rate_that_is_blamed_is_that_of_the_group_of_the_parameter() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
-    groups = [{"params": net[0].parameters(), "lr": 1e-4}, {"params": net[1].parameters(), "lr": 7.0}]
+    groups = [
+        {"params": net[0].parameters(), "lr": 1e-4},
+        {"params": net[1].parameters(), "lr": 7.0},
+    ]
     opt = torch.optim.SGD(groups)
 
     def step(i: int) -> torch.Tensor:
@@ -557,15 +598,20 @@ def by_hand(update: Callable[[nn.Parameter, torch.Tensor], None]) -> tuple[nn.Mo
     return net, step
 
 
-def test_clipping_is_no_cure_for_an_update_in_which_the_size_of_the_gradient_does_not_count() -> None:
-    """The decay has the wrong sign and doubles the weights; what comes after it is the sign of a momentum."""
+def test_clipping_is_no_cure_for_an_update_in_which_the_size_of_the_gradient_does_not_count() -> (
+    None
+):
+    """The decay has the wrong sign and doubles the weights; what comes after it is the sign of a
+    momentum."""
 
     def update(p: nn.Parameter, momentum: torch.Tensor) -> None:
         p.add_(p, alpha=1.0)  # DOUBLED
         p.add_(momentum.sign(), alpha=-1e-2)
 
     errors = [f for f in watched(*by_hand(update), 70).findings if f.severity == "error"]
-    assert [(f.cause, f.op, f.line) for f in errors] == [("learning-rate", "add_", line_of("DOUBLED"))]
+    assert [(f.cause, f.op, f.line) for f in errors] == [
+        ("learning-rate", "add_", line_of("DOUBLED"))
+    ]
     assert not any("clip_grad_norm_" in fix.code for fix in errors[0].fixes) and errors[0].fixes
 
 
@@ -574,7 +620,9 @@ def test_clipping_is_offered_where_the_update_is_a_multiple_of_the_gradient() ->
         p.sub_(30.0 * momentum)
 
     culprit = told(watched(*by_hand(update), 60))
-    assert culprit.cause == "learning-rate" and any("clip_grad_norm_" in fix.code for fix in culprit.fixes)
+    assert culprit.cause == "learning-rate" and any(
+        "clip_grad_norm_" in fix.code for fix in culprit.fixes
+    )
 
 
 @pytest.mark.parametrize("inverted", [True, False])
@@ -606,7 +654,9 @@ def test_clipping_with_its_coefficient_upside_down_is_blamed_itself(inverted: bo
         line_of("INVERTED"),
         "optimizer",
     )
-    assert [fix.code for fix in culprit.fixes] == ["coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"]
+    assert [fix.code for fix in culprit.fixes] == [
+        "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"
+    ]
 
 
 def test_unscaling_before_the_last_micro_batch_is_told_as_such() -> None:
@@ -652,10 +702,14 @@ def adapted(rate: float, dtype: torch.dtype = torch.float32) -> Trace:
     return watched(net, step, 2)
 
 
-def test_an_inner_loop_that_diverges_is_blamed_on_its_updates_and_not_on_the_range_of_float32() -> None:
+def test_an_inner_loop_that_diverges_is_blamed_on_its_updates_and_not_on_the_range_of_float32() -> (
+    None
+):
     culprit = told(adapted(300.0))
     assert (culprit.cause, culprit.op, culprit.line) == ("learning-rate", "sub", line_of("INNER"))
-    assert "inside of the step" in culprit.title and any("inner rate" in fix.title for fix in culprit.fixes)
+    assert "inside of the step" in culprit.title and any(
+        "inner rate" in fix.title for fix in culprit.fixes
+    )
     assert not any("clamp(-" in fix.code for fix in culprit.fixes)
 
 

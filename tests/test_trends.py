@@ -31,8 +31,11 @@ class Encoder(nn.Module):
         return self.mix(self.emb(ids)).mean(1)  # type: ignore[no-any-return]
 
 
-def contrastive(temperature: float, steps: int, normalised: bool = False, dropout: float = 0.4) -> Trace:
-    """The write-up S3: embeddings without L2 normalisation, scores under float16 autocast, cross-entropy over the batch."""
+def contrastive(
+    temperature: float, steps: int, normalised: bool = False, dropout: float = 0.4
+) -> Trace:
+    """The write-up S3: embeddings without L2 normalisation, scores under float16 autocast,
+    cross-entropy over the batch."""
     torch.manual_seed(405)
     net = Encoder()
     net.mix[2].p = dropout
@@ -69,18 +72,28 @@ def test_growing_norms_are_told_five_steps_before_the_scores_overflow(grown: Tra
     found = next(f for f in forecasts(grown.recording) if f.reached is not None)
     assert found.lead is not None and found.lead >= 5
     assert found.place.dtype == "float16" and found.interval[0] <= found.steps <= found.interval[1]
-    warning = next(f for f in grown.findings if f.severity == "warning" and f.symptom == "trend-overflow")
+    warning = next(
+        f for f in grown.findings if f.severity == "warning" and f.symptom == "trend-overflow"
+    )
     assert warning.line == line_of("SCORES") and warning.step == found.step
     assert "steps" in warning.title
 
 
 def test_cause_is_the_missing_normalisation_and_not_the_false_trails(grown: Trace) -> None:
     culprit = grown.culprit
-    assert culprit is not None and (culprit.cause, culprit.line) == ("dtype-overflow", line_of("SCORES"))
+    assert culprit is not None and (culprit.cause, culprit.line) == (
+        "dtype-overflow",
+        line_of("SCORES"),
+    )
     assert "nothing normalises" in culprit.explanation.lower()
     assert any("normalize" in fix.code for fix in culprit.fixes)
-    words = " ".join([culprit.title, culprit.explanation, *(f.title for f in culprit.fixes)]).lower()
-    assert not any(re.search(rf"\b{trail}\b", words) for trail in ("batch size", "dropout", "eps", "learning rate"))
+    words = " ".join(
+        [culprit.title, culprit.explanation, *(f.title for f in culprit.fixes)]
+    ).lower()
+    assert not any(
+        re.search(rf"\b{trail}\b", words)
+        for trail in ("batch size", "dropout", "eps", "learning rate")
+    )
 
 
 def test_normalised_embeddings_are_not_warned_of() -> None:
@@ -131,7 +144,10 @@ def test_what_does_not_keep_climbing_is_not_told(values: np.ndarray) -> None:
 
 
 def test_what_is_far_ahead_is_not_told() -> None:
-    assert outlook(10.0 + 0.01 * np.arange(24) + np.array([0.0] * 23 + [3.0]), 16.0, wide=False) is None
+    assert (
+        outlook(10.0 + 0.01 * np.arange(24) + np.array([0.0] * 23 + [3.0]), 16.0, wide=False)
+        is None
+    )
     assert outlook(np.linspace(0, 11, 24), 128.0, wide=True) is None
     assert FARTHEST < 100
 
@@ -153,11 +169,15 @@ def test_series_forgets_the_oldest_steps_and_stays_small() -> None:
     assert np.array_equal(series.table[:, 0], np.array(series.steps, np.float32))
 
 
-# -- on the way to zero ------------------------------------------------------------------------------------------------
+# -- on the way to zero
+# ------------------------------------------------------------
 
 
-def annealed(pace: float, steps: int, dtype: torch.dtype = torch.float16, scaled: bool = False) -> Trace:
-    """A loss whose weight falls in each step: under float16 autocast its gradient is flushed in the end."""
+def annealed(
+    pace: float, steps: int, dtype: torch.dtype = torch.float16, scaled: bool = False
+) -> Trace:
+    """A loss whose weight falls in each step: under float16 autocast its gradient is flushed in the
+    end."""
     torch.manual_seed(0)
     net = nn.Linear(6, 6)
     opt = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -183,13 +203,21 @@ def annealed(pace: float, steps: int, dtype: torch.dtype = torch.float16, scaled
 
 def test_gradient_on_its_way_to_zero_is_told_at_least_five_steps_before() -> None:
     trace = annealed(0.6, 45)
-    found = next(f for f in forecasts(trace.recording) if f.end == "underflow" and f.reached is not None)
+    found = next(
+        f for f in forecasts(trace.recording) if f.end == "underflow" and f.reached is not None
+    )
     assert found.lead is not None and found.lead >= 5
     assert found.interval[0] - 1 <= found.lead <= found.interval[1] + 1
     assert found.slope == pytest.approx(math.log2(0.6), abs=0.02)
     warning = next(f for f in trace.findings if f.symptom == "trend-underflow")
-    assert (warning.cause, warning.severity, warning.phase) == ("dtype-underflow", "warning", "backward")
-    assert warning.source.endswith(("# CAST", "# ANNEALED")) and "GradScaler" in warning.fixes[0].code
+    assert (warning.cause, warning.severity, warning.phase) == (
+        "dtype-underflow",
+        "warning",
+        "backward",
+    )
+    assert (
+        warning.source.endswith(("# CAST", "# ANNEALED")) and "GradScaler" in warning.fixes[0].code
+    )
 
 
 def test_warning_comes_while_there_is_still_something_left() -> None:
@@ -210,7 +238,9 @@ def test_warning_comes_while_there_is_still_something_left() -> None:
     ],
     ids=["bfloat16 has room", "steady", "slowly, far from the limit", "a scaler keeps up"],
 )
-def test_gradient_that_stays_in_range_is_not_told(dtype: torch.dtype, pace: float, scaled: bool) -> None:
+def test_gradient_that_stays_in_range_is_not_told(
+    dtype: torch.dtype, pace: float, scaled: bool
+) -> None:
     assert annealed(pace, 24, dtype, scaled).findings == []
 
 
@@ -234,14 +264,16 @@ def test_when_it_happens_is_said_in_plain_words(forecast: Forecast, words: str) 
 
 
 @pytest.mark.parametrize(
-    ("slope", "words"), [(0.5, "1.41"), (16.86, "1.2e5"), (-1.0, "0.5"), (-20.0, "9.5e-7"), (9.5, "724")]
+    ("slope", "words"),
+    [(0.5, "1.41"), (16.86, "1.2e5"), (-1.0, "0.5"), (-20.0, "9.5e-7"), (9.5, "724")],
 )
 def test_pace_is_a_short_number(slope: float, words: str) -> None:
     assert pace(slope) == f"{words} times as large each step"
 
 
 def test_the_turns_of_a_solver_in_the_forward_pass_are_no_steps_of_a_trend() -> None:
-    """The loop comes round before the first backward, so that each turn looks like a training step until then."""
+    """The loop comes round before the first backward, so that each turn looks like a training step
+    until then."""
     net = nn.Linear(3, 3)
     opt = torch.optim.SGD(net.parameters(), 1e-12)
     with nanlab.watch(net, on_fault="record") as trace:
@@ -259,11 +291,13 @@ def test_the_turns_of_a_solver_in_the_forward_pass_are_no_steps_of_a_trend() -> 
     assert not forecasts(trace.recording)
 
 
-# -- what is said of the cause -----------------------------------------------------------------------------------------
+# -- what is said of the cause
+# ------------------------------------------------------------
 
 
 def penalised(steps: int) -> Trace:
-    """A penalty on input gradients in float16 that bear a factor of 64: the weights grow, and the square overflows."""
+    """A penalty on input gradients in float16 that bear a factor of 64: the weights grow, and the
+    square overflows."""
     torch.manual_seed(915)
     net = nn.Sequential(nn.Linear(2, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1)).half()
     with nanlab.watch(net, on_fault="record") as trace:
@@ -283,16 +317,25 @@ def penalised(steps: int) -> Trace:
 def test_a_constant_factor_is_named_rather_than_a_missing_normalisation() -> None:
     culprit = penalised(16).culprit
     assert culprit is not None and culprit.source.endswith("# SQUARE")
-    told = f"constant factor of mul ({location(__file__, line_of('SCALED'))}) makes it 64 times larger"
+    told = (
+        f"constant factor of mul ({location(__file__, line_of('SCALED'))}) makes it 64 times larger"
+    )
     assert told in culprit.explanation, culprit.explanation
-    assert "normalises" not in culprit.explanation and not any("normalize" in fix.code for fix in culprit.fixes)
+    assert "normalises" not in culprit.explanation and not any(
+        "normalize" in fix.code for fix in culprit.fixes
+    )
     assert any(fix.code == "x = x / 64" for fix in culprit.fixes)
 
 
 def test_only_the_steps_before_the_overflow_are_counted() -> None:
     culprits = [penalised(steps).culprit for steps in (16, 24)]
-    assert all(c is not None for c in culprits) and len({c.title for c in culprits if c is not None}) == 1
-    assert culprits[0] is not None and f"in {culprits[0].step} steps, then to inf" in culprits[0].title
+    assert (
+        all(c is not None for c in culprits)
+        and len({c.title for c in culprits if c is not None}) == 1
+    )
+    assert (
+        culprits[0] is not None and f"in {culprits[0].step} steps, then to inf" in culprits[0].title
+    )
 
 
 def test_float32_is_no_cure_for_what_overflows_float32() -> None:
@@ -306,7 +349,9 @@ def test_float32_is_no_cure_for_what_overflows_float32() -> None:
             opt.step()
     warnings = [f for f in trace.findings if f.symptom == "trend-overflow"]
     assert warnings and all(f.title.count("float32") == 1 for f in warnings)
-    assert not any("float32" in fix.title or "normalize" in fix.code for f in warnings for fix in f.fixes)
+    assert not any(
+        "float32" in fix.title or "normalize" in fix.code for f in warnings for fix in f.fixes
+    )
     assert any('group["lr"]' in fix.code for f in warnings for fix in f.fixes)
 
 
@@ -332,7 +377,9 @@ SHAPES = {  # of the magnitude, or (width) of the logarithm that falls
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_growth_of_every_shape_is_foreseen_five_steps_ahead_and_not_much_too_early(shape: str) -> None:
+def test_growth_of_every_shape_is_foreseen_five_steps_ahead_and_not_much_too_early(
+    shape: str,
+) -> None:
     noise = np.random.default_rng(3).normal(0, 0.02, 200)
     values = SHAPES[shape] + noise
     end = int(np.argmax(values >= LIMIT))

@@ -61,7 +61,9 @@ def test_a_logarithm_beside_log_prob_is_its_own() -> None:
 
     def loss(i: int) -> torch.Tensor:
         mean, raw = net(torch.randn(4, 3)).unbind(-1)
-        density = torch.distributions.Normal(mean * (1 if i < 2 else 1e3), raw.exp(), validate_args=False)
+        density = torch.distributions.Normal(
+            mean * (1 if i < 2 else 1e3), raw.exp(), validate_args=False
+        )
         u = density.rsample()
         with torch.no_grad():
             weight = density.log_prob(u) - torch.log(1 - torch.tanh(u) ** 2)
@@ -112,7 +114,10 @@ def test_a_python_number_can_flush_a_half_precision_gradient() -> None:
 
 def test_a_coefficient_of_zero_is_no_underflow() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).half()
-    assert culprit(trained(net, lambda i: (net(torch.randn(16, 8).half()) * 0.0).float().sum())) is None
+    assert (
+        culprit(trained(net, lambda i: (net(torch.randn(16, 8).half()) * 0.0).float().sum()))
+        is None
+    )
 
 
 def test_rays_that_miss_take_the_other_side_of_where_and_still_spoil_the_gradient() -> None:
@@ -184,7 +189,10 @@ def test_a_distribution_without_any_possible_value_is_masked_throughout() -> Non
 
 def test_a_quotient_of_a_number_and_a_tiny_tensor_is_a_division() -> None:
     net = nn.Linear(3, 1)
-    found = told(trained(net, lambda i: (300.0 / (torch.sigmoid(net(torch.ones(1, 3))) * 1e-38)).mean()), steps=1)
+    found = told(
+        trained(net, lambda i: (300.0 / (torch.sigmoid(net(torch.ones(1, 3))) * 1e-38)).mean()),
+        steps=1,
+    )
     assert found == ("div-by-tiny", "mul", "forward", 0)
 
 
@@ -203,7 +211,12 @@ def test_a_silent_frame_that_the_gates_of_a_gru_swallow_is_told_at_its_logarithm
     f0 = torch.rand(2, 5, 1) + 1
     f0[1, 2] = 0
 
-    assert told(trained(net, lambda i: net(torch.log2(f0))[0].mean()), steps=1) == ("log-of-zero", "log2", "forward", 0)
+    assert told(trained(net, lambda i: net(torch.log2(f0))[0].mean()), steps=1) == (
+        "log-of-zero",
+        "log2",
+        "forward",
+        0,
+    )
 
 
 def test_an_exponential_of_a_matrix_overflows_and_is_not_singular() -> None:
@@ -245,13 +258,17 @@ def test_a_bias_before_a_batch_norm_whose_gradient_is_rounding_noise_is_healthy(
 
 
 def test_loader_workers_hooks_and_a_gradient_penalty_leave_results_as_they_are() -> None:
-    rows = torch.utils.data.TensorDataset(torch.randn(8, 3, generator=torch.Generator().manual_seed(1)))
+    rows = torch.utils.data.TensorDataset(
+        torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    )
 
     def run() -> list[torch.Tensor]:
         torch.manual_seed(3)
         net = nn.Sequential(nn.Linear(3, 5), nn.SiLU(), nn.Linear(5, 1))
         net[0].weight.register_hook(lambda g: g.clamp(-0.1, 0.1))
-        for (x,) in torch.utils.data.DataLoader(rows, batch_size=4, num_workers=1, multiprocessing_context="fork"):
+        for (x,) in torch.utils.data.DataLoader(
+            rows, batch_size=4, num_workers=1, multiprocessing_context="fork"
+        ):
             x.requires_grad_()
             out = net(x).sum()
             (slope,) = torch.autograd.grad(out, x, create_graph=True)

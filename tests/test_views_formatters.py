@@ -29,8 +29,24 @@ def shell() -> Iterator[InteractiveShell]:
 
 
 def finding() -> Finding:
-    places = {"phase": "forward", "op": "log", "node": 1, "module": "", "step": 0, "file": "a.py", "line": 3}
-    return Finding("log-of-zero", "error", "log of 3 zeros", "-inf", **places, source="y = x.log()", symptom="loss-inf")
+    places = {
+        "phase": "forward",
+        "op": "log",
+        "node": 1,
+        "module": "",
+        "step": 0,
+        "file": "a.py",
+        "line": 3,
+    }
+    return Finding(
+        "log-of-zero",
+        "error",
+        "log of 3 zeros",
+        "-inf",
+        **places,
+        source="y = x.log()",
+        symptom="loss-inf",
+    )
 
 
 def test_a_trace_shows_its_verdict_and_its_doors(shell: InteractiveShell) -> None:
@@ -41,11 +57,15 @@ def test_a_trace_shows_its_verdict_and_its_doors(shell: InteractiveShell) -> Non
     assert "stepper()" in data["text/html"]
 
 
-@pytest.mark.parametrize(("scale", "words"), [(1.0, ["in use: 2^0 = 1"]), (2.0**30, ["2^30", "gradients overflow"])])
+@pytest.mark.parametrize(
+    ("scale", "words"), [(1.0, ["in use: 2^0 = 1"]), (2.0**30, ["2^30", "gradients overflow"])]
+)
 def test_a_loss_scale_shows_its_advice_in_one_line_and_as_a_chart(
     shell: InteractiveShell, scale: float, words: list[str]
 ) -> None:
-    result = SimpleNamespace(advised=(2.0, 1024.0), headroom=3 if scale == 1 else -7, used=scale, dtype="float16")
+    result = SimpleNamespace(
+        advised=(2.0, 1024.0), headroom=3 if scale == 1 else -7, used=scale, dtype="float16"
+    )
     told = advice(result)
     assert "2^1 = 2 to 2^10 = 1,024" in told
     assert all(word in told for word in words)
@@ -60,7 +80,10 @@ def test_a_loss_scale_shows_its_advice_in_one_line_and_as_a_chart(
 
 def test_no_loss_scale_to_advise_is_said() -> None:
     result = SimpleNamespace(advised=None, headroom=None, used=1000.0, dtype="float16")
-    assert advice(result) == "no loss scale keeps every gradient below the largest float16; in use: 1,000"
+    assert (
+        advice(result)
+        == "no loss scale keeps every gradient below the largest float16; in use: 1,000"
+    )
 
 
 def test_a_finding_shows_as_a_card_and_as_text(shell: InteractiveShell) -> None:
@@ -82,7 +105,9 @@ def test_a_widget_shows_a_static_view_first_and_itself_below(shell: InteractiveS
     static, live = caught.outputs
     assert result.result.fallback in static.data["text/html"]
     assert "SqrtBackward0" in static.data["text/html"]
-    assert live.data["application/vnd.jupyter.widget-view+json"]["model_id"] == result.result.model_id
+    assert (
+        live.data["application/vnd.jupyter.widget-view+json"]["model_id"] == result.result.model_id
+    )
     assert "text/html" in live.data
 
 
@@ -97,7 +122,9 @@ def test_a_widget_shows_a_static_view_first_and_itself_below(shell: InteractiveS
         ("x < 0", "", "x &lt; 0"),
     ],
 )
-def test_a_sentence_begins_with_a_capital_and_code_is_set_as_code(text: str, op: str, shown: str) -> None:
+def test_a_sentence_begins_with_a_capital_and_code_is_set_as_code(
+    text: str, op: str, shown: str
+) -> None:
     assert sentence(text, op) == shown.replace("{CODE}", CODE)
 
 

@@ -37,8 +37,15 @@ def test_the_values_are_those_of_the_evidence() -> None:
 
 def test_a_fix_is_a_curve_of_the_operand_alone() -> None:
     grid = torch.tensor([0.0, 1.0, 4.0])
-    assert curve(Fix("t", "y = torch.sqrt(square + 1.0)", "verified"), "square", grid) == torch.sqrt(grid + 1).tolist()
-    assert curve(Fix("t", "y = a * torch.sqrt(p.clamp_min(4))", "verified"), "p", grid) == [2.0, 2.0, 2.0]
+    assert (
+        curve(Fix("t", "y = torch.sqrt(square + 1.0)", "verified"), "square", grid)
+        == torch.sqrt(grid + 1).tolist()
+    )
+    assert curve(Fix("t", "y = a * torch.sqrt(p.clamp_min(4))", "verified"), "p", grid) == [
+        2.0,
+        2.0,
+        2.0,
+    ]
     assert curve(Fix("t", "y = other", "verified"), "p", grid) is None
     assert curve(Fix("t", "not python (", "verified"), "p", grid) is None
 

@@ -1,4 +1,5 @@
-"""Where low precision first loses signal: named at its own line, in report and explorer, not where it blows up later."""
+"""Where low precision first loses signal: named at its own line, in report and explorer, not where
+it blows up later."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ FAULTS = pytest.mark.parametrize("fault", [False, True], ids=["quiet", "blows-up
 
 @SHADOWS
 @FAULTS
-def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shadow: str | None) -> None:
+def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(
+    fault: bool, shadow: str | None
+) -> None:
     trace = watched(vanished_epsilon(fault), shadow)
     first = first_losses(trace).iloc[0]
     assert (first["op"], first["source"], first["share"]) == ("add", "steady = var + 1e-9", 1.0)
@@ -73,14 +76,18 @@ def test_an_epsilon_that_is_zero_in_float16_is_the_first_loss(fault: bool, shado
     page = report(trace)._repr_html_()
     assert page.count("Where signal is lost first") == 1
     (told,) = [f for f in trace.findings if f.cause == "eps-underflow" and f.severity == "warning"]
-    assert (told.op, told.source) == ("add", "steady = var + 1e-9") and (trace.culprit is not None) == fault
+    assert (told.op, told.source) == ("add", "steady = var + 1e-9") and (
+        trace.culprit is not None
+    ) == fault
     assert not fault or "Where signal is lost first" in page
     assert ">healthy<" not in page
 
 
 @SHADOWS
 @FAULTS
-def test_a_linear_layer_whose_results_are_flushed_is_the_first_loss(fault: bool, shadow: str | None) -> None:
+def test_a_linear_layer_whose_results_are_flushed_is_the_first_loss(
+    fault: bool, shadow: str | None
+) -> None:
     trace = watched(flushed_linear(fault), shadow)
     first = first_losses(trace).iloc[0]
     assert (first["op"], first["source"], first["share"]) == ("mm", "hidden = net(x)", 1.0)

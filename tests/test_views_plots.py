@@ -50,7 +50,13 @@ def test_steps_marks_what_is_not_finite_and_what_was_skipped() -> None:
     steps["skipped"] = [False, True, False]
     ax = plot_steps(steps)
     names = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert names == ["loss", "gradient norm", "gradient norm: not finite", "skipped", "loss scale (right)"]
+    assert names == [
+        "loss",
+        "gradient norm",
+        "gradient norm: not finite",
+        "skipped",
+        "loss scale (right)",
+    ]
     line = next(line for line in ax.lines if line.get_label() == "loss")
     assert line.get_ydata().tolist() == pytest.approx([1, 1 / 2, 1 / 3])
 
@@ -71,7 +77,9 @@ def test_crosses_of_loss_and_gradient_norm_lie_apart_in_the_colours_of_their_lin
     lines = {line.get_label(): line for line in plot_steps(steps).lines}
     for name in ("loss", "gradient norm"):
         assert lines[name].get_color() == lines[f"{name}: not finite"].get_color()
-    assert lines["loss: not finite"].get_ydata()[0] > lines["gradient norm: not finite"].get_ydata()[0]
+    assert (
+        lines["loss: not finite"].get_ydata()[0] > lines["gradient norm: not finite"].get_ydata()[0]
+    )
 
 
 @pytest.mark.parametrize("losses", [[2.31, 2.29, 2.3], [0.2, 2.0, 9.0], [1e-6, 3.0, 4e5]])
@@ -79,14 +87,21 @@ def test_the_axis_of_the_loss_has_some_plain_numbers(losses: list[float]) -> Non
     ax = plot_steps(pd.DataFrame({"step": [0, 1, 2], "loss": losses}))
     ax.figure.canvas.draw()
     low, high = ax.get_ylim()
-    ticks = [label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
+    ticks = [
+        label.get_text() for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high
+    ]
     assert 2 <= len([tick for tick in ticks if tick]) <= 12
     assert all(low <= float(tick) <= high for tick in ticks if tick)
 
 
 @pytest.mark.parametrize(
     ("losses", "scale"),
-    [([-0.4, 0.1, -0.9], "linear"), ([0.0, 2.0, 3.0], "linear"), ([-500.0, 0.02, 3.0], "symlog"), ([1.0, 2.0], "log")],
+    [
+        ([-0.4, 0.1, -0.9], "linear"),
+        ([0.0, 2.0, 3.0], "linear"),
+        ([-500.0, 0.02, 3.0], "symlog"),
+        ([1.0, 2.0], "log"),
+    ],
 )
 def test_losses_of_zero_and_below_are_drawn_too(losses: list[float], scale: str) -> None:
     ax = plot_steps(pd.DataFrame({"step": range(len(losses)), "loss": losses}))
@@ -95,7 +110,9 @@ def test_losses_of_zero_and_below_are_drawn_too(losses: list[float], scale: str)
 
 
 def test_a_picture_has_nothing_behind_its_lines_so_that_it_suits_light_and_dark() -> None:
-    address = re.search(r"base64,([^\"]+)", picture(lambda ax: plot_steps(fake_trace().steps, ax), "steps"))
+    address = re.search(
+        r"base64,([^\"]+)", picture(lambda ax: plot_steps(fake_trace().steps, ax), "steps")
+    )
     assert address is not None
     pixels = plt.imread(io.BytesIO(base64.b64decode(address[1])))
     assert pixels[0, 0, 3] == 0
@@ -136,10 +153,14 @@ def test_empty_numbers_still_draw() -> None:
     assert plot_exponents(pd.Series([], index=pd.Index([], dtype="int64"), dtype="int64")).lines
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+)
 @pytest.mark.parametrize("middle", [-130, -20, 0, 40])
 @pytest.mark.parametrize("width", [3, 7])
-def test_names_of_zones_never_overlap_nor_leave_the_figure(dtype: torch.dtype, middle: int, width: int) -> None:
+def test_names_of_zones_never_overlap_nor_leave_the_figure(
+    dtype: torch.dtype, middle: int, width: int
+) -> None:
     exponents = pd.Series([5] * 12, index=pd.RangeIndex(middle - 6, middle + 6))
     figure, ax = plt.subplots(figsize=(width, 2.3), layout="constrained")
     plot_exponents(exponents, dtype, ax=ax)
@@ -159,7 +180,9 @@ def test_an_empty_histogram_says_so() -> None:
 
 def test_zeros_and_infinities_are_bars_and_flushed_zeros_their_red_part() -> None:
     exponents = pd.Series([5, 7], index=[-20, -19])
-    ax = plot_exponents(exponents, others={"zero": 9, "flushed": 6, "posinf": 2, "nan": 0, "neginf": 0})
+    ax = plot_exponents(
+        exponents, others={"zero": 9, "flushed": 6, "posinf": 2, "nan": 0, "neginf": 0}
+    )
     assert sorted(bar.get_height() for bar in ax.patches) == [0, 2, 3, 5, 6, 7]
     told = [text.get_text() for text in ax.texts]
     assert "zero\n9\n6 flushed" in told
@@ -173,8 +196,12 @@ def test_heights_are_linear_unless_asked_otherwise() -> None:
     assert plot_exponents(exponents, log=True).get_yscale() == "symlog"
 
 
-@pytest.mark.parametrize(("losses", "since"), [([np.nan, np.inf, np.nan], 0), ([1.0, np.inf, 1.0, np.nan, np.nan], 3)])
-def test_steps_from_which_on_the_loss_is_never_finite_are_a_band_with_words(losses: list[float], since: int) -> None:
+@pytest.mark.parametrize(
+    ("losses", "since"), [([np.nan, np.inf, np.nan], 0), ([1.0, np.inf, 1.0, np.nan, np.nan], 3)]
+)
+def test_steps_from_which_on_the_loss_is_never_finite_are_a_band_with_words(
+    losses: list[float], since: int
+) -> None:
     loss = pd.Series(pd.arrays.FloatingArray(np.array(losses), np.zeros(len(losses), dtype=bool)))
     ax = plot_steps(pd.DataFrame({"step": range(len(losses)), "loss": loss}))
     (band,) = ax.patches

@@ -1,4 +1,5 @@
-"""The report: culprit, evidence, path and fixes; and what it says when all is well, or when a part of it fails."""
+"""The report: culprit, evidence, path and fixes; and what it says when all is well, or when a part
+of it fails."""
 
 from __future__ import annotations
 
@@ -85,7 +86,9 @@ def test_fixes_bear_the_verdicts_of_the_contract_and_why() -> None:
 def test_the_best_fix_stands_on_the_card_wherever_it_is_in_the_list() -> None:
     trace = fake_trace()
     trace.findings[0].fixes.reverse()
-    assert "nanlab.safe.sqrt" in card_of(report(trace)._repr_html_()) or "1e-12" in card_of(report(trace)._repr_html_())
+    assert "nanlab.safe.sqrt" in card_of(report(trace)._repr_html_()) or "1e-12" in card_of(
+        report(trace)._repr_html_()
+    )
 
 
 def test_samples_are_counted_against_the_batch() -> None:
@@ -114,7 +117,9 @@ def test_evidence_says_once_what_is_the_same_in_all_and_uses_the_names_of_the_so
         ("broken (", "exp", []),
     ],
 )
-def test_operands_are_named_as_on_the_line_where_it_says_so_once(source: str, op: str, names: list[str]) -> None:
+def test_operands_are_named_as_on_the_line_where_it_says_so_once(
+    source: str, op: str, names: list[str]
+) -> None:
     assert operand_names(source, op) == names
 
 
@@ -122,7 +127,10 @@ def test_the_code_is_annotated_with_where_it_began_and_where_it_went() -> None:
     trace = faulty()
     html = trace.report()._repr_html_()
     assert 'role="region" aria-label="Annotated source"' in html
-    lines = {int(n): kind for kind, n in re.findall(r'nl-line nl-is-(\w+)"[^>]*data-place="[^"]*:(\d+)"', html)}
+    lines = {
+        int(n): kind
+        for kind, n in re.findall(r'nl-line nl-is-(\w+)"[^>]*data-place="[^"]*:(\d+)"', html)
+    }
     found = trace.culprit
     assert found is not None and lines[found.line] == "culprit"
     assert lines[found.line - 1] in ("turned", "carried"), "the square's gradient is inf times 0"
@@ -221,7 +229,9 @@ def test_a_part_that_fails_becomes_a_note_and_the_rest_shows() -> None:
         def findings(self, value: list[Finding]) -> None:
             pass
 
-    html = report(Broken(**{k: v for k, v in vars(fake_trace()).items() if k != "findings"}))._repr_html_()
+    html = report(
+        Broken(**{k: v for k, v in vars(fake_trace()).items() if k != "findings"})
+    )._repr_html_()
     assert "the part &#x27;card&#x27; of the report failed (KeyError" in html
     assert "Operations: 102 results" in html
 
@@ -253,7 +263,10 @@ def test_a_saved_report_has_at_most_sixty_kilobytes(tmp_path: Path) -> None:
 
 
 def test_a_long_path_prints_six_stations_and_how_many_more() -> None:
-    stations = [{"op": f"op{i}", "phase": "forward", "file": "a.py", "line": i, "nonfinite": i} for i in range(5000)]
+    stations = [
+        {"op": f"op{i}", "phase": "forward", "file": "a.py", "line": i, "nonfinite": i}
+        for i in range(5000)
+    ]
     trace = fake_trace()
     trace.findings[0].path = stations
     text = repr(report(trace))
@@ -296,6 +309,9 @@ def test_what_was_watched_counts_the_steps_that_were_folded_too() -> None:
             optimizer.step()
     text = repr(trace.report())
     assert len(trace.ops) < trace.recording.end
-    assert f"{trace.recording.end} operation results; 6 training steps; forward, backward, optimizer" in text
+    assert (
+        f"{trace.recording.end} operation results; 6 training steps; forward, backward, optimizer"
+        in text
+    )
     kept = f"Operations: {len(trace.ops)} results kept of {trace.recording.end}<"
     assert kept in trace.report()._repr_html_()

@@ -1,4 +1,5 @@
-"""What the stepper says of the tensors that a node keeps, held against what torch's nodes really hold."""
+"""What the stepper says of the tensors that a node keeps, held against what torch's nodes really
+hold."""
 
 from __future__ import annotations
 
@@ -16,14 +17,19 @@ from nanlab.views.stepper import stepper
 
 
 def held(loss: torch.Tensor) -> dict[int, tuple[str, set[str]]]:
-    """By sequence number: name of each node and the tensors that it holds, as its ``_saved_*`` attributes say."""
+    """By sequence number: name of each node and the tensors that it holds, as its ``_saved_*``
+    attributes say."""
     found: dict[int, tuple[str, set[str]]] = {}
     waiting: list[Any] = [loss.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None or node.name().endswith("AccumulateGrad") or node._sequence_nr() in found:
             continue
-        names = [a for a in dir(node) if a.startswith("_saved_") and isinstance(getattr(node, a), torch.Tensor)]
+        names = [
+            a
+            for a in dir(node)
+            if a.startswith("_saved_") and isinstance(getattr(node, a), torch.Tensor)
+        ]
         found[node._sequence_nr()] = (node.name(), set(names))
         waiting.extend(following for following, _ in node.next_functions)
     return found
@@ -31,13 +37,20 @@ def held(loss: torch.Tensor) -> dict[int, tuple[str, set[str]]]:
 
 def convolution() -> torch.Tensor:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 4))
+    net = nn.Sequential(
+        nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 4)
+    )
     return F.cross_entropy(net(torch.randn(3, 2, 6)), torch.tensor([0, 1, 2]))
 
 
 def normalised() -> torch.Tensor:
     x = torch.linspace(1, 2, 12).reshape(3, 4).requires_grad_()
-    h = F.layer_norm(F.layer_norm(x, (4,), torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)), (4,))
+    h = F.layer_norm(
+        F.layer_norm(
+            x, (4,), torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+        ),
+        (4,),
+    )
     return torch.softmax(h, -1).log().sum()
 
 
@@ -49,7 +62,9 @@ def elementary() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("made", [convolution, normalised, elementary])
-def test_what_is_told_as_kept_is_what_the_nodes_of_torch_hold(made: Callable[[], torch.Tensor]) -> None:
+def test_what_is_told_as_kept_is_what_the_nodes_of_torch_hold(
+    made: Callable[[], torch.Tensor],
+) -> None:
     with nanlab.watch(on_fault="record") as trace:
         loss = made()
         truth = held(loss)
@@ -66,7 +81,11 @@ def test_a_factor_whose_partner_may_need_no_gradient_is_told_as_perhaps_kept() -
         y = x * data
         node = y.grad_fn._sequence_nr()
         y.sum().backward()
-    told = {t.attribute: t.kept for t in forward_tensors(trace, node, "MulBackward0") if t.kind == "operand"}
+    told = {
+        t.attribute: t.kept
+        for t in forward_tensors(trace, node, "MulBackward0")
+        if t.kind == "operand"
+    }
     assert told == {"_saved_self": "perhaps", "_saved_other": "perhaps"}
 
 
@@ -98,7 +117,12 @@ def test_what_a_custom_function_saved_is_told_where_its_backward_failed() -> Non
         node = y.grad_fn._sequence_nr()
         y.sum().backward()
     (saved,) = forward_tensors(trace, node, "RootBackward")
-    assert (saved.name, saved.shape, saved.stats.zero, saved.stats.max) == ("saved_tensors[0]", (2,), 1, 4.0)
+    assert (saved.name, saved.shape, saved.stats.zero, saved.stats.max) == (
+        "saved_tensors[0]",
+        (2,),
+        1,
+        4.0,
+    )
 
 
 def test_the_stepper_shows_the_saved_root_with_its_numbers() -> None:
@@ -110,7 +134,8 @@ def test_the_stepper_shows_the_saved_root_with_its_numbers() -> None:
     assert made.row["name"] == "SqrtBackward0"
     first, second = made.detail["tensors"]
     assert (first["as"], first["shape"], first["dtype"]) == ("_saved_result", "2", "float32")
-    assert first["numbers"] == ["1", "0", "0", "0", "2", "1.41"]  # one zero; no NaN, no inf; smallest, largest, rms
+    # one zero; no NaN, no inf; smallest, largest, rms
+    assert first["numbers"] == ["1", "0", "0", "0", "2", "1.41"]
     assert second["as"] == "not kept"
 
 
@@ -131,7 +156,9 @@ def test_leaves_bear_the_name_of_their_parameter() -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 3])
-def test_every_node_belongs_to_the_step_of_its_pass_and_a_folded_step_leaves_none(keep: int) -> None:
+def test_every_node_belongs_to_the_step_of_its_pass_and_a_folded_step_leaves_none(
+    keep: int,
+) -> None:
     net = nn.Linear(2, 2)
     with nanlab.watch(net, on_fault="record", keep=keep) as trace:
         for _ in range(5):

@@ -28,17 +28,29 @@ def shell() -> Iterator[InteractiveShell]:
 
 @pytest.mark.parametrize(
     "line",
-    ["%time x = 1", "x = %who", "!ls -l", "files = !ls", "%%nanwatch model --steps 3", "%%nanwatch", "    %pwd"],
+    [
+        "%time x = 1",
+        "x = %who",
+        "!ls -l",
+        "files = !ls",
+        "%%nanwatch model --steps 3",
+        "%%nanwatch",
+        "    %pwd",
+    ],
 )
 def test_what_ipython_made_of_a_line_is_turned_back(line: str) -> None:
     manager = TransformerManager()
     manager.cleanup_transforms.append(cell_as_line)
-    transformed = manager.transform_cell(("if True:\n" if line.startswith(" ") else "") + line).splitlines()[-1]
+    transformed = manager.transform_cell(
+        ("if True:\n" if line.startswith(" ") else "") + line
+    ).splitlines()[-1]
     assert "get_ipython()" in transformed
     assert as_typed(transformed) == line
 
 
-@pytest.mark.parametrize("line", ["y = x.log()", "get_ipython().run_line_magic(name, text)", "", "    return 1"])
+@pytest.mark.parametrize(
+    "line", ["y = x.log()", "get_ipython().run_line_magic(name, text)", "", "    return 1"]
+)
 def test_other_lines_stay_as_they_are(line: str) -> None:
     assert as_typed(line) == line
 

@@ -21,7 +21,11 @@ def test_it_opens_on_the_first_bad_node_of_the_first_bad_pass() -> None:
     made = stepper(trace)
     assert made.row is not None
     assert (made.row["name"], made.row["status"], made.row["step"]) == ("SqrtBackward0", "born", 2)
-    assert made.node == int(made.row["node"]) == trace.backward[trace.backward["status"] == "born"]["node"].item()
+    assert (
+        made.node
+        == int(made.row["node"])
+        == trace.backward[trace.backward["status"] == "born"]["node"].item()
+    )
 
 
 def test_a_healthy_pass_opens_on_its_first_node() -> None:
@@ -63,20 +67,28 @@ def test_edges_join_rows_of_the_pass_from_earlier_to_later() -> None:
     assert (pairs[:, 0] < pairs[:, 1]).all()
     assert pairs.max() == len(made.graph["node"]) - 1
     sequence = np.array(made.graph["node"])
-    trace_pairs = fake_trace().edges.query("step == 2")[["source", "target"]].to_numpy(dtype="int64")
+    trace_pairs = (
+        fake_trace().edges.query("step == 2")[["source", "target"]].to_numpy(dtype="int64")
+    )
     assert {tuple(p) for p in sequence[pairs].tolist()} == {tuple(p) for p in trace_pairs.tolist()}
 
 
 def test_the_state_is_json_without_nan() -> None:
     made = stepper(fake_trace())
-    json.dumps({name: getattr(made, name) for name in ("graph", "passes", "detail", "half")}, allow_nan=False)
+    json.dumps(
+        {name: getattr(made, name) for name in ("graph", "passes", "detail", "half")},
+        allow_nan=False,
+    )
 
 
 def test_histograms_of_a_node_add_up_to_numel() -> None:
     made = stepper(fake_trace())
     for side in ("grad_in", "grad_out"):
         parts = made.detail[side]
-        assert sum(parts["counts"]) + parts["zero"] + parts["nan"] + parts["neginf"] + parts["posinf"] == parts["numel"]
+        assert (
+            sum(parts["counts"]) + parts["zero"] + parts["nan"] + parts["neginf"] + parts["posinf"]
+            == parts["numel"]
+        )
 
 
 def test_a_trace_without_backward_says_so() -> None:
@@ -118,7 +130,11 @@ def test_static_stand_in_names_the_node_its_line_and_survives_a_sanitiser() -> N
 )
 def test_the_local_story_follows_from_the_counts(numbers: dict[str, int], words: str) -> None:
     names = [f"grad_{side}_{what}" for side in ("in", "out") for what in ("nan", "inf", "zero")]
-    row = dict.fromkeys(names, 0) | {"gain": 0.5, "fp16_zero": 0} | {f"grad_{k}": v for k, v in numbers.items()}
+    row = (
+        dict.fromkeys(names, 0)
+        | {"gain": 0.5, "fp16_zero": 0}
+        | {f"grad_{k}": v for k, v in numbers.items()}
+    )
     assert words in story(pd.Series(row), numel=8)
 
 
@@ -129,10 +145,16 @@ def test_a_nan_from_forward_is_not_called_born_in_backward() -> None:
 
 def test_a_leaf_receives_what_the_optimizer_would_write() -> None:
     names = [f"grad_{side}_{what}" for side in ("in", "out") for what in ("nan", "inf", "zero")]
-    row = dict.fromkeys(names, 0) | {"name": "AccumulateGrad", "parameter": "0.weight", "grad_in_nan": 256}
+    row = dict.fromkeys(names, 0) | {
+        "name": "AccumulateGrad",
+        "parameter": "0.weight",
+        "grad_in_nan": 256,
+    }
     assert story(pd.Series(row)) == "0.weight receives 256 NaN: the optimizer would write them."
     row |= {"grad_in_nan": 0, "grad_in_rms": 0.5}
-    assert story(pd.Series(row)) == "0.weight receives its gradient: every value is finite, rms 0.5."
+    assert (
+        story(pd.Series(row)) == "0.weight receives its gradient: every value is finite, rms 0.5."
+    )
 
 
 def test_it_opens_on_the_culprit_that_the_report_names() -> None:
@@ -143,15 +165,25 @@ def test_it_opens_on_the_culprit_that_the_report_names() -> None:
     made = stepper(trace)
     found = trace.culprit
     assert found is not None and made.row is not None
-    assert (found.phase, made.row["name"], made.row["line"]) == ("forward", "ExpBackward0", found.line)
-    assert "born forward in" in made.culprit["text"] and "backward meets it here" in made.culprit["text"]
+    assert (found.phase, made.row["name"], made.row["line"]) == (
+        "forward",
+        "ExpBackward0",
+        found.line,
+    )
+    assert (
+        "born forward in" in made.culprit["text"]
+        and "backward meets it here" in made.culprit["text"]
+    )
 
 
 def test_a_culprit_without_a_node_is_said_to_be_outside_of_the_pass() -> None:
     layer = torch.nn.Linear(2, 1)
     with nanlab.watch(layer, on_fault="record") as trace:
         layer(torch.full((1, 2), float("nan"))).sum().backward()
-    assert "outside of the backward pass" in stepper(trace).culprit["text"] or "position" in stepper(trace).culprit
+    assert (
+        "outside of the backward pass" in stepper(trace).culprit["text"]
+        or "position" in stepper(trace).culprit
+    )
 
 
 def test_a_node_that_reads_a_bad_forward_result_carries_it() -> None:

@@ -106,7 +106,9 @@ def test_a_loss_that_is_no_number_is_marked() -> None:
         ("steps", [], False),
     ],
 )
-def test_a_long_table_offers_the_filter_and_the_order_that_it_has(kind: str, texts: list[str], troubled: bool) -> None:
+def test_a_long_table_offers_the_filter_and_the_order_that_it_has(
+    kind: str, texts: list[str], troubled: bool
+) -> None:
     with nanlab.watch() as trace:
         torch.ones(3, requires_grad=True).exp().sum().backward()
     made = browse(getattr(trace, kind))
@@ -122,7 +124,14 @@ def test_a_sparkline_shows_every_value_somewhere() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1234567, "1,234,567"), (0.0, "0"), (1.5e-9, "1.50e-9"), (3.14159, "3.14"), (65504.0, "65,504"), (pd.NA, "–")],
+    [
+        (1234567, "1,234,567"),
+        (0.0, "0"),
+        (1.5e-9, "1.50e-9"),
+        (3.14159, "3.14"),
+        (65504.0, "65,504"),
+        (pd.NA, "–"),
+    ],
 )
 def test_numbers_read_easily(value: object, text: str) -> None:
     assert number(value) == text
@@ -130,7 +139,13 @@ def test_numbers_read_easily(value: object, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(float("nan"), "nan"), (float("-inf"), "-inf"), (None, "–"), (np.int64(1000), "1,000"), (2e30, "2.00e30")],
+    [
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (None, "–"),
+        (np.int64(1000), "1,000"),
+        (2e30, "2.00e30"),
+    ],
 )
 def test_numbers_of_every_kind_have_a_text(value: object, text: str) -> None:
     assert number(value) == text

@@ -38,8 +38,12 @@ def test_loss_and_gradients_stand_side_by_side() -> None:
 def test_a_fix_that_fails_is_seen_to_fail() -> None:
     trace = faulty()
     assert trace.culprit is not None
-    at = next(i for i, fix in enumerate(trace.culprit.fixes) if fix.verdict == "fails" and fix.edits)
-    assert re.search(r"gradients not finite\s+2 of 2\s+2 of 2", text_of(tried(trace, trace.culprit, at)))
+    at = next(
+        i for i, fix in enumerate(trace.culprit.fixes) if fix.verdict == "fails" and fix.edits
+    )
+    assert re.search(
+        r"gradients not finite\s+2 of 2\s+2 of 2", text_of(tried(trace, trace.culprit, at))
+    )
 
 
 def test_a_fix_that_cannot_be_written_into_the_program_says_why_it_was_not_tried() -> None:
@@ -47,7 +51,9 @@ def test_a_fix_that_cannot_be_written_into_the_program_says_why_it_was_not_tried
     found = trace.culprit
     assert found is not None
     found.fixes.append(nanlab.rules.Fix("another rate", "lr=0.1"))
-    assert text_of(tried(trace, found, len(found.fixes) - 1)).strip().startswith("Not tried: the fix")
+    assert (
+        text_of(tried(trace, found, len(found.fixes) - 1)).strip().startswith("Not tried: the fix")
+    )
 
 
 def test_the_page_asks_and_is_told() -> None:
@@ -64,7 +70,12 @@ def test_the_edited_cell_is_the_cell_with_the_new_line() -> None:
     shell = InteractiveShell.instance()
     try:
         shell.run_line_magic("load_ext", "nanlab")
-        lines = ["%%nanwatch -q", "import torch", "x = torch.zeros(3, requires_grad=True)", "x.sqrt().sum().backward()"]
+        lines = [
+            "%%nanwatch -q",
+            "import torch",
+            "x = torch.zeros(3, requires_grad=True)",
+            "x.sqrt().sum().backward()",
+        ]
         shell.run_cell("\n".join(lines), store_history=True)
         trace = nanlab.last
         assert trace is not None and trace.culprit is not None

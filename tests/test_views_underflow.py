@@ -19,7 +19,9 @@ from nanlab.views.underflow import by_loss, underflow
 
 def test_the_tensor_that_float16_would_spoil_most_comes_first() -> None:
     ordered = by_loss(fake_trace())
-    share = ((ordered["fp16_zero"] + ordered["fp16_inf"]) / ordered["numel"]).to_numpy(dtype="float64")
+    share = ((ordered["fp16_zero"] + ordered["fp16_inf"]) / ordered["numel"]).to_numpy(
+        dtype="float64"
+    )
     assert (share[:-1] >= share[1:]).all()
     assert share[0] > 0.9
 
@@ -41,7 +43,10 @@ def test_every_tensor_of_a_run_adds_up_to_numel() -> None:
     assert len(made.tensors) > 20
     for tensor in made.tensors:
         data = tensor["data"]
-        assert sum(data["counts"]) + data["zero"] + data["nan"] + data["posinf"] + data["neginf"] == data["numel"]
+        assert (
+            sum(data["counts"]) + data["zero"] + data["nan"] + data["posinf"] + data["neginf"]
+            == data["numel"]
+        )
 
 
 def test_shares_are_those_of_the_chosen_formats_at_the_chosen_scale() -> None:
@@ -52,13 +57,18 @@ def test_shares_are_those_of_the_chosen_formats_at_the_chosen_scale() -> None:
     expected = cast_shares(trace.histogram(int(made.row["position"])), torch.float8_e5m2, 12)
     assert made.shares.loc["float8_e5m2", "zero"] == expected.zero
     assert (
-        made.shares[["zero", "subnormal", "normal", "overflow"]].sum(axis=1).tolist() == made.shares["numel"].tolist()
+        made.shares[["zero", "subnormal", "normal", "overflow"]].sum(axis=1).tolist()
+        == made.shares["numel"].tolist()
     )
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
-    [("log2_scale", 99, "from -16 to 40"), ("chosen", ["float12"], "expected formats"), ("selected", 10_000, "tensor")],
+    [
+        ("log2_scale", 99, "from -16 to 40"),
+        ("chosen", ["float12"], "expected formats"),
+        ("selected", 10_000, "tensor"),
+    ],
 )
 def test_impossible_choices_are_refused(name: str, value: object, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -70,7 +80,9 @@ def test_all_gradients_together_have_a_scale_of_their_own() -> None:
     made = underflow(trace)
     backward = trace.ops[trace.ops["phase"] == "backward"]
     assert made.gradients["tensors"] == len(backward)
-    assert sum(made.gradients["data"]["counts"]) == int((backward["numel"] - backward["zero"]).sum())
+    assert sum(made.gradients["data"]["counts"]) == int(
+        (backward["numel"] - backward["zero"]).sum()
+    )
     assert made.gradients["best"]["float16"] > 0
 
 
@@ -91,19 +103,27 @@ def test_the_state_is_json_without_nan() -> None:
 
 def test_gradients_tell_the_loss_scale_they_bore_and_forward_results_none() -> None:
     model = nn.Linear(4, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), 0.1),
+        torch.amp.GradScaler("cpu", init_scale=1024.0),
+    )
     with nanlab.watch(model) as trace:
         scaler.scale(model(torch.ones(2, 4)).mean()).backward()
         scaler.step(optimizer)
         scaler.update()
     made = underflow(trace)
     phases = made.rows["phase"].tolist()
-    told = {(phase, t["run_scale"], t["scalable"]) for phase, t in zip(phases, made.tensors, strict=True)}
+    told = {
+        (phase, t["run_scale"], t["scalable"])
+        for phase, t in zip(phases, made.tensors, strict=True)
+    }
     assert {("forward", 0, False), ("backward", 10, True)} <= told
     assert not any(scale for phase, scale, _ in told if phase != "backward")
 
 
-def test_the_static_line_counts_the_tensors_that_are_not_listed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_static_line_counts_the_tensors_that_are_not_listed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = len(underflow(fake_trace()).tensors)
     monkeypatch.setattr("nanlab.views.underflow.MOST", 5)
     made = underflow(fake_trace())
@@ -167,7 +187,9 @@ def test_every_histogram_and_every_twin_of_a_run_adds_up_to_numel() -> None:
     assert any(tensor["twin"] for tensor in made.tensors)
     for tensor, numel in zip(made.tensors, made.rows["numel"], strict=True):
         for parts in filter(None, (tensor["data"], tensor["twin"])):
-            total = sum(parts["counts"]) + sum(parts[name] for name in ("zero", "neginf", "posinf", "nan"))
+            total = sum(parts["counts"]) + sum(
+                parts[name] for name in ("zero", "neginf", "posinf", "nan")
+            )
             assert total == numel, tensor["label"]
 
 
@@ -193,12 +215,20 @@ def half_precision(shadow: str | None = None) -> Trace:
 @pytest.mark.parametrize("shadow", [None, "float32"])
 def test_zeros_that_were_other_values_are_counted_apart(shadow: str | None) -> None:
     made = underflow(half_precision(shadow))
-    product = next(t for t in made.tensors if t["label"].startswith("mul") and t["data"]["numel"] == 100)
-    assert (product["data"]["zero"], product["data"]["flushed"], product["data"]["overflowed"]) == (30, 30, 0)
+    product = next(
+        t for t in made.tensors if t["label"].startswith("mul") and t["data"]["numel"] == 100
+    )
+    assert (product["data"]["zero"], product["data"]["flushed"], product["data"]["overflowed"]) == (
+        30,
+        30,
+        0,
+    )
 
 
 def test_what_has_overflowed_already_is_counted_and_named() -> None:
     made = underflow(half_precision())
     assert made.tensors[0]["data"]["overflowed"] == 4
-    assert made.static_text().endswith("mul loses most: as it ran in float16 4 became infinite of 4 values")
+    assert made.static_text().endswith(
+        "mul loses most: as it ran in float16 4 became infinite of 4 values"
+    )
     assert "lost as it ran" in made.static_html()

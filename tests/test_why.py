@@ -23,8 +23,13 @@ def test_a_nan_leads_through_views_to_the_element_that_was_born() -> None:
         (q / q.sum()).log().mean().backward()
     found = trace.why(row_of(trace, "mean"), 0)
     assert (found[-1].name, found[-1].index, found[-1].value) == ("exp", (2, 1), float("inf"))
-    assert [(each.name, each.index, each.value) for each in found[-1].made_of] == [("mul", (2, 1), 90.0)]
-    assert all(name not in [each.name for each in found] for name in ("t", "slice", "clone", "_unsafe_view"))
+    assert [(each.name, each.index, each.value) for each in found[-1].made_of] == [
+        ("mul", (2, 1), 90.0)
+    ]
+    assert all(
+        name not in [each.name for each in found]
+        for name in ("t", "slice", "clone", "_unsafe_view")
+    )
 
 
 def test_a_finite_element_leads_to_what_computed_it() -> None:
@@ -59,7 +64,9 @@ def test_only_elements_of_its_own_row_make_a_softmax() -> None:
     assert len(found[0].made_of) == 4
 
 
-@pytest.mark.parametrize(("index", "error"), [((9, 0), UsageError), (99, UsageError), ("a", TypeMismatchError)])
+@pytest.mark.parametrize(
+    ("index", "error"), [((9, 0), UsageError), (99, UsageError), ("a", TypeMismatchError)]
+)
 def test_an_index_outside_is_refused(index: object, error: type[Exception]) -> None:
     with nanlab.watch() as trace:
         torch.ones(2, 3).exp()

@@ -40,20 +40,29 @@ INSTEAD_OF = {  # what would be a second word for a term of the glossary
     "ulp": r"units? in the last place",
     "verdict": r"fix status(es)?",
 }
-STIFF = r"\b(it is told|is told that|that which|those which|the which)\b"  # nobody acts; say who does
+# nobody acts; say who does
+STIFF = r"\b(it is told|is told that|that which|those which|the which)\b"
 
 
 def strings() -> Iterator[tuple[str, str]]:
     """(place, text) of every docstring and message of the package; a single word is a name."""
     for path in sorted((ROOT / "nanlab").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and " " in node.value.strip()
+            ):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value
 
 
 def prose() -> Iterator[tuple[str, str]]:
     """(place, text) of every page and of the text of every notebook; code is left out."""
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]:
         text = path.read_text(encoding="utf-8").partition("## Glossary")[0]
         yield path.name, re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")):
@@ -75,10 +84,16 @@ def test_the_glossary_has_about_thirty_terms_in_order_each_with_one_meaning() ->
 
 
 @pytest.mark.parametrize("term", INSTEAD_OF)
-def test_no_page_docstring_or_message_has_a_second_word_for_a_term(term: str, texts: list[tuple[str, str]]) -> None:
+def test_no_page_docstring_or_message_has_a_second_word_for_a_term(
+    term: str, texts: list[tuple[str, str]]
+) -> None:
     assert term in dict(TERMS)
     second = re.compile(rf"\b(?:{INSTEAD_OF[term]})\b", re.IGNORECASE)
-    found = [f"{place}: {match[0]!r}, write: {term}" for place, text in texts if (match := second.search(text))]
+    found = [
+        f"{place}: {match[0]!r}, write: {term}"
+        for place, text in texts
+        if (match := second.search(text))
+    ]
     assert found == []
 
 

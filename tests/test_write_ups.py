@@ -1,4 +1,5 @@
-"""The NaN hunts that practitioners wrote up: the cause, the line, and the cure that each of them arrived at, tried out."""
+"""The NaN hunts that practitioners wrote up: the cause, the line, and the cure that each of them
+arrived at, tried out."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def offered(finding: Finding, *, verified: bool) -> str:
     return "\n".join(f.code for f in finding.fixes if holds(f) or not verified)
 
 
-# -- programs; the faulty line ends in "# here" ------------------------------------------------------------------------
+# -- programs; the faulty line ends in "# here"
+# ------------------------------------------------------------
 
 
 def a_custom_layer_before_log_softmax() -> None:
@@ -74,7 +76,10 @@ def generalised_mean_pooling_of_a_dead_channel() -> None:
 def roots_then_cosine_similarity_in_half() -> None:
     p = (seeded(3, 8).abs() * 1e-9).requires_grad_()
     q = seeded(3, 8, seed=1).abs().requires_grad_()
-    F.cosine_similarity(torch.sqrt(p.half() + 1e-8), torch.sqrt(q.half() + 1e-8), dim=-1).sum().backward()  # here
+    # here
+    F.cosine_similarity(
+        torch.sqrt(p.half() + 1e-8), torch.sqrt(q.half() + 1e-8), dim=-1
+    ).sum().backward()
 
 
 def a_value_repaired_after_the_operation() -> None:
@@ -188,15 +193,43 @@ def a_loss_scale_beyond_half_precision() -> None:
 
 # program, cause, the cure of the write-up as it stands in the code of a verified fix
 CURED = [
-    (a_custom_layer_before_log_softmax, {"sqrt-at-zero"}, ["nanlab.safe.sqrt(energy)", "torch.sqrt(energy + "]),
-    (an_angle_between_equal_vectors, {"inverse-function-at-edge"}, ["nanlab.safe.acos(cosine)", "cosine.clamp(-1 + "]),
-    (cosine_similarity_by_hand_with_an_empty_row, {"norm-at-zero", "div-by-zero"}, ["nanlab.safe.div("]),
+    (
+        a_custom_layer_before_log_softmax,
+        {"sqrt-at-zero"},
+        ["nanlab.safe.sqrt(energy)", "torch.sqrt(energy + "],
+    ),
+    (
+        an_angle_between_equal_vectors,
+        {"inverse-function-at-edge"},
+        ["nanlab.safe.acos(cosine)", "cosine.clamp(-1 + "],
+    ),
+    (
+        cosine_similarity_by_hand_with_an_empty_row,
+        {"norm-at-zero", "div-by-zero"},
+        ["nanlab.safe.div("],
+    ),
     (generalised_mean_pooling_of_negative_features, {"pow-negative-base"}, ["x.clamp_min("]),
     (generalised_mean_pooling_of_a_dead_channel, {"pow-fraction-at-zero"}, [".clamp_min("]),
-    (roots_then_cosine_similarity_in_half, {"norm-at-zero", "eps-underflow"}, ["torch.sqrt((p.half() + 1e-8) + "]),
-    (a_value_repaired_after_the_operation, {"repair-forward-only"}, ["nanlab.safe.log(x)", "torch.log(x + "]),
-    (a_value_masked_after_the_operation, {"where-grad-trap"}, ["torch.sqrt(torch.where(x > 0, x, 1.0))"]),
-    (ranking_loss_of_embeddings_one_of_which_is_zero, {"norm-at-zero", "div-by-zero"}, ["nanlab.safe.div(a * mask,"]),
+    (
+        roots_then_cosine_similarity_in_half,
+        {"norm-at-zero", "eps-underflow"},
+        ["torch.sqrt((p.half() + 1e-8) + "],
+    ),
+    (
+        a_value_repaired_after_the_operation,
+        {"repair-forward-only"},
+        ["nanlab.safe.log(x)", "torch.log(x + "],
+    ),
+    (
+        a_value_masked_after_the_operation,
+        {"where-grad-trap"},
+        ["torch.sqrt(torch.where(x > 0, x, 1.0))"],
+    ),
+    (
+        ranking_loss_of_embeddings_one_of_which_is_zero,
+        {"norm-at-zero", "div-by-zero"},
+        ["nanlab.safe.div(a * mask,"],
+    ),
     (
         scores_of_embeddings_without_normalisation_in_half,
         {"dtype-overflow"},
@@ -231,7 +264,9 @@ CURED = [
 ]
 
 
-@pytest.mark.parametrize(("program", "causes", "cures"), CURED, ids=[case[0].__name__ for case in CURED])
+@pytest.mark.parametrize(
+    ("program", "causes", "cures"), CURED, ids=[case[0].__name__ for case in CURED]
+)
 def test_the_cure_of_the_write_up_is_among_the_verified_fixes(
     program: Callable[[], None], causes: set[str], cures: list[str]
 ) -> None:
@@ -248,7 +283,9 @@ def rewritten(program: Callable[[], None], tried: Tried) -> Callable[[], None]:
     lines = Path(__file__).read_text().splitlines()
     first = lines[tried.line.first - 1]
     indent = first[: len(first) - len(first.lstrip())]
-    lines[tried.line.first - 1 : tried.line.last] = [indent + row for row in tried.line.text.splitlines()]
+    lines[tried.line.first - 1 : tried.line.last] = [
+        indent + row for row in tried.line.text.splitlines()
+    ]
     names: dict[str, Any] = {"__name__": "rewritten", "__file__": __file__}
     exec(compile("\n".join(lines), "rewritten", "exec"), names)
     found: Callable[[], None] = names[program.__name__]
@@ -256,9 +293,15 @@ def rewritten(program: Callable[[], None], tried: Tried) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("program", [case[0] for case in CURED])
-def test_a_verified_line_put_into_the_program_leaves_nothing_to_find(program: Callable[[], None]) -> None:
+def test_a_verified_line_put_into_the_program_leaves_nothing_to_find(
+    program: Callable[[], None],
+) -> None:
     trace, finding = watched(program)
-    verified = [t for t in tried_for(trace, finding) if t.trial is not None and t.trial.holds and t.line is not None]
+    verified = [
+        t
+        for t in tried_for(trace, finding)
+        if t.trial is not None and t.trial.holds and t.line is not None
+    ]
     assert verified or finding.cause in ("optimizer-eps-underflow", "loss-scale-overflow")
     for tried in verified:
         with nanlab.watch(on_fault="record") as cured:
@@ -271,7 +314,8 @@ def test_nanlab_has_nothing_to_say_of_itself() -> None:
     assert not notes
 
 
-# -- what is a matter of the training loop: no operation to try it on --------------------------------------------------
+# -- what is a matter of the training loop: no operation to try it on
+# --------------------------------------------------
 
 
 def test_a_spread_clipping_norm_is_told_with_error_if_nonfinite_and_a_norm_in_float64() -> None:
@@ -302,7 +346,9 @@ def test_clipping_before_unscaling_is_told_with_unscale_first() -> None:
     assert fix.verdict == "untried" and fix.why
 
 
-def test_parameters_that_were_bad_from_the_start_are_told_and_it_is_they_that_are_repaired() -> None:
+def test_parameters_that_were_bad_from_the_start_are_told_and_it_is_they_that_are_repaired() -> (
+    None
+):
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     with torch.no_grad():
         net[0].weight[1, 2] = torch.nan
@@ -312,9 +358,12 @@ def test_parameters_that_were_bad_from_the_start_are_told_and_it_is_they_that_ar
     assert all("state.nan_to_num_(" in f.code for f in trace.culprit.fixes if holds(f))
 
 
-@pytest.mark.parametrize("program", [case[0] for case in CURED if case[0] is not adam_on_half_parameters])
+@pytest.mark.parametrize(
+    "program", [case[0] for case in CURED if case[0] is not adam_on_half_parameters]
+)
 def test_remedies_that_do_not_cure_are_not_offered(program: Callable[[], None]) -> None:
-    """A larger eps of Adam for a bad loss, less dropout, temperature 1, and repair of the value alone."""
+    """A larger eps of Adam for a bad loss, less dropout, temperature 1, and repair of the value
+    alone."""
     _, finding = watched(program)
     told = " ".join(f"{f.title} {f.code}" for f in finding.fixes).lower()
     assert not any(word in told for word in ("adam(", "dropout", "temperature", "nan_to_num"))

@@ -12,25 +12,34 @@ from nanlab.trace.recording import Recording
 
 Grade = Literal["error", "warning", "note"]
 SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must have to be an error
-MOST = 0.5  # the same in float32, where the gradient of a bias before a batch norm is rounding noise
+# the same in float32, where the gradient of a bias before a batch norm is rounding noise
+MOST = 0.5
 STOPPED = 3  # steps in which a counter must stand still
-# Steps in which a small part that never moved must stand still to be an error: the first few may be those of a warm-up.
+# Steps in which a small part that never moved must stand still to be an error: the first few may be
+# those of a warm-up.
 BEGUN = 8
 ALONE = 16  # the same of a few numbers, a temperature say, that never move
-# Steps in a row in which a parameter must stand still to be told though it moved before. One that moves every other step,
-# as updates near half an ulp do, stands still four times in a row by chance once in 16; and the last three steps of a
-# schedule that ends at zero are small in any dtype.
+# Steps in a row in which a parameter must stand still to be told though it moved before. One that
+# moves every other step, as updates near half an ulp do, stands still four times in a row by chance
+# once in 16; and the last three steps of a schedule that ends at zero are small in any dtype.
 LASTS = 4
 LONG = 10  # and to be told though that is a small part of its updates
-LONGER = 3  # times as long as it ever stood still before it went on: compensated and stochastic updates come in jumps
-DROPPED = 1.0  # bits by which the rate must have fallen: at the same rate, what moved at first has mostly converged
-# log2 of the rms of gradients: in float32 what is below is rounding noise of numbers near 1, with 4 bits to spare, as that of a
-# bias before a batch norm; and what may be all that is left in a fit that has converged.
+# times as long as it ever stood still before it went on: compensated and stochastic updates come in
+# jumps
+LONGER = 3
+# bits by which the rate must have fallen: at the same rate, what moved at first has mostly
+# converged
+DROPPED = 1.0
+# log2 of the rms of gradients: in float32 what is below is rounding noise of numbers near 1, with 4
+# bits to spare, as that of a bias before a batch norm; and what may be all that is left in a fit
+# that has converged.
 NOISE, SMALL = -20.0, -14.0
 FEW = 8  # elements below which a single step proves nothing
 
 
-def severity_from_start(recording: Recording, member: AbsorbedUpdate, count: int, share: float) -> Grade | None:
+def severity_from_start(
+    recording: Recording, member: AbsorbedUpdate, count: int, share: float
+) -> Grade | None:
     """How bad it is that a parameter never moved; None where it is no fault.
 
     count: of such parameters, share: of the elements on that line.
@@ -55,11 +64,17 @@ def severity_from_start(recording: Recording, member: AbsorbedUpdate, count: int
 def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
     """How bad it is that a parameter no longer moves; None where it is no fault."""
     still, updates = member.still, member.still + member.moved
-    if not member.standing.updates or still < LASTS or still < LONGER * member.paused or member.numel < FEW:
+    if (
+        not member.standing.updates
+        or still < LASTS
+        or still < LONGER * member.paused
+        or member.numel < FEW
+    ):
         return None
     if _wide(member) and (member.fell("rate") < DROPPED or _gradient(member) < SMALL):
         return None
-    whole: Grade = "note" if _wide(member) else "error"  # a rate that float32 absorbs is meant as the end of a schedule
+    # a rate that float32 absorbs is meant as the end of a schedule
+    whole: Grade = "note" if _wide(member) else "error"
     if member.fell("rate") < DROPPED:  # at the rate at which it moved
         return "note" if still >= LONG else None
     if _rate_changed(member):  # the end of a cosine, say
@@ -68,14 +83,18 @@ def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
 
 
 def _rate_changed(member: AbsorbedUpdate) -> float:
-    """Bits by which the learning rate rose (or fell: below 0) while the parameter stood still; 0 if it was less than one."""
+    """Bits by which the learning rate rose (or fell: below 0) while the parameter stood still; 0 if
+    it was less than one."""
     change = member.standing.last - member.standing.first
     return change if abs(change) >= 1.0 else 0.0
 
 
 def _gradient(member: AbsorbedUpdate) -> float:
-    """log2 of the rms of its gradient, on average over the updates without effect; inf where that is not known."""
-    return member.standing.gradient / member.standing.updates if member.standing.updates else math.inf
+    """log2 of the rms of its gradient, on average over the updates without effect; inf where that
+    is not known."""
+    return (
+        member.standing.gradient / member.standing.updates if member.standing.updates else math.inf
+    )
 
 
 def stopped(member: AbsorbedUpdate) -> bool:
@@ -89,7 +108,8 @@ def _wide(member: AbsorbedUpdate) -> bool:
 
 
 def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, int] | None:
-    """(elements that move in float32, all of them), of an update by ``op`` that moves none in half precision.
+    """(elements that move in float32, all of them), of an update by ``op`` that moves none in half
+    precision.
 
     The operation is run again on the operands of one such update. None where none was kept.
     """
@@ -106,7 +126,8 @@ def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, in
 
 
 def _moved(op: Any, args: Any, kwargs: Any, change: Any) -> tuple[int, int]:
-    """(elements that an operation in place changes, all of them), once ``change`` was applied to its tensors."""
+    """(elements that an operation in place changes, all of them), once ``change`` was applied to
+    its tensors."""
     made = [_each(a, change) for a in args]
     target = made[0][0] if isinstance(made[0], list) else made[0]
     before = target.clone()

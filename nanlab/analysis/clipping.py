@@ -1,4 +1,5 @@
-"""Gradient clipping: the norm before and after, the share of steps clipped, who dominates, and the bound to take."""
+"""Gradient clipping: the norm before and after, the share of steps clipped, who dominates, and the
+bound to take."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from nanlab.trace.training_frames import parameter_columns
 Array = npt.NDArray[np.float64]
 USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm
 LESS = 1e-3  # relative loss of norm or largest magnitude from which on a step counts as clipped
-SAME = 1e-4  # relative spread up to which a factor is the same in all steps: an average, not clipping
+# relative spread up to which a factor is the same in all steps: an average, not clipping
+SAME = 1e-4
 FEWEST = 3  # steps that show it
 EXPLODED = 1e4  # times the median of the first half: the gradients ran away
 OUTLIER = 10.0  # times the median of the norms before: part of the explosion in such a run
@@ -32,25 +34,27 @@ QUANTILE = 0.9  # of the ordinary norms, which the advised bound leaves alone
 class Clipping:
     """The norms of a run's gradients, and what clipping did or would do to them."""
 
-    history: (
-        pd.DataFrame
-    )  # a row per optimizer step: step, optimizer, before, after, factor, clipped, top, top_share, ...
+    # a row per optimizer step: step, optimizer, before, after, factor, clipped, top, top_share, ...
+    history: pd.DataFrame
     parameters: (
         pd.DataFrame
     )  # by parameter: mean and largest share of the squared norm, steps in which it is the largest
     kind: str  # "norm", "value", "" where nothing was clipped or would have been
     bound: float | None  # max_norm or clip value in use, as measured; None if no step was clipped
     share: float  # of the optimizer steps that were clipped
-    advised_max_norm: float | None  # clips about one ordinary step in ten, or fewer; None without finite gradients
+    # clips about one ordinary step in ten, or fewer; None without finite gradients
+    advised_max_norm: float | None
     place: tuple[str, int] | None  # file and line that clips
 
     def would_clip(self, max_norm: float) -> float:
-        """Share of the recorded steps whose norm is larger than ``max_norm``; a norm that is not finite counts."""
+        """Share of the recorded steps whose norm is larger than ``max_norm``; a norm that is not
+        finite counts."""
         norms = _known(self.history["before"])
         return float((~(norms <= max_norm)).mean()) if len(norms) else 0.0
 
     def table(self) -> pd.DataFrame:
-        """What each ``max_norm`` does to the recorded norms: share clipped, median and smallest factor of those.
+        """What each ``max_norm`` does to the recorded norms: share clipped, median and smallest
+        factor of those.
 
         Rows for 1, 5 and 10, the advised bound, and the one in use.
         """
@@ -66,7 +70,8 @@ class Clipping:
         return pd.DataFrame(rows).set_index("max_norm")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the norms before and after clipping, and the advised bound, on ``ax``, which is returned."""
+        """Draw the norms before and after clipping, and the advised bound, on ``ax``, which is
+        returned."""
         from nanlab.views.plots import plot_clipping
 
         return plot_clipping(self, ax)
@@ -74,10 +79,13 @@ class Clipping:
     def __repr__(self) -> str:
         done = len(_known(self.history["after"]))
         steps = (
-            f"{self.share:.0%} of {done} steps clipped" if done else f"{len(self.history)} steps without an optimizer"
+            f"{self.share:.0%} of {done} steps clipped"
+            if done
+            else f"{len(self.history)} steps without an optimizer"
         )
         advice = (
-            f"; max_norm={self.advised_max_norm:g} would clip {self.would_clip(self.advised_max_norm):.0%}"
+            f"; max_norm={self.advised_max_norm:g} would clip"
+            f" {self.would_clip(self.advised_max_norm):.0%}"
             if (self.advised_max_norm is not None)
             else ""
         )
@@ -110,7 +118,8 @@ ALWAYS, OFTEN, HARD = (
 
 
 def always_on(trace: Trace) -> Clipping | None:
-    """What the clipping of a run does, if nearly every step is cut to a small part of its gradient; else None."""
+    """What the clipping of a run does, if nearly every step is cut to a small part of its gradient;
+    else None."""
     if sum(edit.at is not None for edit in trace.recording.training.edits) < ALWAYS:
         return None
     found = clipping(trace)
@@ -120,11 +129,13 @@ def always_on(trace: Trace) -> Clipping | None:
 
 
 def clipping(trace: Trace) -> Clipping:
-    """The norm of the gradients before and after clipping in every optimizer step, the loss scale divided out.
+    """The norm of the gradients before and after clipping in every optimizer step, the loss scale
+    divided out.
 
     It is measured on the gradients themselves, so that it does not matter who clipped them:
-    ``clip_grad_norm_``, ``clip_grad_value_`` or the program's own lines. Without clipping both norms are the same, and
-    ``table()`` says what a bound would have done. Steps whose update was skipped have no norm after.
+    ``clip_grad_norm_``, ``clip_grad_value_`` or the program's own lines. Without clipping both
+    norms are the same, and ``table()`` says what a bound would have done. Steps whose update was
+    skipped have no norm after.
 
     Raises UsageError if no gradients were recorded.
     """
@@ -145,7 +156,9 @@ def clipping(trace: Trace) -> Clipping:
     for name in ("before", "after", "factor", "top_share", "largest"):
         values = [row[name] for row in rows]
         missing = np.array([v is None for v in values], bool)
-        history[name] = pd.arrays.FloatingArray(np.array([v if v is not None else 0.0 for v in values], float), missing)
+        history[name] = pd.arrays.FloatingArray(
+            np.array([v if v is not None else 0.0 for v in values], float), missing
+        )
     done, clipped = history[~history.after.isna()], history[history.clipped]
     bound = _known(clipped["after" if kind == "norm" else "largest"])
     return Clipping(
@@ -167,7 +180,9 @@ def _groups(recording: Recording, columns: dict[str, Any]) -> list[npt.NDArray[n
     return _split(positions, np.flatnonzero(columns["used_known"] | ~np.isin(steps, list(used))))
 
 
-def _split(positions: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+def _split(
+    positions: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.int64]]:
     """These rows by their position, in its order."""
     rows = rows[np.argsort(positions[rows], kind="stable")]
     return np.split(rows, np.flatnonzero(np.diff(positions[rows])) + 1) if len(rows) else []
@@ -189,7 +204,9 @@ def _step(
     largest = float(columns["gradient_absmax"][rows].max(initial=0.0)) / scale
     left = float(columns["used_absmax"][rows].max(initial=0.0)) if taken else None
     factor = after / before if after is not None and 0.0 < before < math.inf else None
-    smaller = factor is not None and (factor < 1 - LESS or (left is not None and left < largest * (1 - LESS)))
+    smaller = factor is not None and (
+        factor < 1 - LESS or (left is not None and left < largest * (1 - LESS))
+    )
     top = rows[int(np.argmax(np.nan_to_num(squares[rows], nan=-1.0)))]
     total = float(squares[rows].sum())
     at = edit.at if edit is not None else None
@@ -233,7 +250,8 @@ def _norm(columns: dict[str, Any], rows: npt.NDArray[np.int64], name: str) -> fl
 
 
 def _kind(history: pd.DataFrame) -> str:
-    """How the steps were clipped; "" where they were averaged over micro-batches, or unscaled by hand."""
+    """How the steps were clipped; "" where they were averaged over micro-batches, or unscaled by
+    hand."""
     clipped = history[history.clipped]
     if not len(clipped):
         return ""
@@ -243,14 +261,20 @@ def _kind(history: pd.DataFrame) -> str:
     same = float(np.ptp(factors)) < SAME * float(factors.mean())
     capped = float(np.ptp(after)) <= 10 * LESS * float(after.mean())
     if len(clipped) >= FEWEST:
-        by_number = bool(clipped.constant.all())  # a norm bound leaves all clipped steps with the same norm
+        # a norm bound leaves all clipped steps with the same norm
+        by_number = bool(clipped.constant.all())
         return "" if not capped and (same or by_number) else "norm"
     whole = 1.0 / float(factors[0])
-    return "" if clipped.constant.all() and same and abs(whole - round(whole)) < SAME * whole else "norm"
+    return (
+        ""
+        if clipped.constant.all() and same and abs(whole - round(whole)) < SAME * whole
+        else "norm"
+    )
 
 
 def _dominance(recording: Recording, columns: dict[str, Any], squares: Array) -> pd.DataFrame:
-    """The share of each parameter in the squared norm, over the steps in which all gradients are finite."""
+    """The share of each parameter in the squared norm, over the steps in which all gradients are
+    finite."""
     _, group = np.unique(columns["position"], return_inverse=True)
     total = np.bincount(group, np.nan_to_num(squares), int(group.max()) + 1)
     bad = np.bincount(group, columns["gradient_nan"] + columns["gradient_inf"], len(total)) > 0
@@ -258,10 +282,16 @@ def _dominance(recording: Recording, columns: dict[str, Any], squares: Array) ->
     shares, owners = squares[sound] / total[group[sound]], columns["owner"][sound]
     largest = np.zeros(len(total))
     np.maximum.at(largest, group[sound], shares)
-    frame = pd.DataFrame({"owner": owners, "share": shares, "first": shares == largest[group[sound]]})
+    frame = pd.DataFrame(
+        {"owner": owners, "share": shares, "first": shares == largest[group[sound]]}
+    )
     grouped = frame.groupby("owner")
     found = pd.DataFrame(
-        {"share": grouped["share"].mean(), "largest_share": grouped["share"].max(), "first": grouped["first"].sum()}
+        {
+            "share": grouped["share"].mean(),
+            "largest_share": grouped["share"].max(),
+            "first": grouped["first"].sum(),
+        }
     ).sort_values("share", ascending=False)
     found.index = pd.Index([recording.parameter_names[i] for i in found.index], name="parameter")
     return found
@@ -278,7 +308,8 @@ def _advised(norms: Array) -> float | None:
 
 
 def _ordinary(norms: Array) -> Array:
-    """All finite norms; of a run whose gradients run away only those before and beside the explosion."""
+    """All finite norms; of a run whose gradients run away only those before and beside the
+    explosion."""
     known = norms[: int(np.argmin(np.isfinite(norms)))] if not np.isfinite(norms).all() else norms
     if len(known) == len(norms) and (
         not len(norms) or norms.max() <= EXPLODED * float(np.median(norms[: len(norms) // 2 + 1]))

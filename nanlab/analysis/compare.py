@@ -1,4 +1,5 @@
-"""The same training step in low precision and in float32: where they part, and the fewest lines that bring them together."""
+"""The same training step in low precision and in float32: where they part, and the fewest lines
+that bring them together."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ MOST_OBJECTS = 2000  # that are looked through for models and optimizers
 
 
 def held_by(step: Callable[..., Any]) -> list[Any]:
-    """Models, optimizers, scalers, schedulers, generators and loose tensors that a step can reach."""
+    """Models, optimizers, scalers, schedulers, generators and loose tensors that a step can
+    reach."""
     found: list[Any] = []
     seen: set[int] = set()
     waiting: list[tuple[Any, int]] = [(step, 0)]
@@ -62,7 +64,9 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, types.FunctionType):
         closed = inspect.getclosurevars(value)
         yield from closed.nonlocals.values()
-        yield from (v for v in closed.globals.values() if not isinstance(v, (types.ModuleType, type)))
+        yield from (
+            v for v in closed.globals.values() if not isinstance(v, (types.ModuleType, type))
+        )
     elif isinstance(value, (list, tuple, set)):
         yield from value
     elif isinstance(value, dict):
@@ -80,20 +84,29 @@ class Rewind:
         self._tensors = {id(t): t for m in self.modules for t in (*m.parameters(), *m.buffers())}
         self._tensors |= {id(t): t for t in self.held if isinstance(t, torch.Tensor)}
         self._values = [
-            (t, t.detach().clone(), None if t.grad is None else t.grad.clone()) for t in self._tensors.values()
+            (t, t.detach().clone(), None if t.grad is None else t.grad.clone())
+            for t in self._tensors.values()
         ]
         others = [h for h in self.held if _stateful(h) and not isinstance(h, nn.Module)]
         self._states = [(h, copy.deepcopy(h.state_dict())) for h in others]
         self._generators = [(g, g.get_state()) for g in self.held if isinstance(g, torch.Generator)]
         self._modes = [(m, m.training) for root in self.modules for m in root.modules()]
-        self._random = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  # the user's global state
+        self._random = (
+            random.getstate(),
+            np.random.get_state(),  # noqa: NPY002  # the user's global state
+            torch.get_rng_state(),
+        )
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """The parameters of all models, by name; those outside of a model by number."""
         named = {n: p for m in self.modules for n, p in m.named_parameters()}
         known = {id(p) for p in named.values()}
-        loose = [t for t in self._tensors.values() if t.requires_grad and t.is_leaf and id(t) not in known]
+        loose = [
+            t
+            for t in self._tensors.values()
+            if t.requires_grad and t.is_leaf and id(t) not in known
+        ]
         return named | {f"tensor {i}": t for i, t in enumerate(loose)}
 
     def back(self) -> None:
@@ -134,9 +147,11 @@ _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 
 @contextmanager
 def autocast(device: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
-    """torch.autocast around a whole step, but not around its backward pass, as its documentation advises.
+    """torch.autocast around a whole step, but not around its backward pass, as its documentation
+    advises.
 
-    ``torch.autograd._engine_run_backward`` is private; it is the entry of every backward in torch 2.2 to 2.13.
+    ``torch.autograd._engine_run_backward`` is private; it is the entry of every backward in torch
+    2.2 to 2.13.
     """
     original = torch.autograd.graph._engine_run_backward
 
@@ -144,7 +159,11 @@ def autocast(device: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
         with torch.autocast(device, enabled=False):
             return original(*args, **kwargs)
 
-    places = [m for m in (torch.autograd, torch.autograd.graph) if getattr(m, "_engine_run_backward", None) is original]
+    places = [
+        m
+        for m in (torch.autograd, torch.autograd.graph)
+        if getattr(m, "_engine_run_backward", None) is original
+    ]
     for place in places if enabled else ():
         setattr(place, "_engine_run_backward", run)  # noqa: B010
     try:
@@ -183,7 +202,8 @@ class Cast:
 
 
 class Tap(TorchDispatchMode):
-    """Keeps every floating-point result; computes in float32 what lies on one of ``wide`` lines (None: everything)."""
+    """Keeps every floating-point result; computes in float32 what lies on one of ``wide`` lines
+    (None: everything)."""
 
     def __init__(self, lines: SourceLines, wide: frozenset[Site] | None, keep: bool = True) -> None:
         super().__init__()
@@ -200,7 +220,8 @@ class Tap(TorchDispatchMode):
         site, shown = self._place(node)
         wide = self.wide is None or site in self.wide
         if wide:
-            # The engine casts a gradient to the dtype of the forward value that it belongs to, and insists on that.
+            # The engine casts a gradient to the dtype of the forward value that it belongs to, and
+            # insists on that.
             widen = _widen if node is None else _widen_tensor
             args, kwargs = tree_map(widen, args), tree_map(widen, kwargs)
         try:
@@ -210,8 +231,16 @@ class Tap(TorchDispatchMode):
                 raise
             out = func(*tree_map(self._narrow(args), args), **kwargs)
         self._note(func, out, node is not None, site, shown)
-        if self.keep and isinstance(out, torch.Tensor) and out.dtype in LOW and args and _is_cast(func, args[0], out):
-            self.casts.append(_cast(args[0], out, "backward" if node is not None else "forward", shown))
+        if (
+            self.keep
+            and isinstance(out, torch.Tensor)
+            and out.dtype in LOW
+            and args
+            and _is_cast(func, args[0], out)
+        ):
+            self.casts.append(
+                _cast(args[0], out, "backward" if node is not None else "forward", shown)
+            )
         return out
 
     def _place(self, node: Any) -> tuple[Site, tuple[str, int]]:
@@ -227,12 +256,19 @@ class Tap(TorchDispatchMode):
         return found
 
     def _narrow(self, args: Any) -> Callable[[Any], Any]:
-        """Tensors of one operation in the lowest of their dtypes, as it was before a line above was widened."""
-        low = {t.dtype for t in torch.utils._pytree.tree_leaves(args) if isinstance(t, torch.Tensor) and t.dtype in LOW}
+        """Tensors of one operation in the lowest of their dtypes, as it was before a line above was
+        widened."""
+        low = {
+            t.dtype
+            for t in torch.utils._pytree.tree_leaves(args)
+            if isinstance(t, torch.Tensor) and t.dtype in LOW
+        }
         dtype = next(iter(low), torch.float32)
         return lambda v: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
 
-    def _note(self, func: Any, out: Any, backward: bool, site: Site, shown: tuple[str, int]) -> None:
+    def _note(
+        self, func: Any, out: Any, backward: bool, site: Site, shown: tuple[str, int]
+    ) -> None:
         name = func._opname if hasattr(func, "_opname") else str(func)
         for value in out if isinstance(out, (tuple, list)) else (out,):
             if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -246,11 +282,17 @@ class Tap(TorchDispatchMode):
             if self.keep and not updating and told and not value.is_meta:
                 phase = "backward" if backward else "forward"
                 copy = value.detach().to("cpu", torch.float32, copy=True)
-                self.results.append(Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy))
+                self.results.append(
+                    Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy)
+                )
 
 
 def _is_cast(func: Any, operand: Any, out: torch.Tensor) -> bool:
-    narrower = isinstance(operand, torch.Tensor) and operand.dtype in (torch.float32, torch.float64, *LOW)
+    narrower = isinstance(operand, torch.Tensor) and operand.dtype in (
+        torch.float32,
+        torch.float64,
+        *LOW,
+    )
     return getattr(func, "_opname", "") == "_to_copy" and narrower and operand.dtype != out.dtype
 
 
@@ -262,7 +304,9 @@ def _cast(operand: torch.Tensor, out: torch.Tensor, phase: str, shown: tuple[str
     lost = float(((narrow == 0) & (wide != 0)).sum()) / numel
     over = float((torch.isfinite(wide) & ~torch.isfinite(narrow)).sum()) / numel
     dtypes = [str(t.dtype).removeprefix("torch.") for t in (operand, out)]
-    return Cast(phase, *shown, dtypes[0], dtypes[1], wide.numel(), gap / size if size else gap, lost, over)
+    return Cast(
+        phase, *shown, dtypes[0], dtypes[1], wide.numel(), gap / size if size else gap, lost, over
+    )
 
 
 def _widen(value: Any) -> Any:
@@ -276,7 +320,9 @@ def _widen_tensor(value: Any) -> Any:
 
 
 TOLERANCE = (
-    0.1  # relative error of a gradient up to which two steps agree; bfloat16 rounding alone makes a few per cent
+    # relative error of a gradient up to which two steps agree; bfloat16 rounding alone makes a few
+    # per cent
+    0.1
 )
 FLOOR = 1e-3  # of the largest gradient's rms: what is smaller is rounding
 MOST_TRIALS = 300  # runs of the step in the search
@@ -287,27 +333,37 @@ _KEYS = ["phase", "op", "file", "line", "call"]
 class Comparison:
     """A step in low precision beside the same step in float32."""
 
-    table: pd.DataFrame  # a row per matched result: phase, op, file, line, call, error, ulps, flushed, overflowed
-    casts: (
-        pd.DataFrame
-    )  # a row per cast to low precision: phase, file, line, source, target, numel, error, flushed, overflowed
+    # a row per matched result: phase, op, file, line, call, error, ulps, flushed, overflowed
+    table: pd.DataFrame
+    # a row per cast to low precision: phase, file, line, source, target, numel, error, flushed,
+    # overflowed
+    casts: pd.DataFrame
     gradients: pd.DataFrame  # a row per parameter: error, flushed, overflowed of its gradient
     agrees: bool  # whether loss and gradients agree without any change
     minimal: list[tuple[str, int]]  # the fewest lines which, kept in float32, make the step agree
-    proof: pd.DataFrame  # a row per line of ``minimal``: what the largest error is when it alone goes back
+    # a row per line of ``minimal``: what the largest error is when it alone goes back
+    proof: pd.DataFrame
     trials: int  # runs of the step
     seconds: float
     dtype: str
-    first_lost: dict[str, Any] | None = field(default=None)  # the first row in which signal is lost for good
+    # the first row in which signal is lost for good
+    first_lost: dict[str, Any] | None = field(default=None)
 
     def __repr__(self) -> str:
         if self.agrees:
             return f"<nanlab.Comparison: {self.dtype} agrees with float32>"
-        lines = ", ".join(f"{file.rsplit('/', 1)[-1]}:{line}" for file, line in self.minimal) or "no set of lines"
-        return f"<nanlab.Comparison: {self.dtype} differs from float32; {lines} in float32 makes it agree; try .table, .proof>"
+        lines = (
+            ", ".join(f"{file.rsplit('/', 1)[-1]}:{line}" for file, line in self.minimal)
+            or "no set of lines"
+        )
+        return (
+            f"<nanlab.Comparison: {self.dtype} differs from float32; {lines} in float32 makes it"
+            " agree; try .table, .proof>"
+        )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the relative error of each result in the order in which they ran, on ``ax``, which is returned."""
+        """Draw the relative error of each result in the order in which they ran, on ``ax``, which
+        is returned."""
         import matplotlib.pyplot as plt
 
         ax = ax or plt.subplots()[1]
@@ -320,21 +376,30 @@ class Comparison:
 
 
 def compare_step(
-    step: Callable[..., Any], dtype: torch.dtype = torch.float16, *, tolerance: float = TOLERANCE, search: bool = True
+    step: Callable[..., Any],
+    dtype: torch.dtype = torch.float16,
+    *,
+    tolerance: float = TOLERANCE,
+    search: bool = True,
 ) -> Comparison:
-    """Run ``step`` in ``dtype`` and in float32 on the same weights, data and random state, and match the results.
+    """Run ``step`` in ``dtype`` and in float32 on the same weights, data and random state, and
+    match the results.
 
-    step: one training step, called without arguments (or with 0); its models, optimizers, scalers and generators are
-    found in what it refers to, and put back afterwards. A step that uses half precision itself runs as it is; any
-    other runs under torch.autocast with ``dtype``.
-    tolerance: largest relative error of the loss and of each parameter's gradient at which the two steps agree.
-    search: look for the fewest lines that must stay in float32, by delta debugging (Zeller and Hildebrandt 2002).
+    step: one training step, called without arguments (or with 0); its models, optimizers, scalers
+    and generators are found in what it refers to, and put back afterwards. A step that uses half
+    precision itself runs as it is; any other runs under torch.autocast with ``dtype``.
+    tolerance: largest relative error of the loss and of each parameter's gradient at which the two
+    steps agree.
+    search: look for the fewest lines that must stay in float32, by delta debugging (Zeller and
+    Hildebrandt 2002).
 
-    Raises TypeMismatchError if ``step`` cannot be called or ``dtype`` is not float16 or bfloat16, UsageError if no
-    parameter gets a gradient.
+    Raises TypeMismatchError if ``step`` cannot be called or ``dtype`` is not float16 or bfloat16,
+    UsageError if no parameter gets a gradient.
     """
     if not callable(step):
-        raise TypeMismatchError(f"expected a function that runs one training step, got {type(step).__name__}")
+        raise TypeMismatchError(
+            f"expected a function that runs one training step, got {type(step).__name__}"
+        )
     if dtype not in LOW:
         raise TypeMismatchError(f"expected torch.float16 or torch.bfloat16, got {dtype}")
     return _Comparer(step, dtype, tolerance).compare(search)
@@ -357,9 +422,14 @@ class _Comparer:
             low, found = self._run(frozenset())
         wide, self.reference = self._run(None)
         if not self.reference.keys() - {"loss"}:
-            raise UsageError("no parameter got a gradient in this step; expected a function that calls backward")
+            raise UsageError(
+                "no parameter got a gradient in this step; expected a function that calls backward"
+            )
         rms = {name: float(g.double().square().mean().sqrt()) for name, g in self.reference.items()}
-        self.largest = max(value for name, value in rms.items() if name != "loss"), max(rms.values())
+        self.largest = (
+            max(value for name, value in rms.items() if name != "loss"),
+            max(rms.values()),
+        )
         table = _matched(low.results, wide.results, self.dtype)
         agrees = self._error(found) <= self.tolerance
         minimal: list[Site] = []
@@ -373,14 +443,19 @@ class _Comparer:
             self._gradient_table(found),
             agrees,
             [shown.get(site, site) for site in minimal],
-            proof.assign(line=[shown.get(s, s)[1] for s in minimal], file=[shown.get(s, s)[0] for s in minimal]),
+            proof.assign(
+                line=[shown.get(s, s)[1] for s in minimal],
+                file=[shown.get(s, s)[0] for s in minimal],
+            ),
             self.trials,
             time.perf_counter() - start,
             str(self.dtype).removeprefix("torch."),
             _first_lost(table),
         )
 
-    def _run(self, wide: frozenset[Site] | None, keep: bool = True) -> tuple[Tap, dict[str, torch.Tensor]]:
+    def _run(
+        self, wide: frozenset[Site] | None, keep: bool = True
+    ) -> tuple[Tap, dict[str, torch.Tensor]]:
         """(the run, loss and gradients) with these lines in float32; None: all."""
         self.trials += 1
         tap = Tap(self.lines, wide, keep)
@@ -395,7 +470,11 @@ class _Comparer:
         ]
         device = next((p.device.type for p in self.rewind.parameters().values()), "cpu")
         try:
-            with self.rewind.run(), tap, autocast(device, self.dtype, self.autocast and wide is not None):
+            with (
+                self.rewind.run(),
+                tap,
+                autocast(device, self.dtype, self.autocast and wide is not None),
+            ):
                 result = self.step(0) if _takes_argument(self.step) else self.step()
         finally:
             for handle in handles:
@@ -405,18 +484,24 @@ class _Comparer:
         return tap, taken
 
     def _error(self, found: dict[str, torch.Tensor]) -> float:
-        """Largest relative error of loss and gradients; inf where one is lost whole or not finite."""
+        """Largest relative error of loss and gradients; inf where one is lost whole or not
+        finite."""
         return max((self._relative(found.get(name), name) for name in self.reference), default=0.0)
 
     def _relative(self, got: torch.Tensor | None, name: str) -> float:
-        """Error of a gradient over its norm, or over a thousandth of that of the largest gradient's elements.
+        """Error of a gradient over its norm, or over a thousandth of that of the largest gradient's
+        elements.
 
-        The gradient of a bias before a normalisation or in softmax's keys is zero but for rounding; its own norm says nothing.
+        The gradient of a bias before a normalisation or in softmax's keys is zero but for rounding;
+        its own norm says nothing.
         """
         wanted = self.reference[name]
         if got is None or got.shape != wanted.shape or not bool(torch.isfinite(got).all()):
             return float("inf")
-        size = max(float(wanted.double().norm()), FLOOR * self.largest[name == "loss"] * wanted.numel() ** 0.5)
+        size = max(
+            float(wanted.double().norm()),
+            FLOOR * self.largest[name == "loss"] * wanted.numel() ** 0.5,
+        )
         error = float((got.double() - wanted.double()).norm())
         return error / size if size else error
 
@@ -424,10 +509,15 @@ class _Comparer:
         return self._error(self._run(frozenset(sites), keep=False)[1]) <= self.tolerance
 
     def _fewest(self, sites: list[Site], table: pd.DataFrame) -> list[Site]:
-        """A smallest-by-one set of lines that makes the step agree: without any one of them it does not."""
-        suspects = list(dict.fromkeys(table.loc[(table.flushed + table.overflowed) > 0, "site"].tolist()))
+        """A smallest-by-one set of lines that makes the step agree: without any one of them it does
+        not."""
+        suspects = list(
+            dict.fromkeys(table.loc[(table.flushed + table.overflowed) > 0, "site"].tolist())
+        )
         suspects += [
-            s for s in dict.fromkeys(table.sort_values("error", ascending=False)["site"].tolist()) if s not in suspects
+            s
+            for s in dict.fromkeys(table.sort_values("error", ascending=False)["site"].tolist())
+            if s not in suspects
         ]
         for site in suspects[:8]:
             if self._agrees([site]):
@@ -447,15 +537,27 @@ class _Comparer:
         for name, value in self.reference.items():
             got = found.get(name)
             flushed = 1.0 if got is None else float(((got == 0) & (value != 0)).float().mean())
-            bad = 0.0 if got is None else float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
-            rows.append({"parameter": name, "error": self._relative(got, name), "flushed": flushed, "overflowed": bad})
+            bad = (
+                0.0
+                if got is None
+                else float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
+            )
+            rows.append(
+                {
+                    "parameter": name,
+                    "error": self._relative(got, name),
+                    "flushed": flushed,
+                    "overflowed": bad,
+                }
+            )
         return pd.DataFrame(rows)
 
 
 def delta_debug(items: list[Any], passes: Callable[[list[Any]], bool]) -> list[Any]:
     """A 1-minimal part of ``items`` that still passes: leaving out any one of them fails.
 
-    The algorithm ddmin of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002).
+    The algorithm ddmin of Zeller and Hildebrandt, "Simplifying and isolating failure-inducing
+    input" (2002).
     """
     parts = 2
     for _ in range(MOST_TRIALS):
@@ -468,7 +570,11 @@ def delta_debug(items: list[Any], passes: Callable[[list[Any]], bool]) -> list[A
             items, parts = smaller, 2
             continue
         rests = ([i for i in items if i not in c] for c in chunks)
-        rest = next((r for r in rests if r and passes(r)), None) if parts > 2 or len(items) == 2 else None
+        rest = (
+            next((r for r in rests if r and passes(r)), None)
+            if parts > 2 or len(items) == 2
+            else None
+        )
         if rest is not None:
             items, parts = rest, max(parts - 1, 2)
         elif parts >= len(items):
@@ -489,7 +595,8 @@ def _takes_argument(step: Callable[..., Any]) -> bool:
 
 
 def _matched(low: list[Result], wide: list[Result], dtype: torch.dtype) -> pd.DataFrame:
-    """The results of the two runs beside each other, casts left out; a result is known by its line, operator and count."""
+    """The results of the two runs beside each other, casts left out; a result is known by its line,
+    operator and count."""
     counts: dict[Any, int] = {}
     reference: dict[Any, Result] = {}
     for result in wide:
@@ -519,7 +626,9 @@ def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[st
     gap = torch.where(both, (got - wanted).abs(), torch.zeros_like(got)).double()
     size = float(torch.where(both, wanted, torch.zeros_like(wanted)).double().norm())
     limits = format_of(dtype)
-    ulp = 2.0 ** torch.floor(torch.log2(wanted.abs().clamp_min(limits.smallest_normal))) * limits.ulp
+    ulp = (
+        2.0 ** torch.floor(torch.log2(wanted.abs().clamp_min(limits.smallest_normal))) * limits.ulp
+    )
     numel = wanted.numel()
     return {
         "phase": result.phase,
@@ -537,6 +646,7 @@ def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[st
 
 
 def _first_lost(table: pd.DataFrame) -> dict[str, Any] | None:
-    """The first result that overflowed, or that was flushed for the most part and is far from its twin for it."""
+    """The first result that overflowed, or that was flushed for the most part and is far from its
+    twin for it."""
     lost = table[(table.overflowed > 0) | ((table.flushed > 0.5) & (table.error > TOLERANCE))]
     return None if not len(lost) else {str(k): v for k, v in lost.iloc[0].drop("site").items()}

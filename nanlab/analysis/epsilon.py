@@ -20,7 +20,8 @@ from nanlab.operators import having, with_forms
 
 
 def checked_operands(x: Any) -> list[Tensor]:
-    """The tensor or tensors that an epsilon is asked for; raises as :func:`nanlab.advise_eps` says."""
+    """The tensor or tensors that an epsilon is asked for; raises as :func:`nanlab.advise_eps`
+    says."""
     operands = list(x) if isinstance(x, tuple | list) else [x]
     for t in operands:
         if not isinstance(t, Tensor):
@@ -29,13 +30,17 @@ def checked_operands(x: Any) -> list[Tensor]:
             raise TypeMismatchError(f"expected x in floating point, got {t.dtype}; pass x.float()")
         bad = int((~torch.isfinite(t)).sum())
         if bad:
-            raise UsageError(f"{bad} of {t.numel()} elements of x are NaN or inf already; no epsilon cures these")
+            raise UsageError(
+                f"{bad} of {t.numel()} elements of x are NaN or inf already; no epsilon cures these"
+            )
     if not sum(t.numel() for t in operands):
         raise UsageError("x holds no elements; pass the data that the function meets in training")
     return operands
 
 
-def caller(fn: Callable[..., Any], operands: list[Tensor]) -> Callable[[list[Tensor], float], Tensor]:
+def caller(
+    fn: Callable[..., Any], operands: list[Tensor]
+) -> Callable[[list[Tensor], float], Tensor]:
     """A function of (operands, eps) that calls ``fn`` in the way its signature allows."""
     if not callable(fn):
         raise TypeMismatchError(f"expected a function fn(x, eps), got {type(fn).__name__}")
@@ -53,7 +58,8 @@ def caller(fn: Callable[..., Any], operands: list[Tensor]) -> Callable[[list[Ten
 
 
 def _call_style(fn: Callable[..., Any], operands: list[Tensor]) -> tuple[bool, bool]:
-    """Whether ``fn`` takes the operands one by one (or as one tuple), and whether eps goes by its name."""
+    """Whether ``fn`` takes the operands one by one (or as one tuple), and whether eps goes by its
+    name."""
     try:
         signature = inspect.signature(fn)
     except ValueError:  # functions of C have none: taken as fn(x, eps)
@@ -63,7 +69,9 @@ def _call_style(fn: Callable[..., Any], operands: list[Tensor]) -> tuple[bool, b
         if (spread or len(operands) > 1) and _binds(signature, args, by_name):
             return spread, by_name
     count = "x" if len(operands) == 1 else f"{len(operands)} tensors"
-    raise UsageError(f"expected a function of {count} and eps, got fn{signature}; write e.g. lambda x, eps: ...")
+    raise UsageError(
+        f"expected a function of {count} and eps, got fn{signature}; write e.g. lambda x, eps: ..."
+    )
 
 
 def _binds(signature: inspect.Signature, args: Sequence[Any], by_name: bool) -> bool:
@@ -80,14 +88,16 @@ _FLOORS = having("floors", in_place=True)
 
 @dataclass(frozen=True)
 class Partners:
-    """Median magnitudes of the non-zero elements that eps meets; None: no such operation was seen."""
+    """Median magnitudes of the non-zero elements that eps meets; None: no such operation was
+    seen."""
 
     addend: float | None  # of what eps is added to
     typical: float | None  # of that and of what eps is the floor of
 
 
 class _Meetings(TorchDispatchMode):
-    """Collects the tensors that a certain number is added to, or is the floor of. Tried with torch 2.13."""
+    """Collects the tensors that a certain number is added to, or is the floor of. Tried with torch
+    2.13."""
 
     def __init__(self, number: float) -> None:
         super().__init__()
@@ -100,10 +110,16 @@ class _Meetings(TorchDispatchMode):
         """Without it the first call would import the compiler, which takes a second."""
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         name = func.overloadpacket.__name__
         if name in _ADDS | _FLOORS and any(self._is_number(a) for a in args):
-            met = [a.clone().flatten().abs() for a in args if isinstance(a, Tensor) and not self._is_number(a)]
+            met = [
+                a.clone().flatten().abs()
+                for a in args
+                if isinstance(a, Tensor) and not self._is_number(a)
+            ]
             (self.addends if name in _ADDS else self.floored).extend(met)
         return func(*args, **(kwargs or {}))
 
@@ -114,8 +130,13 @@ class _Meetings(TorchDispatchMode):
 
 
 def partners(call: Callable[[list[Tensor], float], Tensor], exact: list[Tensor]) -> Partners:
-    """What eps meets in the function, found by calling it with a number it will hardly hold otherwise."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _Meetings(math.pi * 2.0**-20) as meetings:
+    """What eps meets in the function, found by calling it with a number it will hardly hold
+    otherwise."""
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        _Meetings(math.pi * 2.0**-20) as meetings,
+    ):
         torch.default_generator.manual_seed(0)
         call([t.clone() for t in exact], meetings.number)
     return Partners(_median(meetings.addends), _median(meetings.addends + meetings.floored))
@@ -129,12 +150,14 @@ def _median(sizes: list[Tensor]) -> float | None:
 
 
 def half_ulp(magnitude: float, limits: FloatFormat) -> float:
-    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes nothing."""
+    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes
+    nothing."""
     exponent = max(math.frexp(magnitude)[1] - 1, limits.smallest_exponent)
     return math.ldexp(limits.ulp, exponent - 1)
 
 
-HEADROOM = 16.0  # the largest gradient stays this factor below the dtype's maximum: room for sums and loss scales
+# the largest gradient stays this factor below the dtype's maximum: room for sums and loss scales
+HEADROOM = 16.0
 ULPS = 4.0  # distortion that the rounding of a few operations costs anyhow
 LEAST_TOLERANCE = 2.0**-13  # 1.2e-4: a relative change below the noise of any mini-batch
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -144,11 +167,14 @@ COLUMNS = {
     "eps": "Float64",  # a power of two
     "in_dtype": "Float64",  # what the dtype makes of it
     "representable": "bool",  # whether that is not 0
-    "vanishes": "bool",  # has no effect: value and gradient have the bits that they have with eps = 0
-    "absorbed": "boolean",  # at most half an ulp of the typical element it is added to; <NA>: no addition was seen
+    # has no effect: value and gradient have the bits that they have with eps = 0
+    "vanishes": "bool",
+    # at most half an ulp of the typical element it is added to; <NA>: no addition was seen
+    "absorbed": "boolean",
     "finite_value": "bool",
     "finite_gradient": "bool",  # true of no gradient too
-    "value_distortion": "Float64",  # largest change of a healthy element against float64 without eps, see _distortion
+    # largest change of a healthy element against float64 without eps, see _distortion
+    "value_distortion": "Float64",
     "gradient_distortion": "Float64",
     "gradient_max": "Float64",  # largest finite magnitude; <NA>: the result is not differentiable
     "usable": "bool",  # representable, all finite, largest gradient with headroom
@@ -170,7 +196,8 @@ class EpsilonAdvice:
         return f"EpsilonAdvice({value} in {format_of(self.dtype).name}: {self.reason})"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw distortion and largest gradient over eps on the matplotlib axes ``ax``; returns the axes."""
+        """Draw distortion and largest gradient over eps on the matplotlib axes ``ax``; returns the
+        axes."""
         from nanlab.views.plots import plot_epsilon
 
         return plot_epsilon(self, ax)
@@ -181,7 +208,8 @@ class _Outcome:
     """Value and gradient of the user's function at one epsilon, flat, in float64."""
 
     value: Tensor
-    gradient: Tensor | None  # of value.sum() in all operands, one after the other; None: not differentiable
+    # of value.sum() in all operands, one after the other; None: not differentiable
+    gradient: Tensor | None
 
     def same_as(self, other: _Outcome) -> bool:
         """Whether every number is the same, NaN too."""
@@ -198,29 +226,34 @@ def advise_eps(
 ) -> EpsilonAdvice:
     """The epsilon to use in ``fn(x, eps)`` for data like ``x`` in ``dtype``.
 
-    fn: returns a tensor of any shape; its gradient is that of the sum. Of several tensors it takes each as an argument,
-        ``fn(a, b, eps)``, or all as one. Called once per power of two, on copies, with the same random seed.
-    x: floating-point tensor, or several, all finite; holding elements that need the epsilon (zeros) and ones that do
-        not.
+    fn: returns a tensor of any shape; its gradient is that of the sum. Of several tensors it takes
+        each as an argument, ``fn(a, b, eps)``, or all as one. Called once per power of two, on
+        copies, with the same random seed.
+    x: floating-point tensor, or several, all finite; holding elements that need the epsilon (zeros)
+        and ones that do not.
     dtype: float16, bfloat16, float32 or float64, by default that of ``x``.
     tolerance: distortion held to be harmless; by default 4 ulp of the dtype, and at least 2**-13.
 
-    The healthy elements are those of value and gradient that are finite in float64 with eps = 0; distortion is the
-    largest change that eps and dtype together make to one of them, relative to its magnitude or to the median
-    magnitude, whichever is larger. The choice is the *largest* eps that
+    The healthy elements are those of value and gradient that are finite in float64 with eps = 0;
+    distortion is the largest change that eps and dtype together make to one of them, relative to
+    its magnitude or to the median magnitude, whichever is larger. The choice is the *largest* eps
+    that
 
     1. the dtype does not round to 0,
-    2. makes every value and gradient finite, with the largest gradient a factor 16 below the dtype's maximum,
-    3. distorts by no more than ``tolerance``, or twice what the dtype's rounding costs with eps = 0,
-    4. is below that share of the median magnitude of what it is added to, or is the floor of, where that is seen.
+    2. makes every value and gradient finite, with the largest gradient a factor 16 below the
+       dtype's maximum,
+    3. distorts by no more than ``tolerance``, or twice what the dtype's rounding costs with eps =
+       0,
+    4. is below that share of the median magnitude of what it is added to, or is the floor of, where
+       that is seen.
 
-    Largest, because up to there it costs nothing and tames the gradient most. Where none passes 3 and 4, the one that
-    distorts least is taken, and the reason says so. Where none passes 2, or each changes some healthy element by more
-    than its size, ``recommended`` is None.
+    Largest, because up to there it costs nothing and tames the gradient most. Where none passes 3
+    and 4, the one that distorts least is taken, and the reason says so. Where none passes 2, or
+    each changes some healthy element by more than its size, ``recommended`` is None.
 
-    Raises TypeMismatchError (a TypeError) where ``fn`` cannot be called or returns no tensor, for integer and complex
-    tensors and other dtypes; UsageError (a ValueError) where ``fn`` does not take an eps, ``x`` is empty or already
-    holds NaN or inf.
+    Raises TypeMismatchError (a TypeError) where ``fn`` cannot be called or returns no tensor, for
+    integer and complex tensors and other dtypes; UsageError (a ValueError) where ``fn`` does not
+    take an eps, ``x`` is empty or already holds NaN or inf.
     """
     return swept(fn, x, dtype, tolerance)
 
@@ -237,11 +270,15 @@ def swept(
     operands = checked_operands(x)
     dtype = operands[0].dtype if dtype is None else dtype
     if dtype not in _DTYPES:
-        raise TypeMismatchError(f"expected dtype float16, bfloat16, float32 or float64, got {dtype}")
+        raise TypeMismatchError(
+            f"expected dtype float16, bfloat16, float32 or float64, got {dtype}"
+        )
     call = caller(fn, operands)
     exact = [t.detach().to(dtype).double() for t in operands]
     if not all(torch.isfinite(t).all() for t in exact):
-        raise UsageError(f"x holds values beyond the range of {dtype}; scale it, or ask for a wider dtype")
+        raise UsageError(
+            f"x holds values beyond the range of {dtype}; scale it, or ask for a wider dtype"
+        )
     limits = format_of(dtype)
     tolerance = max(ULPS * limits.ulp, LEAST_TOLERANCE) if tolerance is None else tolerance
     reference = _evaluate(call, exact, torch.float64, 0.0)
@@ -250,13 +287,19 @@ def swept(
     sizes = [eps for eps in _sweep(limits, met.typical) if eps >= least][::-stride][::-1]
     rows = [_judge(eps, call, exact, limits, reference, plain, met.addend) for eps in sizes]
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
-    rounding = max(_distortion(plain.value, reference.value) or 0.0, _gradient_distortion(plain, reference) or 0.0)
+    rounding = max(
+        _distortion(plain.value, reference.value) or 0.0,
+        _gradient_distortion(plain, reference) or 0.0,
+    )
     recommended, reason = _choose(table, max(tolerance, 2 * rounding), met.typical, limits)
     return EpsilonAdvice(recommended, reason, table, dtype, tolerance)
 
 
 def _evaluate(
-    call: Callable[[list[Tensor], float], Tensor], exact: list[Tensor], dtype: torch.dtype, eps: float
+    call: Callable[[list[Tensor], float], Tensor],
+    exact: list[Tensor],
+    dtype: torch.dtype,
+    eps: float,
 ) -> _Outcome:
     """Value and gradient computed in ``dtype``, returned in float64."""
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
@@ -271,7 +314,8 @@ def _evaluate(
 
 
 def _sweep(limits: FloatFormat, typical: float | None) -> Iterator[float]:
-    """Powers of two from a decade below the dtype's smallest number up to 1, or a decade above the typical addend."""
+    """Powers of two from a decade below the dtype's smallest number up to 1, or a decade above the
+    typical addend."""
     lowest = round(math.log2(limits.smallest_subnormal)) - _DECADE
     above = math.ceil(math.log2(typical)) + _DECADE if typical else 0
     highest = min(max(0, above), limits.largest_exponent)
@@ -310,10 +354,12 @@ def _judge(
 
 
 def _distortion(value: Tensor, reference: Tensor) -> float | None:
-    """Largest change of an element, among those finite in both; None where there is no such element.
+    """Largest change of an element, among those finite in both; None where there is no such
+    element.
 
-    Relative to the reference, or to its median magnitude where that is larger: a gradient that is almost 0 by
-    cancellation has no digits to lose. Near a singularity, where eps acts, gradients are large.
+    Relative to the reference, or to its median magnitude where that is larger: a gradient that is
+    almost 0 by cancellation has no digits to lose. Near a singularity, where eps acts, gradients
+    are large.
     """
     both = torch.isfinite(value) & torch.isfinite(reference)
     value, reference = value[both], reference[both]
@@ -338,23 +384,32 @@ def _largest_finite(x: Tensor) -> float:
     return float(torch.where(torch.isfinite(x), x.abs(), 0.0).max())
 
 
-def _choose(table: pd.DataFrame, limit: float, typical: float | None, limits: FloatFormat) -> tuple[float | None, str]:
+def _choose(
+    table: pd.DataFrame, limit: float, typical: float | None, limits: FloatFormat
+) -> tuple[float | None, str]:
     """The recommended eps and why."""
     usable = table[table["usable"]]
     distortion = usable[["value_distortion", "gradient_distortion"]].max(axis=1).fillna(0.0)
     if usable.empty or distortion.min() > 1:
         return None, _why_none(table, limits)
     harmless = usable[(distortion <= limit) & (usable["eps"] <= limit * (typical or math.inf))]
-    best = int(distortion.argmin()) if harmless.empty else int(usable["eps"].searchsorted(harmless["eps"].max()))
+    best = (
+        int(distortion.argmin())
+        if harmless.empty
+        else int(usable["eps"].searchsorted(harmless["eps"].max()))
+    )
     eps, gradient_max = float(usable["eps"].iloc[best]), usable["gradient_max"].iloc[best]
     cost = f"it changes healthy elements by at most {float(distortion.iloc[best]):.1e}"
     if pd.notna(gradient_max):
         cost += f", and the largest gradient is {float(gradient_max):.1e}"
     if not harmless.empty:
         return eps, f"{eps:.2g} is the largest that is harmless (limit {limit:.1e}): {cost}"
-    return eps, (
-        f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.1e}; {eps:.2g} distorts "
-        f"least: {cost}; {_CURE}"
+    return (
+        eps,
+        (
+            f"no epsilon that is finite in {limits.name} with headroom stays within {limit:.1e};"
+            f" {eps:.2g} distorts least: {cost}; {_CURE}"
+        ),
     )
 
 
@@ -362,9 +417,18 @@ def _why_none(table: pd.DataFrame, limits: FloatFormat) -> str:
     """What fails at every epsilon."""
     held = table[table["representable"]]
     if held["usable"].any():
-        return f"each epsilon that is finite in {limits.name} changes a healthy element by more than its size; {_CURE}"
+        return (
+            f"each epsilon that is finite in {limits.name} changes a healthy element by more than"
+            f" its size; {_CURE}"
+        )
     for part in ("value", "gradient"):
         if not held[f"finite_{part}"].any():
-            return f"the {part} is not finite in {limits.name} at any epsilon: what fails is not at 0; {_CURE}"
+            return (
+                f"the {part} is not finite in {limits.name} at any epsilon: what fails is not at 0;"
+                f" {_CURE}"
+            )
     ceiling = limits.max / HEADROOM
-    return f"no epsilon in {limits.name} keeps all finite and the largest gradient below {ceiling:.1e}; {_CURE}"
+    return (
+        f"no epsilon in {limits.name} keeps all finite and the largest gradient below"
+        f" {ceiling:.1e}; {_CURE}"
+    )

@@ -81,7 +81,8 @@ class Exact(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call one function; the derivative of a number's power has the number's rounded logarithm."""
+        """Call one function; the derivative of a number's power has the number's rounded
+        logarithm."""
         name = getattr(func, "__name__", "")
         if name in ("__rpow__", "pow", "pow.Scalar") and len(args) == 2:
             x, y = args if name != "__rpow__" else args[::-1]
@@ -138,7 +139,11 @@ class AllExact(TorchDispatchMode):
         self.count = 0  # results of the forward part so far
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one operator."""
         if time.thread_time() > self.deadline:
@@ -161,7 +166,8 @@ class AllExact(TorchDispatchMode):
         if self.moved is None or self.moved[0] != self.count - 1:
             return made
         step = self.moved[1](tuple(made.shape))
-        return Exact(np.asarray(made.numbers + step, dtype=object))  # of one number numpy makes no array
+        # of one number numpy makes no array
+        return Exact(np.asarray(made.numbers + step, dtype=object))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -200,7 +206,8 @@ def _numbers(x: Any) -> np.ndarray:
 
 
 def _constant(x: float) -> Any:
-    """A number, or the one that it stands for: derivatives have pi and log(2) rounded to float64."""
+    """A number, or the one that it stands for: derivatives have pi and log(2) rounded to
+    float64."""
     for rounded_one, meant in _CONSTANTS.items():
         if abs(x) == rounded_one:
             return meant() if x > 0 else -meant()
@@ -404,11 +411,15 @@ def _test(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    return Exact(_mapped(lambda x, y: x + y * alpha if alpha != 1 else x + y, *map(_numbers, (a, b))))
+    return Exact(
+        _mapped(lambda x, y: x + y * alpha if alpha != 1 else x + y, *map(_numbers, (a, b)))
+    )
 
 
 def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
-    return Exact(_mapped(lambda x, y: x - y * alpha if alpha != 1 else x - y, *map(_numbers, (a, b))))
+    return Exact(
+        _mapped(lambda x, y: x - y * alpha if alpha != 1 else x - y, *map(_numbers, (a, b)))
+    )
 
 
 def _rsub(func: Any, a: Any, b: Any, alpha: Any = 1) -> Exact:
@@ -456,12 +467,16 @@ def _axes(x: Tensor, dim: Any) -> tuple[int, ...]:
     return tuple(d % max(x.dim(), 1) for d in ([dim] if isinstance(dim, int) else dim))
 
 
-def _reduced(numbers: np.ndarray, axes: tuple[int, ...], keep: bool, fn: Callable[..., Any]) -> np.ndarray:
+def _reduced(
+    numbers: np.ndarray, axes: tuple[int, ...], keep: bool, fn: Callable[..., Any]
+) -> np.ndarray:
     """The function over the elements along the axes, each list of them in order."""
     if numbers.ndim == 0:
         return _array([fn([numbers.item()])], ())
     kept = [i for i in range(numbers.ndim) if i not in axes]
-    rows = numbers.transpose([*kept, *axes]).reshape(int(np.prod([numbers.shape[i] for i in kept], dtype=np.int64)), -1)
+    rows = numbers.transpose([*kept, *axes]).reshape(
+        int(np.prod([numbers.shape[i] for i in kept], dtype=np.int64)), -1
+    )
     shape = [1 if i in axes else n for i, n in enumerate(numbers.shape)]
     out = _array([fn(list(row)) for row in rows], [n for i, n in enumerate(shape) if i in kept])
     return out.reshape(shape) if keep else out
@@ -513,7 +528,9 @@ def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _norm(func: Any, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, **kw: Any) -> Exact:
+def _norm(
+    func: Any, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, **kw: Any
+) -> Exact:
     order = 2 if order is None else order
 
     def size(row: list[Any]) -> Any:
@@ -564,11 +581,19 @@ def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     left, right = _numbers(a), _numbers(b)
-    terms = left.shape[-1] * max(left.size // max(left.shape[-1], 1), 1) * (right.shape[-1] if right.ndim > 1 else 1)
+    terms = (
+        left.shape[-1]
+        * max(left.size // max(left.shape[-1], 1), 1)
+        * (right.shape[-1] if right.ndim > 1 else 1)
+    )
     if terms > 8 * MOST_ELEMENTS:
         raise NotExact("the matrices are too large to multiply exactly")
     return Exact(
-        np.asarray(np.matmul(left, right) if left.ndim + right.ndim > 2 else _array([np.dot(left, right)], ()))
+        np.asarray(
+            np.matmul(left, right)
+            if left.ndim + right.ndim > 2
+            else _array([np.dot(left, right)], ())
+        )
     )
 
 
@@ -587,12 +612,18 @@ def _add_elements(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact
 
 def _softmax_row(row: list[Any]) -> list[Any]:
     top = max(row)
-    parts = [mpmath.exp(v - top) if v > -INF else mpf(0) for v in row] if top > -INF else [NAN] * len(row)
+    parts = (
+        [mpmath.exp(v - top) if v > -INF else mpf(0) for v in row]
+        if top > -INF
+        else [NAN] * len(row)
+    )
     whole = _total(parts)
     return [_divide(v, whole) for v in parts]
 
 
-def _along(numbers: np.ndarray, dim: int, fn: Callable[..., Any], *others: np.ndarray) -> np.ndarray:
+def _along(
+    numbers: np.ndarray, dim: int, fn: Callable[..., Any], *others: np.ndarray
+) -> np.ndarray:
     """The function of rows along one dimension, which returns rows."""
     if numbers.ndim == 0:
         return _array(fn([numbers.item()], *([o.item()] for o in others)), ())
@@ -672,12 +703,16 @@ def _to(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _sorted(func: Any, x: Any, dim: int = -1, descending: bool = False, **kwargs: Any) -> Any:
     numbers = _numbers(x)
-    order = _along(numbers, dim, lambda row: sorted(range(len(row)), key=row.__getitem__, reverse=descending))
+    order = _along(
+        numbers, dim, lambda row: sorted(range(len(row)), key=row.__getitem__, reverse=descending)
+    )
     places = torch.from_numpy(order.astype(np.int64))
     return x.gather(dim, places), places
 
 
-def _largest(func: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Any:
+def _largest(
+    func: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
+) -> Any:
     values, places = _sorted(func, x, dim, largest)
     return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
 
@@ -686,9 +721,13 @@ def _copy(func: Any, x: Any, source: Any, *args: Any) -> Exact:
     return Exact(np.broadcast_to(_numbers(source), tuple(x.shape)).copy())
 
 
-def _index_put(func: Any, x: Any, at: Any, values: Any, accumulate: bool = False, *more: Any) -> Exact:
+def _index_put(
+    func: Any, x: Any, at: Any, values: Any, accumulate: bool = False, *more: Any
+) -> Exact:
     made = _numbers(x).copy()
-    places = torch.arange(x.numel()).reshape(x.shape)[tuple(slice(None) if i is None else i for i in at)]
+    places = torch.arange(x.numel()).reshape(x.shape)[
+        tuple(slice(None) if i is None else i for i in at)
+    ]
     spread = np.broadcast_to(_numbers(values), tuple(places.shape)).reshape(-1)
     flat = made.reshape(-1)
     for place, value in zip(places.reshape(-1).tolist(), spread, strict=True):
@@ -698,7 +737,9 @@ def _index_put(func: Any, x: Any, at: Any, values: Any, accumulate: bool = False
 
 def _scatter_add(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
     made = _numbers(x).copy().reshape(-1)
-    places = torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
+    places = (
+        torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
+    )
     part = _numbers(source)[tuple(slice(n) for n in index.shape)]
     for place, value in zip(places.reshape(-1).tolist(), part.reshape(-1), strict=True):
         made[int(place)] = made[int(place)] + value
@@ -707,14 +748,18 @@ def _scatter_add(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exa
 
 def _scatter(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
     made = _numbers(x).copy().reshape(-1)
-    places = torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
+    places = (
+        torch.arange(x.numel()).reshape(x.shape).gather(dim, index) if x.dim() else torch.zeros(1)
+    )
     part = np.broadcast_to(_numbers(source), tuple(index.shape))
     for place, value in zip(places.reshape(-1).tolist(), part.reshape(-1), strict=True):
         made[int(place)] = value
     return Exact(made.reshape(tuple(x.shape)))
 
 
-def _derivative_of_unfold(func: Any, g: Any, size: Sequence[int], dim: int, length: int, step: int) -> Exact:
+def _derivative_of_unfold(
+    func: Any, g: Any, size: Sequence[int], dim: int, length: int, step: int
+) -> Exact:
     numbers = _numbers(g).reshape(-1)
     made = _array([mpf(0)] * math.prod(size), (math.prod(size),))
     places = torch.arange(math.prod(size)).reshape(tuple(size)).unfold(dim, length, step)
@@ -724,7 +769,9 @@ def _derivative_of_unfold(func: Any, g: Any, size: Sequence[int], dim: int, leng
 
 
 def _cross(func: Any, a: Any, b: Any, *, dim: int = -1) -> Exact:
-    (x, y, z), (u, v, w) = ([np.take(n, i, axis=dim) for i in range(3)] for n in map(_numbers, (a, b)))
+    (x, y, z), (u, v, w) = (
+        [np.take(n, i, axis=dim) for i in range(3)] for n in map(_numbers, (a, b))
+    )
     return Exact(np.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=dim))
 
 
@@ -760,7 +807,9 @@ def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any =
         if v != v:
             return mpf(nan or 0)
         if mpmath.isinf(v):
-            return mpf((large if high is None else high) if v > 0 else (-large if low is None else low))
+            return mpf(
+                (large if high is None else high) if v > 0 else (-large if low is None else low)
+            )
         return v
 
     return Exact(_mapped(run, _numbers(x)))
@@ -768,7 +817,10 @@ def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any =
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     **{name: _elementwise(fn, 1) for name, fn in _UNARY.items()},
-    **{f"special_{name}": _elementwise(_UNARY[name], 1) for name in ("expm1", "erf", "sinc", "erfinv")},
+    **{
+        f"special_{name}": _elementwise(_UNARY[name], 1)
+        for name in ("expm1", "erf", "sinc", "erfinv")
+    },
     **{name: _elementwise(fn, 2) for name, fn in _BINARY.items()},
     **{name: _comparison(fn) for name, fn in _COMPARE.items()},
     "special_xlogy": _elementwise(_BINARY["xlogy"], 2),
@@ -845,8 +897,10 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("native_dropout", "bernoulli", "rand_like", "randn_like"), _refuse),
 }
 _MOVES = frozenset(  # besides the views: what only copies elements, or fills with zeros
-    """clone contiguous index gather cat stack where masked_fill flip roll select_backward slice_backward
-    constant_pad_nd repeat index_select tril triu masked_select _unsafe_view lift_fresh diagonal_backward
+    """clone contiguous index gather cat stack where masked_fill flip roll select_backward
+    slice_backward
+    constant_pad_nd repeat index_select tril triu masked_select _unsafe_view lift_fresh
+    diagonal_backward
     take lift_fresh_copy""".split()
 )
 
@@ -910,4 +964,6 @@ def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _as_tensor(value: Any, position: int) -> Any:
     """A number that ``where`` and ``masked_fill`` put among the elements, as a tensor."""
-    return torch.tensor(value, dtype=torch.float64) if position and isinstance(value, float) else value
+    return (
+        torch.tensor(value, dtype=torch.float64) if position and isinstance(value, float) else value
+    )

@@ -1,4 +1,5 @@
-"""The places where a low-precision run first loses signal: values that became zero, epsilons that do nothing."""
+"""The places where a low-precision run first loses signal: values that became zero, epsilons that
+do nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +28,14 @@ SUMS = having("matmul") | {"linear", "mean"} | {"convolution"}
 SCALES = having("scales", in_place=True)
 ADDS = having("adds", in_place=True)
 FLOORS = having("floors", in_place=True)
-MOST_TERM = 16.0  # times the smallest normal number: the size of products up to which zeros in their sum are lost ones
+# times the smallest normal number: the size of products up to which zeros in their sum are lost
+# ones
+MOST_TERM = 16.0
 LEAST = 0.01  # share of a result's values from which its loss is listed
 _NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
-COLUMNS = "position step phase op module file line source dtype numel lost share largest told_by".split()
+COLUMNS = (
+    "position step phase op module file line source dtype numel lost share largest told_by".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +47,19 @@ class _Loss:
 
 
 def first_losses(trace: Trace) -> pd.DataFrame:
-    """Where values were lost in low precision, one row for each operation and line, the first one first.
+    """Where values were lost in low precision, one row for each operation and line, the first one
+    first.
 
-    A row is the first such result of an operation at a line: ``position``, ``step``, ``phase``, ``op``, ``module``,
-    ``file``, ``line``, ``source``, ``dtype``, ``numel``; ``lost`` values of it became zero although they should not,
-    ``share`` of those that should not be zero; ``largest``: their largest magnitude in float32, <NA> without a twin;
-    ``told_by``: "float32 twin" (``shadow="float32"``), "counts" (more zeros came out than went in) or "epsilon" (a
-    number was added, or taken as floor, that the dtype rounds to zero; it is lost whole: share 1).
+    A row is the first such result of an operation at a line: ``position``, ``step``, ``phase``,
+    ``op``, ``module``, ``file``, ``line``, ``source``, ``dtype``, ``numel``; ``lost`` values of it
+    became zero although they should not, ``share`` of those that should not be zero; ``largest``:
+    their largest magnitude in float32, <NA> without a twin;
+    ``told_by``: "float32 twin" (``shadow="float32"``), "counts" (more zeros came out than went in)
+    or "epsilon" (a number was added, or taken as floor, that the dtype rounds to zero; it is lost
+    whole: share 1).
 
-    Each loss is that of one operation alone, measured against its own values: what a later operation makes of it is
-    not counted again. Losses below one value in a hundred are left out.
+    Each loss is that of one operation alone, measured against its own values: what a later
+    operation makes of it is not counted again. Losses below one value in a hundred are left out.
     """
     recording: Recording | None = getattr(trace, "recording", None)
     found: dict[tuple[str, int, str], tuple[Any, ...]] = {}
@@ -59,12 +67,15 @@ def first_losses(trace: Trace) -> pd.DataFrame:
         position, key = row.position, (row.name, row.place, row.module)
         if key not in found and (loss := _loss_of(trace, position, row)) is not None:
             found[key] = _columns(trace, position, row, loss)
-    frame = pd.DataFrame(list(found.values()), columns=COLUMNS).sort_values("position", ignore_index=True)
+    frame = pd.DataFrame(list(found.values()), columns=COLUMNS).sort_values(
+        "position", ignore_index=True
+    )
     return frame.astype({"largest": "Float64"})
 
 
 def flushed_at(trace: Trace, position: int) -> int:
-    """Values of one row that became zero as it was computed; 0 where nothing tells them from true zeros."""
+    """Values of one row that became zero as it was computed; 0 where nothing tells them from true
+    zeros."""
     recording: Recording | None = getattr(trace, "recording", None)
     row = recording.op(position) if recording is not None else None
     if recording is None or row is None or row.dtype not in NARROW:
@@ -86,7 +97,9 @@ def _narrow_rows(recording: Recording) -> Iterator[Op]:
         narrow = dtypes[table.dtype] & (table.stat >= 0)
         stats = np.where(narrow, table.stat, -1)
         compared = counted[table.op] | np.isin(where, list(recording.shadows))
-        wanted = narrow & (numbered[table.op] | (compared & (stat_columns(recording, stats)["zero"] > 0)))
+        wanted = narrow & (
+            numbered[table.op] | (compared & (stat_columns(recording, stats)["zero"] > 0))
+        )
         for at in np.flatnonzero(wanted).tolist():
             yield Op(recording, int(where[at]), table.row(at))
 
@@ -104,7 +117,9 @@ def _loss_of(trace: Trace, position: int, row: Op) -> _Loss | None:
     if position not in recording.shadows:
         ways.append(lambda: _counts(recording, position, op, stats))
     losses = (way() for way in ways)
-    return next((loss for loss in losses if loss is not None and loss.lost >= LEAST * loss.of > 0), None)
+    return next(
+        (loss for loss in losses if loss is not None and loss.lost >= LEAST * loss.of > 0), None
+    )
 
 
 def _twin(recording: Recording, position: int) -> _Loss | None:
@@ -119,15 +134,20 @@ def _twin(recording: Recording, position: int) -> _Loss | None:
         return None
     whole = shadow.flushed == twin.numel - twin.zero
     known = whole and twin.min is not None and twin.max is not None
-    largest = max(abs(twin.min or 0.0), abs(twin.max or 0.0)) if known else format_of(result.dtype).rounds_to_zero
+    largest = (
+        max(abs(twin.min or 0.0), abs(twin.max or 0.0))
+        if known
+        else format_of(result.dtype).rounds_to_zero
+    )
     return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
 
 
 def _counts(recording: Recording, position: int, op: str, stats: TensorStats) -> _Loss | None:
     """More zeros than those of the operands account for.
 
-    A product of two values that are not zero is never zero but by underflow. A sum of products may cancel; it counts
-    only where half of its values lie at the lower end of the dtype, and where its terms are small.
+    A product of two values that are not zero is never zero but by underflow. A sum of products may
+    cancel; it counts only where half of its values lie at the lower end of the dtype, and where its
+    terms are small.
     """
     sources = list(dict.fromkeys(source for source, _ in recording.operands(position)))
     sources = sources[-1:] if op == "copy_" else sources
@@ -135,9 +155,13 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
     if not operands or not all(s.is_finite for s in operands):
         return None
     if op in SUMS:
-        if 2 * (stats.zero + stats.subnormal) < stats.numel or not _of_small_terms(recording, position, operands):
+        if 2 * (stats.zero + stats.subnormal) < stats.numel or not _of_small_terms(
+            recording, position, operands
+        ):
             return None
-    elif op not in ELEMENTWISE or any(s.numel > stats.numel for s in operands):  # a view of a larger tensor
+    elif op not in ELEMENTWISE or any(
+        s.numel > stats.numel for s in operands
+    ):  # a view of a larger tensor
         return None
     if len(operands) == 1 and op in SCALES:
         row = recording.op(position)
@@ -148,7 +172,8 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
 
 
 def _of_small_terms(recording: Recording, position: int, operands: list[TensorStats]) -> bool:
-    """Whether the products that were summed up lie at the lower end of the dtype, so that zeros do not come from cancelling."""
+    """Whether the products that were summed up lie at the lower end of the dtype, so that zeros do
+    not come from cancelling."""
     row = recording.op(position)
     if row is None or len(operands) < 2:
         return True
@@ -159,8 +184,8 @@ def _of_small_terms(recording: Recording, position: int, operands: list[TensorSt
 def _epsilon(trace: Trace, position: int, row: Op, op: str, stats: TensorStats) -> _Loss | None:
     """A Python number that was added, or taken as floor, and that the dtype rounds to zero.
 
-    One that the user's line does not spell is a library's own, and told only where there is a zero that it should prevent;
-    an optimizer's own has a cause of its own.
+    One that the user's line does not spell is a library's own, and told only where there is a zero
+    that it should prevent; an optimizer's own has a cause of its own.
     """
     recording = trace.recording
     if op not in ADDS | FLOORS:

@@ -1,4 +1,5 @@
-"""The autograd graph of a run: where gradient flows, where the graph was cut, and which part of it was used again."""
+"""The autograd graph of a run: where gradient flows, where the graph was cut, and which part of it
+was used again."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class GraphFlow:
         """
         if position < 0:
             source = self.recording.sources.get(position)
-            return position in self.parameters or (source is not None and source.kind == "parameter")
+            return position in self.parameters or (
+                source is not None and source.kind == "parameter"
+            )
         row = self.recording.op(position)
         if row is None or position in self.parameters:
             return position in self.parameters
@@ -59,7 +62,9 @@ class GraphFlow:
         if row.phase == OPTIMIZER:
             return in_place
         # A tensor that was computed and then asked for a gradient is "owned" too, and no parameter.
-        return position in self.recording.owned and (in_place or not self.recording.parents(position))
+        return position in self.recording.owned and (
+            in_place or not self.recording.parents(position)
+        )
 
     def carries(self, position: int) -> bool:
         """Whether a row is part of a graph, or a parameter."""
@@ -79,7 +84,8 @@ class GraphFlow:
         return all(row is not None and row.without_grad for row in rows)
 
     def walk(self, root: int, follow: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
-        """(row or source, operations to the root) of what leads to it, where ``follow(parent, child)``.
+        """(row or source, operations to the root) of what leads to it, where ``follow(parent,
+        child)``.
 
         A parameter is the end of a way.
         """
@@ -90,7 +96,11 @@ class GraphFlow:
             if self.is_parameter(position):
                 continue
             for parent in self.parents(position):
-                if parent not in distance and len(distance) < MOST_ROWS and follow(parent, position):
+                if (
+                    parent not in distance
+                    and len(distance) < MOST_ROWS
+                    and follow(parent, position)
+                ):
                     distance[parent] = distance[position] + 1
                     waiting.append(parent)
 
@@ -130,7 +140,8 @@ class GraphFlow:
 
 
 def dead_ends(flow: GraphFlow, before: int) -> list[int]:
-    """Rows since the last update that carry gradient, or were detached from such, and that no operation has read."""
+    """Rows since the last update that carry gradient, or were detached from such, and that no
+    operation has read."""
     recording = flow.recording
     chunk = recording.chunk_of(before)
     used = set(chunk.edge_table()[:, 1].tolist())
@@ -190,7 +201,12 @@ def held_by(flow: GraphFlow, number: int, ends: list[int]) -> list[int]:
     by_size: dict[int, list[int]] = {}
     for end in ends:
         each = recording.stats(end)
-        if each is not None and each.min is not None and stats.min <= each.min and each.max <= stats.max:
+        if (
+            each is not None
+            and each.min is not None
+            and stats.min <= each.min
+            and each.max <= stats.max
+        ):
             by_size.setdefault(each.numel, []).append(end)
     for size, rows in by_size.items():
         if size * len(rows) >= stats.numel and stats.numel % size == 0:
@@ -200,7 +216,17 @@ def held_by(flow: GraphFlow, number: int, ends: list[int]) -> list[int]:
 
 # What cut the graph; of several cuts the one named first here explains most.
 Kind = Literal[
-    "no-grad", "literal", "number", "detach", "data", "numpy", "index", "cast", "comparison", "frozen", "unknown"
+    "no-grad",
+    "literal",
+    "number",
+    "detach",
+    "data",
+    "numpy",
+    "index",
+    "cast",
+    "comparison",
+    "frozen",
+    "unknown",
 ]
 _CHOICES = having("ranks")
 _COMPARISONS = having("compares")
@@ -218,16 +244,20 @@ class Cut:
     file: str
     line: int
     source: str
-    carrier: int  # row (or parameter, negative) that still carried it; 0 tells nothing if ``known`` is False
+    # row (or parameter, negative) that still carried it; 0 tells nothing if ``known`` is False
+    carrier: int
     known: bool
     steps: int  # operations between it and the result
     carriers: tuple[int, ...] = ()  # for a literal: the rows whose values it holds
 
 
 def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
-    """The cuts on the way to the row ``root``, the most telling first, and of two alike the one nearest to it."""
+    """The cuts on the way to the row ``root``, the most telling first, and of two alike the one
+    nearest to it."""
     found: list[Cut] = []
-    for position, steps in flow.walk(root, lambda parent, child: not flow.lost_between(parent, child)):
+    for position, steps in flow.walk(
+        root, lambda parent, child: not flow.lost_between(parent, child)
+    ):
         if _is_literal(flow, position):
             found.append(_literal(flow, position, steps))
         elif position >= 0 and not flow.is_parameter(position):
@@ -238,7 +268,8 @@ def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
 
 
 def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:
-    """Whether what a cut lost had been computed from parameters (of the optimizer, where these are known)."""
+    """Whether what a cut lost had been computed from parameters (of the optimizer, where these are
+    known)."""
     return cut.known and any(flow.comes_from_parameter(p) for p in cut.carriers or (cut.carrier,))
 
 
@@ -254,9 +285,11 @@ def _cut(flow: GraphFlow, reader: int, carrier: int, steps: int) -> Cut:
 
 
 def _detached(flow: GraphFlow, carrier: int, reader: int) -> int:
-    """The row that took ``carrier`` out of the graph before ``reader`` read it; ``reader`` if it did so itself.
+    """The row that took ``carrier`` out of the graph before ``reader`` read it; ``reader`` if it
+    did so itself.
 
-    A detached tensor is an alias, so that the edge of its reader does not name the row of ``detach``.
+    A detached tensor is an alias, so that the edge of its reader does not name the row of
+    ``detach``.
     """
     row = flow.recording.op(reader)
     if row is not None and row.without_grad:
@@ -300,7 +333,8 @@ def _is_literal(flow: GraphFlow, position: int) -> bool:
 
 
 def _literal(flow: GraphFlow, number: int, steps: int) -> Cut:
-    """A tensor made from Python numbers or an array, where these may be values that carried gradient."""
+    """A tensor made from Python numbers or an array, where these may be values that carried
+    gradient."""
     recording = flow.recording
     position = recording.sources[number].first
     ends = dead_ends(flow, position)
@@ -311,11 +345,24 @@ def _literal(flow: GraphFlow, number: int, steps: int) -> Cut:
     module = row.module if row is not None else ""
     spot = place_of(recording, position)
     if read is not None:
-        return Cut("number", position, "item", module, *place(recording, read[1]), read[0], True, steps)
+        return Cut(
+            "number", position, "item", module, *place(recording, read[1]), read[0], True, steps
+        )
     if arrays:
-        return Cut("numpy", position, "numpy", module, *place_of(recording, arrays[-1]), arrays[-1], True, steps)
+        return Cut(
+            "numpy",
+            position,
+            "numpy",
+            module,
+            *place_of(recording, arrays[-1]),
+            arrays[-1],
+            True,
+            steps,
+        )
     if held:
-        return Cut("literal", position, "lift_fresh", module, *spot, held[-1], True, steps, tuple(held))
+        return Cut(
+            "literal", position, "lift_fresh", module, *spot, held[-1], True, steps, tuple(held)
+        )
     return Cut("literal", position, "lift_fresh", module, *spot, 0, False, steps)
 
 
@@ -340,10 +387,14 @@ class Overwritten:
     operand: bool | None  # what was saved is an operand; else the result; None: not known
 
 
-def stopped_at(recording: Recording, run: BackwardPass, within: frozenset[int] | None = None) -> int | None:
-    """The node that raised: of those that did not run, whose predecessors all ran, the one with the highest number.
+def stopped_at(
+    recording: Recording, run: BackwardPass, within: frozenset[int] | None = None
+) -> int | None:
+    """The node that raised: of those that did not run, whose predecessors all ran, the one with the
+    highest number.
 
-    The engine takes ready nodes in that order (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime).
+    The engine takes ready nodes in that order (torch/csrc/autograd/engine.cpp,
+    CompareNodeTaskTime).
     within: only these.
     """
     ran = {each.node for each in recording.node_runs if each.backward_pass == run.number}
@@ -370,7 +421,8 @@ def reused_graph(recording: Recording) -> Reused | None:
 
 
 def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwritten | None:
-    """The node that stopped the last pass, and what overwrote the tensor of this shape that it had saved."""
+    """The node that stopped the last pass, and what overwrote the tensor of this shape that it had
+    saved."""
     if not recording.passes:
         return None
     run = recording.passes[-1]
@@ -389,7 +441,8 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
 
 
 def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
-    """The first row that erased a tensor of this shape; ``zero_`` and ``copy_`` read nothing, so no edge names it."""
+    """The first row that erased a tensor of this shape; ``zero_`` and ``copy_`` read nothing, so no
+    edge names it."""
     for at in range(start + 1, end):
         row = recording.op(at)
         written = row is not None and bool(row.inplace) and row.phase == FORWARD
@@ -399,7 +452,8 @@ def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]
 
 
 def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
-    """What an operation read and made, and every view of that, each with the operand or the result it shows."""
+    """What an operation read and made, and every view of that, each with the operand or the result
+    it shows."""
     family = {position: position} | {p: p for p in recording.parents(position)}
     for operand in list(family):  # the base of a view
         row = recording.op(operand)
@@ -416,7 +470,9 @@ def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
     return family
 
 
-def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) -> list[tuple[int, int]]:
+def _writes(
+    recording: Recording, start: int, end: int, family: dict[int, int]
+) -> list[tuple[int, int]]:
     """(row, what it changed) of the in-place operations between two positions."""
     found = []
     for at in range(start + 1, end):
@@ -431,12 +487,21 @@ def _writes(recording: Recording, start: int, end: int, family: dict[int, int]) 
     return found
 
 
-def _written_through_view(recording: Recording, position: int, family: dict[int, int]) -> int | None:
-    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that no edge names the view."""
+def _written_through_view(
+    recording: Recording, position: int, family: dict[int, int]
+) -> int | None:
+    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that no edge
+    names the view."""
     row = recording.op(position)
     for before in (position - 1, position - 2):
         view = recording.op(before)
-        if row is not None and view is not None and before in family and view.view and view.place == row.place:
+        if (
+            row is not None
+            and view is not None
+            and before in family
+            and view.view
+            and view.place == row.place
+        ):
             return family[before]
     return None
 

@@ -19,32 +19,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Headroom:
-    """The results of all remembered steps that come closest to the ceiling and to the floor of a format."""
+    """The results of all remembered steps that come closest to the ceiling and to the floor of a
+    format."""
 
     dtype: str  # of the format
     ran: bool  # whether the run computed in it; False: what it would be there
-    ceiling: float  # bits between the largest magnitude of any result and the largest number; negative: beyond it
-    floor: float  # bits between the smallest magnitude that is the largest of a result, and the smallest normal number
+    # bits between the largest magnitude of any result and the largest number; negative: beyond it
+    ceiling: float
+    # bits between the smallest magnitude that is the largest of a result, and the smallest normal
+    # number
+    floor: float
     highest: Place
     lowest: Place
 
 
 def headroom(trace: Trace) -> Headroom | None:
-    """Of the narrowest format that the run computed in, else of float16; None where no step was followed.
+    """Of the narrowest format that the run computed in, else of float16; None where no step was
+    followed.
 
-    Results are those of forward and backward operations; of each the largest magnitude in a step counts, so a result that
-    is partly flushed is no concern of the floor, and one that is wholly zero is left out.
+    Results are those of forward and backward operations; of each the largest magnitude in a step
+    counts, so a result that is partly flushed is no concern of the floor, and one that is wholly
+    zero is left out.
     """
     recording = trace.recording
     series = recording.training.series
     if not len(series) or not series.places:
         return None
     names = {str(dtype).removeprefix("torch."): dtype for dtype in HALF_PRECISION}
-    used = [name for name in ("float16", "bfloat16") if any(place.dtype == name for place in series.places)]
+    used = [
+        name
+        for name in ("float16", "bfloat16")
+        if any(place.dtype == name for place in series.places)
+    ]
     name = used[0] if used else "float16"
     chosen = np.array(
         [
-            p.phase in (FORWARD, BACKWARD) and (p.dtype == name if used else p.dtype in ("float32", "float64"))
+            p.phase in (FORWARD, BACKWARD)
+            and (p.dtype == name if used else p.dtype in ("float32", "float64"))
             for p in series.places
         ],
         dtype=bool,

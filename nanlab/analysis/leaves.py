@@ -1,4 +1,5 @@
-"""Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a mask, a literal."""
+"""Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a
+mask, a literal."""
 
 from __future__ import annotations
 
@@ -17,10 +18,15 @@ Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "int
 # Operators that move values without computing with them.
 MOVES = having("moves", in_place=True)
 _SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
-# Operators that take a mask of -inf: what is added to scores, compared, or summed in the log domain.
+# Operators that take a mask of -inf: what is added to scores, compared, or summed in the log
+# domain.
 _TAKES_MASK = having("takes_mask", in_place=True)
 # Operators by which a program takes a bad value out.
-CHOICES = having("bounds", "masks", "picks", "extreme", "assigns") | {"nan_to_num"} | {"relu", "threshold"}
+CHOICES = (
+    having("bounds", "masks", "picks", "extreme", "assigns")
+    | {"nan_to_num"}
+    | {"relu", "threshold"}
+)
 # Operators that stand for a layer: what they compute with is an input, not a bound or a mask.
 _LAYERS = having("layer")
 
@@ -49,7 +55,11 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
         return "rank"
     if status in (BORN, TURNED):
         return "operation"
-    return None if any(p in came_from for p in recording.parents(position) if p != position) else "operation"
+    return (
+        None
+        if any(p in came_from for p in recording.parents(position) if p != position)
+        else "operation"
+    )
 
 
 def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]) -> Kind:
@@ -74,7 +84,8 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
 
 
 def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
-    """Whether an infinity that the program wrote, and that is no mask, went into what a module owns."""
+    """Whether an infinity that the program wrote, and that is no mask, went into what a module
+    owns."""
     if is_mask(recording, position):
         return False
     while came_from.get(position, position) != position:
@@ -90,8 +101,11 @@ def is_mask(recording: Recording, position: int) -> bool:
     return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
 
 
-def _first_computation(recording: Recording, position: int, came_from: dict[int, int]) -> tuple[str, bool]:
-    """The first operator on the way to the symptom that computes with a value; whether it made NaN of an infinity."""
+def _first_computation(
+    recording: Recording, position: int, came_from: dict[int, int]
+) -> tuple[str, bool]:
+    """The first operator on the way to the symptom that computes with a value; whether it made NaN
+    of an infinity."""
     while position in came_from and came_from[position] != position:
         position = came_from[position]
         row = recording.op(position)
@@ -109,7 +123,8 @@ def _wrote_nan(recording: Recording, position: int) -> bool:
 
 
 def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
-    """Whether a leaf is a mask of -inf from outside the watch, and a softmax that found nothing else made NaN of it."""
+    """Whether a leaf is a mask of -inf from outside the watch, and a softmax that found nothing
+    else made NaN of it."""
     source = recording.sources.get(position)
     if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
         return False
@@ -118,14 +133,23 @@ def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, K
 
 
 def derivative_unseen(recording: Recording, number: int) -> int:
-    """The row of the derivative that made what the next one read from outside: under vmap some run where no watch sees them.
+    """The row of the derivative that made what the next one read from outside: under vmap some run
+    where no watch sees them.
 
-    -1 where something else may have brought it: a Function of the program, a hook, the start of the pass.
+    -1 where something else may have brought it: a Function of the program, a hook, the start of the
+    pass.
     """
     source = recording.sources.get(number)
     reader = recording.op(source.first) if source is not None else None
     info = recording.nodes.get(reader.node) if reader is not None and reader.backward else None
-    if source is None or reader is None or info is None or info.op < 0 or info.custom or info.line != reader.place:
+    if (
+        source is None
+        or reader is None
+        or info is None
+        or info.op < 0
+        or info.custom
+        or info.line != reader.place
+    ):
         return -1
     for position in range(source.first - 1, -1, -1):
         row = recording.op(position)

@@ -1,4 +1,5 @@
-"""Where inside an installed package, or inside torch, an operation stands that the user's line led to."""
+"""Where inside an installed package, or inside torch, an operation stands that the user's line led
+to."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ Place = tuple[str, int, str]  # file, line, function
 
 
 def library_of(recording: Recording, position: int) -> Place | None:
-    """(file, line, function) in a library where a row was computed; None where it is the user's own line.
+    """(file, line, function) in a library where a row was computed; None where it is the user's own
+    line.
 
     Of a backward row it is that of the forward operation of its node.
     """
@@ -32,7 +34,8 @@ def library_of(recording: Recording, position: int) -> Place | None:
 
 @lru_cache(maxsize=256)
 def function_at(file: str, line: int) -> str:
-    """Qualified name of the innermost function around a line; empty at the top of a module, or where there is no source."""
+    """Qualified name of the innermost function around a line; empty at the top of a module, or
+    where there is no source."""
     try:
         with open(file, encoding="utf-8") as source:
             tree = ast.parse(source.read())
@@ -43,7 +46,10 @@ def function_at(file: str, line: int) -> str:
 
 def _named(node: ast.AST, line: int, outer: tuple[str, ...]) -> str:
     for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno)):
+        if not (
+            isinstance(child, ast.stmt)
+            and child.lineno <= line <= (child.end_lineno or child.lineno)
+        ):
             continue
         inner = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
         return _named(child, line, (*outer, child.name) if inner else outer)  # type: ignore[attr-defined]

@@ -41,7 +41,8 @@ SECONDS = 2.0  # of processor time, for one question in exact arithmetic
 class Limit:
     """The limit of each element of a tensor."""
 
-    value: Tensor  # float64: ±inf where it diverges with one sign, NaN where there is none, or unknown
+    # float64: ±inf where it diverges with one sign, NaN where there is none, or unknown
+    value: Tensor
     unknown: Tensor  # bool: nothing could be found out
     one_sided: Tensor  # bool: approached from inside of the domain alone
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
@@ -77,7 +78,11 @@ class Wide(TorchDispatchMode):
     """Casts to narrower dtypes, and tensors made in them, stay float64."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one operator."""
         kwargs = dict(kwargs or {})
@@ -99,11 +104,13 @@ def evaluate(
     *,
     outside: bool = False,
 ) -> Evaluation:
-    """Results of ``fn`` at the operands and its vector-Jacobian product, as an ordinary program has them.
+    """Results of ``fn`` at the operands and its vector-Jacobian product, as an ordinary program has
+    them.
 
     incoming: gradients of the results; None: ones. A non-finite one counts as 1.
     differentiated: which operands get a gradient; None: see :func:`default_differentiated`.
-    outside: gradients are NaN where the value is, as of ``log(x)`` at a negative x, where 1 / x is not.
+    outside: gradients are NaN where the value is, as of ``log(x)`` at a negative x, where 1 / x is
+    not.
     """
     wanted = default_differentiated(operands) if differentiated is None else differentiated
     leaves = [
@@ -123,9 +130,16 @@ def evaluate(
         sources = [x for x, w in zip(leaves, wanted, strict=True) if w]
         gradients: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
-            gradients = torch.autograd.grad([y for y, _ in pairs], sources, [g for _, g in pairs], allow_unused=True)
-    have = iter(torch.zeros_like(x) if g is None else g for x, g in zip(sources, gradients, strict=True))
-    return Evaluation(tuple(y.detach() for y in results), tuple(next(have).detach() if w else None for w in wanted))
+            gradients = torch.autograd.grad(
+                [y for y, _ in pairs], sources, [g for _, g in pairs], allow_unused=True
+            )
+    have = iter(
+        torch.zeros_like(x) if g is None else g for x, g in zip(sources, gradients, strict=True)
+    )
+    return Evaluation(
+        tuple(y.detach() for y in results),
+        tuple(next(have).detach() if w else None for w in wanted),
+    )
 
 
 def default_differentiated(operands: Sequence[Any]) -> list[bool]:
@@ -150,7 +164,8 @@ def truth(
     incoming: Sequence[Tensor | None] | None = None,
     differentiated: Sequence[bool] | None = None,
 ) -> Truth:
-    """Value and vector-Jacobian product of ``fn`` at the operands in exact arithmetic, or their limits.
+    """Value and vector-Jacobian product of ``fn`` at the operands in exact arithmetic, or their
+    limits.
 
     Moved towards the operands are first those that are differentiated, the others held; where that
     helps nothing the others; then all. Each along several directions, which must agree.
@@ -161,7 +176,10 @@ def truth(
     problem = _Problem(fn, operands, incoming, wanted)
     deadline = time.thread_time() + SECONDS
     found: list[Limit] | None = None
-    for kind in (*(_Arithmetic(*exactly, deadline) for exactly in EXACT), _Arithmetic(0, DISTANCES)):
+    for kind in (
+        *(_Arithmetic(*exactly, deadline) for exactly in EXACT),
+        _Arithmetic(0, DISTANCES),
+    ):
         try:
             limits = problem.solve(kind)
         except Exception:  # an operator that these numbers do not know, or the time is over
@@ -250,15 +268,20 @@ class _Problem:
         distance: float,
         moved: Moved | None = None,
     ) -> Evaluation:
-        """The expression, a distance away along the given directions, or with a result in it moved."""
+        """The expression, a distance away along the given directions, or with a result in it
+        moved."""
         outside = bool(distance) or moved is not None
         with arithmetic.active(moved) as mode:
             operands = [
-                x
-                if not _is_real(x)
-                else arithmetic.number(x)
-                if d is None or not distance
-                else arithmetic.moved(x, d, distance)
+                (
+                    x
+                    if not _is_real(x)
+                    else (
+                        arithmetic.number(x)
+                        if d is None or not distance
+                        else arithmetic.moved(x, d, distance)
+                    )
+                )
                 for x, d in zip(self.operands, moving, strict=True)
             ]
             incoming = self.incoming
@@ -275,7 +298,8 @@ class _Problem:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        trusted = bool(arithmetic.digits)  # what is finite exactly is true; in float64 it may have cancelled
+        # what is finite exactly is true; in float64 it may have cancelled
+        trusted = bool(arithmetic.digits)
         for movable in self.movable:
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
                 break
@@ -291,28 +315,36 @@ class _Problem:
     def from_within(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, what is not known found by moving a result inside of the expression.
 
-        Where that is singular whatever the operands are, as ``x - x.max()`` is 0 and a constant of its own
-        stays, the earliest result that can be moved away from the singular point is the variable.
+        Where that is singular whatever the operands are, as ``x - x.max()`` is 0 and a constant of
+        its own stays, the earliest result that can be moved away from the singular point is the
+        variable.
         """
         still: list[Tensor | None] = [None] * len(self.operands)
         for place in range(min(self.results, MOST_RESULTS)):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
             try:
-                near = self.at(arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)).tensors
+                near = self.at(
+                    arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)
+                ).tensors
                 pairs = list(zip(limits, near, strict=True))
                 if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
                     continue
                 paths = []
                 for way in range(4):
                     seen = [
-                        self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors for h in arithmetic.distances
+                        self.at(arithmetic, still, 0.0, _nudge(place, h, way)).tensors
+                        for h in arithmetic.distances
                     ]
-                    paths.append([_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)])
+                    paths.append(
+                        [_path_exact(torch.stack(list(a))) for a in zip(*seen, strict=True)]
+                    )
             except NotExact:
                 break
             found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
-            limits = [_merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)]
+            limits = [
+                _merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)
+            ]
         return limits
 
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
@@ -340,7 +372,8 @@ class _Problem:
         return found
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int) -> float | None:
-        """The derivative along one element of an operand, by differences; None where there is none."""
+        """The derivative along one element of an operand, by differences; None where there is
+        none."""
         moving: list[Tensor | None] = [None] * len(self.operands)
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
@@ -354,11 +387,19 @@ class _Problem:
         size = max(abs(s) for s in slopes)
         return slopes[0] if max(slopes) - min(slopes) <= SAME * size else None
 
-    def _weighted(self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float) -> Any:
+    def _weighted(
+        self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float
+    ) -> Any:
         """The results times the gradients that came in, summed, exactly."""
         with arithmetic.active(), torch.no_grad():
             operands = [
-                x if not _is_real(x) else arithmetic.number(x) if d is None else arithmetic.moved(x, d, distance)
+                (
+                    x
+                    if not _is_real(x)
+                    else arithmetic.number(x)
+                    if d is None
+                    else arithmetic.moved(x, d, distance)
+                )
                 for x, d in zip(self.operands, moving, strict=True)
             ]
             found = self.fn(*operands)
@@ -445,7 +486,12 @@ def _directions(operands: Sequence[Any], movable: Sequence[bool]) -> Iterator[li
     sizes = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
     other = [size(x) if m else None for x, m in zip(operands, movable, strict=True)]
     signs = [
-        None if s is None else torch.where(torch.rand(s.shape, generator=generator) < 0.5, -1.0, 1.0) for s in sizes
+        (
+            None
+            if s is None
+            else torch.where(torch.rand(s.shape, generator=generator) < 0.5, -1.0, 1.0)
+        )
+        for s in sizes
     ]
     inward = [
         None if s is None else torch.where(x.detach().cpu() > 0, -1.0, 1.0)
@@ -468,7 +514,8 @@ class _Path:
 
 
 def _path_exact(seen: Tensor) -> _Path:
-    """The limit of what was seen at distances evenly spaced in their logarithm, without rounding."""
+    """The limit of what was seen at distances evenly spaced in their logarithm, without
+    rounding."""
     far, last = seen[0], seen[-1]
     size, change = seen.abs(), (seen[1:] - seen[:-1]).abs()
     shrinks = (change[1:] <= 0.5 * change[:-1]) | (change[1:] <= 1e-12 * size[2:])
@@ -479,7 +526,9 @@ def _path_exact(seen: Tensor) -> _Path:
     factor, even = size[1:] / size[:-1], change[1:] / change[:-1]
     same_sign = (seen.sign() == last.sign()).all(0)
     power = (factor >= 1.3).all(0) & (factor.amax(0) <= 3 * factor.amin(0)) & same_sign
-    logarithm = ((even >= 0.7) & (even <= 1.5)).all(0) & (size[-1] > size[-2]) & (size[-2] > size[-3])
+    logarithm = (
+        ((even >= 0.7) & (even <= 1.5)).all(0) & (size[-1] > size[-2]) & (size[-2] > size[-3])
+    )
     beyond = last.isinf() & seen[0].isfinite() & same_sign
     value = torch.full_like(last, math.nan)
     value = torch.where(power | logarithm | beyond, last.sign() * math.inf, value)
@@ -492,13 +541,14 @@ def _path_exact(seen: Tensor) -> _Path:
 def _path(seen: Tensor) -> _Path:
     """The limit of what was seen at distances that shrink by 4, computed in float64.
 
-    Near by it is the difference of nearly equal numbers, far off it is another value: extrapolated to
-    the distance 0 from each stretch of distances, it is taken where it changes least.
+    Near by it is the difference of nearly equal numbers, far off it is another value: extrapolated
+    to the distance 0 from each stretch of distances, it is taken where it changes least.
     """
     scale = seen[:3].nan_to_num(0, 0, 0).abs().amax(0)
     best = torch.full_like(seen[0], math.nan)
     error = torch.full_like(seen[0], math.inf)
-    for factors in ((), (4,), (4, 16), (4, 16, 64), (2,), (2, 4), (2, 4, 8)):  # of each power's error
+    # of each power's error
+    for factors in ((), (4,), (4, 16), (4, 16, 64), (2,), (2, 4), (2, 4, 8)):
         table = seen
         for factor in factors:
             table = table[1:] + (table[1:] - table[:-1]) / (factor - 1)
@@ -521,7 +571,8 @@ def _path(seen: Tensor) -> _Path:
 
 
 def _agreed(paths: list[_Path]) -> Limit:
-    """One limit from those along several directions; directions outside of the domain do not count."""
+    """One limit from those along several directions; directions outside of the domain do not
+    count."""
     values = torch.stack([p.value for p in paths])
     outside = torch.stack([p.outside for p in paths])
     used = ~outside
@@ -549,7 +600,8 @@ Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Whether a fix has the limits of the expression that it replaces, at the offending elements."""
+    """Whether a fix has the limits of the expression that it replaces, at the offending
+    elements."""
 
     kind: Kind
     why: str = ""  # one clause: "the gradient is 0, its limit 0.146"
@@ -570,13 +622,14 @@ def agrees(
     removed: Sequence[Tensor | None] | None = None,
     known: Truth | None = None,
 ) -> Agreement:
-    """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or gradient.
+    """Compare ``fix`` with the truth of ``fn`` where ``fn`` itself gives no finite value or
+    gradient.
 
-    operands: in the dtypes that the program has. Where a limit exists, the fix has to have it, within
-    1 %; where it diverges, to stay finite and keep the sign; where there is none, to stay finite, and
-    no larger than along any direction.
-    removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or None:
-    their gradient has to be 0, and their value is nobody's concern.
+    operands: in the dtypes that the program has. Where a limit exists, the fix has to have it,
+    within 1 %; where it diverges, to stay finite and keep the sign; where there is none, to stay
+    finite, and no larger than along any direction.
+    removed: for each operand a mask of elements that reach the loss through a weight of 0 alone, or
+    None: their gradient has to be 0, and their value is nobody's concern.
     known: the truth, from an earlier call of :func:`truth`.
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
@@ -598,23 +651,31 @@ def agrees(
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
-    for i, (g, b, limit) in enumerate(zip(new.gradients, old.gradients, true.gradients, strict=True)):
+    for i, (g, b, limit) in enumerate(
+        zip(new.gradients, old.gradients, true.gradients, strict=True)
+    ):
         if g is None or b is None or limit is None:
             continue
         mask = None if removed is None else removed[i]
         if mask is not None:
             off = g[mask.expand(g.shape)]
             if bool((off != 0).any()):
-                return Agreement("masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked")
+                return Agreement(
+                    "masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked"
+                )
         bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
         verdict = _compared("gradient", g.double(), bad, limit)
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
-    return Agreement("unknown", "the limit is not known", unknown) if unknown else Agreement("agrees")
+    return (
+        Agreement("unknown", "the limit is not known", unknown) if unknown else Agreement("agrees")
+    )
 
 
-def _compared(what: Literal["value", "gradient"], got: Tensor, bad: Tensor, limit: Limit) -> Agreement:
+def _compared(
+    what: Literal["value", "gradient"], got: Tensor, bad: Tensor, limit: Limit
+) -> Agreement:
     """The elements that were bad against their limits."""
     got = got.cpu()
     bad = bad.cpu()

@@ -20,20 +20,26 @@ from nanlab.trace.recording import Recording
 
 @dataclass(frozen=True)
 class LossScale:
-    """What every loss scale 2**k makes of the measured gradients when they are held in ``dtype``."""
+    """What every loss scale 2**k makes of the measured gradients when they are held in
+    ``dtype``."""
 
-    table: pd.DataFrame  # by log2_scale: scale, flushed, subnormal, overflow (shares of the non-zero values), uncertain
+    # by log2_scale: scale, flushed, subnormal, overflow (shares of the non-zero values), uncertain
+    table: pd.DataFrame
     parameters: pd.DataFrame  # the same by (log2_scale, parameter)
-    activations: pd.DataFrame  # the same for the gradients on the way, those that were in ``dtype``; empty without any
-    advised: tuple[float, float] | None  # scales that overflow nothing and flush least; None: there is no such scale
-    headroom: int | None  # doublings from the scale in use to the first overflow; negative: it overflows
+    # the same for the gradients on the way, those that were in ``dtype``; empty without any
+    activations: pd.DataFrame
+    # scales that overflow nothing and flush least; None: there is no such scale
+    advised: tuple[float, float] | None
+    # doublings from the scale in use to the first overflow; negative: it overflows
+    headroom: int | None
     used: float  # the scale that the gradients were recorded at
     dtype: str
     skips: pd.DataFrame  # a row per skipped step: see ``trace.skips``
     histogram: pd.Series[int] = field(repr=False)  # of all unscaled gradients together
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the shares flushed, subnormal and overflowing against the scale, on ``ax``, which is returned."""
+        """Draw the shares flushed, subnormal and overflowing against the scale, on ``ax``, which is
+        returned."""
         import matplotlib.pyplot as plt
 
         ax = ax or plt.subplots()[1]
@@ -48,29 +54,47 @@ class LossScale:
         return ax
 
 
-def loss_scale(trace: Trace, dtype: torch.dtype = torch.float16, step: int | None = None) -> LossScale:
+def loss_scale(
+    trace: Trace, dtype: torch.dtype = torch.float16, step: int | None = None
+) -> LossScale:
     """Simulate every loss scale from 2**-16 to 2**40 on the gradients of a recorded step.
 
     step: a training step whose table is at hand; default: the last one with finite gradients.
-    The shares follow from the exact exponent histograms. A power of two moves a histogram by whole bins, so they equal
-    what a run at that scale measures, but for values in the bin of a limit (column ``uncertain``).
+    The shares follow from the exact exponent histograms. A power of two moves a histogram by whole
+    bins, so they equal what a run at that scale measures, but for values in the bin of a limit
+    (column ``uncertain``).
 
-    The gradients of activations count as well, where the step ran in ``dtype``: they overflow first as a rule, and the
-    advised scales start where none of them is flushed any more (see ``trace.signal_loss()``).
+    The gradients of activations count as well, where the step ran in ``dtype``: they overflow first
+    as a rule, and the advised scales start where none of them is flushed any more (see
+    ``trace.signal_loss()``).
 
     Raises UsageError if no gradients were recorded.
     """
     gradients, number, scale = _gradients(trace, step)
     if not gradients:
-        raise UsageError("no gradients at hand to simulate a loss scale with; watch a step that calls backward")
-    together, inside = add_histograms(gradients.values()), _activations(trace.recording, number, scale, dtype)
-    table, activations = _simulated(together, dtype), _simulated(inside, dtype) if len(inside) else pd.DataFrame()
-    per = pd.concat({name: _simulated(h, dtype) for name, h in gradients.items()}, names=["parameter"])
+        raise UsageError(
+            "no gradients at hand to simulate a loss scale with; watch a step that calls backward"
+        )
+    together, inside = (
+        add_histograms(gradients.values()),
+        _activations(trace.recording, number, scale, dtype),
+    )
+    table, activations = (
+        _simulated(together, dtype),
+        _simulated(inside, dtype) if len(inside) else pd.DataFrame(),
+    )
+    per = pd.concat(
+        {name: _simulated(h, dtype) for name, h in gradients.items()}, names=["parameter"]
+    )
     limits = [t for t in (table, activations) if len(t)]
-    fits = [k for k in LOSS_SCALES if all(t.overflow[k] + t.uncertain_overflow[k] == 0 for t in limits)]
+    fits = [
+        k for k in LOSS_SCALES if all(t.overflow[k] + t.uncertain_overflow[k] == 0 for t in limits)
+    ]
     return LossScale(
         table.drop(columns="uncertain_overflow"),
-        per.drop(columns="uncertain_overflow").swaplevel().sort_index(level=0, sort_remaining=False, kind="stable"),
+        per.drop(columns="uncertain_overflow")
+        .swaplevel()
+        .sort_index(level=0, sort_remaining=False, kind="stable"),
         activations.drop(columns="uncertain_overflow", errors="ignore"),
         _advised(fits, limits, _needed(trace, number, dtype)),
         None if not fits else max(fits) - round(math.log2(scale)),
@@ -92,14 +116,17 @@ def _simulated(histogram: pd.Series[int], dtype: torch.dtype) -> pd.DataFrame:
             "flushed": found["zero"] / count,
             "subnormal": found["subnormal"] / count,
             "overflow": found["overflow"] / count,
-            "uncertain": (found["limit_zero"] + found["limit_normal"] + found["limit_overflow"]) / count,
+            "uncertain": (found["limit_zero"] + found["limit_normal"] + found["limit_overflow"])
+            / count,
             "uncertain_overflow": found["limit_overflow"] / count,
         },
         index=pd.Index(scales, name="log2_scale"),
     )
 
 
-def _advised(fits: list[int], tables: list[pd.DataFrame], needed: int) -> tuple[float, float] | None:
+def _advised(
+    fits: list[int], tables: list[pd.DataFrame], needed: int
+) -> tuple[float, float] | None:
     """The scales at which nothing overflows and hardly more is flushed than at the best of them."""
     if not fits:
         return None
@@ -110,15 +137,21 @@ def _advised(fits: list[int], tables: list[pd.DataFrame], needed: int) -> tuple[
 
 
 def _needed(trace: Trace, step: int, dtype: torch.dtype) -> int:
-    """log2 of the scale from which on no gradient of a step is flushed on its way; the least there is if none was."""
+    """log2 of the scale from which on no gradient of a step is flushed on its way; the least there
+    is if none was."""
     lost = signal_loss(trace)
     lost = lost[(lost.step == step) & (lost.dtype == str(dtype).removeprefix("torch."))]
     return int(lost.needed_log2_scale.max()) if len(lost) else LOSS_SCALES[0]
 
 
-def _activations(recording: Recording, step: int, scale: float, dtype: torch.dtype) -> pd.Series[int]:
+def _activations(
+    recording: Recording, step: int, scale: float, dtype: torch.dtype
+) -> pd.Series[int]:
     """Histogram of the unscaled gradients that the backward pass of a step held in ``dtype``."""
-    low = min((p.position for p in recording.training.losses if recording.step_of(p.position) == step), default=0)
+    low = min(
+        (p.position for p in recording.training.losses if recording.step_of(p.position) == step),
+        default=0,
+    )
     high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
     found = []
     for position in range(max(low, 0), high):
@@ -135,7 +168,8 @@ def _activations(recording: Recording, step: int, scale: float, dtype: torch.dty
 
 
 def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]], int, float]:
-    """Histograms of the unscaled gradients by parameter, their training step, and the scale that they bore."""
+    """Histograms of the unscaled gradients by parameter, their training step, and the scale that
+    they bore."""
     recording = trace.recording
     rows = [r for r in recording.training.parameters if r.gradient is not None]
     finite: dict[int, list[Any]] = {}

@@ -40,14 +40,22 @@ def phase_of(recording: Recording, origin: Origin) -> str:
         return "data" if recording.owned.isdisjoint(origin.path) else "init"
     if comes_back(recording, origin):
         return "backward"
-    trained = bool(recording.passes)  # a search without gradients has no update apart from what it computes
-    if trained and origin.sink.kind == "parameter" and not row.backward and _by_hand(recording, origin.position, row):
-        return "optimizer" if not _in_forward(recording, row.place) else "forward"  # a layer that initialises itself
+    # a search without gradients has no update apart from what it computes
+    trained = bool(recording.passes)
+    if (
+        trained
+        and origin.sink.kind == "parameter"
+        and not row.backward
+        and _by_hand(recording, origin.position, row)
+    ):
+        # a layer that initialises itself
+        return "optimizer" if not _in_forward(recording, row.place) else "forward"
     return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
 
 
 def _taken_by_update(recording: Recording, origin: Origin) -> bool:
-    """Whether what came from outside went into a parameter, or the state of an optimizer, by way of an update."""
+    """Whether what came from outside went into a parameter, or the state of an optimizer, by way of
+    an update."""
     rows = [recording.op(p) for p in origin.path if p >= 0]
     return origin.sink.kind in ("parameter", "state") and any(
         row is not None and row.phase == OPTIMIZER for row in rows
@@ -55,12 +63,14 @@ def _taken_by_update(recording: Recording, origin: Origin) -> bool:
 
 
 def _by_hand(recording: Recording, position: int, row: Op) -> bool:
-    """Whether an operation on the way to a parameter is part of an update that the program makes itself."""
+    """Whether an operation on the way to a parameter is part of an update that the program makes
+    itself."""
     return bool(row.without_grad) or (row.node < 0 and comes_from_gradients(recording, position))
 
 
 def _in_forward(recording: Recording, place: int) -> bool:
-    """Whether a line stands in a method called ``forward``: the root module has no path that would tell."""
+    """Whether a line stands in a method called ``forward``: the root module has no path that would
+    tell."""
     _, number, file = recording.places[place]
     lines = linecache.getlines(file)[:number]
     indent = len(lines[-1]) - len(lines[-1].lstrip()) if lines else 0
@@ -72,17 +82,23 @@ def _in_forward(recording: Recording, place: int) -> bool:
 
 
 def comes_back(recording: Recording, origin: Origin) -> bool:
-    """Whether a forward value harmed nothing but the gradient of its own operation, which had kept it."""
+    """Whether a forward value harmed nothing but the gradient of its own operation, which had kept
+    it."""
     if origin.sink.kind != "gradient" or len(origin.path) < 2:
         return False
     born, after = recording.op(origin.position), recording.op(origin.path[1])
     return (
-        born is not None and after is not None and not born.backward and after.backward and born.node == after.node >= 0
+        born is not None
+        and after is not None
+        and not born.backward
+        and after.backward
+        and born.node == after.node >= 0
     )
 
 
 def operator_of_node(node: str) -> str:
-    """The operator of an autograd node: ``LinalgVectorNormBackward0`` is of ``linalg_vector_norm``; "" of a Function."""
+    """The operator of an autograd node: ``LinalgVectorNormBackward0`` is of ``linalg_vector_norm``;
+    "" of a Function."""
     found = re.match(r"(\w+?)Backward\d+$", node)
     if found is None or found[1] in ("Copy", "View"):
         return ""
@@ -90,20 +106,27 @@ def operator_of_node(node: str) -> str:
 
 
 def in_hook(recording: Recording, position: int) -> bool:
-    """Whether a backward row was computed by a hook of the program, not by the derivative formula of a node.
+    """Whether a backward row was computed by a hook of the program, not by the derivative formula
+    of a node.
 
-    A formula bears the line of its node, and what adds to a parameter's gradient that of the call of backward; a hook
-    bears its own. Nor is it a formula where the node is that of a whole scripted function, which begins with a detach.
+    A formula bears the line of its node, and what adds to a parameter's gradient that of the call
+    of backward; a hook bears its own. Nor is it a formula where the node is that of a whole
+    scripted function, which begins with a detach.
     """
     row = recording.op(position)
     if row is None or not row.backward:
         return False
     info = recording.nodes.get(row.node) if row.node >= 0 else None
     if info is not None:
-        scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"  # torch.jit: has no derivative of its own
+        # torch.jit: has no derivative of its own
+        scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"
         return info.op >= 0 and not info.custom and (info.line != row.place or scripted)
     kept = recording.kept.get(row.call)
-    called = recording.passes[row.backward_pass].line if 0 <= row.backward_pass < len(recording.passes) else row.place
+    called = (
+        recording.passes[row.backward_pass].line
+        if 0 <= row.backward_pass < len(recording.passes)
+        else row.place
+    )
     return kept is not None and kept.node_name.endswith(ACCUMULATES) and row.place != called
 
 
@@ -117,6 +140,10 @@ def operator_name(recording: Recording, position: int) -> str:
         if info is not None and info.op >= 0 and not info.custom:
             return str(recording.ops.items[info.op])
         kept = recording.kept.get(row.call)  # a node that no forward row names, as under torch.func
-        if (info is None or info.op < 0) and kept is not None and (name := operator_of_node(kept.node_name)):
+        if (
+            (info is None or info.op < 0)
+            and kept is not None
+            and (name := operator_of_node(kept.node_name))
+        ):
             return name
     return row.name

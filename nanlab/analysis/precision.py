@@ -20,9 +20,10 @@ LOSS_SCALES = range(-16, 41)  # powers of two that are tried; GradScaler starts 
 class CastShares:
     """What rounding to a format makes of the non-zero finite values of one histogram, in counts.
 
-    A histogram bin holds the values of [2**e, 2**(e+1)). Three limits of a format lie inside a bin, so the bin alone
-    does not say on which side its values fall; ``limit_*`` counts the values of such a bin, and the count that the
-    bin was added to is named beside it. All other counts are exact.
+    A histogram bin holds the values of [2**e, 2**(e+1)). Three limits of a format lie inside a bin,
+    so the bin alone does not say on which side its values fall; ``limit_*`` counts the values of
+    such a bin, and the count that the bin was added to is named beside it. All other counts are
+    exact.
     """
 
     numel: int  # the non-zero finite values
@@ -30,9 +31,12 @@ class CastShares:
     subnormal: int
     normal: int
     overflow: int
-    limit_zero: int  # in [s/2, s), s the smallest subnormal: only s/2 itself becomes zero; counted as subnormal
-    limit_normal: int  # just below the smallest normal: the last half ulp rounds up to it; counted as subnormal
-    limit_overflow: int  # in the bin of the largest value: from half an ulp past it on they overflow; counted as normal
+    # in [s/2, s), s the smallest subnormal: only s/2 itself becomes zero; counted as subnormal
+    limit_zero: int
+    # just below the smallest normal: the last half ulp rounds up to it; counted as subnormal
+    limit_normal: int
+    # in the bin of the largest value: from half an ulp past it on they overflow; counted as normal
+    limit_overflow: int
 
     @property
     def limit(self) -> int:
@@ -51,14 +55,18 @@ class FormatBins:
 
     name: str
     zero_limit: int  # below: flushed to zero; here: the tie at half the smallest subnormal
-    normal_limit: int  # from zero_limit to here: subnormal; here the last half ulp rounds up to a normal value
+    # from zero_limit to here: subnormal; here the last half ulp rounds up to a normal value
+    normal_limit: int
     overflow_limit: int  # to here: normal; here the largest value lies; above: overflow
 
 
 def format_bins(dtype: torch.dtype) -> FormatBins:
-    """The limits of ``dtype`` as histogram bins. Raises TypeMismatchError if it is no floating-point dtype."""
+    """The limits of ``dtype`` as histogram bins. Raises TypeMismatchError if it is no
+    floating-point dtype."""
     limits = format_of(dtype)
-    return FormatBins(limits.name, _zero_limit(limits), limits.smallest_exponent - 1, limits.largest_exponent)
+    return FormatBins(
+        limits.name, _zero_limit(limits), limits.smallest_exponent - 1, limits.largest_exponent
+    )
 
 
 def _zero_limit(limits: FloatFormat) -> int:
@@ -66,7 +74,8 @@ def _zero_limit(limits: FloatFormat) -> int:
 
 
 def cast_shares(exponents: pd.Series[int], dtype: torch.dtype, log2_scale: int = 0) -> CastShares:
-    """What a cast to ``dtype`` makes of values with this histogram, after they were multiplied by 2**log2_scale.
+    """What a cast to ``dtype`` makes of values with this histogram, after they were multiplied by
+    2**log2_scale.
 
     exponents: count of values per floor(log2|x|), non-zero finite values only.
 
@@ -76,12 +85,20 @@ def cast_shares(exponents: pd.Series[int], dtype: torch.dtype, log2_scale: int =
     return CastShares(**{name: int(counts[0]) for name, counts in found.items()})
 
 
-def cast_counts(exponents: pd.Series[int], dtype: torch.dtype, log2_scales: Counts) -> dict[str, Counts]:
+def cast_counts(
+    exponents: pd.Series[int], dtype: torch.dtype, log2_scales: Counts
+) -> dict[str, Counts]:
     """The numbers of ``cast_shares`` by their names, each for several scales."""
     bins, below = format_bins(dtype), _Below(exponents)
     flushed, tied = below(bins.zero_limit - log2_scales), below(bins.zero_limit + 1 - log2_scales)
-    faint, small = below(bins.normal_limit - log2_scales), below(bins.normal_limit + 1 - log2_scales)
-    large, kept = below(bins.overflow_limit - log2_scales), below(bins.overflow_limit + 1 - log2_scales)
+    faint, small = (
+        below(bins.normal_limit - log2_scales),
+        below(bins.normal_limit + 1 - log2_scales),
+    )
+    large, kept = (
+        below(bins.overflow_limit - log2_scales),
+        below(bins.overflow_limit + 1 - log2_scales),
+    )
     return {
         "numel": np.full_like(flushed, below.numel),
         "zero": flushed,
@@ -108,11 +125,14 @@ class _Below:
         return found
 
 
-def best_scale(exponents: pd.Series[int], dtype: torch.dtype, scales: Iterable[int] = LOSS_SCALES) -> int:
+def best_scale(
+    exponents: pd.Series[int], dtype: torch.dtype, scales: Iterable[int] = LOSS_SCALES
+) -> int:
     """log2 of the loss scale with which a cast to ``dtype`` loses least.
 
-    One infinite gradient costs the whole step, so no overflow comes first (a value in the bin of the largest one is
-    taken to overflow), then the fewest values flushed to zero, then the fewest subnormal, then the smallest change.
+    One infinite gradient costs the whole step, so no overflow comes first (a value in the bin of
+    the largest one is taken to overflow), then the fewest values flushed to zero, then the fewest
+    subnormal, then the smallest change.
     """
     bins, below = format_bins(dtype), _Below(exponents)
     tried = np.array(sorted(scales, key=abs), dtype=np.int64)

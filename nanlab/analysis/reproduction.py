@@ -1,4 +1,5 @@
-"""A fault as a program of a dozen lines: the offending operands as literals, the operation, an assertion that fails."""
+"""A fault as a program of a dozen lines: the offending operands as literals, the operation, an
+assertion that fails."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ SMALL = 64  # elements up to which a whole operand is written down
 
 
 def reproduction(trace: Trace, position: int, title: str, names: Sequence[str] = ()) -> str:
-    """A program that shows the fault of a row of ``trace.ops`` without the model; "" where none could be made and run.
+    """A program that shows the fault of a row of ``trace.ops`` without the model; "" where none
+    could be made and run.
 
-    names: of the operands in the user's source, taken where they are names. The program was run: its assertion fails.
+    names: of the operands in the user's source, taken where they are names. The program was run:
+    its assertion fails.
     """
     kept = trace.kept(position)
     if kept is None:
@@ -41,8 +44,13 @@ def _programs(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Ite
 
 
 def _reduced(kept: Kept) -> Iterator[tuple[Any, ...]]:
-    """The arguments with the offending elements only, with the first offending row only, and whole where they are small."""
-    outputs = [o for o in kept.outputs if isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex())]
+    """The arguments with the offending elements only, with the first offending row only, and whole
+    where they are small."""
+    outputs = [
+        o
+        for o in kept.outputs
+        if isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex())
+    ]
     bad = next((~o.isfinite() for o in outputs if not o.isfinite().all()), None)
     if bad is not None and bad.dim() == 2 and str(kept.op).startswith("aten.mm."):
         row, column = bad.nonzero()[0].tolist()
@@ -54,7 +62,9 @@ def _reduced(kept: Kept) -> Iterator[tuple[Any, ...]]:
             yield tuple(_picked(arg, bad.shape, where) for arg in kept.args)
         row = int(bad.nonzero()[0, 0])
         yield tuple(
-            arg[row : row + 1] if isinstance(arg, Tensor) and arg.shape[:1] == bad.shape[:1] else arg
+            arg[row : row + 1]
+            if isinstance(arg, Tensor) and arg.shape[:1] == bad.shape[:1]
+            else arg
             for arg in kept.args
         )
     yield kept.args
@@ -72,10 +82,14 @@ def _picked(arg: Any, shape: torch.Size, where: Tensor) -> Any:
 def _forward(kept: Kept, args: tuple[Any, ...], title: str, names: Sequence[str]) -> str:
     written: list[str] = []
     texts = [_argument(arg, i, written, names, False) for i, arg in enumerate(args)]
-    texts += [f"{name}={_argument(value, 9, written, (), False)}" for name, value in kept.kwargs.items()]
+    texts += [
+        f"{name}={_argument(value, 9, written, (), False)}" for name, value in kept.kwargs.items()
+    ]
     if any(text == "" for text in texts):
         return ""
-    return _program(title, [*written, f"result = {_function(kept.op)}({', '.join(texts)})"], "result")
+    return _program(
+        title, [*written, f"result = {_function(kept.op)}({', '.join(texts)})"], "result"
+    )
 
 
 def _backward(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Iterator[str]:
@@ -97,7 +111,11 @@ def _backward(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Ite
         grad = _literal(incoming_)
         if not x or not grad or "" in rest:
             continue
-        lines = [*written, f"result = torch.{op}({', '.join([x, *rest])})", f"result.backward({grad})"]
+        lines = [
+            *written,
+            f"result = torch.{op}({', '.join([x, *rest])})",
+            f"result.backward({grad})",
+        ]
         yield _program(title, lines, f"{x}.grad")
 
 
@@ -105,7 +123,14 @@ def _smaller(
     kept: Kept, operand: Tensor, incoming: Tensor, others: list[Any]
 ) -> Iterator[tuple[Tensor, Tensor, list[Any]]]:
     if incoming.shape == operand.shape and operand.dim():
-        bad = next((~o.isfinite() for o in kept.outputs if isinstance(o, Tensor) and o.shape == operand.shape), None)
+        bad = next(
+            (
+                ~o.isfinite()
+                for o in kept.outputs
+                if isinstance(o, Tensor) and o.shape == operand.shape
+            ),
+            None,
+        )
         if bad is not None and bad.any():
             where = bad.reshape(-1).nonzero().reshape(-1)[:ELEMENTS]
             picked = [_picked(other, operand.shape, where) for other in others]
@@ -114,14 +139,21 @@ def _smaller(
 
 
 def _argument(value: Any, number: int, written: list[str], names: Sequence[str], leaf: bool) -> str:
-    """The text of an argument; a tensor gets a line of its own in ``written``. "" where it cannot be written down."""
+    """The text of an argument; a tensor gets a line of its own in ``written``. "" where it cannot
+    be written down."""
     if isinstance(value, Tensor):
         literal = _literal(value, leaf)
         if not literal:
             return ""
         given = names[number] if number < len(names) else ""
         taken = {line.split(" = ")[0] for line in written}
-        name = given if given.isidentifier() and given not in taken else f"x{number}" if number else "x"
+        name = (
+            given
+            if given.isidentifier() and given not in taken
+            else f"x{number}"
+            if number
+            else "x"
+        )
         written.append(f"{name} = {literal}")
         return name
     if isinstance(value, (list, tuple)):
@@ -164,14 +196,20 @@ def _function(op: Any) -> str:
     name = str(getattr(op, "__name__", op)).split(".")[0]
     packet, _, overload = str(op).removeprefix("aten.").partition(".")
     plain = packet.rstrip("_") if not packet.startswith("_") else packet
-    if plain == packet and hasattr(torch, plain) and overload in ("default", "Tensor", "Scalar", "Tensor_Tensor"):
+    if (
+        plain == packet
+        and hasattr(torch, plain)
+        and overload in ("default", "Tensor", "Scalar", "Tensor_Tensor")
+    ):
         return f"torch.{plain}"
     return f"torch.ops.aten.{packet}.{overload}" if overload else f"torch.{name}"
 
 
 def _program(title: str, lines: Sequence[str], checked: str) -> str:
     head = [f"# {' '.join(title.split())}", "import torch", ""]
-    return "\n".join([*head, *lines, f"print({checked})", f"assert {checked}.isfinite().all()"]) + "\n"
+    return (
+        "\n".join([*head, *lines, f"print({checked})", f"assert {checked}.isfinite().all()"]) + "\n"
+    )
 
 
 def _fails(program: str) -> bool:

@@ -1,4 +1,5 @@
-"""The run-up to a fault: the operand of the faulty operation, step after step, and the update that threw it."""
+"""The run-up to a fault: the operand of the faulty operation, step after step, and the update that
+threw it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,18 @@ import torch
 
 from nanlab.formats import format_of
 from nanlab.operators import having
-from nanlab.trace.recording import DTYPE, FLAGS, FORWARD, LINE, MODULE, OP, OUTPUT, PHASE, VIEW, Recording
+from nanlab.trace.recording import (
+    DTYPE,
+    FLAGS,
+    FORWARD,
+    LINE,
+    MODULE,
+    OP,
+    OUTPUT,
+    PHASE,
+    VIEW,
+    Recording,
+)
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
@@ -26,7 +38,8 @@ _IDENTITY = (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE)
 
 @dataclass(frozen=True)
 class RunUp:
-    """Largest magnitude of one operand by training step, and the magnitude that its operation can take."""
+    """Largest magnitude of one operand by training step, and the magnitude that its operation can
+    take."""
 
     position: int  # of the operand, in the faulty step
     at: int  # position of the operation that fails
@@ -41,7 +54,8 @@ class RunUp:
 
 
 def run_up(trace: Trace, position: int) -> RunUp | None:
-    """How the operand of a faulty operation came to its size; None where it did not grow, or nothing is known.
+    """How the operand of a faulty operation came to its size; None where it did not grow, or
+    nothing is known.
 
     position: a row of ``trace.ops``; of a backward row its forward operation counts.
     """
@@ -55,7 +69,8 @@ def run_up(trace: Trace, position: int) -> RunUp | None:
     found = [
         made
         for operand in _operands(recording, at)
-        if (made := _history(recording, operand, at, op, str(dtype).removeprefix("torch."), limit)) is not None
+        if (made := _history(recording, operand, at, op, str(dtype).removeprefix("torch."), limit))
+        is not None
     ]
     best = max(found, key=lambda made: made.values[-1], default=None)
     return None if best is None else _thrown(trace, best)
@@ -73,7 +88,11 @@ def limit_of(op: str, dtype: Any) -> float:
 
 def _forward(trace: Trace, position: int) -> int:
     ops: Any = trace.ops
-    if position not in ops.index or ops.at[position, "phase"] != "backward" or pd.isna(ops.at[position, "node"]):
+    if (
+        position not in ops.index
+        or ops.at[position, "phase"] != "backward"
+        or pd.isna(ops.at[position, "node"])
+    ):
         return position
     same = (ops["node"] == ops.at[position, "node"]) & (ops["step"] == ops.at[position, "step"])
     rows = ops[(same.fillna(False) & (ops["phase"] == "forward")).to_numpy(dtype=bool)]
@@ -94,7 +113,9 @@ def _operands(recording: Recording, position: int) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _history(recording: Recording, position: int, at: int, op: str, dtype: str, limit: float) -> RunUp | None:
+def _history(
+    recording: Recording, position: int, at: int, op: str, dtype: str, limit: float
+) -> RunUp | None:
     series = recording.training.series
     column = _column(recording, position)
     stats = recording.stats(position)
@@ -116,7 +137,8 @@ def _history(recording: Recording, position: int, at: int, op: str, dtype: str, 
 
 
 def _column(recording: Recording, position: int) -> int | None:
-    """The column of the series that follows a row's result: the same line, operator, module and turn."""
+    """The column of the series that follows a row's result: the same line, operator, module and
+    turn."""
     row, step = recording.row(position), recording.step_of(position)
     if row is None or row[PHASE] != FORWARD:
         return None
@@ -124,7 +146,10 @@ def _column(recording: Recording, position: int) -> int | None:
     for p in range(recording.starts[step], position):
         other = recording.row(p)
         turn += other is not None and all(other[field] == row[field] for field in _IDENTITY)
-    op, dtype = recording.ops.items[row[OP]], str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch.")
+    op, dtype = (
+        recording.ops.items[row[OP]],
+        str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch."),
+    )
     key = (op, row[PHASE], row[MODULE], row[LINE], dtype)
     places = recording.training.series.places
     same = [i for i, p in enumerate(places) if (p.op, p.phase, p.module, p.line, p.dtype) == key]
@@ -132,7 +157,8 @@ def _column(recording: Recording, position: int) -> int | None:
 
 
 def _thrown(trace: Trace, made: RunUp) -> RunUp:
-    """With the parameter that an update moved by more than its own size, in the last steps before the fault."""
+    """With the parameter that an update moved by more than its own size, in the last steps before
+    the fault."""
     frame = trace.parameters
     if not len(frame) or "update_rms" not in frame:
         return made
@@ -144,4 +170,9 @@ def _thrown(trace: Trace, made: RunUp) -> RunUp:
     if not len(ratio) or ratio.max() <= THROWN:
         return made
     row = rows.iloc[int(ratio.argmax())]
-    return replace(made, parameter=str(row["parameter"]), update_step=int(row["step"]), update_ratio=float(ratio.max()))
+    return replace(
+        made,
+        parameter=str(row["parameter"]),
+        update_step=int(row["step"]),
+        update_ratio=float(ratio.max()),
+    )

@@ -1,4 +1,5 @@
-"""What an autograd node keeps of its forward operation: the operands and results, and under which names."""
+"""What an autograd node keeps of its forward operation: the operands and results, and under which
+names."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["operand", "result", "saved"]
 Known = Literal["yes", "perhaps", "no", "unknown"]
-# Factors of a product: torch keeps each of them only where the other one needs a gradient. All else is kept whenever the node exists.
+# Factors of a product: torch keeps each of them only where the other one needs a gradient. All else
+# is kept whenever the node exists.
 PAIRS = tuple(
     frozenset(pair.split())
     for pair in (
@@ -37,14 +39,19 @@ PAIRS = tuple(
 class ForwardTensor:
     """A tensor of the forward operation behind a node."""
 
-    name: str  # as the operator's schema calls it: "self", "weight", "result1"; "" where the schema does not tell
-    kind: Kind  # "saved": kept by a custom Function, which the recording does not tie to an operation
+    # as the operator's schema calls it: "self", "weight", "result1"; "" where the schema does not
+    # tell
+    name: str
+    # "saved": kept by a custom Function, which the recording does not tie to an operation
+    kind: Kind
     origin: str  # what made it: "parameter encoder.weight", "data", or the operation
-    number: int | None  # its row in ``trace.ops``, negative for what no operation made: ``trace.histogram`` takes both
+    # its row in ``trace.ops``, negative for what no operation made: ``trace.histogram`` takes both
+    number: int | None
     shape: tuple[int, ...]
     dtype: str
     stats: TensorStats | None  # None where its row was folded away
-    kept: Known  # whether the node keeps it for backward; "perhaps": only if another operand needs a gradient
+    # whether the node keeps it for backward; "perhaps": only if another operand needs a gradient
+    kept: Known
 
     @property
     def attribute(self) -> str:
@@ -55,10 +62,12 @@ class ForwardTensor:
 
 
 def forward_tensors(trace: Trace, node: int, name: str) -> list[ForwardTensor]:
-    """Operands, then results, of the forward operation that made a node; empty where it was not recorded.
+    """Operands, then results, of the forward operation that made a node; empty where it was not
+    recorded.
 
-    node: its sequence number. name: of the node, as in ``trace.backward``. The names under which it keeps them are those
-    of its class in torch; where the node made something non-finite, they were also seen at run time.
+    node: its sequence number. name: of the node, as in ``trace.backward``. The names under which it
+    keeps them are those of its class in torch; where the node made something non-finite, they were
+    also seen at run time.
     """
     recording: Recording | None = getattr(trace, "recording", None)
     info = recording.nodes.get(node) if recording is not None else None
@@ -71,15 +80,20 @@ def forward_tensors(trace: Trace, node: int, name: str) -> list[ForwardTensor]:
     fields = set(seen) if seen else saved_fields(name)
     operands = {tensor.name for tensor in found if tensor.kind == "operand"}
     pair = next((p for p in PAIRS if fields is not None and p <= fields), frozenset[str]())
-    unsure = pair if not seen and not _gives_all(recording, node, len(operands)) else frozenset[str]()
-    left_out = pair if pair - operands else frozenset[str]()  # its partner is a number, which needs no gradient
+    unsure = (
+        pair if not seen and not _gives_all(recording, node, len(operands)) else frozenset[str]()
+    )
+    # its partner is a number, which needs no gradient
+    left_out = pair if pair - operands else frozenset[str]()
     return [_judged(tensor, fields, unsure, left_out) for tensor in found]
 
 
 def saved_fields(name: str) -> set[str] | None:
-    """What nodes of a class may keep: ``{"self", "result"}``; None for a class that torch does not list.
+    """What nodes of a class may keep: ``{"self", "result"}``; None for a class that torch does not
+    list.
 
-    ``torch._C._functions`` is private; it held the classes of all built-in nodes in torch 2.6 to 2.13.
+    ``torch._C._functions`` is private; it held the classes of all built-in nodes in torch 2.6 to
+    2.13.
     """
     cls = getattr(torch._C._functions, name, None)
     if cls is None:
@@ -102,17 +116,23 @@ def _judged(
 
 
 def _gives_all(recording: Recording, node: int, operands: int) -> bool:
-    """Whether the node gave a gradient to each operand: then nothing that it may keep was left out."""
+    """Whether the node gave a gradient to each operand: then nothing that it may keep was left
+    out."""
     run = next((run for run in recording.node_runs if run.node == node), None)
     return run is not None and len(run.given) >= operands
 
 
 def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:
-    """What the node had saved, by name; only known where one of its operations failed and its operands were kept."""
+    """What the node had saved, by name; only known where one of its operations failed and its
+    operands were kept."""
     for kept in recording.kept.values():
         row = recording.op(kept.position)
         if kept.node_name == name and row is not None and row.node == node and row.backward:
-            return {field: value for field, value in kept.saved.items() if isinstance(value, torch.Tensor | tuple)}
+            return {
+                field: value
+                for field, value in kept.saved.items()
+                if isinstance(value, torch.Tensor | tuple)
+            }
     return {}
 
 
@@ -122,7 +142,9 @@ def _of_a_function(seen: dict[str, Any]) -> Iterator[ForwardTensor]:
         if isinstance(value, torch.Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
             name = f"saved_tensors[{number}]"
-            yield ForwardTensor(name, "saved", "", None, tuple(value.shape), dtype, summarize(value), "yes")
+            yield ForwardTensor(
+                name, "saved", "", None, tuple(value.shape), dtype, summarize(value), "yes"
+            )
 
 
 def _operands(recording: Recording, info: NodeInfo) -> Iterator[ForwardTensor]:
@@ -151,21 +173,25 @@ def _of_row(recording: Recording, position: int, row: Op, name: str, kind: Kind)
     dtype = str(row.dtype).removeprefix("torch.")
     shape = tuple(row.shape)
     origin = row.name
-    return ForwardTensor(name, kind, origin, position, shape, dtype, recording.stats(position), "unknown")
+    return ForwardTensor(
+        name, kind, origin, position, shape, dtype, recording.stats(position), "unknown"
+    )
 
 
 def operand_names(recording: Recording, info: NodeInfo, sources: list[int]) -> list[str]:
     """The schema's name of each recorded operand of a call; "" where the overload cannot be told.
 
-    A number in place of a tensor, and an optional tensor left out, leave no operand; what follows them is then told by
-    the last part of a parameter's name (``norm.weight``), or not at all.
+    A number in place of a tensor, and an optional tensor left out, leave no operand; what follows
+    them is then told by the last part of a parameter's name (``norm.weight``), or not at all.
     """
     known = [_own_name(recording, source) for source in sources]
     best: list[str] = [""] * len(sources)
     for required, every in _tensor_arguments(recording.ops.items[info.op]):
         if len(every) == len(sources):
             return every
-        if len(required) <= len(sources) <= len(every) or (len(sources) == 1 and every and not any(best)):
+        if len(required) <= len(sources) <= len(every) or (
+            len(sources) == 1 and every and not any(best)
+        ):
             rest = set(every[len(required) :])
             best = [
                 every[i] if i < max(1, len(required)) else (known[i] if known[i] in rest else "")
@@ -192,7 +218,9 @@ def _tensor_arguments(op: str) -> Iterator[tuple[list[str], list[str]]]:
     """For each overload the tensors that must be given, and all of them, required ones first."""
     blind = op == "copy_"  # what it overwrites is no operand
     for schema in _schemas(op):
-        tensors = [a for a in schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")][blind:]
+        tensors = [a for a in schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]")][
+            blind:
+        ]
         required = [a.name for a in tensors if str(a.type) == "Tensor"]
         every = [a.name for a in tensors]
         if every[: len(required)] == required:
@@ -200,7 +228,8 @@ def _tensor_arguments(op: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def result_names(op: str) -> Callable[[int], str]:
-    """A function from the number of a result to its name as torch's derivative formulas write it."""
+    """A function from the number of a result to its name as torch's derivative formulas write
+    it."""
     for schema in _schemas(op):
         named = [result.name for result in schema.returns]
         if len(named) == 1:

@@ -1,4 +1,5 @@
-"""A series fix in plain torch: the text that replaces an expression with a removable singularity."""
+"""A series fix in plain torch: the text that replaces an expression with a removable
+singularity."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ def series_text(
 ) -> SeriesText:
     """Write ``expression`` so that value, first and second derivative are right around ``at``.
 
-    fn: the expression as a function of ``variable``, whose text it is: a name, or an expression such
-    as ``self.w``. taken: names that the new lines must not use. Radius and number of terms are the
-    smallest with which series and expression both are right to the dtype's rounding.
-    Raises NotRemovableError where there is no such series, ValueError where the expression does not
-    hold the variable.
+    fn: the expression as a function of ``variable``, whose text it is: a name, or an expression
+    such as ``self.w``. taken: names that the new lines must not use. Radius and number of terms are
+    the smallest with which series and expression both are right to the dtype's rounding. Raises
+    NotRemovableError where there is no such series, ValueError where the expression does not hold
+    the variable.
     """
     power_series = series(fn, at)
     if power_series.coefficients.dim() != 1:
@@ -57,7 +58,9 @@ def series_text(
     near, safe, shift = _names(("near", "safe", "d"), taken, expression, variable)
     lines, base = [], variable
     if at or not isinstance(ast.parse(variable, mode="eval").body, ast.Name | ast.Attribute):
-        lines.append(f"{shift} = {variable} - {_number(at, dtype)}" if at else f"{shift} = {variable}")
+        lines.append(
+            f"{shift} = {variable} - {_number(at, dtype)}" if at else f"{shift} = {variable}"
+        )
         base = shift
     away = _healthy(fn, at, power_series.radius)
     terms = _written(coefficients[:count].tolist(), base, dtype, power_series.radius)
@@ -109,12 +112,19 @@ def _cleaned(power_series: Series) -> Tensor:
     return torch.where(noise, 0.0, c)
 
 
-def _chosen(fn: Callable[[Tensor], Tensor], exact: Series, at: float, dtype: torch.dtype) -> tuple[float, int]:
+def _chosen(
+    fn: Callable[[Tensor], Tensor], exact: Series, at: float, dtype: torch.dtype
+) -> tuple[float, int]:
     """Radius within which the series stands, and the number of its terms."""
     eps = torch.finfo(dtype).eps
     natural = exact.radius
-    size = float((exact.coefficients.abs() * natural ** torch.arange(len(exact.coefficients))).max())
-    tolerances = [min(count * eps, most) * size / natural**order for order, (count, most) in enumerate(TOLERANCES)]
+    size = float(
+        (exact.coefficients.abs() * natural ** torch.arange(len(exact.coefficients))).max()
+    )
+    tolerances = [
+        min(count * eps, most) * size / natural**order
+        for order, (count, most) in enumerate(TOLERANCES)
+    ]
     radius = natural  # where the expression itself is never right enough
     for k in range(12, 0, -1):
         tried = natural * 2.0**-k
@@ -150,7 +160,8 @@ def _is_right(
         return False
     true = _derivatives(exact, x.double() - at)
     return all(
-        bool(((f.double() - t).abs() <= limit).all()) for f, t, limit in zip(found, true, tolerances, strict=True)
+        bool(((f.double() - t).abs() <= limit).all())
+        for f, t, limit in zip(found, true, tolerances, strict=True)
     )
 
 

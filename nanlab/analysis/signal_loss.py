@@ -1,4 +1,5 @@
-"""Where along the backward pass the gradient of each parameter was flushed to zero, and what would have kept it."""
+"""Where along the backward pass the gradient of each parameter was flushed to zero, and what would
+have kept it."""
 
 from __future__ import annotations
 
@@ -22,12 +23,15 @@ from nanlab.trace.recording import Recording
 
 KEPT = 1e-3  # share of the values up to which flushing is no loss
 LOW = (
-    2  # binary exponents above the smallest subnormal in which values must lie for zeros beside them to be flushed ones
+    # binary exponents above the smallest subnormal in which values must lie for zeros beside them
+    # to be flushed ones
+    2
 )
 # Operations whose result is zero only where an operand is, but for rounding.
 PRODUCTS = having("zero_from_zero")
 COLUMNS = (
-    "parameter step zero flushed op node file line source dtype measured needed_log2_scale kept_by position".split()
+    "parameter step zero flushed op node file line source dtype measured needed_log2_scale kept_by"
+    " position".split()
 )
 
 
@@ -37,22 +41,27 @@ class Flushed:
 
     position: int
     share: float  # of the values that were not zero before
-    measured: str  # "cast", "twin": exact; "zeros": a lower bound, from zeros that no operand explains
-    needed: int  # power of two by which the gradients would have to be larger to keep all but KEPT of them
+    # "cast", "twin": exact; "zeros": a lower bound, from zeros that no operand explains
+    measured: str
+    # power of two by which the gradients would have to be larger to keep all but KEPT of them
+    needed: int
 
 
 def signal_loss(trace: Trace) -> pd.DataFrame:
-    """A row for each parameter and place where its gradient lost more than a thousandth of its values to zero.
+    """A row for each parameter and place where its gradient lost more than a thousandth of its
+    values to zero.
 
-    Columns: ``parameter``, ``step``, ``zero`` (share of its gradient's elements that are zero in the end), ``flushed``
-    (share of the non-zero values that became zero at this place), ``op``, ``node``, ``file``, ``line``, ``source`` of
-    the forward operation, ``dtype``, ``measured``, ``needed_log2_scale``, ``kept_by``: the loss scale that would have
-    kept them ("loss scale 2^11"), or a wider dtype where such a scale overflows elsewhere in the backward pass. A
+    Columns: ``parameter``, ``step``, ``zero`` (share of its gradient's elements that are zero in
+    the end), ``flushed`` (share of the non-zero values that became zero at this place), ``op``,
+    ``node``, ``file``, ``line``, ``source`` of the forward operation, ``dtype``, ``measured``,
+    ``needed_log2_scale``, ``kept_by``: the loss scale that would have kept them ("loss scale
+    2^11"), or a wider dtype where such a scale overflows elsewhere in the backward pass. A
     parameter that lost nothing has one row without a place.
 
-    measured: "cast" and "twin" are exact counts, the latter from ``watch(shadow="float32")``; "zeros" is a lower bound,
-    told from zeros that no operand explains, and its scale is an estimate from the root mean square.
-    Covers the steps whose tables are at hand (``keep=``). Raises UsageError if there is no gradient among them.
+    measured: "cast" and "twin" are exact counts, the latter from ``watch(shadow="float32")``;
+    "zeros" is a lower bound, told from zeros that no operand explains, and its scale is an estimate
+    from the root mean square. Covers the steps whose tables are at hand (``keep=``). Raises
+    UsageError if there is no gradient among them.
     """
     recording = trace.recording
     steps = [s for s in recording.training.parameters if s.gradient is not None and s.gradient >= 0]
@@ -71,7 +80,9 @@ def signal_loss(trace: Trace) -> pd.DataFrame:
             "step": number,
             "zero": stats.zero / max(stats.numel, 1) if stats is not None else None,
         }
-        rows += [{**common, **passes[number].told(loss)} for loss in found] or [{**common, "flushed": 0.0}]
+        rows += [{**common, **passes[number].told(loss)} for loss in found] or [
+            {**common, "flushed": 0.0}
+        ]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     for name in ("node", "line", "needed_log2_scale", "position"):
         frame[name] = frame[name].astype("Int64")
@@ -91,7 +102,10 @@ class _Pass:
     def _losses(self) -> dict[int, Flushed]:
         """By position: the operations that flushed gradients."""
         recording = self.recording
-        started = min((p.position for p in recording.training.losses if p.position >= self.start), default=self.end)
+        started = min(
+            (p.position for p in recording.training.losses if p.position >= self.start),
+            default=self.end,
+        )
         found = {}
         for position in range(started, self.end):
             row = recording.op(position)
@@ -106,7 +120,8 @@ class _Pass:
         return found
 
     def _room(self) -> int:
-        """By which power of two the gradients could be larger without an overflow anywhere in float16."""
+        """By which power of two the gradients could be larger without an overflow anywhere in
+        float16."""
         recording, largest = self.recording, 0.0
         for position in range(self.start, self.end):
             row = recording.op(position)
@@ -120,7 +135,8 @@ class _Pass:
         return math.floor(math.log2(limit / largest)) if largest > 0 else 64
 
     def _is_gradient(self, position: int) -> bool:
-        """Whether a row was computed from another of the backward pass, rather than from saved values alone."""
+        """Whether a row was computed from another of the backward pass, rather than from saved
+        values alone."""
         return any(
             (row := self.recording.op(source)) is not None and source >= self.start and row.backward
             for source, _ in self.recording.operands(position)
@@ -132,7 +148,8 @@ class _Pass:
 
     @cached_property
     def _leading(self) -> dict[int, frozenset[int]]:
-        """By row of the backward pass: the losses on the way to it. Rows follow what they were computed from."""
+        """By row of the backward pass: the losses on the way to it. Rows follow what they were
+        computed from."""
         found: dict[int, frozenset[int]] = {}
         for position in range(min(self.losses), self.end) if self.losses else ():
             row = self.recording.op(position)
@@ -177,13 +194,19 @@ def _loss(recording: Recording, position: int, op: str, dtype: torch.dtype) -> F
         return None
     if op in CASTS:
         operands = recording.operands(position)
-        return _exact(recording, position, recording.stat_of(operands[-1][0]), "cast", dtype) if operands else None
+        return (
+            _exact(recording, position, recording.stat_of(operands[-1][0]), "cast", dtype)
+            if operands
+            else None
+        )
     if shadow is not None:
         return _exact(recording, position, shadow.stat, "twin", dtype)
     return _from_zeros(recording, position, op, format_of(dtype))
 
 
-def _exact(recording: Recording, position: int, stat: int, measured: str, dtype: torch.dtype) -> Flushed | None:
+def _exact(
+    recording: Recording, position: int, stat: int, measured: str, dtype: torch.dtype
+) -> Flushed | None:
     """From the statistics of the values before they were rounded."""
     if stat < 0:
         return None
@@ -202,13 +225,21 @@ def _flushed(histogram: pd.Series[int], dtype: torch.dtype, power: int) -> float
     return (shares.zero + shares.limit_zero) / max(shares.numel, 1)
 
 
-def _from_zeros(recording: Recording, position: int, op: str, limits: FloatFormat) -> Flushed | None:
-    """From the zeros of a result that its operands do not explain, where values beside them reach the limit of the dtype.
+def _from_zeros(
+    recording: Recording, position: int, op: str, limits: FloatFormat
+) -> Flushed | None:
+    """From the zeros of a result that its operands do not explain, where values beside them reach
+    the limit of the dtype.
 
-    A zero of one operand makes at most that share of the result zero, row by row or element by element.
+    A zero of one operand makes at most that share of the result zero, row by row or element by
+    element.
     """
     stats = recording.stats(position)
-    if op not in PRODUCTS or stats.absmin is None or stats.absmin >= limits.smallest_subnormal * 2.0**LOW:
+    if (
+        op not in PRODUCTS
+        or stats.absmin is None
+        or stats.absmin >= limits.smallest_subnormal * 2.0**LOW
+    ):
         return None
     whole = 1.0
     for source, _ in recording.operands(position)[:2]:
@@ -218,7 +249,9 @@ def _from_zeros(recording: Recording, position: int, op: str, limits: FloatForma
         whole *= 1.0 - operand.zero / max(operand.numel, 1)
     share = max(0.0, 1.0 - (1.0 - stats.zero / stats.numel) / whole) if whole > 0 else 0.0
     # Of values that are normally distributed the share below t is 0.8 t / rms.
-    needed = math.ceil(math.log2(0.8 * limits.rounds_to_zero / (KEPT * stats.rms))) if stats.rms else 64
+    needed = (
+        math.ceil(math.log2(0.8 * limits.rounds_to_zero / (KEPT * stats.rms))) if stats.rms else 64
+    )
     return Flushed(position, share, "zeros", max(0, needed))
 
 

@@ -1,4 +1,5 @@
-"""Overflows that a smaller loss scale avoids, in steps that the program skips: they are no fault."""
+"""Overflows that a smaller loss scale avoids, in steps that the program skips: they are no
+fault."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
-    """Whether the step was skipped (or may yet be), by a GradScaler or by hand, and a smaller loss scale would have made it finite."""
+    """Whether the step was skipped (or may yet be), by a GradScaler or by hand, and a smaller loss
+    scale would have made it finite."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
     if recording.undecided and depends_on_scale(recording, origin):
@@ -21,13 +23,14 @@ def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
     position = min(
         origin.sink.step_position, max(origin.position, 0)
     )  # a later backward may add to a gradient that was judged
-    return (scaler_skipped(recording, position) or skipped_by_hand(recording, position)) and depends_on_scale(
-        recording, origin
-    )
+    return (
+        scaler_skipped(recording, position) or skipped_by_hand(recording, position)
+    ) and depends_on_scale(recording, origin)
 
 
 def skipped_by_hand(recording: Recording, position: int) -> bool:
-    """Whether no optimizer stepped in this training step because the program looks at its gradients itself.
+    """Whether no optimizer stepped in this training step because the program looks at its gradients
+    itself.
 
     It does if it stepped again later, or passed over bad gradients earlier and went on.
     """
@@ -35,7 +38,9 @@ def skipped_by_hand(recording: Recording, position: int) -> bool:
     step = recording.step_of(position)
     if not stepped or step in stepped:
         return False
-    passed_over = {recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"} - stepped
+    passed_over = {
+        recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"
+    } - stepped
     return step < max(stepped) or any(other < max(stepped) for other in passed_over)
 
 
@@ -43,13 +48,18 @@ def scaler_skipped(recording: Recording, position: int) -> bool:
     """Whether a scaler's check found the gradients of this training step non-finite."""
     step = recording.step_of(position)
     for check in recording.training.unscales:
-        if check.found_inf and check.position >= position and recording.step_of(check.position) == step:
+        if (
+            check.found_inf
+            and check.position >= position
+            and recording.step_of(check.position) == step
+        ):
             return True
     return False
 
 
 def depends_on_scale(recording: Recording, origin: Origin) -> bool:
-    """Whether the origin is an overflow that a smaller loss scale avoids, judged by running it again on smaller gradients."""
+    """Whether the origin is an overflow that a smaller loss scale avoids, judged by running it
+    again on smaller gradients."""
     if origin.kind != "operation":
         return False
     row = recording.op(origin.position)
@@ -66,7 +76,11 @@ def depends_on_scale(recording: Recording, origin: Origin) -> bool:
     if kept is None:
         stats = recording.stats(origin.position)
         return stats is not None and not stats.nan and "float16" in str(row.dtype)
-    gradients = {slot for source, slot in recording.operands(origin.position) if is_gradient(recording, source)}
+    gradients = {
+        slot
+        for source, slot in recording.operands(origin.position)
+        if is_gradient(recording, source)
+    }
     return finite_when_scaled(kept, gradients)
 
 
@@ -77,12 +91,14 @@ def is_gradient(recording: Recording, source: int) -> bool:
 
 
 def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
-    """Whether a kept operation gives finite results once the operands in these slots are 2^-k times as large, for some k up to 40."""
+    """Whether a kept operation gives finite results once the operands in these slots are 2^-k times
+    as large, for some k up to 40."""
     return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
 
 
 def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:
-    """Whether a kept operation gives finite results once the operands in these slots are 2**-halvings times as large."""
+    """Whether a kept operation gives finite results once the operands in these slots are
+    2**-halvings times as large."""
     slot, args = -1, []
     for value in kept.args:
         if isinstance(value, torch.Tensor):

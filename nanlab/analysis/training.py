@@ -1,4 +1,5 @@
-"""What became of the weights: which update drove them away, what it was made of, and whether its rate was a number."""
+"""What became of the weights: which update drove them away, what it was made of, and whether its
+rate was a number."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ from nanlab.trace.op import walk
 from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 from nanlab.trace.training_frames import parameter_columns
 
-GREW, LARGE = 10.0, 5.0  # a parameter whose rms grew by this factor, and to more than this, has run away
-GREW_LOW, LARGE_LOW = 100.0, 100.0  # the same before an overflow in half precision, which takes no such growth
+# a parameter whose rms grew by this factor, and to more than this, has run away
+GREW, LARGE = 10.0, 5.0
+# the same before an overflow in half precision, which takes no such growth
+GREW_LOW, LARGE_LOW = 100.0, 100.0
 DEEP = 8  # gradients of rising magnitude that make an explosion gradual
 CHAIN_RISE = 6.0  # bits by which gradients rise along a chain that explodes
-STEADY, UNSTEADY = 5, 1.5  # last ratios of updates that are looked at, and how far apart steady ones may lie
+# last ratios of updates that are looked at, and how far apart steady ones may lie
+STEADY, UNSTEADY = 5, 1.5
 MOST_VISITS = 2000  # operations that are walked back over from one
 RISE = 20.0  # log2 of the magnitude from which on they count
 
@@ -41,31 +45,42 @@ class Runaway:
     position: int
     rate: float | None
     decay: float  # weight decay
-    decoupled: bool  # whether the decay multiplies the weights (AdamW) rather than joins the gradient
+    # whether the decay multiplies the weights (AdamW) rather than joins the gradient
+    decoupled: bool
     optimizer: str
     deep: bool  # whether the gradients grew through depth or time
 
 
 def optimizer_step_that_began(recording: Recording, position: int) -> OptimizerStep | None:
     """The optimizer step that began at a position."""
-    return next((s for s in reversed(recording.training.optimizer_steps) if s.position == position), None)
+    return next(
+        (s for s in reversed(recording.training.optimizer_steps) if s.position == position), None
+    )
 
 
 def optimizer_step_at(recording: Recording, position: int) -> OptimizerStep | None:
     """The optimizer step inside which a row lies."""
-    return next((s for s in recording.training.optimizer_steps if s.position <= position < s.end), None)
+    return next(
+        (s for s in recording.training.optimizer_steps if s.position <= position < s.end), None
+    )
 
 
-def optimizer_step_of(recording: Recording, owner: int, position: int) -> tuple[OptimizerStep, float | None] | None:
-    """(the last optimizer step before a position that updated a parameter, the learning rate of the parameter's group).
+def optimizer_step_of(
+    recording: Recording, owner: int, position: int
+) -> tuple[OptimizerStep, float | None] | None:
+    """(the last optimizer step before a position that updated a parameter, the learning rate of the
+    parameter's group).
 
-    None where no optimizer updated it. Which one it was is told by the rows of parameters that each step leaves at its end.
+    None where no optimizer updated it. Which one it was is told by the rows of parameters that each
+    step leaves at its end.
     """
     blocks = parameter_columns(recording)
-    # A gradient that came before the step, as of LBFGS, may be gone by now; the value that the step left is not.
+    # A gradient that came before the step, as of LBFGS, may be gone by now; the value that the step
+    # left is not.
     taken = blocks["used_known"] | blocks["value_known"]
     rows = np.flatnonzero((blocks["owner"] == owner) & (blocks["position"] < position) & taken)
-    ends = {step.end - 1: step for step in reversed(recording.training.optimizer_steps)}  # an empty one ends there, too
+    # an empty one ends there, too
+    ends = {step.end - 1: step for step in reversed(recording.training.optimizer_steps)}
     for row in rows[::-1].tolist():
         step, rate = ends.get(int(blocks["position"][row])), float(blocks["lr"][row])
         if step is not None:
@@ -74,7 +89,8 @@ def optimizer_step_of(recording: Recording, owner: int, position: int) -> tuple[
 
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
-    """Whether what an operation read was computed from gradients, outside of the graph and of the optimizers."""
+    """Whether what an operation read was computed from gradients, outside of the graph and of the
+    optimizers."""
 
     def outside(at: int) -> list[int]:
         row = recording.op(at)
@@ -85,7 +101,9 @@ def comes_from_gradients(recording: Recording, position: int) -> bool:
     return any(row is not None and row.backward for row in rows)
 
 
-def _grown(recording: Recording, position: int, grew: float, large: float) -> tuple[int, float, float] | None:
+def _grown(
+    recording: Recording, position: int, grew: float, large: float
+) -> tuple[int, float, float] | None:
     """(parameter, rms at first, rms at last) of the parameter that grew most before a position."""
     blocks = parameter_columns(recording)
     keep = (blocks["position"] < position) & blocks["value_known"]
@@ -103,7 +121,8 @@ def _grown(recording: Recording, position: int, grew: float, large: float) -> tu
 
 
 def runaway(recording: Recording, position: int) -> Runaway | None:
-    """Whether the weights had been driven away by updates before a position; None if they had not."""
+    """Whether the weights had been driven away by updates before a position; None if they had
+    not."""
     row = recording.op(position)
     low = row is not None and row.dtype in (torch.float16, torch.bfloat16)
     grown = _grown(recording, position, *((GREW_LOW, LARGE_LOW) if low else (GREW, LARGE)))
@@ -122,7 +141,13 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
     decoupled = step.optimizer in ("AdamW", "NAdamW", "RAdamW")
     op = step.writer
     if decoupled and rate is not None and rate * decay > 2.0:
-        op = "_foreach_mul_" if op.startswith("_foreach") else "mul_" if not op.startswith("_fused") else op
+        op = (
+            "_foreach_mul_"
+            if op.startswith("_foreach")
+            else "mul_"
+            if not op.startswith("_fused")
+            else op
+        )
     steps = recording.step_of(step.position) + 1
     name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, step.position)
@@ -144,17 +169,23 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
 
 
 def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | None:
-    """(largest learning rate at which these updates would not have grown, factor by which they grew in each step).
+    """(largest learning rate at which these updates would not have grown, factor by which they grew
+    in each step).
 
-    For SGD, from the growth r of successive updates as on a quadratic loss: with momentum m the curvature h obeys
-    lr h = (r + 1)(r + m) / r, and steps are stable up to lr h = 2 (1 + m) (Polyak, "Some methods of speeding up the
-    convergence of iteration methods", 1964). None for other optimizers, and where the growth is not steady.
+    For SGD, from the growth r of successive updates as on a quadratic loss: with momentum m the
+    curvature h obeys lr h = (r + 1)(r + m) / r, and steps are stable up to lr h = 2 (1 + m)
+    (Polyak, "Some methods of speeding up the convergence of iteration methods", 1964). None for
+    other optimizers, and where the growth is not steady.
     """
     step = optimizer_step_that_began(recording, away.position)
     if away.optimizer != "SGD" or away.rate is None or step is None:
         return None
     blocks = parameter_columns(recording)
-    keep = blocks["update_known"] & (blocks["position"] <= away.position + 1) & np.isfinite(blocks["update_rms"])
+    keep = (
+        blocks["update_known"]
+        & (blocks["position"] <= away.position + 1)
+        & np.isfinite(blocks["update_rms"])
+    )
     keep &= blocks["owner"] == recording.parameter_names.index(away.name)
     updates = blocks["update_rms"][keep][-STEADY - 1 :]
     if len(updates) < 3 or not (updates > 0).all():
@@ -163,22 +194,33 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
     growth, momentum = float(np.median(ratios)), float(dict(step.settings).get("momentum") or 0.0)
     if growth <= 1.0 or ratios.max() > UNSTEADY * ratios.min():
         return None
-    return 2.0 * (1.0 + momentum) * away.rate * growth / ((growth + 1.0) * (growth + momentum)), growth
+    return 2.0 * (1.0 + momentum) * away.rate * growth / (
+        (growth + 1.0) * (growth + momentum)
+    ), growth
 
 
 def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | None:
-    """The same for updates that the program made itself, from the series of magnitudes; owner: of this parameter alone."""
+    """The same for updates that the program made itself, from the series of magnitudes; owner: of
+    this parameter alone."""
     series = recording.training.series
     steps = [i for i, end in enumerate(series.steps) if end <= position]
     if len(steps) < 2 or not series.owners:
         return None
     best: tuple[float, float, int] | None = None
     for column in series.owners:
-        if column < 0 or series.places[column].phase != OPTIMIZER or owner not in (-1, series.owners[column]):
+        if (
+            column < 0
+            or series.places[column].phase != OPTIMIZER
+            or owner not in (-1, series.owners[column])
+        ):
             continue
         values = series.table[steps, column]
         values = values[np.isfinite(values)]
-        if len(values) < 2 or values[-1] < np.log2(LARGE_LOW) or values[-1] - values[0] < np.log2(GREW_LOW):
+        if (
+            len(values) < 2
+            or values[-1] < np.log2(LARGE_LOW)
+            or values[-1] - values[0] < np.log2(GREW_LOW)
+        ):
             continue
         if best is None or values[-1] > best[1]:
             best = float(values[0]), float(values[-1]), column
@@ -206,19 +248,27 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
 
 
 def _most_enlarging(series: Series, owner: int, steps: list[int]) -> int:
-    """The column of the operation to which a parameter owes most of its growth, of those that write it in each step."""
-    columns = [c for c, o in series.owners.items() if o == owner and c >= 0 and series.places[c].phase == OPTIMIZER]
+    """The column of the operation to which a parameter owes most of its growth, of those that write
+    it in each step."""
+    columns = [
+        c
+        for c, o in series.owners.items()
+        if o == owner and c >= 0 and series.places[c].phase == OPTIMIZER
+    ]
     columns.sort(key=lambda c: series.places[c].position)
     values = series.table[np.ix_(steps, columns)].reshape(-1)
     last = np.maximum.accumulate(np.where(np.isfinite(values), np.arange(len(values)), -1))
     before = np.concatenate([[-1], last[:-1]])  # the write before, of those that are known
     known = np.isfinite(values) & (before >= 0)
-    grown = np.where(known, np.where(known, values, 0.0) - np.where(known, values[before], 0.0), 0.0)
+    grown = np.where(
+        known, np.where(known, values, 0.0) - np.where(known, values[before], 0.0), 0.0
+    )
     return columns[int(np.argmax(grown.reshape(-1, len(columns)).sum(0)))]
 
 
 def backward_magnitudes(recording: Recording, position: int) -> npt.NDArray[np.float64]:
-    """log2 of the largest magnitude of each gradient of a training step, in the order in which the backward pass made them.
+    """log2 of the largest magnitude of each gradient of a training step, in the order in which the
+    backward pass made them.
 
     The step is the one of ``position``, or the last one before it of which there is a record.
     """
@@ -238,19 +288,27 @@ def rises_gradually(recording: Recording, position: int) -> bool:
         return False
     finite = known[np.isfinite(known)]
     high = finite[finite > RISE]
-    return bool(finite[:5].min(initial=np.inf) < RISE / 2 and len(high) >= DEEP and high.std() > RISE / 4)
+    return bool(
+        finite[:5].min(initial=np.inf) < RISE / 2 and len(high) >= DEEP and high.std() > RISE / 4
+    )
 
 
 def rises_in_a_chain(recording: Recording, position: int) -> bool:
-    """Whether gradients rise along a repeated operation: the layers of a deep net, the time steps of a recurrent one."""
+    """Whether gradients rise along a repeated operation: the layers of a deep net, the time steps
+    of a recurrent one."""
     series = recording.training.series
     columns = [i for i, p in enumerate(series.places) if p.phase == BACKWARD]
     chains: dict[tuple[int, str], list[float]] = {}
-    for column, value in zip(columns, backward_magnitudes(recording, position).tolist(), strict=True):
+    for column, value in zip(
+        columns, backward_magnitudes(recording, position).tolist(), strict=True
+    ):
         place = series.places[column]
         if np.isfinite(value):
             chains.setdefault((place.line, place.op), []).append(value)
-    return any(len(values) >= DEEP and max(values) - min(values) >= CHAIN_RISE for values in chains.values())
+    return any(
+        len(values) >= DEEP and max(values) - min(values) >= CHAIN_RISE
+        for values in chains.values()
+    )
 
 
 def place_text(recording: Recording, line: int) -> tuple[str, int, str]:
@@ -281,24 +339,35 @@ def where(recording: Recording, place: Place) -> dict[str, Any]:
 def _operator(recording: Recording, place: Place) -> str:
     """The operator to name: for a backward operation the forward operator of its node."""
     info = recording.nodes.get(place.node) if place.phase == BACKWARD else None
-    return str(recording.ops.items[info.op]) if info is not None and info.op >= 0 and not info.custom else place.op
+    return (
+        str(recording.ops.items[info.op])
+        if info is not None and info.op >= 0 and not info.custom
+        else place.op
+    )
 
 
 def last_finite_rate(recording: Recording, position: int) -> float | None:
-    """The last finite learning rate above 0 of the optimizer that runs at a position, before that step; None if it had none."""
+    """The last finite learning rate above 0 of the optimizer that runs at a position, before that
+    step; None if it had none."""
     running = optimizer_step_at(recording, position)
     if running is None:
         return None
-    earlier = [s for s in recording.training.optimizer_steps if s.number == running.number and s.end <= position]
+    earlier = [
+        s
+        for s in recording.training.optimizer_steps
+        if s.number == running.number and s.end <= position
+    ]
     rates = [r for s in earlier for r in s.rates if r is not None and math.isfinite(r) and r > 0]
     return rates[-1] if rates else None
 
 
 def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
-    """Whether the operation of an optimizer that failed at a position gives finite weights with another learning rate.
+    """Whether the operation of an optimizer that failed at a position gives finite weights with
+    another learning rate.
 
-    The operation is run again on its operands: ``p.add_(g, alpha=-rate)``, or the decay ``p.mul_(1 - rate * decay)``.
-    Of weights that it had overwritten already the largest magnitude is known, which stands for all of them.
+    The operation is run again on its operands: ``p.add_(g, alpha=-rate)``, or the decay ``p.mul_(1
+    - rate * decay)``. Of weights that it had overwritten already the largest magnitude is known,
+    which stands for all of them.
     """
     row, running = recording.op(position), optimizer_step_at(recording, position)
     kept = recording.kept.get(row.call) if row is not None else None
@@ -307,14 +376,19 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
     decay = float(dict(running.settings).get("weight_decay") or 0.0)
     multiplies = kept.op.overloadpacket.__name__ in ("mul_", "_foreach_mul_")
     number = 1.0 - rate * decay if multiplies else -rate
-    args, kwargs = [_replaced(a, number) for a in kept.args], {k: _replaced(v, number) for k, v in kept.kwargs.items()}
+    args, kwargs = (
+        [_replaced(a, number) for a in kept.args],
+        {k: _replaced(v, number) for k, v in kept.kwargs.items()},
+    )
     target = args[0] if isinstance(args[0], list) else [args[0]]
     if row is None or not all(isinstance(t, torch.Tensor) for t in target):
         return False
     try:
         with torch.no_grad():
             for slot, weights in enumerate(target):
-                weights.masked_fill_(~torch.isfinite(weights), _largest_operand(recording, row.call, slot))
+                weights.masked_fill_(
+                    ~torch.isfinite(weights), _largest_operand(recording, row.call, slot)
+                )
             kept.op(*args, **kwargs)
     except (RuntimeError, TypeError):
         return False
@@ -323,7 +397,9 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
 
 def _largest_operand(recording: Recording, call: int, slot: int) -> float:
     """The largest magnitude of an operand; NaN where it is not known, or not finite."""
-    stats = next((recording.stats(source) for source, at in recording.operands(call) if at == slot), None)
+    stats = next(
+        (recording.stats(source) for source, at in recording.operands(call) if at == slot), None
+    )
     if stats is None or not stats.is_finite or stats.min is None or stats.max is None:
         return math.nan
     return float(max(abs(stats.min), abs(stats.max)))
@@ -341,7 +417,10 @@ def _replaced(value: Any, number: float) -> Any:
 ENLARGED = 2.0  # times: gradients that the program itself made larger before an update
 SIGNS = having("sign", in_place=True, lists=True)
 MOST_HOPS = 12  # multiplications between a gradient and what is added
-ADDS = having("updates", in_place=True) - with_forms("addcdiv", in_place=True) | {"_foreach_add", "_foreach_sub"}
+ADDS = having("updates", in_place=True) - with_forms("addcdiv", in_place=True) | {
+    "_foreach_add",
+    "_foreach_sub",
+}
 LINEAR = with_forms("mul", "div", lists=True) | {"neg"}
 RISES = 3  # inner updates in a row after each of which the weights are larger ...
 ROSE = 20.0  # ... and bits by which they are in the end
@@ -358,11 +437,17 @@ class InnerUpdates:
 
 
 def depends_on_gradient(recording: Recording, line: int, op: str, position: int) -> bool:
-    """Whether what the last update by ``op`` in a line before a position added depends on the size of a gradient.
+    """Whether what the last update by ``op`` in a line before a position added depends on the size
+    of a gradient.
 
-    A sign is that of a gradient of any size, and a multiple of the weights has none in it. True where that cannot be told.
+    A sign is that of a gradient of any size, and a multiple of the weights has none in it. True
+    where that cannot be told.
     """
-    rows = [r.position for r in recording.all_ops() if r.position < position and r.place == line and r.name == op]
+    rows = [
+        r.position
+        for r in recording.all_ops()
+        if r.position < position and r.place == line and r.name == op
+    ]
     if not rows or (row := recording.op(rows[-1])) is None:
         return True
     targets = outputs(recording, row.call)
@@ -384,7 +469,8 @@ def depends_on_gradient(recording: Recording, line: int, op: str, position: int)
 
 
 def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place, float] | None:
-    """(operation, factor): what the program made the gradients larger with before an optimizer step; None if it did not.
+    """(operation, factor): what the program made the gradients larger with before an optimizer
+    step; None if it did not.
 
     A factor that is a Python number is none of that: it belongs to the learning rate.
     """
@@ -395,31 +481,44 @@ def enlarged_gradients(recording: Recording, step: OptimizerStep) -> tuple[Place
     rows = (blocks["position"] == edit.position) & blocks["used_known"] & blocks["gradient_known"]
 
     def norm(of: str) -> float:
-        return float(np.sqrt(np.nansum(blocks[f"{of}_rms"][rows] ** 2 * blocks[f"{of}_numel"][rows])))
+        return float(
+            np.sqrt(np.nansum(blocks[f"{of}_rms"][rows] ** 2 * blocks[f"{of}_numel"][rows]))
+        )
 
     before, after = norm("gradient") / edit.scale, norm("used")
     return (edit.at, after / before) if before > 0 and after >= ENLARGED * before else None
 
 
 def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
-    """The loss whose factor, put on by hand, was still on the gradients that drove a parameter away; None if it was not.
+    """The loss whose factor, put on by hand, was still on the gradients that drove a parameter
+    away; None if it was not.
 
-    Between the backward pass and the update they must have become smaller by it, or nearly so: they may be clipped as well.
+    Between the backward pass and the update they must have become smaller by it, or nearly so: they
+    may be clipped as well.
     """
     step = optimizer_step_that_began(recording, away.position)
     number = recording.step_of(step.position) if step is not None else None
-    losses = [r for r in recording.training.losses if number in (None, recording.step_of(r.position)) and not r.scaled]
+    losses = [
+        r
+        for r in recording.training.losses
+        if number in (None, recording.step_of(r.position)) and not r.scaled
+    ]
     loss = next((r for r in losses if SCALED <= r.factor < math.inf), None)
     if loss is None:
         return None
-    shares = _used_shares(recording, away, step) if step is not None else _added_shares(recording, away)
+    shares = (
+        _used_shares(recording, away, step) if step is not None else _added_shares(recording, away)
+    )
     return loss if any(share > loss.factor**-0.5 for share in shares) else None
 
 
 def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> list[float]:
-    """How large the gradients of a parameter were that an optimizer took, to those that backward made."""
+    """How large the gradients of a parameter were that an optimizer took, to those that backward
+    made."""
     blocks = parameter_columns(recording)
-    rows = (blocks["owner"] == recording.parameter_names.index(away.name)) & (blocks["position"] < step.end)
+    rows = (blocks["owner"] == recording.parameter_names.index(away.name)) & (
+        blocks["position"] < step.end
+    )
     rows &= blocks["used_known"] & blocks["gradient_known"] & (blocks["gradient_rms"] > 0)
     rows &= blocks["used_nan"] + blocks["used_inf"] == 0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -428,10 +527,14 @@ def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> li
 
 
 def _added_shares(recording: Recording, away: Runaway) -> list[float]:
-    """The same of an update by hand, from the largest magnitudes of what it added and of the gradient that was made from."""
+    """The same of an update by hand, from the largest magnitudes of what it added and of the
+    gradient that was made from."""
     series, owner = recording.training.series, recording.parameter_names.index(away.name)
     own = [c for c, o in series.owners.items() if c >= 0 and o == owner]
-    column = next((c for c in own if (series.places[c].op, series.places[c].line) == (away.op, away.place)), -1)
+    column = next(
+        (c for c in own if (series.places[c].op, series.places[c].line) == (away.op, away.place)),
+        -1,
+    )
     added = series.parents[column][-1:] if column >= 0 else ()
     gradient = added[0] if added else -1
     for _ in range(MOST_HOPS):
@@ -447,15 +550,20 @@ def _added_shares(recording: Recording, away: Runaway) -> list[float]:
 
 
 def closure_adds_up(recording: Recording, step: OptimizerStep) -> bool:
-    """Whether an optimizer evaluated its closure more than once, each time adding to the gradients of the time before."""
-    inside = [loss for loss in recording.training.losses if step.position <= loss.position < step.end]
+    """Whether an optimizer evaluated its closure more than once, each time adding to the gradients
+    of the time before."""
+    inside = [
+        loss for loss in recording.training.losses if step.position <= loss.position < step.end
+    ]
     return len(inside) > 1 and all(loss.adds for loss in inside[1:])
 
 
 def inner_updates(recording: Recording, position: int) -> InnerUpdates | None:
-    """The updates by gradients, inside of the training step, that drove away what a result was computed from.
+    """The updates by gradients, inside of the training step, that drove away what a result was
+    computed from.
 
-    An inner loop, as of meta-learning: ``w = w - rate * g``. None if there is none, or if its weights did not grow from update to update.
+    An inner loop, as of meta-learning: ``w = w - rate * g``. None if there is none, or if its
+    weights did not grow from update to update.
     """
     start = recording.starts[max(recording.step_of(position), 0)] if recording.starts else 0
     for update in _updates_before(recording, position, start):
@@ -484,7 +592,11 @@ def _updates_before(recording: Recording, position: int, start: int) -> Iterator
         if row is None or len(seen) > MOST_VISITS:
             continue
         parents = recording.parents(at)
-        if not row.backward and row.name in ADDS and any(_is_gradient(recording, p) for p in parents):
+        if (
+            not row.backward
+            and row.name in ADDS
+            and any(_is_gradient(recording, p) for p in parents)
+        ):
             yield at
             continue  # what came before belongs to earlier updates
         for parent in parents:
@@ -506,4 +618,6 @@ def _is_gradient(recording: Recording, position: int) -> bool:
 def _largest(recording: Recording, position: int) -> float:
     """The largest finite magnitude of a row; 0 if it has none."""
     stats = recording.stats(position)
-    return max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
+    return (
+        max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
+    )

@@ -1,4 +1,5 @@
-"""Where magnitudes are heading: which result will overflow its dtype or be flushed to zero, and in about how many steps."""
+"""Where magnitudes are heading: which result will overflow its dtype or be flushed to zero, and in
+about how many steps."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ FAST_NEAR, SOON = 14.0, 8.0  # the same for growth that gets there for certain w
 LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of float32's range
 CLIMBED = 3.0  # bits that a result must have climbed within the window
 CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
-NEAR_STEADY = 21.0  # bits before the limit from which on another shape than the exponential is looked for
+# bits before the limit from which on another shape than the exponential is looked for
+NEAR_STEADY = 21.0
 FEWEST_STEADY = 8  # steps that a fit of another shape than the exponential needs
 WINDOW_STEADY = 48  # steps that it looks back over
 CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
@@ -45,7 +47,8 @@ class Forecast:
     place: Place
     end: End
     step: int  # training step at whose end it could first be told
-    limit: float  # log2 of the largest number of its dtype, or of the magnitude up to which it rounds to zero
+    # log2 of the largest number of its dtype, or of the magnitude up to which it rounds to zero
+    limit: float
     value: float  # log2 of the largest magnitude then
     slope: float  # bits per step, negative on the way to zero
     steps: float  # until it gets there
@@ -65,28 +68,32 @@ def _limit(name: str, end: End) -> float:
     limits = format_of(dtype)
     if end == "overflow":
         return math.log2(limits.max)
-    return -math.log2(limits.rounds_to_zero) if limits.rounds_to_zero else math.inf  # 2**-1075 of float64 is 0 itself
+    # 2**-1075 of float64 is 0 itself
+    return -math.log2(limits.rounds_to_zero) if limits.rounds_to_zero else math.inf
 
 
 def limits_of(series: Series, end: End = "overflow") -> Array:
-    """log2 of the largest number each column can hold; for underflow minus log2 of the largest that rounds to zero."""
+    """log2 of the largest number each column can hold; for underflow minus log2 of the largest that
+    rounds to zero."""
     known = {name: _limit(name, end) for name in {place.dtype for place in series.places}}
     return np.array([known[p.dtype] for p in series.places])
 
 
 def towards(series: Series, end: End) -> Array:
-    """The table of a series, so that an end lies at +inf: the logarithms are negated where it is underflow."""
+    """The table of a series, so that an end lies at +inf: the logarithms are negated where it is
+    underflow."""
     table = series.table.astype(np.float64)
     return table if end == "overflow" else -table
 
 
 def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None:
-    """(slope, steps left, least, most) of a result that climbs towards a limit; None if it does not.
+    """(slope, steps left, least, most) of a result that climbs towards a limit; None if it does
+    not.
 
-    values: log2 of the magnitude at successive steps, NaN where unseen. A straight line through the logarithms
-    (exponential growth) by least squares; the interval is that of the slope, two standard errors wide on either side.
-    A result whose recent growth is much slower than that of the whole window is levelling off, and not told; neither is one
-    that jumped.
+    values: log2 of the magnitude at successive steps, NaN where unseen. A straight line through the
+    logarithms (exponential growth) by least squares; the interval is that of the slope, two
+    standard errors wide on either side. A result whose recent growth is much slower than that of
+    the whole window is levelling off, and not told; neither is one that jumped.
     """
     at = np.flatnonzero(np.isfinite(values))
     if len(at) < FEWEST:
@@ -108,7 +115,8 @@ def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None
 
 
 def _is_jump(x: Array, y: Array, slope: float) -> bool:
-    """Whether most of the climb is one jump, and what came after it grew much more slowly: a phase of training that began."""
+    """Whether most of the climb is one jump, and what came after it grew much more slowly: a phase
+    of training that began."""
     climbs = np.diff(y)
     after = int(np.argmax(climbs)) + 1
     most = float(climbs[after - 1]) > 0.5 * float(y[-1] - y[0])
@@ -123,11 +131,12 @@ def _slope(x: Array, y: Array) -> float:
 
 
 def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
-    """The same for what climbs as a power of time, or as the exponential of one: a running sum, a norm, a width that anneals.
+    """The same for what climbs as a power of time, or as the exponential of one: a running sum, a
+    norm, a width that anneals.
 
-    Each shape is a straight line in its own coordinates: the magnitude, its square root, the logarithm of the logarithm.
-    Found is the one that explains most of the course, and more than an exponential does, where the last half climbs no
-    slower than the first.
+    Each shape is a straight line in its own coordinates: the magnitude, its square root, the
+    logarithm of the logarithm. Found is the one that explains most of the course, and more than an
+    exponential does, where the last half climbs no slower than the first.
     """
     at = np.flatnonzero(np.isfinite(values))
     if len(at) < FEWEST_STEADY:
@@ -136,7 +145,8 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
     if y[-1] - y[0] < CLIMBED_STEADY or y[-1] < y.max() - CLIMBED_STEADY / 2:
         return None
     shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
-    late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0  # where its logarithm has one, too
+    # where its logarithm has one, too
+    late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0
     if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= CLIMBED:
         shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
     exponential = _line(x, y, limit)
@@ -151,7 +161,8 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
 
 
 def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
-    """(share of the course that a straight line explains, steps left, least, most); None where it explains too little."""
+    """(share of the course that a straight line explains, steps left, least, most); None where it
+    explains too little."""
     centred, spread = x - x.mean(), z - z.mean()
     slope = float(centred @ z / (centred @ centred))
     residual = spread - slope * centred
@@ -193,9 +204,11 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
 
 
 def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[int, float, bool]]:
-    """(column, limit, whether it has float32's range) of the results that came near enough to a limit to matter.
+    """(column, limit, whether it has float32's range) of the results that came near enough to a
+    limit to matter.
 
-    Only dtypes narrower than float32's range underflow by a trend. Gradients whose loss a scaler scales are left to it.
+    Only dtypes narrower than float32's range underflow by a trend. Gradients whose loss a scaler
+    scales are left to it.
     """
     series = recording.training.series
     if not len(series):
@@ -204,7 +217,10 @@ def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[in
     finite = np.where(np.isfinite(table), table, np.nan)
     highest, lowest = np.full(len(limits), -np.inf), np.full(len(limits), np.inf)
     some = ~np.isnan(finite).all(axis=0)
-    highest[some], lowest[some] = np.nanmax(finite[:, some], axis=0), np.nanmin(finite[:, some], axis=0)
+    highest[some], lowest[some] = (
+        np.nanmax(finite[:, some], axis=0),
+        np.nanmin(finite[:, some], axis=0),
+    )
     wide = limits > 64
     near = np.where(wide, LARGE if end == "overflow" else np.inf, limits - FAST_NEAR)
     scaled = bool(recording.training.unscales)
@@ -216,13 +232,19 @@ def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[in
 def forecasts(recording: Recording) -> list[Forecast]:
     """What was on its way out of range, the earliest warned first.
 
-    A result that overflowed, or all of which underflowed, is told with the first step at whose end that could be
-    foreseen, for two steps in a row; another only if it is on its way still at the last step.
+    A result that overflowed, or all of which underflowed, is told with the first step at whose end
+    that could be foreseen, for two steps in a row; another only if it is on its way still at the
+    last step.
     """
     found = [*_forecasts(recording, "overflow"), *_forecasts(recording, "underflow")]
     # What reached its end in the same step followed from the first operation that did.
     return sorted(
-        found, key=lambda f: (f.reached is None, f.steps if f.reached is None else f.reached, f.place.position)
+        found,
+        key=lambda f: (
+            f.reached is None,
+            f.steps if f.reached is None else f.reached,
+            f.place.position,
+        ),
     )
 
 
@@ -254,7 +276,8 @@ def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
 
 
 def _rows_before_poison(recording: Recording) -> int:
-    """Steps of the series up to the first in which something bad did harm; what grows after it is only debris."""
+    """Steps of the series up to the first in which something bad did harm; what grows after it is
+    only debris."""
     series = recording.training.series
     if not recording.sinks or recording.training.unscales:
         return len(series)
@@ -288,7 +311,8 @@ def growth(series: Series, column: int) -> float:
 
 
 def carried(recording: Recording, position: int) -> bool:
-    """Whether a result is made of a large one of an earlier step that is no parameter: a hidden state, an average."""
+    """Whether a result is made of a large one of an earlier step that is no parameter: a hidden
+    state, an average."""
     now = recording.step_of(position)
 
     def in_step(at: int) -> list[int]:

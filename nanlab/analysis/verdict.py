@@ -1,4 +1,5 @@
-"""Is a fix right? The whole failing step is run with it, and held against the truth of the program as it was written."""
+"""Is a fix right? The whole failing step is run with it, and held against the truth of the program
+as it was written."""
 
 from __future__ import annotations
 
@@ -75,17 +76,23 @@ class Judge:
         found = Judgement("verified", "", distortion, largest, replay)
         if distortion is not None and distortion > WITHIN:
             return Judgement(
-                "finite", f"it changes healthy values by {_percent(distortion)}", distortion, largest, replay
+                "finite",
+                f"it changes healthy values by {_percent(distortion)}",
+                distortion,
+                largest,
+                replay,
             )
         agreement = self._agreement(edited)
         if agreement is not None and not agreement.holds:
             return Judgement("finite", agreement.why, distortion, largest, replay)
         return found
 
-    # -- the truth -------------------------------------------------------------------------------------------------
+    # -- the truth
+    # ------------------------------------------------------------
 
     def _agreement(self, edited: Edited) -> Agreement | None:
-        """Whether loss and gradients are what they are in exact arithmetic; None where nobody knows."""
+        """Whether loss and gradients are what they are in exact arithmetic; None where nobody
+        knows."""
         doubt: Agreement | None = None
         for run in self._runs():
             try:
@@ -109,8 +116,11 @@ class Judge:
             return self._named(whole, new, operands, true) or found
         return self._named(whole, new, operands, true) or found
 
-    def _named(self, whole: Slice, new: Any, operands: list[Tensor], true: Truth) -> Agreement | None:
-        """The first parameter whose gradient is not what it is in exact arithmetic, healthy elements included."""
+    def _named(
+        self, whole: Slice, new: Any, operands: list[Tensor], true: Truth
+    ) -> Agreement | None:
+        """The first parameter whose gradient is not what it is in exact arithmetic, healthy
+        elements included."""
         got = evaluate(new, operands, None, whole.differentiated)
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
@@ -124,7 +134,9 @@ class Judge:
             if off is not None:
                 name = names.get(ref.storage, "")
                 short = f" of {name.rsplit('.', 1)[-1]}" if name else ""
-                return Agreement("gradient", f"the gradient{short} is {off[0]:.4g}, its limit {off[1]:.4g}")
+                return Agreement(
+                    "gradient", f"the gradient{short} is {off[0]:.4g}, its limit {off[1]:.4g}"
+                )
         return None
 
     def _runs(self) -> list[tuple[int, EngineRun]]:
@@ -142,7 +154,8 @@ class Judge:
         return self._wrong
 
     def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
-        """The slice of a run's roots, and what they and their gradients are; None where the step is too large."""
+        """The slice of a run's roots, and what they and their gradients are; None where the step is
+        too large."""
         key = id(run[1])
         if key not in self._truths:
             whole = cut(self.where.segments, run[1].roots, (run[0], run[1].first))
@@ -162,7 +175,9 @@ class Judge:
                 operands = list(part.operands.values())
                 if not _in_float64(part):
                     return Agreement("value", "what is right there could not be found out")
-                found = agrees(part.function(patches), part.function(), operands, None, part.differentiated)
+                found = agrees(
+                    part.function(patches), part.function(), operands, None, part.differentiated
+                )
             except Exception:
                 continue
             if not found.holds:
@@ -172,11 +187,15 @@ class Judge:
         return doubt
 
     def _distortion(self, edited: Edited, region: Region) -> float | None:
-        """Largest relative change of a healthy element of the line's value, or of its derivatives, against float64."""
+        """Largest relative change of a healthy element of the line's value, or of its derivatives,
+        against float64."""
         try:
             part, patches = self._part(edited, region)
             operands, wanted = list(part.operands.values()), part.differentiated
-            old, new = (evaluate(fn, operands, None, wanted) for fn in (part.function(), part.function(patches)))
+            old, new = (
+                evaluate(fn, operands, None, wanted)
+                for fn in (part.function(), part.function(patches))
+            )
             wide_operands = [t.double() if t.is_floating_point() else t for t in operands]
             with Wide():
                 wide = evaluate(part.function(), wide_operands, None, wanted)
@@ -193,9 +212,12 @@ class Judge:
         if key not in self._parts:
             end = region.segment, index + 1
             self._parts[key] = cut(self.where.segments, (out,), end, _is_sum, most=LOCAL)
-        return self._parts[key], [p for p in edited.patches if p.segment == region.segment and p.at <= index]
+        return self._parts[key], [
+            p for p in edited.patches if p.segment == region.segment and p.at <= index
+        ]
 
-    # -- what fails ------------------------------------------------------------------------------------------------
+    # -- what fails
+    # ------------------------------------------------------------
 
     def _what_fails(self, replay: Replay, graph: Any) -> str:
         """Where the step is still not finite."""
@@ -232,7 +254,9 @@ def _in_float64(part: Slice) -> bool:
 
 def _is_finite(memory: Memory, run: EngineRun) -> bool:
     """Whether loss and gradients of a run are."""
-    tensors = [memory.tensor(ref) for ref in (*run.roots, *run.after.values()) if ref.__class__ is Ref]
+    tensors = [
+        memory.tensor(ref) for ref in (*run.roots, *run.after.values()) if ref.__class__ is Ref
+    ]
     return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
@@ -263,8 +287,13 @@ def _change(new: Tensor, old: Tensor, wide: Tensor) -> float | None:
     if not bool(healthy.any()):
         return None
     size = wide[healthy].abs()
-    # an element far below the others is compared with them: of two numbers either may be the rounding of the other
-    middle = max(float(size[size > 0].median()), SMALL * float(size.max())) if bool((size > 0).any()) else 1.0
+    # an element far below the others is compared with them: of two numbers either may be the
+    # rounding of the other
+    middle = (
+        max(float(size[size > 0].median()), SMALL * float(size.max()))
+        if bool((size > 0).any())
+        else 1.0
+    )
     # what the expression itself gets wrong by rounding is no change
     own = (old - wide).abs()[healthy]
     gap = ((new - wide).abs()[healthy] - own).clamp_min(0.0)

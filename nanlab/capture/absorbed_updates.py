@@ -1,4 +1,5 @@
-"""Absorbed updates: those of parameters, of moving averages and of counts; looked for when a step ends."""
+"""Absorbed updates: those of parameters, of moving averages and of counts; looked for when a step
+ends."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from nanlab.trace.recording import (
 
 FOLLOWS = in_place(having("blends", lists=True))
 AVERAGE_BLENDS = with_forms("add", "lerp", lists=True)
-SCALES = in_place(with_forms("mul", lists=True))  # what may be done to an average before the parameter is added
+# what may be done to an average before the parameter is added
+SCALES = in_place(with_forms("mul", lists=True))
 DUPLICATES = having("copies") - having("casts")
 CARRIES = having("copies") | CASTS | with_forms("mul", "sub", lists=True) | {"view"}
 MOST_HOPS = 12
@@ -39,11 +41,15 @@ MOST_AVERAGES = 2000  # averages
 UNNAMED = -1  # it may be an average: a blend of something with a parameter
 
 
-def averages(rows: StepRows, history: History, written: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(number, row) of the updates of half-precision averages that are neither parameter nor buffer.
+def averages(
+    rows: StepRows, history: History, written: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """(number, row) of the updates of half-precision averages that are neither parameter nor
+    buffer.
 
-    An average was there before the step, and what is added to it comes from a parameter: in place, or blended into a new
-    tensor that is blended again. It gets a number and a name of its own, as if it were a buffer: "the average of w".
+    An average was there before the step, and what is added to it comes from a parameter: in place,
+    or blended into a new tensor that is blended again. It gets a number and a name of its own, as
+    if it were a buffer: "the average of w".
     """
     recording, known = rows.recording, {position for _, position in written}
     found: list[tuple[int, int]] = []
@@ -62,7 +68,11 @@ def averages(rows: StepRows, history: History, written: list[tuple[int, int]]) -
         if owner is None and not inplace:
             history.averages[position] = UNNAMED
             continue
-        owner = _named_average(recording, position, name) if owner is None or owner == UNNAMED else owner
+        owner = (
+            _named_average(recording, position, name)
+            if owner is None or owner == UNNAMED
+            else owner
+        )
         history.averages[position] = owner
         _is_update(recording, position)
         found.append((owner, position))
@@ -71,16 +81,21 @@ def averages(rows: StepRows, history: History, written: list[tuple[int, int]]) -
 
 
 def is_absorbed(recording: Recording, position: int) -> bool | None:
-    """Whether a blend into a new tensor is what the average was before, though the parameter is not; None where that is not known."""
+    """Whether a blend into a new tensor is what the average was before, though the parameter is
+    not; None where that is not known."""
     after = recording.stats(position)
-    whole = [recording.stats(_average_unscaled(recording, part)) for part in _own(recording, position)[:2]]
+    whole = [
+        recording.stats(_average_unscaled(recording, part))
+        for part in _own(recording, position)[:2]
+    ]
     if after is None or len(whole) < 2 or any(of is None for of in whole) or whole[0] == whole[1]:
         return None
     return any(of == after for of in whole)
 
 
 def _candidates(rows: StepRows, history: History) -> list[int]:
-    """Rows of half precision, outside of graphs and optimizers, that add something in place, or add two values."""
+    """Rows of half precision, outside of graphs and optimizers, that add something in place, or add
+    two values."""
     names, dtypes, columns = rows.recording.ops, rows.recording.dtypes.items, rows.columns
     if HALF_PRECISION.isdisjoint(dtypes):
         return []
@@ -96,7 +111,8 @@ def _candidates(rows: StepRows, history: History) -> list[int]:
 
 
 def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, str] | None:
-    """(row or source of an average before, name of the parameter that is added to it); None where it is no such sum."""
+    """(row or source of an average before, name of the parameter that is added to it); None where
+    it is no such sum."""
     recording, own = rows.recording, _own(rows.recording, position)[:2]
     if len(own) < 2:
         return None
@@ -105,7 +121,12 @@ def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, 
         return (before, name) if before is not None and name else None
     for one, other in (own, own[::-1]):
         before, name = _average_unscaled(recording, one), _followed(recording, other, latest)
-        if before < rows.start and before not in latest and name and not _followed(recording, one, latest):
+        if (
+            before < rows.start
+            and before not in latest
+            and name
+            and not _followed(recording, one, latest)
+        ):
             return before, name
     return None
 
@@ -162,7 +183,8 @@ def _latest(history: History, end: int, parameters: int) -> dict[int, int]:
 
 
 def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
-    """The parameter from which a value comes through casts and multiplications by numbers; "" if it is none."""
+    """The parameter from which a value comes through casts and multiplications by numbers; "" if it
+    is none."""
     for _ in range(MOST_HOPS):
         if at in latest:
             return recording.parameter_names[latest[at]]
@@ -195,7 +217,8 @@ COUNT_ADDS = frozenset(("add", "sub"))
 
 
 def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(number, row) of single numbers to which another was added, and to which the step before had added one as well."""
+    """(number, row) of single numbers to which another was added, and to which the step before had
+    added one as well."""
     recording, columns = rows.recording, rows.columns
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return []
@@ -227,7 +250,9 @@ def _named_count(recording: Recording, position: int) -> int:
 
 
 Tensor = torch.Tensor
-LOOKS = 4  # first updates of a parameter that are looked at; then the 8th, the 16th, ...: a rate may drop later on
+# first updates of a parameter that are looked at; then the 8th, the 16th, ...: a rate may drop
+# later on
+LOOKS = 4
 MOST_KEPT = 8  # parameters of which an update is kept
 MOST_LISTS = 64  # lists of tensors whose updates are counted
 LARGEST = 1 << 20  # elements of the largest one
@@ -235,14 +260,17 @@ LOW = (torch.float16, torch.bfloat16)
 
 
 class AbsorbedEvidence:
-    """Which parameters stood still when they were last looked at, and the next operations that write them."""
+    """Which parameters stood still when they were last looked at, and the next operations that
+    write them."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.waiting: set[int] = set()  # numbers of parameters whose next writes are kept
         self._looks: dict[int, int] = {}
-        self._lists: dict[int, int] = {}  # calls on each list of tensors, by the address of its first
-        self._noting = False  # whether the running call may be an update by hand, whose factor is noted
+        # calls on each list of tensors, by the address of its first
+        self._lists: dict[int, int] = {}
+        # whether the running call may be an update by hand, whose factor is noted
+        self._noting = False
         self._before: list[Tensor] = []  # what the tensors of such a call held
 
     @property
@@ -251,7 +279,8 @@ class AbsorbedEvidence:
         return not self.waiting and not self._before and not self._noting
 
     def about_to_write(self, targets: list[Tensor]) -> None:
-        """Copy the tensors of a list that an operation is about to write; an optimizer keeps copies itself."""
+        """Copy the tensors of a list that an operation is about to write; an optimizer keeps copies
+        itself."""
         if not targets or not all(isinstance(t, Tensor) and t.dtype in LOW for t in targets):
             return
         self._noting = True
@@ -277,12 +306,17 @@ class AbsorbedEvidence:
         if (owner in kept or len(kept) + len(self.waiting) < MOST_KEPT) and torch.equal(new, old):
             self.waiting.add(owner)
 
-    def wrote(self, targets: list[tuple[int, Tensor]], func: Any, args: Any, kwargs: Any, position: int) -> None:
-        """An operation wrote these (number of the parameter, or -1; tensor): keep its operands where an update is absorbed."""
+    def wrote(
+        self, targets: list[tuple[int, Tensor]], func: Any, args: Any, kwargs: Any, position: int
+    ) -> None:
+        """An operation wrote these (number of the parameter, or -1; tensor): keep its operands
+        where an update is absorbed."""
         before, self._before, self._noting = self._before, [], False
         factor = kwargs.get("alpha", kwargs.get("value"))
         if factor.__class__ in (float, int):
-            noted = {position + i: float(factor) for i, (owner, _) in enumerate(targets) if owner >= 0}
+            noted = {
+                position + i: float(factor) for i, (owner, _) in enumerate(targets) if owner >= 0
+            }
             self.recording.history.factors.update(noted)
         for (owner, target), old in zip(targets, before, strict=False):
             if owner >= 0:
@@ -291,8 +325,11 @@ class AbsorbedEvidence:
             if owner in self.waiting:
                 self._keep(owner, func, args, kwargs, position + i, i)
 
-    def _keep(self, owner: int, func: Any, args: Any, kwargs: Any, position: int, which: int) -> None:
-        """Copy the operands of an operation that wrote a parameter, which is to be found unchanged among them.
+    def _keep(
+        self, owner: int, func: Any, args: Any, kwargs: Any, position: int, which: int
+    ) -> None:
+        """Copy the operands of an operation that wrote a parameter, which is to be found unchanged
+        among them.
 
         which: of the tensors in the first argument, where that is a list.
         """
@@ -302,23 +339,27 @@ class AbsorbedEvidence:
 
 
 def _due(count: int) -> bool:
-    """Whether the update of this number is looked at: each of the first few, then fewer and fewer."""
+    """Whether the update of this number is looked at: each of the first few, then fewer and
+    fewer."""
     return count <= LOOKS or not count & (count - 1)
 
 
 def _member(value: Any, which: int) -> Any:
-    """A copy of an argument; of a list of tensors or numbers, of one for each parameter, only that of one parameter."""
+    """A copy of an argument; of a list of tensors or numbers, of one for each parameter, only that
+    of one parameter."""
     if isinstance(value, (list, tuple)) and which < len(value):
         return [_member(value[which], 0)]
     return local_part(value).detach().clone() if isinstance(value, Tensor) else value
 
 
-# Updates whose second operand is what is added; the number of operands that come before it, for each written tensor.
+# Updates whose second operand is what is added; the number of operands that come before it, for
+# each written tensor.
 ADDS = in_place(having("updates", lists=True))
 BLENDS = having("blends")
 COUNTS = with_forms("add", "sub", in_place=True)
 SUMS = having("updates")  # in place or not, of one tensor or of a list
-KEEPS = having("copies") - having("casts") | {"mul", "view"}  # what may be done to a parameter besides
+# what may be done to a parameter besides
+KEEPS = having("copies") - having("casts") | {"mul", "view"}
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 
@@ -328,17 +369,32 @@ def note_absorbed_updates(
     """Count the updates that changed a parameter, and those that were too small to."""
     recording = rows.recording
     stepped = [s for s in steps if s.used is not None]
-    gradients = stat_columns(recording, np.array([recording.stat_of(s.used) for s in stepped], np.int64))  # type: ignore[arg-type]
-    updates = stat_columns(recording, np.array([-1 if s.update is None else s.update for s in stepped], np.int64))
+    gradients = stat_columns(
+        recording,
+        np.array([recording.stat_of(s.used) for s in stepped], np.int64),  # type: ignore[arg-type]
+    )
+    updates = stat_columns(
+        recording, np.array([-1 if s.update is None else s.update for s in stepped], np.int64)
+    )
     finite = (gradients["nan"] == 0) & (gradients["posinf"] == 0) & (gradients["neginf"] == 0)
-    noise = np.fmax(NOISE * np.fmax.reduce(gradients["rms"], initial=0.0), _noise(recording, stepped, gradients["rms"]))
+    noise = np.fmax(
+        NOISE * np.fmax.reduce(gradients["rms"], initial=0.0),
+        _noise(recording, stepped, gradients["rms"]),
+    )
     telling = gradients["known"] & finite & (gradients["rms"] > noise) & updates["known"]
     still_now = updates["zero"] == updates["numel"]
     for i in np.flatnonzero(telling).tolist():
         step = stepped[i]
         if step.value is not None and step.lr and step.value >= rows.start:
             known = _known(rows, history, step.owner, step.value, by_hand=False)
-            _count(rows, known, step.value, bool(still_now[i]), float(gradients["rms"][i]), abs(step.lr))
+            _count(
+                rows,
+                known,
+                step.value,
+                bool(still_now[i]),
+                float(gradients["rms"][i]),
+                abs(step.lr),
+            )
     others = [*averages(rows, history, written), *counts(rows, history)]
     _note_by_hand(rows, history, _gradients(recording, steps), [*written, *others])
     _note_rounded(rows, history, stepped, written)
@@ -348,9 +404,11 @@ def note_absorbed_updates(
 def _noise(
     recording: Recording, stepped: list[ParameterStep], sizes: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """The rounding error of each gradient that is held in half precision, told from the largest of its own module.
+    """The rounding error of each gradient that is held in half precision, told from the largest of
+    its own module.
 
-    The bias of the keys of an attention has no other gradient: a softmax does not change when all its arguments do.
+    The bias of the keys of an attention has no other gradient: a softmax does not change when all
+    its arguments do.
     """
     modules = [recording.parameter_names[s.owner].rpartition(".")[0] for s in stepped]
     largest: dict[str, float] = {}
@@ -359,15 +417,20 @@ def _noise(
     rows = [recording.op(s.used) for s in stepped]  # type: ignore[arg-type]
     dtypes = [row.dtype if row is not None else None for row in rows]
     ulps = [format_of(d).ulp if d in HALF_PRECISION else 0.0 for d in dtypes]
-    return np.array([ulp * largest[module] for ulp, module in zip(ulps, modules, strict=True)], np.float64)
+    return np.array(
+        [ulp * largest[module] for ulp, module in zip(ulps, modules, strict=True)], np.float64
+    )
 
 
 def _note_rounded(
     rows: StepRows, history: History, stepped: list[ParameterStep], written: list[tuple[int, int]]
 ) -> None:
-    """Count the updates of an optimizer that copying the parameter back by way of a narrower dtype undid."""
+    """Count the updates of an optimizer that copying the parameter back by way of a narrower dtype
+    undid."""
     recording = rows.recording
-    updated = {s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr}
+    updated = {
+        s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr
+    }
     for owner, position in written:
         row = recording.op(position)
         if owner not in updated or row is None or row.name != "copy_":
@@ -397,8 +460,16 @@ def _rounded_from(recording: Recording, position: int, value: int) -> str:
 
 def _gradients(recording: Recording, steps: list[ParameterStep]) -> dict[int, float]:
     """The rms of the gradient of each parameter that no optimizer has taken."""
-    left = {s.owner: recording.stats(s.gradient) for s in steps if s.used is None and s.gradient is not None}
-    return {owner: stats.rms or 0.0 for owner, stats in left.items() if stats is not None and stats.is_finite}
+    left = {
+        s.owner: recording.stats(s.gradient)
+        for s in steps
+        if s.used is None and s.gradient is not None
+    }
+    return {
+        owner: stats.rms or 0.0
+        for owner, stats in left.items()
+        if stats is not None and stats.is_finite
+    }
 
 
 def _note_by_hand(
@@ -422,16 +493,20 @@ def _note_by_hand(
 
 
 def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
-    """Whether an addition in place changed nothing although what it added is not zero; None where that cannot be told.
+    """Whether an addition in place changed nothing although what it added is not zero; None where
+    that cannot be told.
 
-    Two tensors count as the same if all their numbers agree to the bit, mean and mean square among them.
+    Two tensors count as the same if all their numbers agree to the bit, mean and mean square among
+    them.
     """
     row = recording.op(position)
     if row is None:
         return None
     if not row.inplace:  # a count or an average that is made anew
         if _is_counter(recording, position):
-            return bool(recording.stats(position) == recording.stats(recording.operands(position)[0][0]))
+            return bool(
+                recording.stats(position) == recording.stats(recording.operands(position)[0][0])
+            )
         return is_absorbed(recording, position)
     dtype, op = row.dtype, row.name
     if dtype == torch.float32 and _is_counter(recording, position):
@@ -457,24 +532,32 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
 
 
 def _blended(recording: Recording, position: int) -> bool | None:
-    """The same for a blend that is copied back, ``t.copy_(a * t + b * p)``, of different tensors."""
+    """The same for a blend that is copied back, ``t.copy_(a * t + b * p)``, of different
+    tensors."""
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
     row = recording.op(made[0][0]) if made and made[0][0] >= 0 else None
     low = row is not None and row.dtype in HALF_PRECISION
     if row is None or not low or after is None or row.name not in BLENDS:
         return None
-    whole = [(_unscaled(recording, part), recording.stats(part)) for part, _ in recording.operands(made[0][0])]
-    if len(whole) != 2 or any(of is None or part is None or part.zero == part.numel for of, part in whole):
+    whole = [
+        (_unscaled(recording, part), recording.stats(part))
+        for part, _ in recording.operands(made[0][0])
+    ]
+    if len(whole) != 2 or any(
+        of is None or part is None or part.zero == part.numel for of, part in whole
+    ):
         return None
     same = [of == after for of, _ in whole]
     return None if all(same) else any(same)
 
 
 def _written_back(recording: Recording, position: int, start: int) -> bool | None:
-    """The same for a narrow value that was read, added to in a wider dtype, and copied back: ``p.copy_(p.float() - lr * g)``.
+    """The same for a narrow value that was read, added to in a wider dtype, and copied back:
+    ``p.copy_(p.float() - lr * g)``.
 
-    False where what is copied is a wide value that was there before the step: it keeps what the narrow one rounds away.
+    False where what is copied is a wide value that was there before the step: it keeps what the
+    narrow one rounds away.
     """
     at, added, widened = recording.operands(position)[-1][0], False, False
     for _ in range(MOST_HOPS):
@@ -514,7 +597,8 @@ def _is_counter(recording: Recording, position: int) -> bool:
 
 
 def _full_count(recording: Recording, position: int) -> bool | None:
-    """Whether a float32 count absorbs its updates where neighbouring values are 2 apart; None where it has not come that far."""
+    """Whether a float32 count absorbs its updates where neighbouring values are 2 apart; None where
+    it has not come that far."""
     before, after = recording.stats(recording.operands(position)[0][0]), recording.stats(position)
     if before is None or after is None or (after.rms or 0.0) < 2 / format_of(torch.float32).ulp:
         return None
@@ -522,7 +606,8 @@ def _full_count(recording: Recording, position: int) -> bool | None:
 
 
 def _vanished_factor(recording: Recording, position: int) -> str:
-    """The narrow dtype in which a difference such as 1 - decay is exactly zero, and with it all that an update adds; "" if none is."""
+    """The narrow dtype in which a difference such as 1 - decay is exactly zero, and with it all
+    that an update adds; "" if none is."""
     row = recording.op(position)
     if row is None or row.name not in ADDS or len(operands := recording.operands(position)) < 2:
         return ""
@@ -542,7 +627,12 @@ def _vanished_factor(recording: Recording, position: int) -> str:
 
 
 def _known(
-    rows: StepRows, history: History, owner: int, position: int, by_hand: bool, coefficient: str = ""
+    rows: StepRows,
+    history: History,
+    owner: int,
+    position: int,
+    by_hand: bool,
+    coefficient: str = "",
 ) -> AbsorbedUpdate:
     """What is known of the updates of a parameter by one operation of one line."""
     recording, row = rows.recording, rows.recording.op(position)
@@ -559,11 +649,17 @@ def _known(
     return known
 
 
-def _count(rows: StepRows, known: AbsorbedUpdate, position: int, still: bool, gradient: float, rate: float) -> None:
+def _count(
+    rows: StepRows, known: AbsorbedUpdate, position: int, still: bool, gradient: float, rate: float
+) -> None:
     if still and not known.still:
         place, value = place_of(rows.recording, position), rows.recording.stats(position)
         assert place is not None
-        known.at, known.update, known.value = place, _added(rows.recording, position), value.rms or 0.0
+        known.at, known.update, known.value = (
+            place,
+            _added(rows.recording, position),
+            value.rms or 0.0,
+        )
     known.count(position, still, gradient, rate)
 
 
@@ -571,7 +667,11 @@ def _added_rms(recording: Recording, position: int) -> float:
     """The rms of the second operand of an update; 0 where there is none."""
     row = recording.op(position)
     targets = outputs(recording, row.call) if row is not None else 1
-    own = [s for s, slot in recording.operands(position) if row is not None and slot % targets == row.output]
+    own = [
+        s
+        for s, slot in recording.operands(position)
+        if row is not None and slot % targets == row.output
+    ]
     stats = recording.stats(own[1]) if len(own) > 1 else None
     return (stats.rms or 0.0) if stats is not None and stats.is_finite else 0.0
 
@@ -580,4 +680,6 @@ def _added(recording: Recording, position: int) -> float:
     """Largest magnitude among the second operands of an update."""
     operands = recording.operands(position)
     stats = recording.stats(operands[1][0]) if len(operands) == 2 else None
-    return max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
+    return (
+        max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
+    )

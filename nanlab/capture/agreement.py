@@ -1,7 +1,7 @@
 """What the processes of a distributed run agree on: whether to stop, and where the fault began.
 
-They write to the store by which the process group was set up, over a connection of their own: no collective, so that
-nothing is mixed with those of the program, and each wait has an end.
+They write to the store by which the process group was set up, over a connection of their own: no
+collective, so that nothing is mixed with those of the program, and each wait has an end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any, Literal
 from nanlab.trace.ranks import Ranks
 
 Verdict = Literal["alone", "go", "stop"]
-Kind = Literal["optimizer", "step"]  # what is judged: gradients about to be used, a training step that has ended
+# what is judged: gradients about to be used, a training step that has ended
+Kind = Literal["optimizer", "step"]
 
 PATIENCE = 1.0  # seconds to wait for the others where nobody has found anything
 LEAST = 0.01  # ... where they did not come before
 DIAGNOSIS = 60.0  # ... while one of them works out what it found
 WANTED = 5.0  # ... once one wants to stop
-_STOP, _VOID = 1 << 20, 1 << 40  # of a count of votes: added by who wants to stop, by who has waited long enough
+# of a count of votes: added by who wants to stop, by who has waited long enough
+_STOP, _VOID = 1 << 20, 1 << 40
 _MOST_TOLD = 16  # culprits that are read
 # Watches begun at each place of the program, by which processes know the one that they share.
 _watches: dict[str, int] = {}
@@ -31,8 +33,8 @@ _lonely: list[bool] = []  # whether the last watch of this process found the oth
 class Agreement:
     """This process among the others during one watch; of no effect where there is one process only.
 
-    A rank stops only where all agree in the same vote: a fault that nobody else was there to hear of is put to the next
-    vote. So no process waits in a collective for one that has left.
+    A rank stops only where all agree in the same vote: a fault that nobody else was there to hear
+    of is put to the next vote. So no process waits in a collective for one that has left.
     """
 
     def __init__(self, place: str) -> None:
@@ -50,12 +52,18 @@ class Agreement:
         self._decided = ""  # the last vote that all took part in
         self._wants = False
 
-    # -- who is there --------------------------------------------------------------------------------------------------
+    # -- who is there
+    # ------------------------------------------------------------
 
     def attach(self) -> bool:
-        """Whether there are other processes, with which this one may share collectives; opens a connection to them."""
+        """Whether there are other processes, with which this one may share collectives; opens a
+        connection to them."""
         distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        if (
+            distributed is None
+            or not distributed.is_available()
+            or not distributed.is_initialized()
+        ):
             return False
         if not self.connected and not self._gone and distributed.get_world_size() > 1:
             store = distributed.PrefixStore(self._name, _own_connection(distributed))
@@ -97,7 +105,8 @@ class Agreement:
             pause = min(1.5 * pause, 0.02)
         return True
 
-    # -- whether to stop -----------------------------------------------------------------------------------------------
+    # -- whether to stop
+    # ------------------------------------------------------------
 
     def diagnosing(self, begins: bool) -> None:
         """Say that this process works out what it found, so that the others wait for it."""
@@ -107,7 +116,8 @@ class Agreement:
     def vote(self, kind: Kind, stop: bool) -> Verdict:
         """Whether all processes end here."""
         verdict = self._guarded(lambda: self._vote(kind, stop))
-        return "alone" if verdict is None else verdict  # the store is gone, and with it who would wait
+        # the store is gone, and with it who would wait
+        return "alone" if verdict is None else verdict
 
     def _vote(self, kind: Kind, stop: bool) -> Verdict:
         store, key = self._store, self._next(kind)
@@ -127,7 +137,8 @@ class Agreement:
         return "stop" if store.get(f"{key}/done") == b"stop" else "go"
 
     def _next(self, kind: Kind) -> str:
-        """The name of the vote that comes now. It goes by optimizer steps, for processes need not judge equally often."""
+        """The name of the vote that comes now. It goes by optimizer steps, for processes need not
+        judge equally often."""
         if kind == "optimizer":
             self._updates, self._turns = self._updates + 1, 0
         else:
@@ -146,7 +157,9 @@ class Agreement:
             ):
                 seconds = PATIENCE
                 continue
-            return store.add(key, _VOID) % _STOP == self.world and self._wait(f"{key}/done", PATIENCE)
+            return store.add(key, _VOID) % _STOP == self.world and self._wait(
+                f"{key}/done", PATIENCE
+            )
         return True
 
     def _forget(self) -> None:
@@ -155,10 +168,12 @@ class Agreement:
             for key in (self._decided, f"{self._decided}/done"):
                 self._store.delete_key(key)
 
-    # -- where it began ------------------------------------------------------------------------------------------------
+    # -- where it began
+    # ------------------------------------------------------------
 
     def tell(self, culprit: dict[str, Any] | None, struck: bool, wait: bool) -> Ranks | None:
-        """Tell the others of the culprit that began here, and hear of theirs; None where there are no others.
+        """Tell the others of the culprit that began here, and hear of theirs; None where there are
+        no others.
 
         struck: whether something bad came from another rank.
         wait: for those that have not told, for a short while.
@@ -179,9 +194,15 @@ class Agreement:
         elif wait:
             seconds = 0.2 if _lonely else 2 * PATIENCE
             heard, began = self._wait("all told", seconds), time.monotonic()
-            while not heard and time.monotonic() - began < DIAGNOSIS and store.add("diagnosing", 0) > 0:
+            while (
+                not heard
+                and time.monotonic() - began < DIAGNOSIS
+                and store.add("diagnosing", 0) > 0
+            ):
                 heard = self._wait("all told", PATIENCE)
-        ranks = Ranks(self.rank, self.world, heard=store.add("told", 0), struck=store.add("struck", 0))
+        ranks = Ranks(
+            self.rank, self.world, heard=store.add("told", 0), struck=store.add("struck", 0)
+        )
         for number in range(1, min(store.add("culprits", 0), _MOST_TOLD) + 1):
             if self._wait(f"culprit/{number}", PATIENCE):
                 ranks.told.append(json.loads(store.get(f"culprit/{number}")))

@@ -53,7 +53,8 @@ class _StoppedWatches:
         import pytest
 
         self.stopped: list[tuple[str, Trace]] = []
-        pytest.hookimpl(hookwrapper=True)(type(self).pytest_runtest_makereport)  # marks the function
+        # marks the function
+        pytest.hookimpl(hookwrapper=True)(type(self).pytest_runtest_makereport)
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
         """Turn a passed test, in which a watch stopped that nobody looked at, into a failed one."""
@@ -61,12 +62,15 @@ class _StoppedWatches:
         report = outcome.get_result()
         if report.when != "call":
             return
-        unread = [trace for node, trace in self.stopped if node == item.nodeid and not trace.is_read]
+        unread = [
+            trace for node, trace in self.stopped if node == item.nodeid and not trace.is_read
+        ]
         self.stopped.clear()
         if unread and report.passed:
             culprit = unread[0].culprit
             report.outcome = "failed"
             report.longrepr = (
-                f"nanlab stopped the program: {culprit.brief if culprit is not None else unread[0].guarded}\n"
-                'A test that expects this looks at the trace, or watches with on_fault="record".'
+                "nanlab stopped the program:"
+                f" {culprit.brief if culprit is not None else unread[0].guarded}\nA test that"
+                ' expects this looks at the trace, or watches with on_fault="record".'
             )

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 import torch.autograd.graph
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode  # as in torch 2.6 to 2.13
+
+# as in torch 2.6 to 2.13
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from nanlab.capture.calls import unwrapped
 from nanlab.capture.deep import LEAF, hold, let_go
@@ -21,9 +23,11 @@ from nanlab.capture.threads import is_watched
 from nanlab.trace.nodes import ACCUMULATES, NO_OWNER, BackwardPass, leaf_number
 from nanlab.trace.recording import Sink
 
-MOST_NODES = 20_000  # of a graph that are followed one by one; see deep.py for what else there is to do with more
-# Nodes whose formula takes another path, with other rounding, while any dispatch mode is on (torch asks isTensorSubclassLike; found
-# by holding torch 2.13's operator database to equal bits). They run unobserved, and become one row of their own.
+# of a graph that are followed one by one; see deep.py for what else there is to do with more
+MOST_NODES = 20_000
+# Nodes whose formula takes another path, with other rounding, while any dispatch mode is on (torch
+# asks isTensorSubclassLike; found by holding torch 2.13's operator database to equal bits). They
+# run unobserved, and become one row of their own.
 _UNOBSERVED = frozenset({"ProdBackward0", "ProdBackward1", "LinalgLstsqBackward0"})
 
 LossSeen = Callable[[int, bool], None]
@@ -33,7 +37,8 @@ GradientSeen = Callable[[torch.Tensor, int], int]
 class BackwardRecorder:
     """Wraps torch's one entry into the engine and hooks the nodes of each graph that runs.
 
-    ``torch.autograd._engine_run_backward`` is private; it has been the entry of both ``backward`` and ``grad`` in torch 2.2 to 2.13.
+    ``torch.autograd._engine_run_backward`` is private; it has been the entry of both ``backward``
+    and ``grad`` in torch 2.2 to 2.13.
     """
 
     def __init__(self, ops: OpRecorder, clock: StepClock) -> None:
@@ -72,7 +77,9 @@ class BackwardRecorder:
             ops.creates_graph = len(args) > 2 and bool(args[2])
             if ops.program is not None:
                 ops.program.engine_begins(outputs, args, bool(kwargs.get("accumulate_grad")))
-            oldest, accumulates = self._begin(outputs, frame, bool(kwargs.get("accumulate_grad")), handles)
+            oldest, accumulates = self._begin(
+                outputs, frame, bool(kwargs.get("accumulate_grad")), handles
+            )
             if not kwargs.get("accumulate_grad") and len(args) > 3:
                 self._ask(args[3])
         except Exception as error:
@@ -102,21 +109,28 @@ class BackwardRecorder:
                 except Exception as error:
                     ops.failed(error)
 
-    def _begin(self, outputs: Any, frame: FrameType, accumulates: bool, handles: list[Any]) -> tuple[int, bool]:
+    def _begin(
+        self, outputs: Any, frame: FrameType, accumulates: bool, handles: list[Any]
+    ) -> tuple[int, bool]:
         ops, recording = self.ops, self.ops.recording
         number, position = len(recording.passes), recording.end
         let_go()
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
         sources = tuple(ops.source(unwrapped(t)) for t in roots)
         line, site = ops.lines.here(frame)
-        edges, nodes, oldest, adding = self._hook([t.grad_fn for t in roots if t.grad_fn is not None], number, handles)
+        edges, nodes, oldest, adding = self._hook(
+            [t.grad_fn for t in roots if t.grad_fn is not None], number, handles
+        )
         recording.passes.append(
-            BackwardPass(number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes))
+            BackwardPass(
+                number, position, line, site, sources, accumulates, tuple(edges), frozenset(nodes)
+            )
         )
         if not number:
             recording.began = ops.training_began(frame, oldest)
         for root, source in zip(roots, sources, strict=True):
-            loss = accumulates or root.numel() == 1  # else a product with a Jacobian, whose root may well be masked
+            # else a product with a Jacobian, whose root may well be masked
+            loss = accumulates or root.numel() == 1
             if loss and recording.may_be_bad(source):
                 recording.sinks.append(Sink("loss", source, position))
             if accumulates and ops.in_backward == 0:
@@ -124,9 +138,12 @@ class BackwardRecorder:
         return oldest, adding
 
     def _ask(self, inputs: Any) -> None:
-        """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf, which may be a parameter all the same."""
+        """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf, which may
+        be a parameter all the same."""
         for tensor in inputs if isinstance(inputs, (tuple, list)) else ():
-            storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_leaf else None
+            storage = (
+                storage_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_leaf else None
+            )
             entry = self.ops.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None:
                 entry.asked = True
@@ -134,7 +151,8 @@ class BackwardRecorder:
     def _hook(
         self, roots: list[Any], number: int, handles: list[Any]
     ) -> tuple[list[tuple[int, int]], set[int], int, bool]:
-        """Register a hook with every node that can be reached; (edges, sequence numbers, lowest of them, whether gradients are there)."""
+        """Register a hook with every node that can be reached; (edges, sequence numbers, lowest of
+        them, whether gradients are there)."""
         edges: list[tuple[int, int]] = []
         seen: set[Any] = set(roots)
         waiting = list(roots)
@@ -174,13 +192,17 @@ class BackwardRecorder:
                     adding |= self._follow_leaf(node, number, handles)
                 else:
                     oldest = min(oldest, node._sequence_nr())
-            note = f"only {MOST_NODES:,} nodes of a backward graph were followed one by one; its operations are all in trace.ops"
+            note = (
+                f"only {MOST_NODES:,} nodes of a backward graph were followed one by one; its"
+                " operations are all in trace.ops"
+            )
             if note not in self.ops.recording.notes:
                 self.ops.recording.notes.append(note)
         return edges, numbers, oldest, adding
 
     def _follow_leaf(self, node: Any, number: int, handles: list[Any]) -> bool:
-        """Register a hook with the node that adds to a leaf's gradient; whether the leaf has one already."""
+        """Register a hook with the node that adds to a leaf's gradient; whether the leaf has one
+        already."""
         leaf = getattr(node, "variable", None)
         if leaf is not None and self.ops.program is not None:
             self.ops.program.leaf(leaf)

@@ -16,10 +16,12 @@ from nanlab.capture.threads import is_watched
 
 
 class BatchRecorder:
-    """Notes the samples with bad values of each batch, by the indices that the loader's sampler drew.
+    """Notes the samples with bad values of each batch, by the indices that the loader's sampler
+    drew.
 
-    Wraps ``_next_index`` and ``__next__`` of the loader's iterators. Indices are drawn ahead of the batches that
-    workers make of them, and batches come in the same order, unless the loader was told otherwise.
+    Wraps ``_next_index`` and ``__next__`` of the loader's iterators. Indices are drawn ahead of the
+    batches that workers make of them, and batches come in the same order, unless the loader was
+    told otherwise.
     """
 
     def __init__(self, ops: OpRecorder) -> None:
@@ -80,8 +82,16 @@ class BatchRecorder:
         for tensor in tree_leaves(batch):
             if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
                 continue
-            if tensor.dim() and len(tensor) == len(index) and (source := self._ops.source(tensor)) in bad:
+            if (
+                tensor.dim()
+                and len(tensor) == len(index)
+                and (source := self._ops.source(tensor)) in bad
+            ):
                 with self._ops.quiet():
-                    rows = (~tensor.isfinite()).flatten(1).any(1) if tensor.dim() > 1 else ~tensor.isfinite()
+                    rows = (
+                        (~tensor.isfinite()).flatten(1).any(1)
+                        if tensor.dim() > 1
+                        else ~tensor.isfinite()
+                    )
                     places = rows.nonzero().flatten().tolist()
                 self._ops.recording.bad_samples[source] = {place: index[place] for place in places}

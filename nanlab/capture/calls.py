@@ -28,7 +28,8 @@ class SavedValues:
 
 @dataclass(slots=True)
 class Call:
-    """A call, with the tensors that it read and made; of a distributed tensor, the part that this process holds."""
+    """A call, with the tensors that it read and made; of a distributed tensor, the part that this
+    process holds."""
 
     func: Any
     plan: Plan
@@ -44,14 +45,16 @@ class Call:
     lost: str = ""  # why targets, args, kwargs and old are not at hand; "": they are
 
     def __post_init__(self) -> None:
-        if "torch.distributed.tensor" not in sys.modules:  # this is called for every operation on a device
+        # this is called for every operation on a device
+        if "torch.distributed.tensor" not in sys.modules:
             return
         self.targets, self.old = local_parts(self.targets), local_parts(self.old)
         self.args, self.kwargs = local_parts(self.args), local_parts(self.kwargs)
 
 
 def saved_names(node: Any) -> list[str]:
-    """The attributes under which a node gives what it has saved: ``_saved_*``, or a custom Function's ``saved_tensors``."""
+    """The attributes under which a node gives what it has saved: ``_saved_*``, or a custom
+    Function's ``saved_tensors``."""
     return [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
 
 
@@ -74,31 +77,39 @@ def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str,
                 found[name.removeprefix("_saved_")] = value
         elif isinstance(value, (int, float, bool, str, complex)) or value is None:
             found[name.removeprefix("_saved_")] = value
-        elif isinstance(value, (tuple, list)) and not any(isinstance(v, Tensor) and is_wrapper(v) for v in value):
+        elif isinstance(value, (tuple, list)) and not any(
+            isinstance(v, Tensor) and is_wrapper(v) for v in value
+        ):
             found[name.removeprefix("_saved_")] = tuple(value)
     return found
 
 
 def _has_hook(node: Any, name: str, copied: bool) -> bool:
-    """Whether reading a saved tensor would run somebody's hook, such as a checkpoint's, which may run only once.
+    """Whether reading a saved tensor would run somebody's hook, such as a checkpoint's, which may
+    run only once.
 
-    copied: not counting the hooks of ``save_on_cpu``, which copy. ``SavedTensor.unpack_hook`` was tried with torch 2.13;
-    torch 2.6 and 2.9 have none and cannot say, so nothing is read there.
+    copied: not counting the hooks of ``save_on_cpu``, which copy. ``SavedTensor.unpack_hook`` was
+    tried with torch 2.13; torch 2.6 and 2.9 have none and cannot say, so nothing is read there.
     """
     if not hasattr(SavedTensor, "unpack_hook"):
         return True
     raw = getattr(node, "_raw" + name if name.startswith("_") else "_raw_" + name, None)
-    hooks = [getattr(r, "unpack_hook", None) for r in (raw if isinstance(raw, (tuple, list)) else (raw,))]
+    hooks = [
+        getattr(r, "unpack_hook", None) for r in (raw if isinstance(raw, (tuple, list)) else (raw,))
+    ]
     return any(hook is not None and not (copied and _copies(hook)) for hook in hooks)
 
 
 def _copies(hook: Any) -> bool:
     name = getattr(hook, "__qualname__", "")
-    return getattr(hook, "__module__", "") == "torch.autograd.graph" and name.startswith("save_on_cpu.")
+    return getattr(hook, "__module__", "") == "torch.autograd.graph" and name.startswith(
+        "save_on_cpu."
+    )
 
 
 def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
-    """What a node had saved, told by what its formula computes with: for nodes that do not show it."""
+    """What a node had saved, told by what its formula computes with: for nodes that do not show
+    it."""
     first = args[0] if args and isinstance(args[0], Tensor) else None
     name = func.overloadpacket.__name__ if func is not None else ""
     if first is None or first.is_complex():
@@ -113,7 +124,8 @@ def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor that a transform of torch.func works on: its wrapper has no memory. As in torch 2.13."""
+    """The tensor that a transform of torch.func works on: its wrapper has no memory. As in torch
+    2.13."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)

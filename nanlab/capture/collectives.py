@@ -25,7 +25,8 @@ Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """What a collective that was called brings into one storage; it may come later, while the program goes on."""
+    """What a collective that was called brings into one storage; it may come later, while the
+    program goes on."""
 
     func: Any
     plan: Plan
@@ -38,10 +39,11 @@ class Arrival:
 
 
 class Collectives:
-    """Writes the rows of collectives when what they brought is first read; by then the program has waited for it.
+    """Writes the rows of collectives when what they brought is first read; by then the program has
+    waited for it.
 
-    A collective returns before it has written its results, and to wait for it here could make processes wait for each
-    other that otherwise would not.
+    A collective returns before it has written its results, and to wait for it here could make
+    processes wait for each other that otherwise would not.
     """
 
     def __init__(self, ops: OpRecorder) -> None:
@@ -99,10 +101,12 @@ class Collectives:
         arrival.left = sum(t.numel() * t.itemsize for t in arrival.targets)
         self.flying[storage._cdata] = arrival
 
-    # -- landing -------------------------------------------------------------------------------------------------------
+    # -- landing
+    # ------------------------------------------------------------
 
     def before_read(self, args: Any) -> None:
-        """An operation computes with these: what it reads has arrived, or is waited for as the operation would."""
+        """An operation computes with these: what it reads has arrived, or is waited for as the
+        operation would."""
         tensors = tensors_of(args)
         for tensor in tensors:
             if type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -110,13 +114,15 @@ class Collectives:
         self._land(tensors)
 
     def before_write(self, targets: list[Tensor]) -> None:
-        """An operation writes to these. Where the collective is not complete, the write is a part of it."""
+        """An operation writes to these. Where the collective is not complete, the write is a part
+        of it."""
         for arrival in self._flying_to(targets):
             if is_complete(arrival.work):
                 self._arrived(arrival)
 
     def after_write(self, targets: list[Tensor]) -> None:
-        """An operation has written to these, as a part of the collective: some copy their results when they are waited for."""
+        """An operation has written to these, as a part of the collective: some copy their results
+        when they are waited for."""
         for target in targets:
             for arrival in self._flying_to([target]):
                 arrival.left -= target.numel() * target.itemsize
@@ -124,7 +130,8 @@ class Collectives:
                     self._arrived(arrival)
 
     def settle(self, until: int | None = None) -> None:
-        """Write the rows of those that are complete, and of those that were called before a position."""
+        """Write the rows of those that are complete, and of those that were called before a
+        position."""
         for arrival in list(self.flying.values()):
             if until is None or arrival.since < until or is_complete(arrival.work):
                 self._arrived(arrival)
@@ -153,7 +160,12 @@ class Collectives:
                 ops.chunk.edges.frombytes(pack_edge(call, source, slot))
             bad = False
             for output, target in enumerate(targets):
-                if ops.add_row(arrival.plan, arrival.place, output, call, target, arrival.sources, True) > 0:
+                if (
+                    ops.add_row(
+                        arrival.plan, arrival.place, output, call, target, arrival.sources, True
+                    )
+                    > 0
+                ):
                     bad = True
                     self._note_sink(target, call + output)
             if recording.pending or bad or not recording.bad.isdisjoint(arrival.sources):
@@ -174,7 +186,8 @@ class Collectives:
                 ops.pending.add(judged) if recording.pending else ops.evidence.judge(judged)
 
     def _forget_parts(self, targets: list[Tensor]) -> None:
-        """Where the results fill a whole storage piece by piece, nothing is left of what was in it."""
+        """Where the results fill a whole storage piece by piece, nothing is left of what was in
+        it."""
         storage, size = storage_of(targets[0]), sum(t.numel() * t.itemsize for t in targets)
         entry = self._ops.ledger.entries.get(storage._cdata) if storage is not None else None
         if entry is not None and size >= entry.nbytes:
@@ -184,8 +197,14 @@ class Collectives:
         """A parameter came in bad."""
         recording, storage = self._ops.recording, storage_of(target)
         entry = self._ops.ledger.entries.get(storage._cdata) if storage is not None else None
-        if entry is not None and entry.owner >= 0 and recording.parameter_kinds[entry.owner] == "parameter":
-            recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
+        if (
+            entry is not None
+            and entry.owner >= 0
+            and recording.parameter_kinds[entry.owner] == "parameter"
+        ):
+            recording.sinks.append(
+                Sink("parameter", position, position, recording.parameter_names[entry.owner])
+            )
 
 
 def _by_storage(tensors: list[Tensor]) -> list[list[Tensor]]:
@@ -199,9 +218,11 @@ def _by_storage(tensors: list[Tensor]) -> list[list[Tensor]]:
 
 
 def operands_of(func: Any, args: Any, kwargs: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors that a collective reads and those that it writes; it may be called with its own operands only.
+    """The tensors that a collective reads and those that it writes; it may be called with its own
+    operands only.
 
-    c10d's schemas do not say what is written; their names do: ``output...``, ``input...``, and ``tensors`` for both.
+    c10d's schemas do not say what is written; their names do: ``output...``, ``input...``, and
+    ``tensors`` for both.
     """
     given: list[Tensor] = []
     written: list[Tensor] = []
@@ -228,7 +249,11 @@ def _flat(value: Any) -> list[Any]:
 def has_others() -> bool:
     """Whether the program runs in several processes."""
     distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_initialized() and bool(distributed.get_world_size() > 1)
+    return (
+        distributed is not None
+        and distributed.is_initialized()
+        and bool(distributed.get_world_size() > 1)
+    )
 
 
 def work_of(out: Any) -> Any:

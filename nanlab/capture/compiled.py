@@ -12,24 +12,26 @@ import torch
 from nanlab.trace.recording import Recording
 
 NOTE = (
-    "the watch ran code under torch.compile eagerly, so that each of its operations is seen; after the watch it runs "
-    "compiled as before"
+    "the watch ran code under torch.compile eagerly, so that each of its operations is seen; after"
+    " the watch it runs compiled as before"
 )
 
 
 class EagerCode:
-    """Holds ``torch.compiler.set_stance("force_eager")``, and notes between which rows compiled code would have run.
+    """Holds ``torch.compiler.set_stance("force_eager")``, and notes between which rows compiled
+    code would have run.
 
-    The stance is taken when torch's compiler is first imported, which takes seconds in a program that has no use for it.
-    To see a call, ``_callback_from_stance`` and ``_maybe_set_eval_frame`` of ``torch._dynamo.eval_frame`` are wrapped;
-    they are private, and in torch 2.6 to 2.13 each call of compiled code runs the first as it begins and the second as
-    it begins and ends.
+    The stance is taken when torch's compiler is first imported, which takes seconds in a program
+    that has no use for it. To see a call, ``_callback_from_stance`` and ``_maybe_set_eval_frame``
+    of ``torch._dynamo.eval_frame`` are wrapped; they are private, and in torch 2.6 to 2.13 each
+    call of compiled code runs the first as it begins and the second as it begins and ends.
     """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._held: ExitStack | None = None
-        # Calls that run: frame of the wrapper, position of the first row, whether it was seen to begin.
+        # Calls that run: frame of the wrapper, position of the first row, whether it was seen to
+        # begin.
         self._calls: list[list[Any]] = []
 
     def start(self) -> None:
@@ -61,7 +63,10 @@ class EagerCode:
         if self._held is None:
             return
         self._held.enter_context(torch.compiler.set_stance("force_eager"))
-        for name, wrap in (("_callback_from_stance", self._enters), ("_maybe_set_eval_frame", self._passes)):
+        for name, wrap in (
+            ("_callback_from_stance", self._enters),
+            ("_maybe_set_eval_frame", self._passes),
+        ):
             original = getattr(eval_frame, name, None)
             if original is not None:
                 self._held.callback(setattr, eval_frame, name, original)

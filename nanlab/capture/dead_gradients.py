@@ -1,4 +1,5 @@
-"""Gradients that are zero throughout, and the operation at which the signal died. Looked for when a step ends."""
+"""Gradients that are zero throughout, and the operation at which the signal died. Looked for when a
+step ends."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ MOST_LOOKS = 4  # steps in which the place is looked for
 Why = Literal["flat", "choice", "product", "saturated", "value"]
 FLAT = having("flat")
 # The other alternative was taken throughout, or the value stands beyond a bound.
-CHOICES = having("bounds", "masks", "picks", "parts", "extreme", "assigns", "ranks") | {"relu", "threshold"}
+CHOICES = having("bounds", "masks", "picks", "parts", "extreme", "assigns", "ranks") | {
+    "relu",
+    "threshold",
+}
 PRODUCTS = having("multiplies", "divides") - having("matmul", "composed_product", "dot", "layer")
 CANCELS = having("adds", "sums", "matmul", "dot")
 # What they make of a gradient is zero by cancellation, or because an operand is.
@@ -69,7 +73,8 @@ class _Death:
 
 
 def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
-    """Where the signal died on the way to a gradient, and why; None where the program wrote the zero."""
+    """Where the signal died on the way to a gradient, and why; None where the program wrote the
+    zero."""
     ends: list[int] = []
     without: list[int] = []  # rows that read nothing of the backward pass: zeros_like
     seen, waiting = {gradient}, [gradient]
@@ -86,7 +91,8 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
         seen.update(new)
         waiting += new
     found = [_why(recording, end, zero) for end in sorted(ends or without)]
-    return found[0] if found and all(found) else None  # where one cancels the others are not to blame
+    # where one cancels the others are not to blame
+    return found[0] if found and all(found) else None
 
 
 def _is_gradient(recording: Recording, position: int, node: int) -> bool:
@@ -110,7 +116,13 @@ def _of_backward(recording: Recording, position: int) -> bool:
 def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     row = recording.row(end)
     info = recording.nodes.get(row[NODE]) if row is not None and row[NODE] >= 0 else None
-    if row is None or info is None or info.op < 0 or info.custom or _name(recording, end) in CANCELS:
+    if (
+        row is None
+        or info is None
+        or info.op < 0
+        or info.custom
+        or _name(recording, end) in CANCELS
+    ):
         return None
     op = base_name(recording.ops.items[info.op])
     if op in FLAT:
@@ -118,7 +130,10 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     if op in CHOICES:
         return _Death(end, op, "choice")
     if op in PRODUCTS:
-        other = next((p for p in recording.parents(end) if p in zero and not _of_backward(recording, p)), None)
+        other = next(
+            (p for p in recording.parents(end) if p in zero and not _of_backward(recording, p)),
+            None,
+        )
         lost = None if other is None else _vanished(recording, other, zero)
         return None if lost is None else _Death(lost, _name(recording, lost), "value")
     if op in LINEAR or (op in SHARES and not _one_hot(recording, info.position)):
@@ -131,7 +146,11 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
 def _one_hot(recording: Recording, position: int) -> bool:
     """Whether a softmax gave 1 to one value of each row and 0 to the others."""
     stats = recording.stats(position)
-    return stats is not None and stats.max == 1.0 and stats.mean * stats.numel == stats.numel - stats.zero
+    return (
+        stats is not None
+        and stats.max == 1.0
+        and stats.mean * stats.numel == stats.numel - stats.zero
+    )
 
 
 def _name(recording: Recording, position: int) -> str:
@@ -140,7 +159,8 @@ def _name(recording: Recording, position: int) -> str:
 
 
 def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None:
-    """The row in which a value of the forward pass became zero throughout; None where it came from outside or was chosen."""
+    """The row in which a value of the forward pass became zero throughout; None where it came from
+    outside or was chosen."""
     for _ in range(MOST_VISITS):
         row = recording.row(position) if position >= 0 else None
         if row is None:

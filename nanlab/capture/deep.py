@@ -1,8 +1,10 @@
-"""Autograd graphs so deep that freeing one would overflow the stack, once Python has seen its nodes.
+"""Autograd graphs so deep that freeing one would overflow the stack, once Python has seen its
+nodes.
 
-A node that Python has seen frees the next such node from within its own destructor (torch 2.13); some 39,700 of them in a
-row overflow a stack of 8 MiB. A watch sees every node that runs. So it holds the nodes of a deep graph until nothing
-else does, and lets go of them one by one, from the loss's side on: each then frees itself alone.
+A node that Python has seen frees the next such node from within its own destructor (torch 2.13);
+some 39,700 of them in a row overflow a stack of 8 MiB. A watch sees every node that runs. So it
+holds the nodes of a deep graph until nothing else does, and lets go of them one by one, from the
+loss's side on: each then frees itself alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
-_ALONE = 2  # references to a node that only the list holds: the list's, and that of the call which counts them
+# references to a node that only the list holds: the list's, and that of the call which counts them
+_ALONE = 2
 _held: list[Any] = []  # nearer to the leaves first: a list is freed from its end
 _letting_go = False
 
@@ -28,7 +31,8 @@ def hold(seen: set[Any], start: Iterable[Any]) -> set[Any]:
                 found.add(following)
                 waiting.append(following)
     _held.extend(node for node in found if node not in known and node._sequence_nr() < LEAF)
-    _held.sort(key=lambda node: node._sequence_nr())  # a node is made after those that its gradient goes to
+    # a node is made after those that its gradient goes to
+    _held.sort(key=lambda node: node._sequence_nr())
     if _collected not in gc.callbacks:
         gc.callbacks.append(_collected)
     return found - seen
@@ -54,6 +58,7 @@ def let_go() -> None:
 
 
 def _collected(phase: str, info: dict[str, int]) -> None:
-    """With each garbage collection, for a graph may outlive the watch: let go once the node nearest to the loss is free."""
+    """With each garbage collection, for a graph may outlive the watch: let go once the node nearest
+    to the loss is free."""
     if phase == "start" and _held and sys.getrefcount(_held[-1]) <= _ALONE:
         let_go()

@@ -1,4 +1,5 @@
-"""Each ATen operation, forward and backward: where it runs, what it reads, what it writes. The hot path."""
+"""Each ATen operation, forward and backward: where it runs, what it reads, what it writes. The hot
+path."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
 Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
-# Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is filled with.
+# Operators in which a Python infinity computes; in others it is a bound, a mask, what memory is
+# filled with.
 _COMPUTES = having("arithmetic", "updates", in_place=True)
 _NODE_PLAN = (
     False,
@@ -80,7 +82,8 @@ _active: WeakSet[OpRecorder] = WeakSet()
 
 def _forked() -> None:
     for recorder in _active:
-        recorder.off = True  # a DataLoader worker inherits the watch; it is not the program that is watched
+        # a DataLoader worker inherits the watch; it is not the program that is watched
+        recorder.off = True
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
@@ -90,16 +93,19 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 class OpRecorder(TorchDispatchMode):
     """Writes one row for each output of each operation.
 
-    ``step_began`` is called with the position at which a training step begins, ``special`` with (kind, position, args) after an operation of a
-    loss scaler, ``wrote`` with (entry, position, tensor, old value or None) after a parameter or buffer was written under ``no_grad``,
-    ``adopt`` with a tensor that turns out to be a parameter, ``failed`` with an exception of our own.
+    ``step_began`` is called with the position at which a training step begins, ``special`` with
+    (kind, position, args) after an operation of a loss scaler, ``wrote`` with (entry, position,
+    tensor, old value or None) after a parameter or buffer was written under ``no_grad``, ``adopt``
+    with a tensor that turns out to be a parameter, ``failed`` with an exception of our own.
     """
 
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # the wrapper that keeps dynamo out costs 2 us an operation and does nothing outside torch.compile
+        # the wrapper that keeps dynamo out costs 2 us an operation and does nothing outside
+        # torch.compile
+        return False
 
     def __init__(self, recording: Recording, lines: SourceLines, clock: StepClock) -> None:
         super().__init__()
@@ -115,23 +121,30 @@ class OpRecorder(TorchDispatchMode):
         self.depth = 0  # how many modules are running inside each other
         self.backward_pass = -1  # number of the running backward pass
         self.in_backward = 0
-        self.made_in_function = -1  # node of an operation in the backward of a Function that is differentiated again
+        # node of an operation in the backward of a Function that is differentiated again
+        self.made_in_function = -1
         self.creates_graph = False  # whether the running backward pass is differentiated again
         self.in_optimizer = 0
         self.shadow: ShadowRecorder | None = None
         self.program: ProgramRecorder | None = None
-        self.step_place: tuple[int, int] | None = None  # line and site of the running step of an optimizer of torch's
+        # line and site of the running step of an optimizer of torch's
+        self.step_place: tuple[int, int] | None = None
         self.engine_codes: set[Any] = set()
         self.sequence = _sequence()
         self.off = False
         self.step_began: Callable[[int], None] = lambda position: None
-        self.special: Callable[[str, int, tuple[Any, ...]], None] = lambda kind, position, args: None
-        self.wrote: Callable[[Entry, int, Tensor, Tensor | None], None] = lambda entry, position, tensor, old: None
+        self.special: Callable[[str, int, tuple[Any, ...]], None] = lambda kind, position, args: (
+            None
+        )
+        self.wrote: Callable[[Entry, int, Tensor, Tensor | None], None] = (
+            lambda entry, position, tensor, old: None
+        )
         self.adopt: Callable[[Tensor], int] = lambda tensor: -1
         self.failed: Callable[[Exception], None] = lambda error: None
         self._flags = 0  # of the row of the running call
         self._grad = False  # whether the running call reads a gradient
-        self._vague = False  # whether the row found for an operand tells of more than its elements, or of others
+        # whether the row found for an operand tells of more than its elements, or of others
+        self._vague = False
         self.opening: dict[int, int] = {}  # position at which each function was first seen at work
         self.first_call = 1 << 62  # position at which an outermost module was first called
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
@@ -166,11 +179,13 @@ class OpRecorder(TorchDispatchMode):
         finally:
             self.off = before
 
-    # -- one operation ---------------------------------------------------------------------------------------------
+    # -- one operation
+    # ------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        plan = self.plans.get(id(func))  # overloads live for ever, and hashing one costs a Python call
+        # overloads live for ever, and hashing one costs a Python call
+        plan = self.plans.get(id(func))
         if plan is None:
             try:
                 plan = self.plans[id(func)] = plan_for(func, self.recording.ops)
@@ -193,7 +208,9 @@ class OpRecorder(TorchDispatchMode):
             old = None if plan.plain else self._before_write(plan, args, kwargs)
             program = self.program
             packed = program.before(func, plan, args, kwargs) if program is not None else None
-            twins = self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
+            twins = (
+                self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
+            )
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
@@ -211,7 +228,8 @@ class OpRecorder(TorchDispatchMode):
         return out
 
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
-        """A tensor was read as a Python number: somebody looks at it, and what is computed from that carries no gradient."""
+        """A tensor was read as a Python number: somebody looks at it, and what is computed from
+        that carries no gradient."""
         try:
             if self.flying:
                 self.collectives.before_read((tensor,))
@@ -228,20 +246,35 @@ class OpRecorder(TorchDispatchMode):
             self.failed(error)
 
     def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
-        """A copy of what an in-place operation overwrites, where it is evidence and small, or a low-precision parameter."""
+        """A copy of what an in-place operation overwrites, where it is evidence and small, or a
+        low-precision parameter."""
         if self.flying:
             self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
         if self.recording.pending:
             self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
         target = args[0] if args else None
-        if plan.writes and isinstance(target, list) and not self.in_optimizer and not torch.is_grad_enabled():
+        if (
+            plan.writes
+            and isinstance(target, list)
+            and not self.in_optimizer
+            and not torch.is_grad_enabled()
+        ):
             with self.quiet():
                 self.absorbed.about_to_write(target)
-        if not plan.writes or not isinstance(target, Tensor) or plan.overwrites or target.layout is not torch.strided:
+        if (
+            not plan.writes
+            or not isinstance(target, Tensor)
+            or plan.overwrites
+            or target.layout is not torch.strided
+        ):
             return None
         if self.in_optimizer and not plan.optimizer_risk:
             return None
-        wanted = plan.inplace_risk and target.numel() <= 4096 and (target.is_floating_point() or target.is_complex())
+        wanted = (
+            plan.inplace_risk
+            and target.numel() <= 4096
+            and (target.is_floating_point() or target.is_complex())
+        )
         if (
             not wanted
             and not self.in_optimizer
@@ -258,7 +291,8 @@ class OpRecorder(TorchDispatchMode):
         self.chunk = Chunk(len(self.recording.chunks), position)
         self.recording.chunks.append(self.chunk)
 
-    # -- where it runs: phase, autograd node, line, module -------------------------------------------------------
+    # -- where it runs: phase, autograd node, line, module
+    # -------------------------------------------------------
 
     def place(self, frame: FrameType | None) -> Place:
         """Of the operation that is about to run. A new training step may begin with it."""
@@ -285,7 +319,8 @@ class OpRecorder(TorchDispatchMode):
         position = self.recording.end
         if not self.recording.passes:
             self._note_opening(frame, position)
-        # Not _sequence(): the node of the operation that is about to run is made already, and belongs to the new step.
+        # Not _sequence(): the node of the operation that is about to run is made already, and
+        # belongs to the new step.
         if self.clock.operation(frame, position, self.sequence, not torch.is_grad_enabled(), line):
             self.step_began(position)
 
@@ -298,8 +333,9 @@ class OpRecorder(TorchDispatchMode):
     def training_began(self, frame: FrameType | None, oldest: int) -> int:
         """Where building the program ends and training begins, told at the first backward.
 
-        That is with the function that calls backward, the first call of a module, or the first operation of the graph, whichever
-        came first. In a cell or script that does all in one place the function tells nothing.
+        That is with the function that calls backward, the first call of a module, or the first
+        operation of the graph, whichever came first. In a cell or script that does all in one place
+        the function tells nothing.
         """
         node = self.recording.nodes.get(oldest)
         found = [self.recording.end, self.first_call]
@@ -311,17 +347,22 @@ class OpRecorder(TorchDispatchMode):
         self.opening.clear()
         return min(found)
 
-    def _new_nodes(self, now: int, grad: bool, frame: FrameType | None, line: int, site: int) -> int:
-        """Tie the autograd nodes made since the last operation to it; the node of this operation itself, or -1."""
+    def _new_nodes(
+        self, now: int, grad: bool, frame: FrameType | None, line: int, site: int
+    ) -> int:
+        """Tie the autograd nodes made since the last operation to it; the node of this operation
+        itself, or -1."""
         nodes, position = self.recording.nodes, self.recording.end
         own = now - 1 if grad else -1
         for number in range(max(self.sequence, now - 64), now):
             if number == own:
                 continue
-            # Made without an operation of its own: a torch.autograd.Function, whose forward runs under no_grad.
+            # Made without an operation of its own: a torch.autograd.Function, whose forward runs
+            # under no_grad.
             here, there = self._apply_line(frame) if not grad else (line, site)
             if not here and not grad:
-                return -1  # a hook packs what the next operation's node saves: the node is that operation's
+                # a hook packs what the next operation's node saves: the node is that operation's
+                return -1
             nodes.rows[number] = (position, -1, here, there, self.module, not grad)
         self.sequence = now
         return own
@@ -362,20 +403,25 @@ class OpRecorder(TorchDispatchMode):
         return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
 
     def _python_in_backward(self, frame: FrameType | None) -> str:
-        """Whose Python code runs inside the engine: a "custom" Function, a "hook", or what computes anew ("recompute")."""
+        """Whose Python code runs inside the engine: a "custom" Function, a "hook", or what computes
+        anew ("recompute")."""
         found = "hook"
         while frame is not None and frame.f_code not in self.engine_codes:
             name = frame.f_code.co_filename
             if name.endswith("checkpoint.py") and "torch" in name:
                 return "recompute"
             if name.endswith("function.py") and frame.f_code.co_name == "apply":
-                # What computes with a graph of its own, though none is made of this backward pass, computes anew.
-                found = "recompute" if torch.is_grad_enabled() and not self.creates_graph else "custom"
+                # What computes with a graph of its own, though none is made of this backward pass,
+                # computes anew.
+                found = (
+                    "recompute" if torch.is_grad_enabled() and not self.creates_graph else "custom"
+                )
             frame = frame.f_back
         return found
 
     def _line_in_function(self, frame: FrameType | None) -> tuple[int, int] | None:
-        """The user's line in the backward of the running torch.autograd.Function; None where that is a library's."""
+        """The user's line in the backward of the running torch.autograd.Function; None where that
+        is a library's."""
         caller = frame
         while caller is not None and caller.f_code not in self.engine_codes:
             if self.lines.user_code(caller):
@@ -383,7 +429,8 @@ class OpRecorder(TorchDispatchMode):
             caller = caller.f_back
         return None
 
-    # -- what it reads: the row or source behind each operand ----------------------------------------------------
+    # -- what it reads: the row or source behind each operand
+    # ----------------------------------------------------
 
     def read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
         """The sources of a call's tensor operands, in the order of its arguments."""
@@ -416,12 +463,14 @@ class OpRecorder(TorchDispatchMode):
                 self._flags |= LITERAL
             else:
                 sources.append(origin)
-        if plan.copies and (args[0].is_conj() or args[0].is_neg()):  # the copy holds other numbers than the memory
+        # the copy holds other numbers than the memory
+        if plan.copies and (args[0].is_conj() or args[0].is_neg()):
             self._vague = True
         return sources
 
     def note_number(self, tensor: Tensor, value: Any) -> None:
-        """Remember which row a non-finite Python number was read from: it may come back as a factor, a rate, a baseline."""
+        """Remember which row a non-finite Python number was read from: it may come back as a
+        factor, a rate, a baseline."""
         if value.__class__ is float and value - value != 0.0:
             source = self.source(tensor)
             if self.recording.may_be_bad(source):
@@ -429,14 +478,19 @@ class OpRecorder(TorchDispatchMode):
                 self._read_out[str(value)] = source
 
     def _number_read(self, value: float, computes: bool) -> int | None:
-        """The row that a non-finite Python number among the operands was read from, as far as can be told.
+        """The row that a non-finite Python number among the operands was read from, as far as can
+        be told.
 
-        Python keeps no trace of it, so this is the last that was read: a NaN from any, for Python makes NaN of
-        infinities too; an infinity from one of its kind, and only to compute with.
+        Python keeps no trace of it, so this is the last that was read: a NaN from any, for Python
+        makes NaN of infinities too; an infinity from one of its kind, and only to compute with.
         """
         if not self._read_out or (value == value and not computes):
             return None
-        return next(reversed(self._read_out.values())) if value != value else self._read_out.get(str(value))
+        return (
+            next(reversed(self._read_out.values()))
+            if value != value
+            else self._read_out.get(str(value))
+        )
 
     def source(self, tensor: Tensor) -> int:
         """The row (or source, negative) that describes what a tensor holds now."""
@@ -454,7 +508,9 @@ class OpRecorder(TorchDispatchMode):
             self._grad = True
         if entry.uninit:
             return self._read_uninitialised(entry, tensor)
-        if entry.nbytes == tensor.numel() * tensor.itemsize and (not entry.odd or shows_all(tensor, entry.nbytes)):
+        if entry.nbytes == tensor.numel() * tensor.itemsize and (
+            not entry.odd or shows_all(tensor, entry.nbytes)
+        ):
             if not entry.parts:
                 return entry.last
             if not entry.bad:
@@ -468,7 +524,9 @@ class OpRecorder(TorchDispatchMode):
         self._vague = True
         return entry.parts[-1] if entry.parts else entry.last
 
-    def new_source(self, tensor: Tensor, kind: Any, name: str = "", parents: tuple[int, ...] = ()) -> int:
+    def new_source(
+        self, tensor: Tensor, kind: Any, name: str = "", parents: tuple[int, ...] = ()
+    ) -> int:
         recording, stats = self.recording, self.chunk.stats
         number = recording.new_number()
         stat = (self.chunk.number << 32) | stats.add(tensor)
@@ -495,7 +553,10 @@ class OpRecorder(TorchDispatchMode):
         tensor = local
         kind, name = "data", ""
         if owner >= 0:
-            kind, name = self.recording.parameter_kinds[owner], self.recording.parameter_names[owner]
+            kind, name = (
+                self.recording.parameter_kinds[owner],
+                self.recording.parameter_names[owner],
+            )
         elif type(tensor) is torch.nn.Parameter:
             kind = "parameter"
         elif self._lifting:
@@ -504,7 +565,9 @@ class OpRecorder(TorchDispatchMode):
         if kind == "literal" and number in self.recording.bad and self.recording.stats(number).nan:
             origin = self._number_read(math.nan, True)
             if origin is not None:
-                self.recording.sources[number] = replace(self.recording.sources[number], parents=(origin,))
+                self.recording.sources[number] = replace(
+                    self.recording.sources[number], parents=(origin,)
+                )
         entry = self.ledger.enter(storage)
         entry.last, entry.owner = number, owner
         entry.bad = self.chunk.stats.bad
@@ -514,7 +577,8 @@ class OpRecorder(TorchDispatchMode):
         return number
 
     def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
-        """What a tensor holds now, when its storage was written piece by piece and something bad may be in it."""
+        """What a tensor holds now, when its storage was written piece by piece and something bad
+        may be in it."""
         parents = (entry.last, *entry.parts)
         if not self.recording.pending:  # else they are chosen when it is known which are bad
             parents = tuple(p for p in parents if p in self.recording.bad) or parents[-1:]
@@ -529,13 +593,17 @@ class OpRecorder(TorchDispatchMode):
         return number
 
     def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
-        """Memory that was allocated and never written as a whole: what is in it counts from now on."""
+        """Memory that was allocated and never written as a whole: what is in it counts from now
+        on."""
         recording = self.recording
         bad = () if recording.pending else tuple(p for p in entry.parts if p in recording.bad)
         number = self.new_source(tensor, "snapshot", parents=bad or (entry.last, *entry.parts))
         if number in recording.bad and not bad:
-            if entry.parts and self.collectives.latest > max(entry.parts):  # written by a hook, in another thread
-                recording.sources[number] = replace(recording.sources[number], kind="arrival", parents=())
+            # written by a hook, in another thread
+            if entry.parts and self.collectives.latest > max(entry.parts):
+                recording.sources[number] = replace(
+                    recording.sources[number], kind="arrival", parents=()
+                )
             else:
                 recording.bad.add(entry.last)
         return number
@@ -561,7 +629,8 @@ class OpRecorder(TorchDispatchMode):
         if entry is not None:
             entry.grad = True
 
-    # -- what it made or changed: its rows, and the memory behind them -------------------------------------------
+    # -- what it made or changed: its rows, and the memory behind them
+    # -------------------------------------------
 
     def write(
         self,
@@ -577,7 +646,11 @@ class OpRecorder(TorchDispatchMode):
         """Append the rows of a call; position of the first."""
         recording, chunk = self.recording, self.chunk
         call = chunk.end
-        targets, made = ([out], 1) if plan.plain and isinstance(out, Tensor) else targets_of(plan, args, kwargs, out)
+        targets, made = (
+            ([out], 1)
+            if plan.plain and isinstance(out, Tensor)
+            else targets_of(plan, args, kwargs, out)
+        )
         if not targets:
             return call
         slot, edges = 0, chunk.edges
@@ -587,15 +660,28 @@ class OpRecorder(TorchDispatchMode):
         phase, node, line, site, module = place
         if phase == FORWARD and not torch.is_grad_enabled():
             self._flags |= NOGRAD
-            if self._grad and not self.depth:  # reads gradients under no_grad: an optimizer written by hand, clipping
+            # reads gradients under no_grad: an optimizer written by hand, clipping
+            if self._grad and not self.depth:
                 phase, place = OPTIMIZER, (OPTIMIZER, node, line, site, module)
         if node >= 0 and phase != BACKWARD:
             recording.nodes.rows[node] = (call, plan.number, line, site, module, False)
         elif phase == BACKWARD and self.made_in_function >= 0:
-            recording.nodes.rows[self.made_in_function] = (call, plan.number, line, site, module, False)
+            recording.nodes.rows[self.made_in_function] = (
+                call,
+                plan.number,
+                line,
+                site,
+                module,
+                False,
+            )
         if plan.uninitialised:
             self._flags |= UNINIT
-        elif plan.scales and len(args) > 1 and isinstance(args[1], (float, int)) and 0.0 < abs(args[1]) < math.inf:
+        elif (
+            plan.scales
+            and len(args) > 1
+            and isinstance(args[1], (float, int))
+            and 0.0 < abs(args[1]) < math.inf
+        ):
             self._flags |= FACTOR
         if plan.scalars:
             self._note_scalars(call, args)
@@ -607,7 +693,9 @@ class OpRecorder(TorchDispatchMode):
             output += 1
         if recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources)):
             running = torch._C._current_autograd_node() if self.in_backward else None
-            judged = Call(func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running)
+            judged = Call(
+                func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running
+            )
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
             self._notice_owners(targets, call, old)
@@ -635,19 +723,34 @@ class OpRecorder(TorchDispatchMode):
         sources = [self.source(t) for t in (*taken, *saved)]
         number = node._sequence_nr()
         info = recording.nodes.get(number)
-        place = (BACKWARD, number, info.line, info.site, info.module) if info else (BACKWARD, number, 0, 0, 0)
+        place = (
+            (BACKWARD, number, info.line, info.site, info.module)
+            if info
+            else (BACKWARD, number, 0, 0, 0)
+        )
         call = recording.end
         for slot, source in enumerate(sources):
             chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
             self.add_row(plan, place, output, call, target, sources, False)
-        if recording.pending or not recording.bad.isdisjoint((*sources, *range(call, recording.end))):
-            judged = Call(None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node)
+        if recording.pending or not recording.bad.isdisjoint(
+            (*sources, *range(call, recording.end))
+        ):
+            judged = Call(
+                None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node
+            )
             with self.quiet():
                 self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
 
     def add_row(
-        self, plan: Plan, place: Place, output: int, call: int, target: Tensor, sources: list[int], written: bool
+        self,
+        plan: Plan,
+        place: Place,
+        output: int,
+        call: int,
+        target: Tensor,
+        sources: list[int],
+        written: bool,
     ) -> int:
         """Append the row of one output; the number of its bad elements (-1: not known yet)."""
         recording, chunk = self.recording, self.chunk
@@ -659,7 +762,11 @@ class OpRecorder(TorchDispatchMode):
             storage, sizes = storage_of(target), shape_of(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         local = target
-        if entry is None and type(target) not in PLAIN and (local := local_part(target)) is not target:
+        if (
+            entry is None
+            and type(target) not in PLAIN
+            and (local := local_part(target)) is not target
+        ):
             storage = storage_of(local)
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         view = entry is not None and not written  # an alias of something known
@@ -667,11 +774,17 @@ class OpRecorder(TorchDispatchMode):
         if entry is not None and whole and (entry.odd or (view and not plan.same_elements)):
             whole = shows_all(local, entry.nbytes)
             entry.odd = entry.odd or not whole
-        arriving = view and bool(self.flying) and storage is not None and storage._cdata in self.flying
+        arriving = (
+            view and bool(self.flying) and storage is not None and storage._cdata in self.flying
+        )
         if plan.uninitialised or output in plan.opaque or arriving:
             stat, bad = -1, 0
         else:
-            stat = -1 if self._vague else known_stat(recording, plan, entry if view else None, target, whole, sources)
+            stat = (
+                -1
+                if self._vague
+                else known_stat(recording, plan, entry if view else None, target, whole, sources)
+            )
             if stat < 0:
                 stats = chunk.stats
                 stat, bad = (chunk.number << 32) | stats.add(target), stats.bad
@@ -706,7 +819,9 @@ class OpRecorder(TorchDispatchMode):
             self._begin(plan, place, storage, position, bad)
         return bad
 
-    def _begin(self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int) -> None:
+    def _begin(
+        self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int
+    ) -> None:
         """Note in the ledger which row tells what a storage not seen before holds."""
         entry = self.ledger.enter(storage)
         entry.last = position
@@ -718,7 +833,14 @@ class OpRecorder(TorchDispatchMode):
             entry.grad = True
 
     def _enter(
-        self, plan: Plan, entry: Entry, target: Tensor, whole: bool, position: int, bad: int, view: bool
+        self,
+        plan: Plan,
+        entry: Entry,
+        target: Tensor,
+        whole: bool,
+        position: int,
+        bad: int,
+        view: bool,
     ) -> None:
         """Note in the ledger which row tells what a known storage (or a view of it) holds now."""
         if view:
@@ -742,17 +864,22 @@ class OpRecorder(TorchDispatchMode):
             entry.grad = True
 
     def _notice_owners(self, targets: list[Tensor], call: int, old: Tensor | None) -> None:
-        """Parameters and buffers that were written outside of the graph: an update, whoever makes it."""
+        """Parameters and buffers that were written outside of the graph: an update, whoever makes
+        it."""
         for i, target in enumerate(targets):
             storage = storage_of(target)
             entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-            if entry is not None and (entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)):
+            if entry is not None and (
+                entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)
+            ):
                 if not self.in_optimizer and not self.depth and not self.in_backward:
                     if self.chunk.phase_of(call + i) in (FORWARD, OTHER):
                         self.chunk.set_phase(call + i, OPTIMIZER)
                 self.wrote(entry, call + i, target, old if i == 0 else None)
 
-    def _notice_standing(self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int) -> None:
+    def _notice_standing(
+        self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int
+    ) -> None:
         """Updates that may have changed nothing."""
         with self.quiet():
             self.absorbed.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
@@ -765,7 +892,8 @@ class OpRecorder(TorchDispatchMode):
 
 
 def _outside(targets: list[Tensor]) -> bool:
-    """Whether none of the tensors that were written is part of a graph: under no_grad, or by way of ``.data``."""
+    """Whether none of the tensors that were written is part of a graph: under no_grad, or by way of
+    ``.data``."""
     return not any(t.requires_grad for t in targets)
 
 
@@ -778,7 +906,11 @@ def targets_of(plan: Plan, args: Any, kwargs: Any, out: Any) -> tuple[list[Tenso
         _collect(out, found)
     made = len(found)
     for where in plan.writes:
-        value = kwargs.get(where) if isinstance(where, str) else (args[where] if where < len(args) else None)
+        value = (
+            kwargs.get(where)
+            if isinstance(where, str)
+            else (args[where] if where < len(args) else None)
+        )
         _collect(value, found)
     for i in plan.hidden:
         if i < len(args) and isinstance(args[i], Tensor) and args[5]:

@@ -8,26 +8,50 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import Call, SavedValues, read_by_derivative, saved_names, saved_values, tensors_of
+from nanlab.capture.calls import (
+    Call,
+    SavedValues,
+    read_by_derivative,
+    saved_names,
+    saved_values,
+    tensors_of,
+)
 from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.recomputed import Recomputed
 from nanlab.capture.source import torch_frame
 from nanlab.operators import having
-from nanlab.trace.recording import BORN, CARRIED, HEALED, INTENDED, LITERAL, TURNED, UNINIT, Kept, Recording, Source
+from nanlab.trace.recording import (
+    BORN,
+    CARRIED,
+    HEALED,
+    INTENDED,
+    LITERAL,
+    TURNED,
+    UNINIT,
+    Kept,
+    Recording,
+    Source,
+)
 
 Tensor = torch.Tensor
 KEEP_EACH = 64 << 20  # bytes of one kept operation
 KEEP_ALL = 512 << 20  # bytes of all of them
 KEEP_CALLS = 64  # kept operations of one step
-KEEP_USES = 8  # of these, operations that computed with what came in bad: data, a table, a likelihood of nothing
+# of these, operations that computed with what came in bad: data, a table, a likelihood of nothing
+KEEP_USES = 8
 # Layers, losses and reductions in which such a value shows first.
 _USES = having("shows_bad_input")
 UNHELD = "nothing of it could have been kept"  # a reason that no note tells
 
 
 def _floating(tensor: Tensor) -> bool:
-    """Whether its elements can be looked at for NaN (a ZeroTensor of double backward has none: isnan on it crashes torch 2.13)."""
-    return (tensor.is_floating_point() or tensor.is_complex()) and not tensor._is_zerotensor() and not tensor.is_meta
+    """Whether its elements can be looked at for NaN (a ZeroTensor of double backward has none:
+    isnan on it crashes torch 2.13)."""
+    return (
+        (tensor.is_floating_point() or tensor.is_complex())
+        and not tensor._is_zerotensor()
+        and not tensor.is_meta
+    )
 
 
 def _nonfinite(tensor: Tensor) -> Tensor:
@@ -37,7 +61,8 @@ def _nonfinite(tensor: Tensor) -> Tensor:
 
 
 def has_nonfinite(tensor: Tensor) -> bool:
-    """Whether a dense floating-point tensor holds a NaN or an infinity; False where it cannot be looked at."""
+    """Whether a dense floating-point tensor holds a NaN or an infinity; False where it cannot be
+    looked at."""
     try:
         return _floating(tensor) and tensor.numel() > 0 and bool(_nonfinite(tensor).any())
     except Exception:
@@ -45,24 +70,29 @@ def has_nonfinite(tensor: Tensor) -> bool:
 
 
 def _takes_number(call: Call) -> bool:
-    """Whether a Python number that was read from a tensor, and is not finite, is among its operands."""
+    """Whether a Python number that was read from a tensor, and is not finite, is among its
+    operands."""
     return not call.flags & LITERAL and any(
         v.__class__ is float and v - v != 0.0 for v in (*call.args, *call.kwargs.values())
     )
 
 
 class Evidence:
-    """Judges the operations in which something non-finite came in or out, and keeps the operands of the guilty ones."""
+    """Judges the operations in which something non-finite came in or out, and keeps the operands of
+    the guilty ones."""
 
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
         self.recomputed = Recomputed(recording)
-        self.latest_collective: Callable[[], int] = lambda: -1  # position at which the latest was called
+        # position at which the latest was called
+        self.latest_collective: Callable[[], int] = lambda: -1
         self.bytes = 0
         self.calls = 0
         self.uses = 0
-        self.early: dict[int, int] = {}  # statistics number of a bad row that is on its device still -> NaNs in it
-        self._counts: dict[int, tuple[int, int]] = {}  # NaNs and elements of the bad rows and sources of this step
+        # statistics number of a bad row that is on its device still -> NaNs in it
+        self.early: dict[int, int] = {}
+        # NaNs and elements of the bad rows and sources of this step
+        self._counts: dict[int, tuple[int, int]] = {}
         self._told: set[str] = set()  # why operands were lost, as far as a note says it
 
     def new_step(self) -> None:
@@ -74,7 +104,12 @@ class Evidence:
         recording, bad = self.recording, self.recording.bad
         reads = [s for s in call.sources if s in bad]
         rows = range(call.position, call.position + call.outputs)
-        if not reads and not call.lost and not call.flags & (UNINIT | LITERAL) and not bad.isdisjoint(rows):
+        if (
+            not reads
+            and not call.lost
+            and not call.flags & (UNINIT | LITERAL)
+            and not bad.isdisjoint(rows)
+        ):
             reads = self._unseen_writes(call)
         for position in rows:
             if position not in bad:
@@ -88,7 +123,8 @@ class Evidence:
                 self._keep(call)
 
     def _uses_bad_data(self, call: Call) -> bool:
-        """Whether a call may be the first to compute with what came in bad; of the first few of a step."""
+        """Whether a call may be the first to compute with what came in bad; of the first few of a
+        step."""
         if call.lost or call.plan.name not in _USES or self.uses >= KEEP_USES:
             return False
         self.uses += 1
@@ -105,12 +141,17 @@ class Evidence:
         fresh = (
             call.plan.pointwise
             and not call.lost
-            and not any(self._all_nan(s) for s in reads)  # an operand without a single number spoils every element
+            # an operand without a single number spoils every element
+            and not any(self._all_nan(s) for s in reads)
             and not _takes_number(call)
             and self._fresh(call, call.targets[position - call.position])
         )
         if nan and not any(self._has_nan(s) for s in reads):
-            return BORN if fresh and not self._meets_infinity(call, call.targets[position - call.position]) else TURNED
+            return (
+                BORN
+                if fresh and not self._meets_infinity(call, call.targets[position - call.position])
+                else TURNED
+            )
         return BORN if fresh else CARRIED
 
     def _has_nan(self, number: int) -> bool:
@@ -141,7 +182,8 @@ class Evidence:
         return source is not None and source.kind == "literal"
 
     def _fresh(self, call: Call, target: Tensor) -> bool:
-        """Whether some element is non-finite though the elements it was made from are finite (pointwise operations)."""
+        """Whether some element is non-finite though the elements it was made from are finite
+        (pointwise operations)."""
         try:
             clean = _nonfinite(target)
             for i, operand in enumerate(tensors_of(call.args)):
@@ -169,7 +211,8 @@ class Evidence:
             return True
 
     def _unseen_writes(self, call: Call) -> list[int]:
-        """Operands that turned non-finite behind our back (shared memory with NumPy, a kernel that writes in secret)."""
+        """Operands that turned non-finite behind our back (shared memory with NumPy, a kernel that
+        writes in secret)."""
         recording, found, args = self.recording, [], call.args
         operands = tensors_of((*args, *call.kwargs.values()))
         if call.plan.overwrites or len(operands) != len(call.sources):
@@ -199,7 +242,8 @@ class Evidence:
         return found
 
     def _now_known(self, operand: Tensor, number: int, position: int) -> None:
-        """Note in the ledger that memory holds what this source says, unless it was written since that position."""
+        """Note in the ledger that memory holds what this source says, unless it was written since
+        that position."""
         storage = storage_of(operand)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         if entry is not None and max(entry.last, *entry.parts, -1) < position:
@@ -225,7 +269,9 @@ class Evidence:
                     copies[id(value)] = value.detach().clone()
                 return copies[id(value)]
             if isinstance(value, (list, tuple)):
-                return type(value)(copy(v) for v in value) if type(value) in (list, tuple) else value
+                return (
+                    type(value)(copy(v) for v in value) if type(value) in (list, tuple) else value
+                )
             return value
 
         outputs = tuple(copy(t) for t in call.targets)
@@ -233,12 +279,22 @@ class Evidence:
         if "self" not in values:
             values = read_by_derivative(name, call.func, call.args) | values
         saved = {k: copy(v) for k, v in values.items()}
-        if 0 in call.plan.writes and call.args and isinstance(call.args[0], Tensor) and call.old is not None:
+        if (
+            0 in call.plan.writes
+            and call.args
+            and isinstance(call.args[0], Tensor)
+            and call.old is not None
+        ):
             copies[id(call.args[0])] = call.old
-        args, kwargs = tuple(copy(a) for a in call.args), {k: copy(v) for k, v in call.kwargs.items()}
+        args, kwargs = (
+            tuple(copy(a) for a in call.args),
+            {k: copy(v) for k, v in call.kwargs.items()},
+        )
         if (inside := torch_frame(sys._getframe(1))) is not None:
             self.recording.inside_torch[call.position] = inside
-        self.recording.kept[call.position] = Kept(call.position, call.func, args, kwargs, outputs, saved, name)
+        self.recording.kept[call.position] = Kept(
+            call.position, call.func, args, kwargs, outputs, saved, name
+        )
 
     def _saved(self, node: Any) -> tuple[dict[str, Any], str]:
         """What the autograd node of a call had saved, and its name."""
@@ -246,15 +302,18 @@ class Evidence:
             return {}, ""
         if isinstance(node, SavedValues):
             return node.values, node.name()
-        return self.recomputed.values(node) | saved_values(node, saved_names(node), copied=True), node.name()
+        return (
+            self.recomputed.values(node) | saved_values(node, saved_names(node), copied=True),
+            node.name(),
+        )
 
     def _tell(self, call: Call) -> None:
         """Say once for each reason why a guilty call has no operands."""
         if call.lost != UNHELD and call.lost not in self._told:
             self._told.add(call.lost)
             self.recording.notes.append(
-                f"the operands of {call.plan.name} at position {call.position} are not kept, so its cause and fixes are not told: "
-                + call.lost
+                f"the operands of {call.plan.name} at position {call.position} are not kept, so its"
+                " cause and fixes are not told: " + call.lost
             )
 
     def drop(self, positions: list[int]) -> None:
@@ -262,4 +321,6 @@ class Evidence:
         for position in positions:
             kept = self.recording.kept.pop(position, None)
             if kept is not None:
-                self.bytes -= sum(t.numel() * t.itemsize for t in (*tensors_of(kept.args), *kept.outputs))
+                self.bytes -= sum(
+                    t.numel() * t.itemsize for t in (*tensors_of(kept.args), *kept.outputs)
+                )

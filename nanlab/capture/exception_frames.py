@@ -1,4 +1,5 @@
-"""What the frames of an exception say: the user's line, the operation and its operands, the module that was running."""
+"""What the frames of an exception say: the user's line, the operation and its operands, the module
+that was running."""
 
 from __future__ import annotations
 
@@ -32,14 +33,18 @@ _FUNCTIONS = {
     "nll_loss": ("nll_loss", ("input", "target", "weight", "reduction", "ignore_index")),
 }
 _SIZES = (
-    "in_features out_features num_embeddings embedding_dim in_channels out_channels normalized_shape num_features "
-    "input_size hidden_size "
-    "embed_dim kernel_size padding_idx ignore_index"
+    "in_features out_features num_embeddings embedding_dim in_channels out_channels"
+    " normalized_shape num_features input_size hidden_size embed_dim kernel_size padding_idx"
+    " ignore_index"
 ).split()
-_AFTER_DEATH = re.compile(r"device-side assert|CUBLAS_STATUS|CUDA error|illegal memory access|CUDNN_STATUS")
+_AFTER_DEATH = re.compile(
+    r"device-side assert|CUBLAS_STATUS|CUDA error|illegal memory access|CUDNN_STATUS"
+)
 
 
-def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.Module | None = None) -> Failure:
+def failure_of(
+    error: BaseException, guard: IndexGuard | None = None, root: nn.Module | None = None
+) -> Failure:
     """An exception as plain data.
 
     guard: asked for the indices it copied to the host when a device has failed.
@@ -47,7 +52,11 @@ def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.M
     """
     steps = list(_steps(error.__traceback__))
     file, line, real = _place(steps)
-    modules = [frame.f_locals["self"] for frame, _ in steps if isinstance(frame.f_locals.get("self"), nn.Module)]
+    modules = [
+        frame.f_locals["self"]
+        for frame, _ in steps
+        if isinstance(frame.f_locals.get("self"), nn.Module)
+    ]
     op, operands, bad = _operation(steps)
     module = _path(modules, root)
     if isinstance(error, IndexOutOfRangeError):
@@ -77,7 +86,8 @@ def failure_of(error: BaseException, guard: IndexGuard | None = None, root: nn.M
 
 
 def recording_of(error: BaseException) -> Recording | None:
-    """The recording of the watch in which an exception was raised, where an operation or a backward pass raised it."""
+    """The recording of the watch in which an exception was raised, where an operation or a backward
+    pass raised it."""
     for frame, _ in _steps(error.__traceback__):
         owner = frame.f_locals.get("self")
         ops = getattr(owner, "ops", owner)
@@ -87,7 +97,8 @@ def recording_of(error: BaseException) -> Recording | None:
 
 
 def mark(error: BaseException, recording: Recording) -> None:
-    """Note on an exception which run it ended: a number, for exceptions take no weak references and may be pickled."""
+    """Note on an exception which run it ended: a number, for exceptions take no weak references and
+    may be pickled."""
     with suppress(AttributeError, TypeError):
         error._nanlab_run = recording.escapes.number  # type: ignore[attr-defined]
 
@@ -98,12 +109,15 @@ def ended(error: BaseException, recording: Recording) -> bool:
 
 
 def without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback as it would be without a watch: a copy, for the frames say what ``explain`` knows."""
+    """A traceback as it would be without a watch: a copy, for the frames say what ``explain``
+    knows."""
     kept: list[TracebackType] = []
     calls_operator = False  # whether the frame before handed an operation on to torch
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if os.path.dirname(code.co_filename) != _HERE and not (calls_operator and code is _OPERATOR):
+        if os.path.dirname(code.co_filename) != _HERE and not (
+            calls_operator and code is _OPERATOR
+        ):
             kept.append(traceback)
         calls_operator, traceback = code is _DISPATCH, traceback.tb_next
     copy = None
@@ -119,7 +133,8 @@ def _steps(traceback: TracebackType | None) -> Iterator[Step]:
 
 
 def _place(steps: list[Step]) -> tuple[str, int, str]:
-    """(file as shown, line, real file) of the user's innermost line, else of the innermost line outside torch."""
+    """(file as shown, line, real file) of the user's innermost line, else of the innermost line
+    outside torch."""
     for mine in (is_user, lambda frame: not is_torch(frame)):
         for frame, line in reversed(steps):
             if mine(frame):
@@ -128,7 +143,8 @@ def _place(steps: list[Step]) -> tuple[str, int, str]:
 
 
 def _path(modules: list[nn.Module], root: nn.Module | None) -> str:
-    """The innermost module by its attribute path; outside of the watched model the outermost is named by its class."""
+    """The innermost module by its attribute path; outside of the watched model the outermost is
+    named by its class."""
     if not modules:
         return ""
     own = _name_below(root, modules[-1]) if root is not None else None
@@ -144,7 +160,8 @@ def _name_below(root: nn.Module, module: nn.Module) -> str | None:
 
 
 def _operation(steps: list[Step]) -> tuple[str, tuple[Operand, ...], BadIndices | None]:
-    """The operation that raised, as the dispatcher saw it, else as a function of ``torch.nn.functional`` was called."""
+    """The operation that raised, as the dispatcher saw it, else as a function of
+    ``torch.nn.functional`` was called."""
     for frame, _ in reversed(steps):
         if frame.f_code is _DISPATCH:
             return _dispatched(frame.f_locals)
@@ -165,11 +182,16 @@ def _dispatched(local: dict[str, Any]) -> tuple[str, tuple[Operand, ...], BadInd
     if plan is None:
         return "", (), None
     names = [argument.name for argument in func._schema.arguments]
-    return plan.name, tuple(_operands(names, args, list(local.get("sources", [])))), _indices(plan.name, args)
+    return (
+        plan.name,
+        tuple(_operands(names, args, list(local.get("sources", [])))),
+        _indices(plan.name, args),
+    )
 
 
 def _indices(op: str, args: Any) -> BadIndices | None:
-    """The bad indices of a call that failed on the CPU; one that failed on a device must not be read."""
+    """The bad indices of a call that failed on the CPU; one that failed on a device must not be
+    read."""
     try:
         on_cpu = all(value.is_cpu for value in args if isinstance(value, Tensor))
         return bad_indices(op, args) if on_cpu else None
@@ -191,27 +213,44 @@ def _operands(names: Any, values: Any, sources: list[int]) -> Iterator[Operand]:
 def operand_of(name: str, tensor: Tensor, source: int | None = None) -> Operand:
     """A tensor without its values."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Operand(name, tuple(tensor.shape), dtype, str(tensor.device), bool(tensor.requires_grad), source)
+    return Operand(
+        name, tuple(tensor.shape), dtype, str(tensor.device), bool(tensor.requires_grad), source
+    )
 
 
 def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None) -> dict[str, Any]:
-    """Sizes and inputs of the innermost module, the optimizer that was stepping, the samples of a batch."""
+    """Sizes and inputs of the innermost module, the optimizer that was stepping, the samples of a
+    batch."""
     facts: dict[str, Any] = {}
     if modules:
         facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}
         devices = {str(p.device) for p in modules[-1].parameters(recurse=False)}
-        dtypes = {str(p.dtype).removeprefix("torch.") for p in modules[-1].parameters(recurse=False)}
-        facts |= {"parameter_devices": sorted(devices), "parameter_dtypes": sorted(dtypes)} if devices else {}
+        dtypes = {
+            str(p.dtype).removeprefix("torch.") for p in modules[-1].parameters(recurse=False)
+        }
+        facts |= (
+            {"parameter_devices": sorted(devices), "parameter_dtypes": sorted(dtypes)}
+            if devices
+            else {}
+        )
     for frame, _ in steps:
         local = frame.f_locals
         if isinstance(local.get("optimizer"), torch.optim.Optimizer):
             facts |= _optimizer_facts(local["optimizer"], guard)
-        if frame.f_code.co_name == "forward" and local.get("self") is (modules[-1] if modules else None):
-            facts["inputs"] = [operand_of(name, v) for name, v in local.items() if isinstance(v, Tensor)]
+        if frame.f_code.co_name == "forward" and local.get("self") is (
+            modules[-1] if modules else None
+        ):
+            facts["inputs"] = [
+                operand_of(name, v) for name, v in local.items() if isinstance(v, Tensor)
+            ]
         if frame.f_code.co_name == "_make_grads" and isinstance(local.get("out"), Tensor):
             facts["loss_shape"] = tuple(local["out"].shape)
         batch = local.get("batch")
-        if isinstance(batch, (list, tuple)) and batch and all(isinstance(item, Tensor) for item in batch):
+        if (
+            isinstance(batch, (list, tuple))
+            and batch
+            and all(isinstance(item, Tensor) for item in batch)
+        ):
             facts["batch"] = [tuple(item.shape) for item in batch]
     return facts
 
@@ -222,5 +261,7 @@ def _optimizer_facts(optimizer: torch.optim.Optimizer, guard: IndexGuard | None)
         "optimizer": type(optimizer).__name__,
         "optimizer_parameters": len(parameters),
         "optimizer_gradients": sum(p.grad is not None for p in parameters),
-        "optimizer_rows": frozenset(guard.row_of(p) for p in parameters) if guard is not None else frozenset(),
+        "optimizer_rows": (
+            frozenset(guard.row_of(p) for p in parameters) if guard is not None else frozenset()
+        ),
     }

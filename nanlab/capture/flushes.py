@@ -23,11 +23,21 @@ from nanlab.trace.recording import (
 )
 
 CASTS = having("casts", in_place=True)
-PRODUCTS = in_place(having("scales", lists=True)) | having("scales", "matmul") | {"convolution", "convolution_backward"}
+PRODUCTS = (
+    in_place(having("scales", lists=True))
+    | having("scales", "matmul")
+    | {"convolution", "convolution_backward"}
+)
 # Products of two values, or sums of such, that a zero of one operand does not make zero throughout.
-PAIRS = with_forms("mul", in_place=True) | {"_foreach_mul_"} | {"sigmoid_backward", "tanh_backward"} | {"mm", "bmm"}
+PAIRS = (
+    with_forms("mul", in_place=True)
+    | {"_foreach_mul_"}
+    | {"sigmoid_backward", "tanh_backward"}
+    | {"mm", "bmm"}
+)
 SUMS = frozenset(("mm", "bmm"))
-NEAR = 4.0  # times what rounds to zero: the typical size up to which a sum of products may have been lost whole
+# times what rounds to zero: the typical size up to which a sum of products may have been lost whole
+NEAR = 4.0
 QUOTIENTS = with_forms("div", in_place=True) | {"_foreach_div_"}
 INVERSES = having("inverts", in_place=True)  # quotients whose dividend is 1
 SQUARES = frozenset(("addcmul_", "_foreach_addcmul_"))  # of optimizers: the second moment
@@ -37,25 +47,38 @@ MOST_VISITS = 4000  # rows that are walked over for one victim
 
 
 def lost_values(rows: StepRows) -> list[int]:
-    """Rows that are zero throughout though none of their operands is, because the dtype cannot hold the results."""
+    """Rows that are zero throughout though none of their operands is, because the dtype cannot hold
+    the results."""
     recording = rows.recording
     names = recording.ops.items
     interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS | INVERSES for n in names])
     found = []
-    for i in np.flatnonzero(rows.all_zero() & interesting[rows.columns.op])[:MOST_CANDIDATES].tolist():
+    for i in np.flatnonzero(rows.all_zero() & interesting[rows.columns.op])[
+        :MOST_CANDIDATES
+    ].tolist():
         position = rows.start + i
-        if _flushed(recording, position, names[rows.columns.op[i]], recording.dtypes.items[rows.columns.dtype[i]]):
+        if _flushed(
+            recording,
+            position,
+            names[rows.columns.op[i]],
+            recording.dtypes.items[rows.columns.dtype[i]],
+        ):
             found.append(position)
     return found
 
 
 def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> bool:
-    """Whether a sum of squares in a narrow dtype is zero throughout though what was squared is not."""
+    """Whether a sum of squares in a narrow dtype is zero throughout though what was squared is
+    not."""
     row = recording.op(position)
     if row is None or dtype not in (torch.float16, torch.bfloat16):
         return False
     targets = outputs(recording, row.call)
-    own = [recording.stats(source) for source, slot in recording.operands(position) if slot % targets == row.output]
+    own = [
+        recording.stats(source)
+        for source, slot in recording.operands(position)
+        if slot % targets == row.output
+    ]
     return len(own) > 1 and all(s is not None and s.is_finite and s.zero < s.numel for s in own[1:])
 
 
@@ -67,11 +90,15 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
     if op in QUOTIENTS and overflow_below(recording, position) >= 0:
         return True
     operands = [
-        s for source, _ in recording.operands(position) if (s := recording.stats(source)) is not None and s.numel
+        s
+        for source, _ in recording.operands(position)
+        if (s := recording.stats(source)) is not None and s.numel
     ]
     if op == "copy_":
         operands = operands[-1:]
-    if not operands or any(s.zero == s.numel or not s.is_finite or s.absmin is None for s in operands):
+    if not operands or any(
+        s.zero == s.numel or not s.is_finite or s.absmin is None for s in operands
+    ):
         return False
     if op in CASTS:
         return True
@@ -86,15 +113,20 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
     sizes = [max(abs(s.min), abs(s.max)) for s in operands]
     if op in QUOTIENTS:
         return bool(operands[1].zero == 0 and sizes[0] / operands[1].absmin <= limit)
-    terms = max(1.0, (operands[-1].numel * operands[-2].numel / max(1, recording.stats(position).numel)) ** 0.5)
+    terms = max(
+        1.0,
+        (operands[-1].numel * operands[-2].numel / max(1, recording.stats(position).numel)) ** 0.5,
+    )
     return bool(sizes[-1] * sizes[-2] * terms <= limit)
 
 
 def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -> bool:
-    """Whether a product can only be zero throughout because it was too small, told from the zeros of its operands.
+    """Whether a product can only be zero throughout because it was too small, told from the zeros
+    of its operands.
 
-    Where one of two has no zero, their product is zero only where the other is. A sum of products may also cancel, so it
-    must be small as well: sqrt(terms) times the root mean squares. A saturated sigmoid or tanh has derivative zero.
+    Where one of two has no zero, their product is zero only where the other is. A sum of products
+    may also cancel, so it must be small as well: sqrt(terms) times the root mean squares. A
+    saturated sigmoid or tanh has derivative zero.
     """
     sizes = [s.rms or 0.0 for s in operands]
     if all(s.zero for s in operands) or not all(sizes):
@@ -107,7 +139,8 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
 
 
 def overflow_below(recording: Recording, position: int) -> int:
-    """The row whose overflow in half precision made every divisor of a quotient infinite; -1 where that is not so."""
+    """The row whose overflow in half precision made every divisor of a quotient infinite; -1 where
+    that is not so."""
     row, read = recording.op(position), recording.operands(position)
     if row is None or not read or len(read) != (1 if row.name in INVERSES else 2):
         return -1
@@ -128,15 +161,21 @@ def overflow_below(recording: Recording, position: int) -> int:
 
 
 def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
-    """The lost row from which an all-zero result comes, through results that are zero throughout."""
-    reached = walk([start], lambda at: (p for p, _ in recording.operands(at) if p in zero), MOST_VISITS)
+    """The lost row from which an all-zero result comes, through results that are zero
+    throughout."""
+    reached = walk(
+        [start], lambda at: (p for p, _ in recording.operands(at) if p in zero), MOST_VISITS
+    )
     return next((position for position in reached if position in lost), None)
 
 
-def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], written: list[tuple[int, int]]) -> None:
+def note_flushes(
+    rows: StepRows, history: History, gradients: dict[int, int], written: list[tuple[int, int]]
+) -> None:
     """Add what the step lost to ``history.flushes``.
 
-    gradients: row of the gradient by number of the parameter. written: (parameter, row) of updates made by hand.
+    gradients: row of the gradient by number of the parameter. written: (parameter, row) of updates
+    made by hand.
     """
     lost = set(lost_values(rows))
     if not lost:
@@ -152,16 +191,27 @@ def note_flushes(rows: StepRows, history: History, gradients: dict[int, int], wr
             _note(rows, history, culprit, "gradient", name)
     for owner, position in written:
         for operand, slot in recording.operands(position):
-            if slot and operand in zero and (culprit := _reaches(recording, operand, lost, zero)) is not None:
+            if (
+                slot
+                and operand in zero
+                and (culprit := _reaches(recording, operand, lost, zero)) is not None
+            ):
                 blamed.add(culprit)
                 _note(rows, history, culprit, "update", recording.parameter_names[owner])
     differentiated = set(rows.columns.node[rows.columns.phase == BACKWARD].tolist()) - {-1}
     for position in lost - blamed:
-        _note(rows, history, position, "value" if _matters(rows, position, differentiated) else "tensor", "")
+        _note(
+            rows,
+            history,
+            position,
+            "value" if _matters(rows, position, differentiated) else "tensor",
+            "",
+        )
 
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
-    """Whether what was lost is a result of several values in the graph of the loss. Squares vanish where a fit converges."""
+    """Whether what was lost is a result of several values in the graph of the loss. Squares vanish
+    where a fit converges."""
     recording, row = rows.recording, rows.recording.op(position)
     read = [source for source, _ in recording.operands(position)]
     several = recording.stats(position).numel >= SEVERAL and len(set(read)) == len(read)
@@ -169,14 +219,18 @@ def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
 
 
 def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(parameter, row) of the gradients that optimizers took: what backward left, or what the program made of it."""
+    """(parameter, row) of the gradients that optimizers took: what backward left, or what the
+    program made of it."""
     end = rows.start + len(rows)
     recent = takewhile(lambda step: step.position >= rows.start, reversed(history.parameters))
     return [(s.owner, s.used) for s in recent if s.position < end and s.used is not None]
 
 
-def _overwritten(recording: Recording, lost: set[int], gradients: dict[int, int]) -> list[tuple[int, int]]:
-    """(parameter, row) of what was lost in the place of a gradient itself, as by ``p.grad.div_(scale)``."""
+def _overwritten(
+    recording: Recording, lost: set[int], gradients: dict[int, int]
+) -> list[tuple[int, int]]:
+    """(parameter, row) of what was lost in the place of a gradient itself, as by
+    ``p.grad.div_(scale)``."""
     owners = {at: owner for owner, at in gradients.items()}
     found = []
     for position in lost:
@@ -194,17 +248,25 @@ def _replaced(recording: Recording, position: int) -> int | None:
     if row is None or not row.inplace:
         return None
     targets = outputs(recording, row.call)
-    return next((s for s, slot in recording.operands(position) if slot % targets == row.output), None)
+    return next(
+        (s for s, slot in recording.operands(position) if slot % targets == row.output), None
+    )
 
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
-    """(name, row) of the gradients that a program asked for itself, with ``torch.autograd.grad`` or ``torch.func``, and read."""
+    """(name, row) of the gradients that a program asked for itself, with ``torch.autograd.grad`` or
+    ``torch.func``, and read."""
     recording, backward = rows.recording, rows.columns.phase == BACKWARD
     found: dict[int, str] = {}
     for i in np.flatnonzero(~backward & (np.cumsum(backward) > 0)).tolist():
         for source, _ in recording.operands(rows.start + i):
             if source in zero and source >= rows.start and backward[source - rows.start]:
-                shape = "x".join(map(str, recording.shapes.items[rows.columns.shape[source - rows.start]])) or "scalar"
+                shape = (
+                    "x".join(
+                        map(str, recording.shapes.items[rows.columns.shape[source - rows.start]])
+                    )
+                    or "scalar"
+                )
                 found[source] = f"a parameter ({shape})"
     return [(name, source) for source, name in found.items()]
 
@@ -221,13 +283,24 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
     key = (place.op, place.line, place.module, cost, name)
     known, numel = history.flushes.get(key), recording.stats(position).numel
     if known is not None:
-        known.numel += numel if cost in ("value", "tensor") and known.last == end and known.count == 1 else 0
+        known.numel += (
+            numel if cost in ("value", "tensor") and known.last == end and known.count == 1 else 0
+        )
         known.count += known.last != end
         known.last = end
         return
     stats = [recording.stats(s) for s, _ in recording.operands(position)]
     sizes = [max(abs(s.min), abs(s.max)) for s in stats if s is not None and s.min is not None]
-    flush = Flush(place, cost, name, numel, max(sizes, default=0.0), position, end, overflow=origin >= 0)  # type: ignore[arg-type]
+    flush = Flush(
+        place,
+        cost,  # type: ignore[arg-type]
+        name,
+        numel,
+        max(sizes, default=0.0),
+        position,
+        end,
+        overflow=origin >= 0,
+    )
     history.flushes[key] = flush
 
 
@@ -236,7 +309,9 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
 
     def outside_of_graphs(at: int) -> list[int]:
         row = rows.recording.op(at)
-        return [p for p in row.inputs if p >= rows.start] if row is not None and row.node < 0 else []
+        return (
+            [p for p in row.inputs if p >= rows.start] if row is not None and row.node < 0 else []
+        )
 
     for at in walk([position], outside_of_graphs, MOST_VISITS):
         row = rows.recording.op(at)

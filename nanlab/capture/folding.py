@@ -25,8 +25,8 @@ Array = npt.NDArray[Any]
 MOST_ROWS = 1_000_000  # rows of folded steps in ``trace.parameters``: some 100 MB
 NEAR = 64  # steps before and after the first symptom of which no row is left out
 THINNED = (
-    "trace.parameters leaves out every second of its older steps, or more of them, for there are too many rows; the first steps, "
-    "the latest, and those around the first symptom are all there"
+    "trace.parameters leaves out every second of its older steps, or more of them, for there are"
+    " too many rows; the first steps, the latest, and those around the first symptom are all there"
 )
 
 
@@ -41,7 +41,8 @@ def shrink(recording: Recording) -> None:
 
 
 def packed(block: dict[str, Array]) -> dict[str, Array]:
-    """The same columns in a third of the memory: one number stands for a column of equal ones, one array for equal columns.
+    """The same columns in a third of the memory: one number stands for a column of equal ones, one
+    array for equal columns.
 
     The numbers of statistics are left out: these are gone.
     """
@@ -49,7 +50,9 @@ def packed(block: dict[str, Array]) -> dict[str, Array]:
     for name, column in block.items():
         if name.endswith("_stat"):
             continue
-        like = kept.get(f"gradient_{name.removeprefix('used_')}") if name.startswith("used_") else None
+        like = (
+            kept.get(f"gradient_{name.removeprefix('used_')}") if name.startswith("used_") else None
+        )
         if name.endswith("_numel"):
             like = next((kept[other] for other in kept if other.endswith("_numel")), None)
         if len(column) and (_bits(column) == _bits(column[:1])).all():
@@ -67,13 +70,17 @@ def _bits(column: Array) -> Array:
 
 
 def _thin(recording: Recording) -> None:
-    """Leave out every second step of the older half of the rows, but not of the first block, nor around the first symptom."""
+    """Leave out every second step of the older half of the rows, but not of the first block, nor
+    around the first symptom."""
     blocks = recording.folded_parameters
     if THINNED not in recording.notes:
         recording.notes.append(THINNED)
     ends = np.cumsum([len(block["position"]) for block in blocks])
     older = max(int(np.searchsorted(ends, ends[-1] // 2)), 1)
-    steps = [np.searchsorted(recording.starts, block["position"], side="right") - 1 for block in blocks[:older]]
+    steps = [
+        np.searchsorted(recording.starts, block["position"], side="right") - 1
+        for block in blocks[:older]
+    ]
     kept = np.unique(np.concatenate(steps))[::2]
     if recording.sinks:
         first = recording.step_of(recording.sinks[0].step_position)
@@ -86,16 +93,21 @@ def _thin(recording: Recording) -> None:
 
 WHOLE_ROWS = 32768  # of the steps in which the first faults began, that are kept whole: some 10 MB
 MOST_BIRTHS = 200  # whose surroundings are kept, in whichever step they are
-DEPTH = 12  # operations upstream of a birth that are kept with it: a rule walks 8, and looks at what these read
+# operations upstream of a birth that are kept with it: a rule walks 8, and looks at what these read
+DEPTH = 12
 DEPTH_AFTER = 5  # forward operations downstream of it: what hid its value from the loss
 MOST_READERS = 16  # that are followed at each depth
 
 
-def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, final: bool = False) -> None:
-    """Fold the training steps up to number ``last``: while the program runs, whole chunks only; ``final``: all of them.
+def fold(
+    recording: Recording, ledger: Ledger, evidence: Evidence, last: int, final: bool = False
+) -> None:
+    """Fold the training steps up to number ``last``: while the program runs, whole chunks only;
+    ``final``: all of them.
 
-    What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show many steps later. So
-    do the steps in which the first of these were born: a fault is judged by what stands around it.
+    What leads to a symptom, or to a bad value that is still in memory, stays: a poison may show
+    many steps later. So do the steps in which the first of these were born: a fault is judged by
+    what stands around it.
     """
     if last < 0:
         return
@@ -115,14 +127,17 @@ def fold(recording: Recording, ledger: Ledger, evidence: Evidence, last: int, fi
     recording.whole = _whole_steps(recording, led)
     wanted, nodes = _with_operands(recording, near | _rows_of(recording, recording.whole))
     live = {entry.last for entry in ledger.entries.values()}
-    calls = {row.call for p in near if (row := recording.op(p)) is not None}  # a call is kept by its first result
+    # a call is kept by its first result
+    calls = {row.call for p in near if (row := recording.op(p)) is not None}
     evidence.drop([p for p in recording.kept if p < limit and p not in calls])
     _forget(recording, limit, wanted, live)
     _forget_sinks(recording, chunks[0].start, limit)
     _forget_nodes(recording, limit, wanted, nodes)
     folded = [c for c in recording.chunks if c.positions is not None and len(c.stats)]
     left = {id(c) for c in chunks}
-    references = _references(recording, [c for c in recording.chunks if len(c.meta) and id(c) not in left], live)
+    references = _references(
+        recording, [c for c in recording.chunks if len(c.meta) and id(c) not in left], live
+    )
     for chunk in chunks:
         _fold_chunk(chunk, wanted, limit, references.get(chunk.number, set()))
     _release(folded, chunks, references)
@@ -133,7 +148,8 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
     if not recording.bad:
         return set()
     waiting = [s.position for s in recording.sinks[:MOST_SINKS]]
-    if not any(s.kind in ("parameter", "state") for s in recording.sinks):  # else everything that follows is poisoned
+    # else everything that follows is poisoned
+    if not any(s.kind in ("parameter", "state") for s in recording.sinks):
         for entry in ledger.entries.values():
             if entry.bad:
                 waiting.extend((entry.last, *entry.parts))
@@ -143,7 +159,12 @@ def _ancestry(recording: Recording, ledger: Ledger) -> set[int]:
 def _ancestors(recording: Recording, waiting: list[int]) -> set[int]:
     """These rows, as far as they are bad, and every bad row that they came from."""
     bad = recording.bad
-    return set(walk((p for p in waiting if p in bad), lambda at: (p for p in recording.parents(at) if p in bad)))
+    return set(
+        walk(
+            (p for p in waiting if p in bad),
+            lambda at: (p for p in recording.parents(at) if p in bad),
+        )
+    )
 
 
 def _births(recording: Recording, wanted: set[int]) -> list[int]:
@@ -151,11 +172,14 @@ def _births(recording: Recording, wanted: set[int]) -> list[int]:
 
 
 def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
-    """The steps in which the first of the bad values were born, or were first read, that led to a symptom."""
+    """The steps in which the first of the bad values were born, or were first read, that led to a
+    symptom."""
     led = _ancestors(recording, [s.position for s in recording.sinks[:MOST_SINKS]])
     read = [recording.sources[p].first for p in led if p in recording.sources]
     bounds, found, rows = [*recording.starts, recording.end], set[int](), 0
-    for step in dict.fromkeys(recording.step_of(p) for p in sorted([*_births(recording, wanted), *read])):
+    for step in dict.fromkeys(
+        recording.step_of(p) for p in sorted([*_births(recording, wanted), *read])
+    ):
         rows += bounds[step + 1] - bounds[step]
         if rows > WHOLE_ROWS:
             break
@@ -169,7 +193,8 @@ def _rows_of(recording: Recording, steps: set[int]) -> set[int]:
 
 
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
-    """Around each birth: the operations that made its operands, and the forward operation of its autograd node."""
+    """Around each birth: the operations that made its operands, and the forward operation of its
+    autograd node."""
     found: set[int] = set()
     level = set(_births(recording, wanted)[:MOST_BIRTHS])
     for position in sorted(level):
@@ -203,7 +228,11 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
         edges, level = chunk.edge_table(), [p for p in start if chunk.start <= p < chunk.end]
         for _ in range(DEPTH_AFTER):
             calls = np.unique(edges[np.isin(edges[:, 1], level), 0]).tolist()
-            forward = [c for c in calls if c not in found and (row := recording.op(c)) is not None and not row.backward]
+            forward = [
+                c
+                for c in calls
+                if c not in found and (row := recording.op(c)) is not None and not row.backward
+            ]
             found.update(forward)
             level = forward[: MOST_READERS * max(len(start), 1)]
     return found
@@ -222,7 +251,8 @@ def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) 
 
 
 def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
-    """Of the symptoms between two positions that are not looked into, keep the first of each kind in each step.
+    """Of the symptoms between two positions that are not looked into, keep the first of each kind
+    in each step.
 
     A poisoned run has dozens in each.
     """
@@ -237,9 +267,12 @@ def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
 
 
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
-    """Forget the autograd nodes of which no row is wanted, and the graphs of passes before ``limit``, but of whole steps."""
+    """Forget the autograd nodes of which no row is wanted, and the graphs of passes before
+    ``limit``, but of whole steps."""
     whole = _passes_of(recording, recording.whole)
-    recording.nodes.keep(lambda number, position: position >= limit or position in wanted or number in nodes)
+    recording.nodes.keep(
+        lambda number, position: position >= limit or position in wanted or number in nodes
+    )
     runs = recording.node_runs
     runs.rows = [run for run in runs.rows if run[3] >= limit or run[0] in nodes or run[2] in whole]
     for i in range(len(recording.passes) - 1, -1, -1):
@@ -269,21 +302,30 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     updates = [r.update for r in recording.training.parameters if r.update is not None]
     updates += [shadow.stat for shadow in recording.shadows.values()]
-    for stat in [s.stat for s in recording.sources.values()] + [recording.stat_of(p) for p in live if p >= 0] + updates:
+    for stat in (
+        [s.stat for s in recording.sources.values()]
+        + [recording.stat_of(p) for p in live if p >= 0]
+        + updates
+    ):
         if stat >= 0:
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     return found
 
 
 def _release(folded: list[Chunk], chunks: list[Chunk], references: dict[int, set[int]]) -> None:
-    """Let go of what earlier folding left in its chunks for the sake of rows that are folded now."""
+    """Let go of what earlier folding left in its chunks for the sake of rows that are folded
+    now."""
     for chunk in chunks:
         for stat in np.unique(chunk.columns().stat).tolist():
             references.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     for chunk in folded:
         own = chunk.columns().stat
         own = own[own >> 32 == chunk.number] & 0xFFFFFFFF
-        chunk.release(np.array(sorted(references.get(chunk.number, set()) | set(own.tolist())), dtype=np.int64))
+        chunk.release(
+            np.array(
+                sorted(references.get(chunk.number, set()) | set(own.tolist())), dtype=np.int64
+            )
+        )
 
 
 def _fold_chunk(chunk: Chunk, wanted: set[int], limit: int, references: set[int]) -> None:

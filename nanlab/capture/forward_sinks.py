@@ -1,4 +1,5 @@
-"""Where a value does harm in a program without gradients: in what its modules return, in the parameters it sets, in what it carries on."""
+"""Where a value does harm in a program without gradients: in what its modules return, in the
+parameters it sets, in what it carries on."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from nanlab.trace.recording import MOST_SINKS, Recording, Sink
 class ForwardSinks:
     """Collects the sinks of a program while it has not run backward yet; of no use once it has."""
 
-    def __init__(self, recording: Recording, model: nn.Module | None, source: Callable[[torch.Tensor], int]) -> None:
+    def __init__(
+        self, recording: Recording, model: nn.Module | None, source: Callable[[torch.Tensor], int]
+    ) -> None:
         self._recording, self._model, self._source = recording, model, source
         self._outputs: list[int] = []
         self._parameters: dict[str, Sink] = {}
@@ -25,10 +28,16 @@ class ForwardSinks:
         if self._recording.passes or len(self._outputs) >= MOST_SINKS:
             return
         values = (
-            output if isinstance(output, (tuple, list)) else output.values() if isinstance(output, dict) else [output]
+            output
+            if isinstance(output, (tuple, list))
+            else output.values()
+            if isinstance(output, dict)
+            else [output]
         )
         for value in values:
-            if isinstance(value, torch.Tensor) and self._recording.may_be_bad(row := self._source(value)):
+            if isinstance(value, torch.Tensor) and self._recording.may_be_bad(
+                row := self._source(value)
+            ):
                 self._outputs.append(row)
 
     def step_ended(self) -> None:
@@ -45,16 +54,21 @@ class ForwardSinks:
     def sinks(self, idle: bool) -> list[Sink]:
         """All of them, in order of time. idle: no module was called either."""
         found = [Sink("output", position, position) for position in self._outputs]
-        found += [sink for sink in self._parameters.values() if sink.position in self._recording.bad]
+        found += [
+            sink for sink in self._parameters.values() if sink.position in self._recording.bad
+        ]
         if idle:
             found += _carried_nan(self._recording)
         return sorted(found, key=lambda sink: sink.step_position)
 
 
 def _carried_nan(recording: Recording) -> list[Sink]:
-    """Where a NaN that goes on from step to step was first carried over: an evolution strategy, expectation-maximisation by hand."""
+    """Where a NaN that goes on from step to step was first carried over: an evolution strategy,
+    expectation-maximisation by hand."""
     for position in sorted(position for position in recording.bad if position >= 0):
-        if _has_nan(recording, position) and any(_has_nan(recording, s) for s in _brought(recording, position)):
+        if _has_nan(recording, position) and any(
+            _has_nan(recording, s) for s in _brought(recording, position)
+        ):
             return [_first_brought(recording, position)]
     return []
 
@@ -62,12 +76,18 @@ def _carried_nan(recording: Recording) -> list[Sink]:
 def _brought(recording: Recording, position: int) -> list[int]:
     """The bad operands that an earlier step left."""
     start = recording.starts[recording.step_of(position)]
-    return [source for source in recording.parents(position) if 0 <= source < start and source in recording.bad]
+    return [
+        source
+        for source in recording.parents(position)
+        if 0 <= source < start and source in recording.bad
+    ]
 
 
 def _first_brought(recording: Recording, position: int) -> Sink:
     """The first row on the way to this one that read what an earlier step had left bad."""
-    bad = walk([position], lambda at: (p for p in recording.parents(at) if p >= 0 and p in recording.bad))
+    bad = walk(
+        [position], lambda at: (p for p in recording.parents(at) if p >= 0 and p in recording.bad)
+    )
     first = min((at for at in bad if _brought(recording, at)), default=position)
     return Sink("state", _brought(recording, first)[0], first)
 

@@ -1,4 +1,5 @@
-"""What an optimizer step is given: gradients that were unscaled, clipped or averaged since the backward pass, and its rates."""
+"""What an optimizer step is given: gradients that were unscaled, clipped or averaged since the
+backward pass, and its rates."""
 
 from __future__ import annotations
 
@@ -30,28 +31,44 @@ NEAR = 0.01  # relative distance up to which a factor is taken for the loss scal
 
 
 def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
-    """Add an entry to ``history.edits`` for each optimizer step that took other gradients than backward had left.
+    """Add an entry to ``history.edits`` for each optimizer step that took other gradients than
+    backward had left.
 
-    The way back is walked for one parameter only, the one whose gradient shrank most; the numbers of the others are
-    in their own rows.
+    The way back is walked for one parameter only, the one whose gradient shrank most; the numbers
+    of the others are in their own rows.
     """
     recent = takewhile(lambda loss: loss.position >= rows.start, reversed(history.losses))
     factor = next((loss.factor for loss in recent if 2.0 < loss.factor < math.inf), 1.0)
     for position, group in groupby(steps, key=lambda step: step.position):
-        changed = [s for s in group if s.used is not None and s.gradient is not None and s.used > s.gradient]
+        changed = [
+            s
+            for s in group
+            if s.used is not None and s.gradient is not None and s.used > s.gradient
+        ]
         chosen = _shrunk_most(rows, changed)
         if chosen is not None:
             scale, at, constant = _way_back(rows.recording, chosen, factor)
             history.edits.append(GradientEdit(position, scale, at, constant))
 
 
-def bad_rates(recording: Recording, source: Callable[[torch.Tensor], int], optimizer: Any) -> list[Sink]:
-    """A sink for each learning rate that the program keeps as a tensor and that holds a NaN or an infinity."""
-    rates = [source(g["lr"]) for g in optimizer.param_groups if isinstance(g.get("lr"), torch.Tensor)]
-    return [Sink("state", rate, recording.end - 1, "learning rate") for rate in rates if recording.may_be_bad(rate)]
+def bad_rates(
+    recording: Recording, source: Callable[[torch.Tensor], int], optimizer: Any
+) -> list[Sink]:
+    """A sink for each learning rate that the program keeps as a tensor and that holds a NaN or an
+    infinity."""
+    rates = [
+        source(g["lr"]) for g in optimizer.param_groups if isinstance(g.get("lr"), torch.Tensor)
+    ]
+    return [
+        Sink("state", rate, recording.end - 1, "learning rate")
+        for rate in rates
+        if recording.may_be_bad(rate)
+    ]
 
 
-def bad_moments(ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tensor], int]) -> list[Sink]:
+def bad_moments(
+    ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tensor], int]
+) -> list[Sink]:
     """A sink for each tensor of an optimizer's state that holds a NaN or an infinity."""
     recording, found = ops.recording, []
     states = optimizer.state.items() if recording.bad or recording.pending else ()
@@ -59,7 +76,11 @@ def bad_moments(ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tenso
         if not isinstance(parameter, torch.Tensor):
             continue
         for name, value in state.items():
-            storage = storage_of(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+            storage = (
+                storage_of(value)
+                if isinstance(value, torch.Tensor) and value.is_floating_point()
+                else None
+            )
             entry = ops.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None and recording.may_be_bad(entry.last):
                 owner = recording.parameter_names[owner_of(parameter)]
@@ -67,8 +88,11 @@ def bad_moments(ops: OpRecorder, optimizer: Any, owner_of: Callable[[torch.Tenso
     return found
 
 
-def adds_to_last(recording: Recording, used: Sequence[int | None], last: Sequence[int | None]) -> bool:
-    """Whether the gradients of an optimizer step (rows) were added to those of its last step: nobody had cleared them."""
+def adds_to_last(
+    recording: Recording, used: Sequence[int | None], last: Sequence[int | None]
+) -> bool:
+    """Whether the gradients of an optimizer step (rows) were added to those of its last step:
+    nobody had cleared them."""
     for now, before in zip(used, last, strict=False):
         row = recording.op(now) if now is not None and now >= 0 and before is not None else None
         if row is not None and row.name in ("add", "add_"):
@@ -76,10 +100,17 @@ def adds_to_last(recording: Recording, used: Sequence[int | None], last: Sequenc
     return False
 
 
-def earliest_of(recording: Recording, used: Sequence[int | None], start: int, written: set[int]) -> int:
-    """The first row from ``start`` on that gradients were computed from, not by way of parameters and buffers (``written``); -1 without any."""
+def earliest_of(
+    recording: Recording, used: Sequence[int | None], start: int, written: set[int]
+) -> int:
+    """The first row from ``start`` on that gradients were computed from, not by way of parameters
+    and buffers (``written``); -1 without any."""
     own = [row for row in used if row is not None and row >= start]
-    made = walk(own, lambda at: (p for p in recording.parents(at) if p >= start and p not in written), MOST_VISITS)
+    made = walk(
+        own,
+        lambda at: (p for p in recording.parents(at) if p >= start and p not in written),
+        MOST_VISITS,
+    )
     return min(made, default=-1)
 
 
@@ -103,8 +134,11 @@ def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | 
     return inside[int(np.argmin(np.where(np.isfinite(ratio), ratio, np.inf)))]
 
 
-def _way_back(recording: Recording, step: ParameterStep, factor: float) -> tuple[float, Place | None, bool]:
-    """(scale divided out, last other operation that made the gradient smaller or larger, whether by a Python number)."""
+def _way_back(
+    recording: Recording, step: ParameterStep, factor: float
+) -> tuple[float, Place | None, bool]:
+    """(scale divided out, last other operation that made the gradient smaller or larger, whether by
+    a Python number)."""
     assert step.used is not None and step.gradient is not None
     scale, at, constant = 1.0, -1, False
     position = step.used

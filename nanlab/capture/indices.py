@@ -1,4 +1,5 @@
-"""Indices checked before the kernel runs: on a device a bad one is an assertion that ends the context."""
+"""Indices checked before the kernel runs: on a device a bad one is an assertion that ends the
+context."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 SHOWN = 20  # bad indices that are listed
 COPIES = 64  # latest checks whose indices are kept on the host
-COPY_LIMIT = 1 << 17  # elements of the largest indices that are copied whole; of larger ones the least and the greatest
+# elements of the largest indices that are copied whole; of larger ones the least and the greatest
+COPY_LIMIT = 1 << 17
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _ALONG_A_DIMENSION = having("indexes_dim", in_place=True)
@@ -35,7 +37,8 @@ _LONGEST_CHAIN = 32
 
 
 class IndexOutOfRangeError(NanlabError, IndexError):
-    """Raised in place of a device-side assertion, before the kernel runs: the error that the CPU would have raised."""
+    """Raised in place of a device-side assertion, before the kernel runs: the error that the CPU
+    would have raised."""
 
     def __init__(self, text: str, bad: BadIndices) -> None:
         super().__init__(text)
@@ -88,7 +91,8 @@ def _subscripts(target: Tensor, subscripts: Any) -> Iterator[Allowed]:
 
 
 def bad_indices(op: str, args: Any) -> BadIndices | None:
-    """The indices of a call that are out of range, looked at one by one; None if there are none. Waits for a device."""
+    """The indices of a call that are out of range, looked at one by one; None if there are none.
+    Waits for a device."""
     for each in allowed(op, args):
         found = examine(op, each.indices, each)
         if found is not None:
@@ -127,9 +131,9 @@ def message(bad: BadIndices, module: str) -> str:
     inside = f", in {module}" if module else ""
     more = f" and {bad.count - 1} more" if bad.count > 1 else ""
     return (
-        f"index {bad.values[0]} is out of range for {bad.op}{inside}: expected {bad.low} to {bad.high - 1}, "
-        f"seen{where} of {bad.argument} with shape {list(bad.shape)}{more}; "
-        "raised before the kernel ran, so that the device goes on working. nanlab.explain() says more"
+        f"index {bad.values[0]} is out of range for {bad.op}{inside}: expected {bad.low} to"
+        f" {bad.high - 1}, seen{where} of {bad.argument} with shape {list(bad.shape)}{more}; raised"
+        " before the kernel ran, so that the device goes on working. nanlab.explain() says more"
     )
 
 
@@ -147,13 +151,15 @@ class Copied:
 class IndexGuard:
     """Keeps bad indices from a device, without waiting for it.
 
-    Where the indices came from the CPU their range is known there, and a bad one is an ordinary IndexError. Otherwise
-    they are copied to pinned memory on the stream of the kernel; that copy outlives the context when the kernel's
-    assertion ends it.
+    Where the indices came from the CPU their range is known there, and a bad one is an ordinary
+    IndexError. Otherwise they are copied to pinned memory on the stream of the kernel; that copy
+    outlives the context when the kernel's assertion ends it.
     """
 
     def __init__(
-        self, recorder: OpRecorder, elsewhere: Callable[[Tensor], bool] = lambda tensor: bool(tensor.is_cuda)
+        self,
+        recorder: OpRecorder,
+        elsewhere: Callable[[Tensor], bool] = lambda tensor: bool(tensor.is_cuda),
     ) -> None:
         self._recorder = recorder
         self._elsewhere = elsewhere  # whether the indices are on a device that asserts
@@ -161,7 +167,8 @@ class IndexGuard:
 
     def before(self, op: str, args: Any, frame: FrameType | None) -> None:
         """Look at the indices of a call that is about to run; raises IndexOutOfRangeError."""
-        if self._recorder.in_backward or not self._elsewhere(args[0]):  # backward uses the indices of forward
+        # backward uses the indices of forward
+        if self._recorder.in_backward or not self._elsewhere(args[0]):
             return
         try:
             bad = self._check(op, args, frame)
@@ -169,7 +176,9 @@ class IndexGuard:
             self._recorder.failed(error)
             return
         if bad is not None:
-            raise IndexOutOfRangeError(message(bad, self._recorder.recording.modules.items[self._recorder.module]), bad)
+            raise IndexOutOfRangeError(
+                message(bad, self._recorder.recording.modules.items[self._recorder.module]), bad
+            )
 
     def _check(self, op: str, args: Any, frame: FrameType | None) -> BadIndices | None:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -191,11 +200,15 @@ class IndexGuard:
         """Enqueue a copy to the host."""
         whole = each.indices.numel() <= COPY_LIMIT
         values = each.indices if whole else torch.stack(torch.aminmax(each.indices))
-        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
+        host = torch.empty(
+            values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda
+        )
         host.copy_(values, non_blocking=True)
         limits = Allowed(each.argument, host, each.low, each.high, each.ignored)
         shape = tuple(each.indices.shape)
-        self._copies.append(Copied(op, limits, shape, self._recorder.module, self._recorder.lines.here(frame)[0]))
+        self._copies.append(
+            Copied(op, limits, shape, self._recorder.module, self._recorder.lines.here(frame)[0])
+        )
 
     def row_of(self, tensor: Tensor) -> int:
         """The row (or source, negative) that describes what a tensor holds now."""
@@ -206,7 +219,8 @@ class IndexGuard:
         return self._recorder.lines.places[number]
 
     def suspect(self) -> tuple[BadIndices, str, int] | None:
-        """(indices, module, number of the line) of the first bad copy; for when a device has failed."""
+        """(indices, module, number of the line) of the first bad copy; for when a device has
+        failed."""
         for copied in self._copies:
             bad = examine(copied.op, copied.limits.indices, copied.limits)
             if bad is not None and bad.shape != copied.shape:
@@ -217,7 +231,8 @@ class IndexGuard:
 
 
 def known_range(recording: Recording, position: int) -> tuple[float, float] | None:
-    """(least, greatest) that a tensor can hold, from what the host knows already; None if only its device knows."""
+    """(least, greatest) that a tensor can hold, from what the host knows already; None if only its
+    device knows."""
     for _ in range(_LONGEST_CHAIN):
         stat = recording.stat_of(position)
         if stat >= 0 and not _on_device(recording, stat):

@@ -11,8 +11,10 @@ from nanlab.capture.plans import Plan
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
-WORTH_SAVING = 4096  # elements from which statistics are worked out from others rather than read from memory
-_FLIPS = frozenset({"_conj", "_neg_view"})  # views whose numbers are others than those of their base
+# elements from which statistics are worked out from others rather than read from memory
+WORTH_SAVING = 4096
+# views whose numbers are others than those of their base
+_FLIPS = frozenset({"_conj", "_neg_view"})
 # A complex number counts as its two parts, so that a view of one as the other changes nothing.
 _PARTS = {
     torch.complex32: torch.float16,
@@ -25,9 +27,15 @@ _PARTS = {
 
 
 def known_stat(
-    recording: Recording, plan: Plan, entry: Entry | None, target: Tensor, whole: bool, sources: list[int]
+    recording: Recording,
+    plan: Plan,
+    entry: Entry | None,
+    target: Tensor,
+    whole: bool,
+    sources: list[int],
 ) -> int:
-    """The statistics that hold for a result too, as it has the elements of its first operand; -1 if there are none.
+    """The statistics that hold for a result too, as it has the elements of its first operand; -1 if
+    there are none.
 
     entry: what the result is a view of, or None.
     whole: whether it shows all of that.
@@ -39,16 +47,20 @@ def known_stat(
     if plan.pads and target.numel() > WORTH_SAVING:
         numel = target.numel() * (2 if target.is_complex() else 1)
         known, chunk = recording.stat_of(sources[0]), recording.chunks[-1]
-        if known >> 32 == chunk.number and (row := chunk.stats.add_padded(known & 0xFFFFFFFF, numel)) >= 0:
+        if (
+            known >> 32 == chunk.number
+            and (row := chunk.stats.add_padded(known & 0xFFFFFFFF, numel)) >= 0
+        ):
             return (chunk.number << 32) | row
     return -1
 
 
 def _stat_of(recording: Recording, plan: Plan, source: int, target: Tensor) -> int:
-    """The statistics of a row (or source), if a tensor on its memory shows the same numbers, each as often; else -1.
+    """The statistics of a row (or source), if a tensor on its memory shows the same numbers, each
+    as often; else -1.
 
-    It does not where ``view`` takes the memory for another dtype, where torch negates or conjugates as it reads, or where the row
-    is that of an expanded or sparse tensor.
+    It does not where ``view`` takes the memory for another dtype, where torch negates or conjugates
+    as it reads, or where the row is that of an expanded or sparse tensor.
     """
     if target.is_neg() or target.is_conj():
         return -1

@@ -16,7 +16,8 @@ ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
 class Entry:
     """What is known of one storage.
 
-    Numbers >= 0 in ``last``, ``parts`` and ``views`` are positions in the trace; negative ones are sources (see ``Recording.sources``).
+    Numbers >= 0 in ``last``, ``parts`` and ``views`` are positions in the trace; negative ones are
+    sources (see ``Recording.sources``).
     """
 
     last = 0  # the latest operation that wrote all of it
@@ -26,23 +27,31 @@ class Entry:
     grad = False  # whether its content was computed from gradients
     owner = -1  # number of the parameter or buffer that lives in it
     asked = (
-        False  # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to write to it
+        # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to
+        # write to it
+        False
     )
     uninit = False  # allocated and not yet written
-    odd = False  # whether some tensor has as many bytes as it, and yet does not show all of it: ``x[:1].expand(4)`` of four elements
+    # whether some tensor has as many bytes as it, and yet does not show all of it:
+    # ``x[:1].expand(4)`` of four elements
+    odd = False
 
     def __init__(self, nbytes: int, weak: int, serial: int) -> None:
         self.serial = serial  # its number in the program; no two storages of a watch share one
-        # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes have several sizes.
+        # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes
+        # have several sizes.
         self.nbytes = nbytes
-        self.weak = weak  # a weak reference: keeps the address from being used again, not the memory
+        # a weak reference: keeps the address from being used again, not the memory
+        self.weak = weak
 
 
 class Ledger:
-    """Storages by the address of their ``StorageImpl``; a held weak reference makes an address unique.
+    """Storages by the address of their ``StorageImpl``; a held weak reference makes an address
+    unique.
 
-    It also keeps that small object where it is, between large blocks of memory, which soon lie in pieces: with a few
-    hundred of them the allocator asks the system for fresh pages at every step. So the dead are swept out often.
+    It also keeps that small object where it is, between large blocks of memory, which soon lie in
+    pieces: with a few hundred of them the allocator asks the system for fresh pages at every step.
+    So the dead are swept out often.
     """
 
     def __init__(self) -> None:
@@ -89,7 +98,8 @@ class Ledger:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage that identifies a tensor; of a distributed one that of its local part, of a sparse one its values'. None where there is none."""
+    """The storage that identifies a tensor; of a distributed one that of its local part, of a
+    sparse one its values'. None where there is none."""
     tensor = local_part(tensor)
     try:
         return tensor.untyped_storage()
@@ -121,4 +131,8 @@ def shows_all(tensor: torch.Tensor, nbytes: int) -> bool:
     """Whether a tensor shows each byte of a storage of this size, and each once."""
     if tensor.numel() * tensor.itemsize != nbytes:
         return False
-    return tensor.layout is not torch.strided or tensor.is_contiguous() or is_dense(tensor.shape, tensor.stride())
+    return (
+        tensor.layout is not torch.strided
+        or tensor.is_contiguous()
+        or is_dense(tensor.shape, tensor.stride())
+    )

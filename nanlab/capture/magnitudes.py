@@ -1,4 +1,5 @@
-"""How large each result is, step after step: one vector for each training step, made when it ends."""
+"""How large each result is, step after step: one vector for each training step, made when it
+ends."""
 
 from __future__ import annotations
 
@@ -41,20 +42,26 @@ class StepRows:
     @cached_property
     def floating(self) -> npt.NDArray[np.bool_]:
         """Whether each row is of a floating-point dtype."""
-        floating = [isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items]
+        floating = [
+            isinstance(d, torch.dtype) and d.is_floating_point for d in self.recording.dtypes.items
+        ]
         return np.array([*floating, False])[self.columns.dtype]
 
     @cached_property
     def largest(self) -> npt.NDArray[np.float64]:
         """The largest magnitude of each row; NaN where it has no finite element."""
         with np.errstate(invalid="ignore"):
-            found: npt.NDArray[np.float64] = np.fmax(np.abs(self.numbers["min"]), np.abs(self.numbers["max"]))
+            found: npt.NDArray[np.float64] = np.fmax(
+                np.abs(self.numbers["min"]), np.abs(self.numbers["max"])
+            )
         return found
 
     def all_zero(self) -> npt.NDArray[np.bool_]:
         """Rows whose elements are all zero."""
         numbers = self.numbers
-        zero: npt.NDArray[np.bool_] = self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+        zero: npt.NDArray[np.bool_] = (
+            self.floating & (numbers["numel"] > 0) & (numbers["zero"] == numbers["numel"])
+        )
         return zero
 
 
@@ -64,20 +71,34 @@ def place_of(recording: Recording, position: int) -> Place | None:
     if row is None:
         return None
     dtype = str(row.dtype).removeprefix("torch.")
-    return Place(position, row.name, row.phase, recording.modules(row.module), row.node, row.place, row.site, dtype)
+    return Place(
+        position,
+        row.name,
+        row.phase,
+        recording.modules(row.module),
+        row.node,
+        row.place,
+        row.site,
+        dtype,
+    )
 
 
 def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
-    """Add a step to the series. ``written``: (owner, position) of the parameters and buffers that it wrote."""
+    """Add a step to the series. ``written``: (owner, position) of the parameters and buffers that
+    it wrote."""
     chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & ~rows.columns.view)
     if not len(chosen):
         return
     columns, new = series.columns_of(rows.columns[chosen].identity, _keys)
     with np.errstate(divide="ignore", invalid="ignore"):
-        magnitudes = np.log2(np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])).astype(np.float32)
+        magnitudes = np.log2(
+            np.where(np.isnan(rows.largest[chosen]), 0.0, rows.largest[chosen])
+        ).astype(np.float32)
     numbers = rows.numbers
     magnitudes[(numbers["nan"] + numbers["posinf"] + numbers["neginf"])[chosen] > 0] = np.inf
-    column_at = dict(zip((chosen + rows.start).tolist(), columns.tolist(), strict=True)) if len(new) else {}
+    column_at = (
+        dict(zip((chosen + rows.start).tolist(), columns.tolist(), strict=True)) if len(new) else {}
+    )
     for i in new.tolist():
         position = rows.start + int(chosen[i])
         place = place_of(rows.recording, position)

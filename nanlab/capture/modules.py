@@ -15,10 +15,12 @@ from nanlab.trace.names import Names
 
 
 class ModuleRecorder:
-    """Keeps the path of the running module, through global forward hooks that live as long as the watch.
+    """Keeps the path of the running module, through global forward hooks that live as long as the
+    watch.
 
-    A module called inside another is named by the path below that one, so a shared module bears the name of the place it is
-    called from. The watched model is the root and has the empty path; any other outermost module is named by its class.
+    A module called inside another is named by the path below that one, so a shared module bears the
+    name of the place it is called from. The watched model is the root and has the empty path; any
+    other outermost module is named by its class.
     """
 
     def __init__(
@@ -29,23 +31,33 @@ class ModuleRecorder:
         on_module: Callable[[str, nn.Module], bool],
         on_return: Callable[[nn.Module, Any], None],
     ) -> None:
-        self._names, self._on_call, self._on_module, self._on_return = names, on_call, on_module, on_return
+        self._names, self._on_call, self._on_module, self._on_return = (
+            names,
+            on_call,
+            on_module,
+            on_return,
+        )
         self._stack: list[tuple[nn.Module, str, int]] = []
         self._below: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
-        # By id of a module and number of the path that it was called below: the module, its path, the path's number.
+        # By id of a module and number of the path that it was called below: the module, its path,
+        # the path's number.
         self._known: dict[tuple[int, int], tuple[ref[nn.Module], str, int]] = {}
         self._handles: list[Any] = []
         self._filter: Any = None  # of a warning that torch means for the program
         self.model = model
         self.failed: Callable[[Exception], None] = lambda error: None
         self.watched: Callable[[], bool] = lambda: True  # whether this thread is
-        self.moved: Callable[[int, int], None] = lambda path, depth: None  # number of the running module's path, depth
+        # number of the running module's path, depth
+        self.moved: Callable[[int, int], None] = lambda path, depth: None
         self.current = 0  # number of the running module's path; 0 outside of every module
 
     def start(self) -> None:
-        # The hooks of a compiled module firing once more does no harm here, and the program has no global hooks that torch could mean.
+        # The hooks of a compiled module firing once more does no harm here, and the program has no
+        # global hooks that torch could mean.
         if not _has_global_hooks():
-            warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
+            warnings.filterwarnings(
+                "ignore", message="Using `torch.compile.module.` when there are global hooks"
+            )
             self._filter = warnings.filters[0]
         self._handles = [
             register_module_forward_pre_hook(self._guarded(self._enter)),
@@ -88,7 +100,9 @@ class ModuleRecorder:
                 return name
         below = self._below.get(parent)
         if below is None or id(module) not in below:
-            below = self._below[parent] = {id(m): n for n, m in parent.named_modules(remove_duplicate=False)}
+            below = self._below[parent] = {
+                id(m): n for n, m in parent.named_modules(remove_duplicate=False)
+            }
         return below.get(id(module), "")
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -114,7 +128,8 @@ class ModuleRecorder:
 
 
 def _has_global_hooks() -> bool:
-    """Whether the program has registered global module hooks of its own; private tables, as in torch 2.6 to 2.13."""
+    """Whether the program has registered global module hooks of its own; private tables, as in
+    torch 2.6 to 2.13."""
     return any(
         getattr(torch_module, f"_global_{kind}")
         for kind in ("backward_pre_hooks", "backward_hooks", "forward_hooks", "forward_pre_hooks")

@@ -14,9 +14,15 @@ class OptimizerCopy:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         with torch.no_grad():
-            self.parameters = [(p, p.detach().clone()) for g in optimizer.param_groups for p in g["params"]]
-            self.state = {p: {k: _copied(v) for k, v in s.items()} for p, s in optimizer.state.items()}
-        self.groups = [{k: _copied(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+            self.parameters = [
+                (p, p.detach().clone()) for g in optimizer.param_groups for p in g["params"]
+            ]
+            self.state = {
+                p: {k: _copied(v) for k, v in s.items()} for p, s in optimizer.state.items()
+            }
+        self.groups = [
+            {k: _copied(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups
+        ]
 
     def put(self) -> None:
         """Put them back."""
@@ -31,7 +37,11 @@ class OptimizerCopy:
                 del current[name]
             for name, value in values.items():
                 there = current.get(name)
-                if isinstance(value, torch.Tensor) and isinstance(there, torch.Tensor) and there.shape == value.shape:
+                if (
+                    isinstance(value, torch.Tensor)
+                    and isinstance(there, torch.Tensor)
+                    and there.shape == value.shape
+                ):
                     write(there, value)
                 else:
                     current[name] = _copied(value)
@@ -41,7 +51,9 @@ class OptimizerCopy:
 
 def size_of(optimizer: torch.optim.Optimizer) -> int:
     """Bytes that a copy of an optimizer takes."""
-    states = (v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
+    states = (
+        v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)
+    )
     tensors = [*(p for g in optimizer.param_groups for p in g["params"]), *states]
     return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -49,7 +61,8 @@ def size_of(optimizer: torch.optim.Optimizer) -> int:
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    return list(value) if isinstance(value, list) else value  # LBFGS keeps lists, and never writes to what is in them
+    # LBFGS keeps lists, and never writes to what is in them
+    return list(value) if isinstance(value, list) else value
 
 
 def write(target: torch.Tensor, value: torch.Tensor) -> None:

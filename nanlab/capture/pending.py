@@ -1,4 +1,5 @@
-"""Operations whose statistics are still on a device: their operands are held until it is known which of them are guilty."""
+"""Operations whose statistics are still on a device: their operands are held until it is known
+which of them are guilty."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ COPY_EACH = 64 << 20  # bytes of the largest tensor that is copied
 
 
 class Held:
-    """One tensor, for all calls that read or made it: an alias of it without its graph, or a copy made before it was overwritten.
+    """One tensor, for all calls that read or made it: an alias of it without its graph, or a copy
+    made before it was overwritten.
 
     An alias, for the autograd engine takes other paths where somebody else holds the tensor itself.
     """
@@ -51,7 +53,8 @@ class Held:
             self.tensor = None
         elif self.tensor is not None and self.key:
             storage = storage_of(self.tensor)
-            if storage is not None and storage.nbytes() != self.nbytes:  # freed under our hands, as sharding does
+            # freed under our hands, as sharding does
+            if storage is not None and storage.nbytes() != self.nbytes:
                 self.tensor = None
         return self.tensor
 
@@ -59,7 +62,8 @@ class Held:
 class HeldTensors:
     """All that is held.
 
-    owned: whether the storage with this key belongs to a parameter or buffer, which is in memory anyway.
+    owned: whether the storage with this key belongs to a parameter or buffer, which is in memory
+    anyway.
     """
 
     def __init__(self, owned: Callable[[int], bool]) -> None:
@@ -74,7 +78,8 @@ class HeldTensors:
     def take(self, tensor: Tensor, watched: bool) -> Held:
         """Hold a tensor. To be called within ``unobserved()``.
 
-        watched: notice by its version that it was overwritten (not where the call that is running writes it).
+        watched: notice by its version that it was overwritten (not where the call that is running
+        writes it).
         """
         known = self._known.get(id(tensor))
         if known is not None and known.original is not None and known.original() is tensor:
@@ -92,7 +97,11 @@ class HeldTensors:
             return Held(alias, 0, 0)
         held = Held(alias, storage._cdata, storage.nbytes())
         if watched:
-            held.original, held.version, held.identity = weakref.ref(tensor), version_of(tensor), id(tensor)
+            held.original, held.version, held.identity = (
+                weakref.ref(tensor),
+                version_of(tensor),
+                id(tensor),
+            )
             self._known[held.identity] = held
         self._count(held)
         return held
@@ -126,12 +135,16 @@ class HeldTensors:
                 continue
             key = (view_key(tensor), tensor.dtype)
             try:
-                held.tensor = copies[key] if key in copies else copies.setdefault(key, tensor.clone())
+                held.tensor = (
+                    copies[key] if key in copies else copies.setdefault(key, tensor.clone())
+                )
             except RuntimeError:  # no memory for it
                 held.tensor, held.key = None, 0
                 continue
             storage = storage_of(held.tensor)
-            held.key, held.nbytes = (storage._cdata, storage.nbytes()) if storage is not None else (0, 0)
+            held.key, held.nbytes = (
+                (storage._cdata, storage.nbytes()) if storage is not None else (0, 0)
+            )
             self._count(held)
 
     def _count(self, held: Held) -> None:
@@ -155,13 +168,19 @@ class HeldTensors:
 
 
 def limit_of(device: torch.device) -> int:
-    """The budget on a CUDA device: 1 GiB, or a tenth of the memory that the program could have of it now, if that is less."""
-    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """The budget on a CUDA device: 1 GiB, or a tenth of the memory that the program could have of
+    it now, if that is less."""
+    free = (
+        torch.cuda.mem_get_info(device)[0]
+        + torch.cuda.memory_reserved(device)
+        - torch.cuda.memory_allocated(device)
+    )
     return min(MOST, int(free) // SHARE)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was written in place, as far as torch knows; -1 where it does not count."""
+    """How often a tensor was written in place, as far as torch knows; -1 where it does not
+    count."""
     return -1 if tensor.is_inference() else tensor._version
 
 
@@ -174,9 +193,8 @@ class Waiting:
 
     call: Call  # without its tensors
     cells: list[Held]
-    form: tuple[
-        Any, ...
-    ]  # targets, args, kwargs, old, saved values, with Held in place of tensors; (): they were let go
+    # targets, args, kwargs, old, saved values, with Held in place of tensors; (): they were let go
+    form: tuple[Any, ...]
 
     def recall(self) -> Call:
         """The call with its tensors, or with the reason why they are lost."""
@@ -194,12 +212,20 @@ class Waiting:
 
 def emptied(call: Call, reason: str) -> Waiting:
     """The call, which lets go of its tensors, and why."""
-    call.targets, call.args, call.kwargs, call.old, call.node, call.lost = [], (), {}, None, None, reason
+    call.targets, call.args, call.kwargs, call.old, call.node, call.lost = (
+        [],
+        (),
+        {},
+        None,
+        None,
+        reason,
+    )
     return Waiting(call, [], ())
 
 
 def held(call: Call, holding: HeldTensors, node: SavedValues | None) -> Waiting:
-    """The call, which lets go of its tensors, and what holds them; ``node``: what its autograd node had saved."""
+    """The call, which lets go of its tensors, and what holds them; ``node``: what its autograd node
+    had saved."""
     cells: dict[int, Held] = {}
     take, watched = (
         holding.take,
@@ -213,7 +239,9 @@ def held(call: Call, holding: HeldTensors, node: SavedValues | None) -> Waiting:
                 cell = cells[id(value)] = take(value, watched)
             return cell
         if type(value) in (list, tuple):
-            return type(value)([hold(v) if isinstance(v, (Tensor, list, tuple)) else v for v in value])
+            return type(value)(
+                [hold(v) if isinstance(v, (Tensor, list, tuple)) else v for v in value]
+            )
         return value
 
     targets, args, old = hold(call.targets), hold(tuple(call.args)), hold(call.old)
@@ -240,7 +268,11 @@ def _given_back(value: Any) -> Any:
         return tensor
     if isinstance(value, dict):
         return {name: _given_back(part) for name, part in value.items()}
-    return type(value)([_given_back(part) for part in value]) if type(value) in (list, tuple) else value
+    return (
+        type(value)([_given_back(part) for part in value])
+        if type(value) in (list, tuple)
+        else value
+    )
 
 
 def _still_there(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -265,15 +297,17 @@ class Batch:
 class Pending:
     """The calls since the first of which the statistics are not known, in their order.
 
-    After every ``CALLS`` operations the counts of NaN and infinities are sent to the host, and nothing waits for them: whether
-    they have come is asked when the next are sent. What is then known to be sound is let go, the rest is judged.
+    After every ``CALLS`` operations the counts of NaN and infinities are sent to the host, and
+    nothing waits for them: whether they have come is asked when the next are sent. What is then
+    known to be sound is let go, the rest is judged.
     """
 
     def __init__(self, recording: Recording, evidence: Evidence) -> None:
         self.recording, self.evidence = recording, evidence
         self.held = HeldTensors(self._is_owned)
         self._waiting: deque[Waiting] = deque()
-        self._holding: deque[Waiting] = deque()  # those of them that hold something, and some that did
+        # those of them that hold something, and some that did
+        self._holding: deque[Waiting] = deque()
         self._batches: deque[Batch] = deque()
         self._open = 0  # calls since the last batch
         self._sent = 0  # rows of statistics up to the last batch
@@ -293,7 +327,9 @@ class Pending:
             waiting = emptied(call, UNHELD)
         else:
             with unobserved():
-                waiting = held(call, self.held, self._saved(call.node) if call.node is not None else None)
+                waiting = held(
+                    call, self.held, self._saved(call.node) if call.node is not None else None
+                )
             self._holding.append(waiting)
         self._waiting.append(waiting)
         self._open += 1
@@ -310,7 +346,8 @@ class Pending:
         self.held.before_write(targets)
 
     def settle(self) -> None:
-        """Fetch what is still on a device, and judge all that waits; one transfer for each device."""
+        """Fetch what is still on a device, and judge all that waits; one transfer for each
+        device."""
         recording = self.recording
         if not recording.pending:
             return
@@ -334,7 +371,9 @@ class Pending:
         """Forget all that waits; what is not known to be bad by now is no symptom."""
         recording = self.recording
         if recording.pending:
-            recording.sinks[:] = [sink for sink in recording.sinks if sink.position in recording.bad]
+            recording.sinks[:] = [
+                sink for sink in recording.sinks if sink.position in recording.bad
+            ]
         self.let_go()
         self._waiting.clear()
         self._batches.clear()
@@ -343,7 +382,8 @@ class Pending:
         self._open = self._sent = self._held_then = 0
         recording.pending = False
 
-    # -- holding ---------------------------------------------------------------------------------------------------
+    # -- holding
+    # ------------------------------------------------------------
 
     def _is_owned(self, storage: int) -> bool:
         entry = self.evidence.ledger.entries.get(storage)
@@ -369,11 +409,15 @@ class Pending:
     def _make_room(self) -> None:
         """Let go of the oldest operands, until the rest is within the budget."""
         self._look()
-        reason = f"they were dropped, for more than {self.held.limit >> 20:,} MiB waited for the statistics of a device"
+        reason = (
+            f"they were dropped, for more than {self.held.limit >> 20:,} MiB waited for the"
+            " statistics of a device"
+        )
         while self._holding and self.held.nbytes > self.held.limit:
             self._release(self._holding.popleft(), reason)
 
-    # -- judging ---------------------------------------------------------------------------------------------------
+    # -- judging
+    # ------------------------------------------------------------
 
     def _send(self) -> None:
         """Send the counts of the rows that are new."""
@@ -381,7 +425,10 @@ class Pending:
         by_device: dict[torch.device, list[Any]] = {}
         for row in table.waiting(self._sent):
             by_device.setdefault(row[1].words.device, []).append(row)
-        copies = [self._copier(device).send(rows, self._streams_of(device)) for device, rows in by_device.items()]
+        copies = [
+            self._copier(device).send(rows, self._streams_of(device))
+            for device, rows in by_device.items()
+        ]
         self._batches.append(Batch(self._open, self._sent, table.n, copies))
         self._open, self._sent, self._held_then = 0, table.n, self.held.nbytes
 
@@ -407,7 +454,11 @@ class Pending:
         calls = [self._waiting.popleft() for _ in range(batch.calls)]
         sources = self._judge_sources(batch.end)
         touched = []
-        if self.recording.bad or self.evidence.early or table.stats.any_nonfinite(batch.first, batch.end):
+        if (
+            self.recording.bad
+            or self.evidence.early
+            or table.stats.any_nonfinite(batch.first, batch.end)
+        ):
             touched = [waiting for waiting in calls if self._is_touched(waiting.call)]
         for source in sources:
             self._choose_parents(source)
@@ -423,10 +474,13 @@ class Pending:
             self._holding.popleft()
 
     def _judge_sources(self, end: int) -> list[Source]:
-        """The sources that are new and whose statistics are before row ``end``; those that are bad are marked."""
+        """The sources that are new and whose statistics are before row ``end``; those that are bad
+        are marked."""
         recording, chunk = self.recording, self.recording.chunks[-1]
         found = []
-        for number in list(takewhile(lambda number: number < self._sources, reversed(recording.sources)))[::-1]:
+        for number in list(
+            takewhile(lambda number: number < self._sources, reversed(recording.sources))
+        )[::-1]:
             source = recording.sources[number]
             if source.stat >> 32 == chunk.number:
                 if source.stat & 0xFFFFFFFF >= end:
@@ -438,7 +492,8 @@ class Pending:
         return found
 
     def _choose_parents(self, source: Source) -> None:
-        """Of the rows that a snapshot may have come from: the bad ones, else the last; uninitialised memory is bad itself."""
+        """Of the rows that a snapshot may have come from: the bad ones, else the last;
+        uninitialised memory is bad itself."""
         recording, parents = self.recording, source.parents
         if source.kind != "snapshot":
             return
@@ -454,7 +509,9 @@ class Pending:
         """Whether something bad came in or out; bad rows are marked."""
         bad = self.recording.bad
         rows = range(call.position, call.position + call.outputs)
-        bad.update(row for row in rows if row not in bad and self._nonfinite(self.recording.stat_of(row)))
+        bad.update(
+            row for row in rows if row not in bad and self._nonfinite(self.recording.stat_of(row))
+        )
         return not (bad.isdisjoint(rows) and bad.isdisjoint(call.sources))
 
     def _nonfinite(self, stat: int) -> bool:
@@ -468,7 +525,8 @@ class Pending:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Our own operations, whatever mode the program is in; past every dispatch mode, which would take a number for a tensor of it."""
+    """Our own operations, whatever mode the program is in; past every dispatch mode, which would
+    take a number for a tensor of it."""
     with unobserved():
         if not torch.is_inference_mode_enabled():
             yield
@@ -478,7 +536,8 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _worth_holding(call: Call) -> bool:
-    """Whether its operands may be asked for: a view makes nothing, and too large ones are not kept."""
+    """Whether its operands may be asked for: a view makes nothing, and too large ones are not
+    kept."""
     if call.plan.view or call.plan.uninitialised:
         return False
     size = 0

@@ -19,7 +19,8 @@ _UNINITIALISED = having("uninitialised")
 # Operators that tell nothing about numbers.
 _SKIPPED_NAMESPACES = frozenset({"profiler", "prim", "prims"})
 FUNCTIONAL = frozenset("_c10d_functional c10d_functional _c10d_functional_autograd".split())
-COLLECTIVES = FUNCTIONAL | {"c10d"}  # namespaces of the operators that exchange tensors with other processes
+# namespaces of the operators that exchange tensors with other processes
+COLLECTIVES = FUNCTIONAL | {"c10d"}
 _SCALES = having("scales", in_place=True)
 _SKIPPED = having("skipped")
 _FILLS = having("fills")
@@ -63,7 +64,8 @@ class Plan:
     namespace: str = "aten"
     fills: bool = False  # what it returns first is memory that it has written
     collective: bool = False  # it exchanges tensors with other processes; `skip` holds too
-    indexes: bool = False  # it takes indices that a device cannot refuse without an assertion that ends its context
+    # it takes indices that a device cannot refuse without an assertion that ends its context
+    indexes: bool = False
 
 
 _SPECIAL = {
@@ -79,7 +81,23 @@ def plan_for(func: Any, names: Names) -> Plan:
     namespace = getattr(func, "namespace", "")
     if schema is None:  # a higher-order operator
         return Plan(
-            name, True, (), False, (), False, False, False, False, False, False, False, False, False, False, False, ""
+            name,
+            True,
+            (),
+            False,
+            (),
+            False,
+            False,
+            False,
+            False,
+            False,
+            False,
+            False,
+            False,
+            False,
+            False,
+            False,
+            "",
         )
     writes: list[int | str] = []
     for i, argument in enumerate(schema.arguments):
@@ -92,7 +110,8 @@ def plan_for(func: Any, names: Names) -> Plan:
         name=name,
         skip=namespace in _SKIPPED_NAMESPACES or name in _SKIPPED or namespace in COLLECTIVES,
         writes=tuple(writes),
-        fresh=bool(writes) and any(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
+        fresh=bool(writes)
+        and any(r.alias_info is None and "Tensor" in str(r.type) for r in schema.returns),
         hidden=known.hidden_writes,
         overwrites=name in _OVERWRITES or out_only,
         blind=(name in _OVERWRITES and 0 in writes) or name in _FILLS,

@@ -19,7 +19,8 @@ _COPIED = frozenset({"cpu", "cuda", "xpu", "mps"})
 _NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device})
 # Dtypes of which no tensor is a lazy conjugate, or quantised, until a complex one was seen.
 _USUAL = frozenset(
-    getattr(torch, name) for name in "float16 bfloat16 float32 float64 bool uint8 int8 int16 int32 int64".split()
+    getattr(torch, name)
+    for name in "float16 bfloat16 float32 float64 bool uint8 int8 int16 int32 int64".split()
 )
 _NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of others are leaves
 _ZEROS = frozenset({"_efficientzerotensor"})  # makes zeros without memory
@@ -55,20 +56,26 @@ class ProgramRecorder:
         self.ledger, self.program = ledger, program
         self.budget = free_memory() // 10 if budget is None else budget
         self.spent = 0
-        self._unsaved: dict[int, list[Segment]] = {}  # storage -> segments that hold it by reference
+        # storage -> segments that hold it by reference
+        self._unsaved: dict[int, list[Segment]] = {}
         self._spare: dict[tuple[int, str], list[Any]] = {}  # buffers of dropped segments
         self._odd = False  # whether tensors came that are more than a view of memory
         self._running: list[EngineRun] = []
-        self.segment = Segment(0)
+        self.segment = Segment(0, torch.get_num_threads())
 
     def begin(self, position: int) -> None:
         """Begin a segment at a position; an empty one is replaced."""
-        if self.program.segments and not self.segment.calls and self.program.segments[-1] is self.segment:
+        if (
+            self.program.segments
+            and not self.segment.calls
+            and self.program.segments[-1] is self.segment
+        ):
             self.program.segments.pop()
-        self.segment = Segment(position)
+        self.segment = Segment(position, torch.get_num_threads())
         self.program.segments.append(self.segment)
 
-    # -- a call ----------------------------------------------------------------------------------------------------
+    # -- a call
+    # ------------------------------------------------------------
 
     def before(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a call with references for tensors; leaves that it writes are copied."""
@@ -83,14 +90,20 @@ class ProgramRecorder:
             return packed, kwargs
         return packed, {name: self._pack(value) for name, value in kwargs.items()}
 
-    def after(self, func: Any, plan: Plan, packed: tuple[Any, Any], out: Any, position: int) -> None:
+    def after(
+        self, func: Any, plan: Plan, packed: tuple[Any, Any], out: Any, position: int
+    ) -> None:
         """Append a call that has run."""
         segment = self.segment
         given = "" if func.namespace == "aten" else self._given(func)
         result = self._made(out)
         if given:
             self._keep_results(len(segment.calls), out, given)
-        segment.calls.append(_new(Call, (func, packed[0], packed[1], result, position, torch.is_grad_enabled(), given)))
+        segment.calls.append(
+            _new(
+                Call, (func, packed[0], packed[1], result, position, torch.is_grad_enabled(), given)
+            )
+        )
         if len(segment.calls) > _CALLS_A_SEGMENT and segment.lost is None:
             segment.lost = 0, f"it has more than {_CALLS_A_SEGMENT:,} calls"
             segment.calls.clear()
@@ -113,7 +126,8 @@ class ProgramRecorder:
         if self.segment.lost is None:
             self.segment.lost = len(self.segment.calls), reason
 
-    # -- tensors ---------------------------------------------------------------------------------------------------
+    # -- tensors
+    # ------------------------------------------------------------
 
     def _pack(self, x: Any) -> Any:
         kind = x.__class__
@@ -124,7 +138,11 @@ class ProgramRecorder:
         if kind is list or kind is tuple:
             for item in x:
                 if isinstance(item, (Tensor, list, tuple)):
-                    return tuple([self._pack(v) for v in x]) if kind is tuple else [self._pack(v) for v in x]
+                    return (
+                        tuple([self._pack(v) for v in x])
+                        if kind is tuple
+                        else [self._pack(v) for v in x]
+                    )
         return x
 
     def ref(self, t: Tensor) -> Any:
@@ -153,7 +171,9 @@ class ProgramRecorder:
             if entry is not None and entry.uninit:
                 self._load(number, storage)
             tracked = (2 if t.is_leaf else 1) if t.requires_grad else 0
-            return _new(Ref, (number, t.storage_offset(), tuple(t.shape), t.stride(), dtype, tracked, bits))
+            return _new(
+                Ref, (number, t.storage_offset(), tuple(t.shape), t.stride(), dtype, tracked, bits)
+            )
         except Exception:
             return Held(t)
 
@@ -173,7 +193,18 @@ class ProgramRecorder:
                 entry = self.ledger.entries.get(storage._cdata)
                 number = self.ledger.promise(storage) if entry is None else entry.serial
                 self.segment.known.add(number)
-                return _new(Ref, (number, out.storage_offset(), tuple(out.shape), out.stride(), dtype, None, bits))
+                return _new(
+                    Ref,
+                    (
+                        number,
+                        out.storage_offset(),
+                        tuple(out.shape),
+                        out.stride(),
+                        dtype,
+                        None,
+                        bits,
+                    ),
+                )
             except Exception:
                 return Held(out)
         if out.__class__ is tuple or out.__class__ is list:
@@ -181,14 +212,25 @@ class ProgramRecorder:
         return out
 
     def _load(self, number: int, storage: Any) -> None:
-        """Memory that is read although it was never written as a whole: what it holds is part of the program."""
+        """Memory that is read although it was never written as a whole: what it holds is part of
+        the program."""
         segment = self.segment
-        if len(segment.loads) < _MOST_LOADS and storage.device.type in _COPIED and self._afford(storage.nbytes()):
+        if (
+            len(segment.loads) < _MOST_LOADS
+            and storage.device.type in _COPIED
+            and self._afford(storage.nbytes())
+        ):
             segment.loads[len(segment.calls)] = number, self._copy(storage)
 
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
         for where in plan.writes:
-            value = kwargs.get(where) if isinstance(where, str) else args[where] if where < len(args) else None
+            value = (
+                kwargs.get(where)
+                if isinstance(where, str)
+                else args[where]
+                if where < len(args)
+                else None
+            )
             if value.__class__ is list or value.__class__ is tuple:
                 for item in value:
                     if isinstance(item, Tensor):
@@ -223,10 +265,15 @@ class ProgramRecorder:
         if storage.device.type not in _COPIED:
             for each in waiting:
                 if each.lost is None:
-                    each.lost = len(each.calls), f"nanlab does not copy the memory of a {storage.device.type} device"
+                    each.lost = (
+                        len(each.calls),
+                        f"nanlab does not copy the memory of a {storage.device.type} device",
+                    )
             return
         if not self._afford(storage.nbytes()):
-            reason = f"tensors that it overwrites do not fit into the budget of {self.budget >> 20} MiB"
+            reason = (
+                f"tensors that it overwrites do not fit into the budget of {self.budget >> 20} MiB"
+            )
             for each in waiting:
                 if each.lost is None:
                     each.lost = len(each.calls), reason
@@ -236,7 +283,8 @@ class ProgramRecorder:
             each.saved[number] = copy
 
     def _about_to_draw(self, args: Any, kwargs: Any) -> None:
-        """The state of the generator before each call that draws: the program may seed it anew at any time."""
+        """The state of the generator before each call that draws: the program may seed it anew at
+        any time."""
         segment = self.segment
         own = next((x for x in (*args, *kwargs.values()) if x.__class__ is torch.Generator), None)
         if own is not None:
@@ -247,7 +295,9 @@ class ProgramRecorder:
         device = kwargs.get("device") if tensor is None else tensor.device
         if device is not None and torch.device(device).type == "cuda":
             number = torch.device(device).index
-            own = torch.cuda.default_generators[torch.cuda.current_device() if number is None else number]
+            own = torch.cuda.default_generators[
+                torch.cuda.current_device() if number is None else number
+            ]
             segment.generators[len(segment.calls)] = own
             segment.states[len(segment.calls)] = own.get_state()
         else:
@@ -272,17 +322,25 @@ class ProgramRecorder:
 
     def _keep_results(self, index: int, out: Any, reason: str) -> None:
         """Copies of results that no call can make again."""
-        tensors = [out] if isinstance(out, Tensor) else [t for t in out if isinstance(t, Tensor)] if out else []
+        tensors = (
+            [out]
+            if isinstance(out, Tensor)
+            else [t for t in out if isinstance(t, Tensor)]
+            if out
+            else []
+        )
         size = sum(t.numel() * t.itemsize for t in tensors if t.layout is torch.strided)
         if not self._afford(size):
             self.lose(f"{reason}, and what it returned does not fit into the budget")
             return
         self.segment.results[index] = tuple(t.detach().clone() for t in tensors)
 
-    # -- the engine ------------------------------------------------------------------------------------------------
+    # -- the engine
+    # ------------------------------------------------------------
 
     def engine_begins(self, outputs: Any, args: tuple[Any, ...], accumulates: bool) -> None:
-        """The autograd engine is about to run: ``args`` as ``_engine_run_backward`` takes them after the outputs."""
+        """The autograd engine is about to run: ``args`` as ``_engine_run_backward`` takes them
+        after the outputs."""
         gradients = args[0] if args else ()
         inputs = args[3] if len(args) > 3 else ()
         run = EngineRun(
@@ -315,7 +373,8 @@ class ProgramRecorder:
             run.results = tuple([None if t is None else self._made(t) for t in results])
         self.segment.engine.append(run)
 
-    # -- memory ----------------------------------------------------------------------------------------------------
+    # -- memory
+    # ------------------------------------------------------------
 
     def forget(self, position: int, wanted: Any = lambda segment, end: False) -> None:
         """Drop the segments that end before a position, and use their buffers again."""
@@ -343,8 +402,11 @@ class ProgramRecorder:
             self.spent -= copy.nbytes()
 
     def ended(self) -> None:
-        """The watch is over: copy what the program may write from now on, and let go of the spare buffers."""
-        for number, segments in sorted(self._unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()):
+        """The watch is over: copy what the program may write from now on, and let go of the spare
+        buffers."""
+        for number, segments in sorted(
+            self._unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()
+        ):
             storage = segments[0].leaves[number]
             if storage.device.type not in _COPIED:
                 continue
@@ -361,8 +423,14 @@ class ProgramRecorder:
 
 
 def _is_plain(t: Tensor) -> bool:
-    """Whether a tensor is a view of its storage and nothing else; one of symbolic zeros has no memory."""
-    return t.__class__ in _PLAIN and t.layout is torch.strided and not t.is_quantized and not t._is_zerotensor()
+    """Whether a tensor is a view of its storage and nothing else; one of symbolic zeros has no
+    memory."""
+    return (
+        t.__class__ in _PLAIN
+        and t.layout is torch.strided
+        and not t.is_quantized
+        and not t._is_zerotensor()
+    )
 
 
 def _bits(t: Tensor) -> int:

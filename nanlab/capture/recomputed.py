@@ -1,4 +1,5 @@
-"""What activation checkpointing computed again: operands and results that a node with hooks does not let us read."""
+"""What activation checkpointing computed again: operands and results that a node with hooks does
+not let us read."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ from nanlab.stats._memory import is_wrapper
 from nanlab.trace.recording import Op, Recording
 
 MOST = 64 << 20  # bytes held; of what is older, the derivative comes later
-LATEST = 16  # results held whatever made them: the last operation of a checkpoint does not run again, its operands do
+# results held whatever made them: the last operation of a checkpoint does not run again, its
+# operands do
+LATEST = 16
 # Operators whose derivative may be infinite or NaN at finite operands.
 _SINGULAR = having("singular")
 
 
-_NAMES = (("self",), ("other", "exponent"))  # of the first and the second operand, where an operation did not run again
+# of the first and the second operand, where an operation did not run again
+_NAMES = (("self",), ("other", "exponent"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +46,29 @@ class Recomputed:
         self._calls: deque[_Again] = deque()
         self._by_place: dict[tuple[int, int], list[_Again]] = {}  # line and operator
         self._nbytes = 0
-        self._results: deque[tuple[int, Tensor]] = deque(maxlen=LATEST)  # (position, what was made there)
+        # (position, what was made there)
+        self._results: deque[tuple[int, Tensor]] = deque(maxlen=LATEST)
 
-    def note(self, func: Any, name: str, op: int, line: int, position: int, args: Any, targets: list[Tensor]) -> None:
+    def note(
+        self,
+        func: Any,
+        name: str,
+        op: int,
+        line: int,
+        position: int,
+        args: Any,
+        targets: list[Tensor],
+    ) -> None:
         """Hold operands and results of a call, where its derivative may want them."""
-        # Not by ``detach``, which is an operation: this is done for everything that is computed again.
+        # Not by ``detach``, which is an operation: this is done for everything that is computed
+        # again.
         for i, target in enumerate(targets):
             storage = storage_of(target)
-            if storage is not None and storage.nbytes() <= MOST // LATEST and not is_wrapper(target):
+            if (
+                storage is not None
+                and storage.nbytes() <= MOST // LATEST
+                and not is_wrapper(target)
+            ):
                 self._results.append((position + i, target.data))
         if name not in _SINGULAR:
             return
@@ -58,7 +77,11 @@ class Recomputed:
         made = dict(zip((r.name for r in schema.returns), targets, strict=False))
         if len(targets) == 1:
             made = {"result": targets[0]}
-        values = {k: v.data if isinstance(v, Tensor) else v for k, v in (given | made).items() if not _odd(v)}
+        values = {
+            k: v.data if isinstance(v, Tensor) else v
+            for k, v in (given | made).items()
+            if not _odd(v)
+        }
         again = _Again(line, op, position, values, _storage_bytes(tensors_of(values.values())))
         self._calls.append(again)
         self._by_place.setdefault((line, op), []).append(again)
@@ -69,12 +92,20 @@ class Recomputed:
             self._nbytes -= oldest.nbytes
 
     def values(self, node: Any, settled: bool = True) -> dict[str, Any]:
-        """What a node has saved, by name, as far as its operation (or what it reads) ran again and is told from others.
+        """What a node has saved, by name, as far as its operation (or what it reads) ran again and
+        is told from others.
 
-        settled: the statistics are at hand, so that calls on one line are told from each other by their numbers.
+        settled: the statistics are at hand, so that calls on one line are told from each other by
+        their numbers.
         """
-        info = self.recording.nodes.get(node._sequence_nr()) if self._results or self._calls else None
-        if info is None or info.op < 0 or self.recording.ops.items[info.op].rstrip("_") not in _SINGULAR:
+        info = (
+            self.recording.nodes.get(node._sequence_nr()) if self._results or self._calls else None
+        )
+        if (
+            info is None
+            or info.op < 0
+            or self.recording.ops.items[info.op].rstrip("_") not in _SINGULAR
+        ):
             return {}
         names = {name.removeprefix("_saved_") for name in saved_names(node)}
         found = self._by_place.get((info.line, info.op), [])
@@ -85,7 +116,9 @@ class Recomputed:
         values = {}
         for source, slot in self.recording.operands(info.position) if settled else ():
             tensor = self._made_again(source)
-            name = next((n for n in _NAMES[slot] if n in names), None) if slot < len(_NAMES) else None
+            name = (
+                next((n for n in _NAMES[slot] if n in names), None) if slot < len(_NAMES) else None
+            )
             if tensor is not None and name is not None:
                 values[name] = tensor
         return values

@@ -9,18 +9,25 @@ import torch
 from nanlab.trace.failure import Failure
 from nanlab.trace.recording import Recording, Sink
 
-NEAR = 8  # rows before the end in which the value of a test counts of which the message says nothing
+# rows before the end in which the value of a test counts of which the message says nothing
+NEAR = 8
 FAR = 64  # rows in which a value does that the message speaks of
 # What is said of a value: by torch's operators, by torch.distributions, by programs.
 _VALUE = r"(?i)\bnans?\b|\binfs?\b|infinit|(?<!de)finite"
-_BY_OPERATORS = re.compile(f"{_VALUE}|between 0 and 1|singular|converge|positive-definite|could not be completed")
+_BY_OPERATORS = re.compile(
+    f"{_VALUE}|between 0 and 1|singular|converge|positive-definite|could not be completed"
+)
 _BY_PROGRAMS = re.compile(f"{_VALUE}|diverg|satisfy the constraint|within the support")
 
 
-def note_rejected_value(recording: Recording, error: BaseException, failure: Failure | None) -> None:
-    """Note as a symptom the bad value because of which the program ended; a symptom that is there already says more.
+def note_rejected_value(
+    recording: Recording, error: BaseException, failure: Failure | None
+) -> None:
+    """Note as a symptom the bad value because of which the program ended; a symptom that is there
+    already says more.
 
-    Such as a distribution that refuses NaN parameters, an assertion that the loss is finite, ``sys.exit(1)`` after such a test.
+    Such as a distribution that refuses NaN parameters, an assertion that the loss is finite,
+    ``sys.exit(1)`` after such a test.
     """
     if _interrupted_gradient(recording, error) or not _is_refusal(error):
         return
@@ -32,17 +39,21 @@ def note_rejected_value(recording: Recording, error: BaseException, failure: Fai
 
 
 def _interrupted_gradient(recording: Recording, error: BaseException) -> bool:
-    """Anomaly detection stops before the NaN reaches a parameter: the last bad row is the symptom then."""
+    """Anomaly detection stops before the NaN reaches a parameter: the last bad row is the symptom
+    then."""
     if "nan values in its" not in str(error):
         return False
-    bad = [p for p in recording.bad if p >= 0 and (row := recording.op(p)) is not None and row.backward]
+    bad = [
+        p for p in recording.bad if p >= 0 and (row := recording.op(p)) is not None and row.backward
+    ]
     if bad:
         recording.sinks.append(Sink("gradient", max(bad), recording.end - 1))
     return True
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether an exception may be about a value; an interrupt, or an exit that reports success, is not."""
+    """Whether an exception may be about a value; an interrupt, or an exit that reports success, is
+    not."""
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
     if isinstance(error, (AssertionError, ArithmeticError)):
@@ -66,7 +77,8 @@ def _operand(recording: Recording, error: BaseException, failure: Failure | None
 def _looked_at(recording: Recording, said: bool) -> int | None:
     """What was bad of the values that the program looked at last, in the step that was running.
 
-    said: the message speaks of it. Else the look must be the last thing that the program did: it read a number, or made a test.
+    said: the message speaks of it. Else the look must be the last thing that the program did: it
+    read a number, or made a test.
     """
     first = max(recording.starts[-1], recording.end - (FAR if said else NEAR))
     at, read = recording.escapes.last_read

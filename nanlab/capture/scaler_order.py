@@ -1,4 +1,5 @@
-"""Gradients that were used in the wrong order: clipped before they were unscaled, taken without unscaling, clipped to zero."""
+"""Gradients that were used in the wrong order: clipped before they were unscaled, taken without
+unscaling, clipped to zero."""
 
 from __future__ import annotations
 
@@ -32,13 +33,15 @@ def _rms(recording: Recording, position: int) -> float:
 
 
 def changed_before_unscale(recording: Recording, history: History, position: int) -> int:
-    """The row that changed a gradient between the backward pass and the unscaling at ``position``, -1 if none did."""
+    """The row that changed a gradient between the backward pass and the unscaling at ``position``,
+    -1 if none did."""
     for gradient, _ in recording.operands(position):
         row = _written_in_place(recording, gradient)
         if row is None or row.name in _HARMLESS:
             continue
         before = next((p for p, slot in recording.operands(gradient) if slot == row.output), None)
-        after = _rms(recording, gradient)  # 0 where the norm was infinite: that tells nothing of the scale
+        # 0 where the norm was infinite: that tells nothing of the scale
+        after = _rms(recording, gradient)
         ratio = _rms(recording, before) / after if before is not None and after else 1.0
         if ratio <= 1.01:
             continue
@@ -60,7 +63,9 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
             return True  # computed anew: not ours to judge
         if row.name == UNSCALES:
             return True
-        position = next((p for p, slot in recording.operands(position) if slot == row.output), gradient)
+        position = next(
+            (p for p, slot in recording.operands(position) if slot == row.output), gradient
+        )
     before, after = _rms(recording, gradient), _rms(recording, used)
     return not before or after <= before / scale**0.5
 
@@ -106,7 +111,8 @@ def _multiplied(recording: Recording, root: int) -> int:
 
 
 def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
-    """Note the first parameter that an optimizer updated by a gradient that still bore the loss scale, or never bore it."""
+    """Note the first parameter that an optimizer updated by a gradient that still bore the loss
+    scale, or never bore it."""
     if history.unscales and history.unscales[-1].position >= rows.start:
         note_unscaled_parts(rows, history)
     recording = rows.recording
@@ -122,13 +128,18 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
         if place is not None and place.position >= rows.start:
             name = recording.parameter_names[step.owner]
             before = _was_unscaled(recording, step.gradient)
-            history.misuses.append(Misuse("bypass", place, step.position, scale, scale, name, before))
+            history.misuses.append(
+                Misuse("bypass", place, step.position, scale, scale, name, before)
+            )
             return
 
 
 def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> list[ParameterStep]:
-    """The updated parameters whose gradient did not become smaller, as it does when a loss scale is divided out; one pass for all."""
-    done = [s for s in steps if s.used is not None and s.gradient is not None and s.value is not None]
+    """The updated parameters whose gradient did not become smaller, as it does when a loss scale is
+    divided out; one pass for all."""
+    done = [
+        s for s in steps if s.used is not None and s.gradient is not None and s.value is not None
+    ]
     inside = [s for s in done if min(s.used or 0, s.gradient or 0) >= rows.start]
     rms = np.nan_to_num(rows.numbers["rms"])
     before = rms[np.array([s.gradient for s in inside], np.int64) - rows.start]
@@ -139,12 +150,18 @@ def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> li
 
 
 def note_unscaled_parts(rows: StepRows, history: History) -> None:
-    """Note a loss that went backward without the scale, wholly or in part, though its gradients were then unscaled."""
+    """Note a loss that went backward without the scale, wholly or in part, though its gradients
+    were then unscaled."""
     recording = rows.recording
     begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
     losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
-    checks = list(takewhile(lambda check: check.position >= rows.start, reversed(history.unscales)))[::-1]
-    stepped = [s.position for s in takewhile(lambda step: step.position > begin, reversed(history.optimizer_steps))]
+    checks = list(
+        takewhile(lambda check: check.position >= rows.start, reversed(history.unscales))
+    )[::-1]
+    stepped = [
+        s.position
+        for s in takewhile(lambda step: step.position > begin, reversed(history.optimizer_steps))
+    ]
     scales = [loss.factor for loss in losses if loss.scaled and SCALED <= loss.factor < math.inf]
     for loss in losses:
         check = next((u for u in checks if u.position > loss.position), None)
@@ -152,10 +169,14 @@ def note_unscaled_parts(rows: StepRows, history: History) -> None:
             continue
         if any(loss.position < position < check.position for position in stepped):
             continue
-        scale = _scaled_term(recording, loss.root) or (max(scales, default=0.0) if loss.factor < SCALED else 0.0)
+        scale = _scaled_term(recording, loss.root) or (
+            max(scales, default=0.0) if loss.factor < SCALED else 0.0
+        )
         place = place_of(recording, loss.root)
         if scale and place is not None:
-            call = next((p for p in reversed(recording.passes) if p.position <= loss.position), None)
+            call = next(
+                (p for p in reversed(recording.passes) if p.position <= loss.position), None
+            )
             place = replace(place, line=call.line, site=call.site) if call is not None else place
             history.misuses.append(Misuse("part-unscaled", place, check.position, scale, scale))
             return
@@ -176,19 +197,26 @@ def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
 
 
 def _scalar_factor(recording: Recording, product: int) -> float:
-    """The other operand of a product of two scalars, if it is a power of two as large as a loss scale."""
+    """The other operand of a product of two scalars, if it is a power of two as large as a loss
+    scale."""
     values = [recording.value(source) for source, slot in recording.operands(product) if slot == 1]
     value = values[0] if values and values[0] is not None else 0.0
     return value if SCALED <= value < math.inf and math.frexp(value)[0] == 0.5 else 0.0
 
 
 def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) -> list[Sink]:
-    """Note a norm that is not finite and was spread to every gradient; the norm as a sink where it made them zero."""
+    """Note a norm that is not finite and was spread to every gradient; the norm as a sink where it
+    made them zero."""
     recording = rows.recording
     if not recording.bad:
         return []
     for step in steps:
-        if step.used is None or step.gradient is None or step.used == step.gradient or step.used < rows.start:
+        if (
+            step.used is None
+            or step.gradient is None
+            or step.used == step.gradient
+            or step.used < rows.start
+        ):
             continue
         before, after = recording.stats(step.gradient), recording.stats(step.used)
         if before is None or after is None or before.zero == before.numel or not before.is_finite:
@@ -198,7 +226,10 @@ def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) 
         if any(s.gradient in recording.bad for s in steps):
             _note_spread(rows, history, steps, step.used)
             return []
-        if after.is_finite and (norm := _bad_ancestor(recording, step.used, step.gradient)) is not None:
+        if (
+            after.is_finite
+            and (norm := _bad_ancestor(recording, step.used, step.gradient)) is not None
+        ):
             return [Sink("gradient", norm, step.position, recording.parameter_names[step.owner])]
     return []
 
@@ -209,7 +240,9 @@ def _note_spread(rows: StepRows, history: History, steps: list[ParameterStep], u
     place = place_of(recording, used)
     if guilty and place is not None and not any(m.kind == "clip-spread" for m in history.misuses):
         shown = ", ".join(guilty[:3]) + (f" and {len(guilty) - 3} more" if len(guilty) > 3 else "")
-        history.misuses.append(Misuse("clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), shown))
+        history.misuses.append(
+            Misuse("clip-spread", place, used, 0.0, float(len(steps) - len(guilty)), shown)
+        )
 
 
 def _bad_ancestor(recording: Recording, start: int, gradient: int) -> int | None:

@@ -1,4 +1,5 @@
-"""Each half-precision operation once more in float32, from the same operands: what the narrow format lost."""
+"""Each half-precision operation once more in float32, from the same operands: what the narrow
+format lost."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:
-    """The value with half-precision tensors and dtypes in float32, and with those ``copies`` that are there already; one for each tensor."""
+    """The value with half-precision tensors and dtypes in float32, and with those ``copies`` that
+    are there already; one for each tensor."""
     if isinstance(value, Tensor):
         if id(value) not in copies and value.dtype in HALF:
             copies[id(value)] = value.detach().float()
@@ -25,12 +27,15 @@ def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    found = [value] if isinstance(value, Tensor) else value if isinstance(value, (list, tuple)) else []
+    found = (
+        [value] if isinstance(value, Tensor) else value if isinstance(value, (list, tuple)) else []
+    )
     return [v for v in found if isinstance(v, Tensor)]
 
 
 def _copies_of_written(func: Any, plan: Plan, args: Any, kwargs: Any) -> dict[int, Tensor]:
-    """A copy, by identity, of each wider tensor that the operation writes: the twin is computed first and must not write it too."""
+    """A copy, by identity, of each wider tensor that the operation writes: the twin is computed
+    first and must not write it too."""
     copies: dict[int, Tensor] = {}
     if plan.plain:
         return copies
@@ -44,10 +49,12 @@ def _copies_of_written(func: Any, plan: Plan, args: Any, kwargs: Any) -> dict[in
 
 
 class ShadowRecorder:
-    """Recomputes operations and keeps, for each half-precision result, the statistics of its float32 twin.
+    """Recomputes operations and keeps, for each half-precision result, the statistics of its
+    float32 twin.
 
-    The twin of one operation starts from the operands as they are in half precision, so it shows the loss of that operation alone; a cast's
-    twin is what was cast. Random operations, views and what torch cannot run in float32 have no twin.
+    The twin of one operation starts from the operands as they are in half precision, so it shows
+    the loss of that operation alone; a cast's twin is what was cast. Random operations, views and
+    what torch cannot run in float32 have no twin.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -60,14 +67,20 @@ class ShadowRecorder:
             or plan.uninitialised
             or plan.copies
             or torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-            or func.namespace != "aten"  # it may write what its schema does not tell, or talk to other processes
+            # it may write what its schema does not tell, or talk to other processes
+            or func.namespace != "aten"
         ):
             return None
-        if not self._narrow(args) and not any(v in HALF for v in kwargs.values() if isinstance(v, torch.dtype)):
+        if not self._narrow(args) and not any(
+            v in HALF for v in kwargs.values() if isinstance(v, torch.dtype)
+        ):
             return None
         try:
             copies = _copies_of_written(func, plan, args, kwargs)
-            wide_args, wide_kwargs = _upcast(tuple(args), copies), {k: _upcast(v, copies) for k, v in kwargs.items()}
+            wide_args, wide_kwargs = (
+                _upcast(tuple(args), copies),
+                {k: _upcast(v, copies) for k, v in kwargs.items()},
+            )
             result = func(*wide_args, **wide_kwargs)
         except Exception:
             return None

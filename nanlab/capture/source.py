@@ -19,12 +19,16 @@ from nanlab.trace.names import Span
 _TORCH, _LIBRARY, _USER = 0, 1, 2
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_PROTOCOL = ("__torch_function__", "__torch_dispatch__")  # of a tensor type: whoever computes with it calls them
-_STDLIB = tuple({os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")})
+# of a tensor type: whoever computes with it calls them
+_PROTOCOL = ("__torch_function__", "__torch_dispatch__")
+_STDLIB = tuple(
+    {os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")}
+)
 
 
 def _kind(code: CodeType, names: dict[str, Any]) -> int:
-    """Who wrote the code, whose globals are ``names``: torch (or nanlab), an installed package, or the user."""
+    """Who wrote the code, whose globals are ``names``: torch (or nanlab), an installed package, or
+    the user."""
     name = code.co_filename
     if name.startswith("<"):
         typed = name.startswith(("<stdin", "<ipython")) or names.get("__name__") == "__main__"
@@ -69,7 +73,8 @@ _HANDS_ON = (
 
 
 def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
-    """(file, line, function) of the innermost frame of torch's Python code that computes; None where the user's code does."""
+    """(file, line, function) of the innermost frame of torch's Python code that computes; None
+    where the user's code does."""
     while frame is not None:
         name = os.path.abspath(frame.f_code.co_filename)
         if name.startswith(_TORCH_ROOT):
@@ -90,11 +95,16 @@ def display_name(filename: str) -> str:
     if not hasattr(shell.compile, "format_code_name"):
         return _cell_in_history(shell, filename) or filename
     named = shell.compile.format_code_name(filename)
-    return str(named[1]).replace("In [", "In[") if named is not None and named[0] == "Cell" else filename
+    return (
+        str(named[1]).replace("In [", "In[")
+        if named is not None and named[0] == "Cell"
+        else filename
+    )
 
 
 def _cell_in_history(shell: Any, filename: str) -> str | None:
-    """The cell that has this file name in IPython 7, which keeps no table of them; in a kernel the name is a hash."""
+    """The cell that has this file name in IPython 7, which keeps no table of them; in a kernel the
+    name is a hash."""
     if named := re.match(r"<ipython-input-(\d+)-", filename):
         return f"In[{named[1]}]"
     history = shell.history_manager
@@ -106,7 +116,8 @@ def _cell_in_history(shell: Any, filename: str) -> str | None:
 
 
 def _span(code: CodeType, instruction: int) -> Span | None:
-    """The expression that an instruction evaluates; None where the code was compiled without columns."""
+    """The expression that an instruction evaluates; None where the code was compiled without
+    columns."""
     line, last, column, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
     if line is None or last is None or column is None or end is None:
         return None
@@ -116,18 +127,21 @@ def _span(code: CodeType, instruction: int) -> Span | None:
 class SourceLines:
     """Places in the user's program, each known by a small number.
 
-    ``places[i]`` is ``(shown file, line, real file)``, ``spans[i]`` the expression there; number 0 is "no such line".
+    ``places[i]`` is ``(shown file, line, real file)``, ``spans[i]`` the expression there; number 0
+    is "no such line".
     """
 
     def __init__(self) -> None:
         learn_program_text()
         self.places: list[tuple[str, int, str]] = [("", 0, "")]
         self.spans: list[Span | None] = [None]
-        self.forced: tuple[int, int] | None = None  # of what is run again: the line where it ran first
+        # of what is run again: the line where it ran first
+        self.forced: tuple[int, int] | None = None
         self._ids: dict[tuple[int, int], int] = {}
         self._kinds: dict[int, int] = {}
         self._names: dict[int, str] = {}
-        self._codes: list[CodeType] = []  # keeps the code objects alive, so that their id() stays theirs
+        # keeps the code objects alive, so that their id() stays theirs
+        self._codes: list[CodeType] = []
 
     def _learn(self, frame: FrameType) -> int:
         code = frame.f_code
@@ -175,7 +189,9 @@ class SourceLines:
 
     def outside(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame at and above ``frame`` that is not torch's (nor ours)."""
-        while frame is not None and not self._kinds.get(id(frame.f_code), _kind(frame.f_code, frame.f_globals)):
+        while frame is not None and not self._kinds.get(
+            id(frame.f_code), _kind(frame.f_code, frame.f_globals)
+        ):
             frame = frame.f_back
         return frame
 
@@ -186,7 +202,8 @@ class SourceLines:
 
 
 def learn_program_text() -> None:
-    """Make the text of a program that is no file, ``python -c`` or a redirected stdin, known to ``linecache``."""
+    """Make the text of a program that is no file, ``python -c`` or a redirected stdin, known to
+    ``linecache``."""
     main = sys.modules.get("__main__")
     if getattr(main, "__file__", None) not in (None, "<stdin>"):
         return
@@ -200,7 +217,8 @@ def learn_program_text() -> None:
 
 
 def _redirected() -> str:
-    """The text of a file that stdin was redirected from; empty for a terminal or a pipe, which cannot be read twice."""
+    """The text of a file that stdin was redirected from; empty for a terminal or a pipe, which
+    cannot be read twice."""
     try:
         if not stat.S_ISREG(os.fstat(0).st_mode):
             return ""
@@ -213,21 +231,26 @@ Path = list[tuple[int, int, str]]
 
 
 def call_path(frame: FrameType | None) -> Path:
-    """Where the program stands: (code, instruction, file of a module's own code) of every frame, outermost first."""
+    """Where the program stands: (code, instruction, file of a module's own code) of every frame,
+    outermost first."""
     path = []
     while frame is not None:
         code = frame.f_code
-        path.append((id(code), frame.f_lasti, code.co_filename if code.co_name == "<module>" else ""))
+        path.append(
+            (id(code), frame.f_lasti, code.co_filename if code.co_name == "<module>" else "")
+        )
         frame = frame.f_back
     path.reverse()
     return path
 
 
 def shares_step(before: Path, now: Path, again: bool = False) -> bool:
-    """Whether a loop came round between two moments: the program stands at or before where it stood.
+    """Whether a loop came round between two moments: the program stands at or before where it
+    stood.
 
-    again: calling a function a second time from a later line counts too (a loop written out by hand). IPython makes
-    each statement of a cell a code of its own, and runs them in order: another one of the same cell is a later line.
+    again: calling a function a second time from a later line counts too (a loop written out by
+    hand). IPython makes each statement of a cell a code of its own, and runs them in order: another
+    one of the same cell is a later line.
     """
     shared = list(zip(before, now, strict=False))
     for level, ((code, at, module), (code_now, at_now, module_now)) in enumerate(shared):

@@ -27,13 +27,19 @@ class Written:
 
     def then(self, later: Written) -> Written:
         """What became of them in this part of a step and in the next."""
-        return Written(self.gradients | later.gradients, [*self.by_hand, *later.by_hand], [*self.all, *later.all])
+        return Written(
+            self.gradients | later.gradients,
+            [*self.by_hand, *later.by_hand],
+            [*self.all, *later.all],
+        )
 
 
 class StepChecks:
-    """Looks through each step: at once for misuse, and later, several steps at a time, for what grows or was lost.
+    """Looks through each step: at once for misuse, and later, several steps at a time, for what
+    grows or was lost.
 
-    What is done for several steps in a row finds the processor's caches warm, and takes a third of the time.
+    What is done for several steps in a row finds the processor's caches warm, and takes a third of
+    the time.
     """
 
     def __init__(self, recording: Recording, history: History) -> None:
@@ -57,7 +63,8 @@ class StepChecks:
         self._wait(rows.start, rows.end, written)
 
     def _wait(self, start: int, end: int, written: Written) -> None:
-        """Look on later. A step that seemed to end before, and then went on, is one with its rest."""
+        """Look on later. A step that seemed to end before, and then went on, is one with its
+        rest."""
         began = next((s for s in reversed(self._recording.starts) if s < end), 0)
         while self._waiting and self._waiting[-1][0] >= began:
             start, _, before = self._waiting.pop()
@@ -79,6 +86,8 @@ class StepChecks:
                 follow(self._history.series, rows, written.all)
                 note_flushes(rows, self._history, written.gradients, written.by_hand)
                 note_dead(rows, self._history, written.gradients)
-                note_absorbed_updates(rows, self._history, self._parameter_steps(start, end), written.by_hand)
+                note_absorbed_updates(
+                    rows, self._history, self._parameter_steps(start, end), written.by_hand
+                )
         except Exception as error:
             self.failed(error)

@@ -47,7 +47,8 @@ class Loops:
         ] = {}  # the code is kept, so that its id() stays its own
 
     def around(self, before: Path, frame: FrameType | None) -> Loop | None:
-        """The innermost loop in which the program stood at both moments; None where it cannot be told."""
+        """The innermost loop in which the program stood at both moments; None where it cannot be
+        told."""
         now, codes = call_path(frame), []
         while frame is not None:
             codes.append(frame.f_code)
@@ -97,8 +98,9 @@ class Segment:
 class Nesting:
     """Tells the turns of an inner loop from steps of their own.
 
-    A loop whose turns are steps is left, and another optimizer steps before the loop around it comes round: then the outer turn is the step
-    (a critic's turns belong to the generator's). If the outer loop does not come round, these were two phases of training.
+    A loop whose turns are steps is left, and another optimizer steps before the loop around it
+    comes round: then the outer turn is the step (a critic's turns belong to the generator's). If
+    the outer loop does not come round, these were two phases of training.
     """
 
     def __init__(self) -> None:
@@ -118,14 +120,20 @@ class Nesting:
             self.last.trained |= gone.trained
 
     def turned(self, loop: Loop | None, position: int) -> list[int]:
-        """A loop came round and a step begins; the boundaries since its last turn that were none."""
+        """A loop came round and a step begins; the boundaries since its last turn that were
+        none."""
         wrong = self._within(loop) if loop is not None else []
         self.segments.append(Segment(position, loop))
         return wrong
 
     def _within(self, loop: Loop) -> list[int]:
         after = self.last
-        if not after.left or not after.optimizers or after.loop is None or not loop.surrounds(after.loop):
+        if (
+            not after.left
+            or not after.optimizers
+            or after.loop is None
+            or not loop.surrounds(after.loop)
+        ):
             return []
         turns: list[Segment] = []
         for segment in reversed(list(self.segments)[:-1]):
@@ -148,7 +156,8 @@ _NAME = re.compile(
 
 
 class _Mark:
-    """Put into a frame's ``f_trace`` to know the call again: only a debugger looks there, and this tells it nothing."""
+    """Put into a frame's ``f_trace`` to know the call again: only a debugger looks there, and this
+    tells it nothing."""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
         return None
@@ -172,22 +181,27 @@ class StepFunction:
     module: bool = False  # whether a module was called in it
     sure: bool = False  # a call held the backward pass and the optimizer's step
     chosen: bool = False
-    refused: bool = False  # training goes on outside of it: the step of an environment, or of a schedule
+    # training goes on outside of it: the step of an environment, or of a schedule
+    refused: bool = False
 
 
 class StepCalls:
-    """Finds the running call of a function that is named like a training step; of several the outermost counts."""
+    """Finds the running call of a function that is named like a training step; of several the
+    outermost counts."""
 
     def __init__(self) -> None:
         self._mark = _Mark()
         self._named: dict[int, StepFunction | None] = {}
-        self._codes: list[CodeType] = []  # keeps the code objects alive, so that their id() stays theirs
+        # keeps the code objects alive, so that their id() stays theirs
+        self._codes: list[CodeType] = []
         self.functions: list[StepFunction] = []
 
     def start(self, frame: FrameType | None) -> None:
         """The calls that are running already are no steps of what is watched."""
         while frame is not None:
-            if _NAME.fullmatch(frame.f_code.co_name) and (frame.f_trace is None or isinstance(frame.f_trace, _Mark)):
+            if _NAME.fullmatch(frame.f_code.co_name) and (
+                frame.f_trace is None or isinstance(frame.f_trace, _Mark)
+            ):
                 frame.f_trace = _OUTSIDE
             frame = frame.f_back
 
@@ -223,8 +237,10 @@ class StepCalls:
     def _learn(self, frame: FrameType) -> StepFunction | None:
         code, function = frame.f_code, None
         caller = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
-        wrapped = caller.replace("\\", "/").endswith("torch/optim/optimizer.py")  # the step of an optimizer
-        resumed = code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)  # the loop may be inside: one call for all steps
+        # the step of an optimizer
+        wrapped = caller.replace("\\", "/").endswith("torch/optim/optimizer.py")
+        # the loop may be inside: one call for all steps
+        resumed = code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)
         if _NAME.fullmatch(code.co_name) and is_user(frame) and not wrapped and not resumed:
             function = StepFunction()
             self.functions.append(function)
@@ -234,12 +250,14 @@ class StepCalls:
 
 
 class StepFunctions:
-    """The part of the clock that knows functions named like a training step, such as ``train_step``.
+    """The part of the clock that knows functions named like a training step, such as
+    ``train_step``.
 
-    A name alone proves nothing: an environment and a schedule have a ``step`` too. The calls of a function are taken for the steps once one held
-    a backward pass of what it computed, or called a module in a program that has no backward pass; what loops inside of them is part of
-    them, and a call is a step though the optimizer steps in every fourth only: the program counts its calls. It is refused if a backward
-    pass runs, or an optimizer steps, outside of it.
+    A name alone proves nothing: an environment and a schedule have a ``step`` too. The calls of a
+    function are taken for the steps once one held a backward pass of what it computed, or called a
+    module in a program that has no backward pass; what loops inside of them is part of them, and a
+    call is a step though the optimizer steps in every fourth only: the program counts its calls. It
+    is refused if a backward pass runs, or an optimizer steps, outside of it.
     """
 
     _complete: Path | None
@@ -253,7 +271,8 @@ class StepFunctions:
         self.calls = StepCalls()
         self.openers: set[int] = set()  # lines with which a call of a step function began
         self.idle = True  # no module was called yet and no gradient asked for
-        self._inside: dict[int, StepFunction] = {}  # boundaries that a loop made inside of a step function
+        # boundaries that a loop made inside of a step function
+        self._inside: dict[int, StepFunction] = {}
 
     def _stepped_inside(self, frame: FrameType | None) -> None:
         """An optimizer stepped."""
@@ -270,7 +289,8 @@ class StepFunctions:
             function.module = True
 
     def _backward_inside(self, frame: FrameType | None, oldest: int) -> bool:
-        """Gradients were asked for; whether they are of what the running call of a step function computed."""
+        """Gradients were asked for; whether they are of what the running call of a step function
+        computed."""
         function = self.calls.seen(frame)
         if function is None or oldest < function.sequence:
             return False
@@ -278,7 +298,8 @@ class StepFunctions:
         return True
 
     def _call_began(self, function: StepFunction, position: int, sequence: int) -> bool:
-        """A step function was called; whether a step begins with it: not if its turn of the loop has begun one already."""
+        """A step function was called; whether a step begins with it: not if its turn of the loop
+        has begun one already."""
         function.calls += 1
         if function.calls == 1:
             function.first = position
@@ -289,7 +310,12 @@ class StepFunctions:
                 self._choose(function)
         if own and not function.sure:
             function.began.append(position)
-        function.last, function.sequence, function.backward, function.module = position, sequence, False, False
+        function.last, function.sequence, function.backward, function.module = (
+            position,
+            sequence,
+            False,
+            False,
+        )
         return own
 
     def _begin(self, position: int) -> bool:
@@ -318,16 +344,21 @@ class StepFunctions:
                 function.refused = True
                 if function.chosen:
                     wrong = set(function.began)
-                    self.starts[:] = [start for start in self.starts if not start or start not in wrong]
+                    self.starts[:] = [
+                        start for start in self.starts if not start or start not in wrong
+                    ]
                     self._settle()
 
     @property
     def first_call(self) -> int:
         """Position at which a step function was first called; 0 where there is none."""
-        return min((function.first for function in self.calls.functions if function.chosen), default=0)
+        return min(
+            (function.first for function in self.calls.functions if function.chosen), default=0
+        )
 
     def finished(self) -> None:
-        """The watch ends: a program that never trained has as many steps as its step function has calls."""
+        """The watch ends: a program that never trained has as many steps as its step function has
+        calls."""
         for function in self.calls.functions:
             if self.idle and function.calls > 1 and not function.refused:
                 self._choose(function)
@@ -342,8 +373,10 @@ class LoopIterations(StepFunctions):
             tuple[int, int, bool]
         ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
         self._loops, self._nesting = Loops(), Nesting()
-        self._outside: Path | None = None  # where the program stood when it had left the loop whose turns are steps
-        self.checked: set[int] = set()  # lines that were found to stand later in the loop than the last event
+        # where the program stood when it had left the loop whose turns are steps
+        self._outside: Path | None = None
+        # lines that were found to stand later in the loop than the last event
+        self.checked: set[int] = set()
         self.optimizer_seen = False
 
     def _leaves(self, now: Path) -> bool:
@@ -352,7 +385,12 @@ class LoopIterations(StepFunctions):
             return False
         self._nesting.keep(self.starts)
         last = self._nesting.last
-        return last.loop is not None and not last.left and last.start == self.starts[-1] and not last.loop.holds(now)
+        return (
+            last.loop is not None
+            and not last.left
+            and last.start == self.starts[-1]
+            and not last.loop.holds(now)
+        )
 
     def _after_loop(self, now: Path, position: int) -> bool:
         """Another step begins with what comes after the loop, unless nothing is trained there."""
@@ -371,9 +409,15 @@ class LoopIterations(StepFunctions):
             self._nesting.keep(self.starts)
 
     def _drop_unbegun(self) -> None:
-        """The last turn of a loop that never came to a module or a backward pass was no step: a loader that found its data exhausted."""
+        """The last turn of a loop that never came to a module or a backward pass was no step: a
+        loader that found its data exhausted."""
         last = self._nesting.last
-        if self.backward_seen and not last.trained and self._called is None and 0 < last.start == self.starts[-1]:
+        if (
+            self.backward_seen
+            and not last.trained
+            and self._called is None
+            and 0 < last.start == self.starts[-1]
+        ):
             self.starts.pop()
             self._tentative = [kept for kept in self._tentative if kept[0] < len(self.starts)]
 
@@ -388,22 +432,27 @@ class LoopIterations(StepFunctions):
 class StepClock(LoopIterations):
     """Boundaries between training steps.
 
-    A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next one begins with the first operation
-    for which the surrounding loop has come round. So two optimizers in one iteration share a step, and so do the
-    micro-batches of an accumulated gradient. A loop that comes round without an optimizer step (a skipped batch, a program
-    that never steps), or a function called again from a later line, makes a *tentative* boundary. It is taken back when a
-    later backward reaches over it (time steps of a recurrent loop, a helper that updates one network after the other) or
-    adds to gradients that came before it (accumulation), and when an optimizer takes gradients that all came before it
-    (replicas that go backward in turn, and are stepped together) or has not had its turn before.
+    A step is complete when an optimizer has stepped (or a loss scaler has decided not to); the next
+    one begins with the first operation for which the surrounding loop has come round. So two
+    optimizers in one iteration share a step, and so do the micro-batches of an accumulated
+    gradient. A loop that comes round without an optimizer step (a skipped batch, a program that
+    never steps), or a function called again from a later line, makes a *tentative* boundary. It is
+    taken back when a later backward reaches over it (time steps of a recurrent loop, a helper that
+    updates one network after the other) or adds to gradients that came before it (accumulation),
+    and when an optimizer takes gradients that all came before it (replicas that go backward in
+    turn, and are stepped together) or has not had its turn before.
 
-    Where a loop whose turns were steps is left and another optimizer steps, the next step began there; but if the loop around both comes
-    round, its turn was the step (``Nesting``). The turns of a loop that only computed something for the update after it are no steps.
-    Of a program that has a function for its training step, the calls of it are the steps, those of micro-batches too (``StepFunctions``).
+    Where a loop whose turns were steps is left and another optimizer steps, the next step began
+    there; but if the loop around both comes round, its turn was the step (``Nesting``). The turns
+    of a loop that only computed something for the update after it are no steps. Of a program that
+    has a function for its training step, the calls of it are the steps, those of micro-batches too
+    (``StepFunctions``).
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._complete: Path | None = None  # where the program stood when the current step was completed
+        # where the program stood when the current step was completed
+        self._complete: Path | None = None
         self._called: Path | None = None  # where the outermost module was last called
         self._without_grad = False  # whether that was under no_grad
         self._took_back = False  # whether a boundary was ever taken back
@@ -411,20 +460,26 @@ class StepClock(LoopIterations):
             False
         )  # whether turns without an update compute with the last one's
         self._updated = -1  # position at which a parameter was last written by hand
-        self._fresh = -1  # lowest sequence number of the last backward whose gradients were added to no others
+        # lowest sequence number of the last backward whose gradients were added to no others
+        self._fresh = -1
         self._stepped: set[int] = set()  # optimizers that have stepped in this step
-        # Where a function called again from a later line made the last boundary, and the optimizers that had stepped before it.
+        # Where a function called again from a later line made the last boundary, and the optimizers
+        # that had stepped before it.
         self._again: tuple[int, set[int]] = (0, set())
         self._alternated = False  # whether such a boundary was ever taken back
-        self._calling: Loop | None = None  # the loop that last came round to a call of the step function
-        # The last turn of a loop that made a boundary: its index, its sequence number, the optimizers that had stepped before it.
+        # the loop that last came round to a call of the step function
+        self._calling: Loop | None = None
+        # The last turn of a loop that made a boundary: its index, its sequence number, the
+        # optimizers that had stepped before it.
         self._turn: tuple[int, int, set[int]] = (0, 0, set())
         self._crossed_boundary = False  # whether a backward pass has reached over it since
-        self._computing: dict[int, Loop | None] = {}  # boundaries made by a loop that trained nothing: that loop
-        self._sampling: dict[
-            int, Loop | None
-        ] = {}  # those made by a loop with backward passes before any optimizer had stepped: that loop
-        self._grad_requested = False  # whether the last that happened was that gradients were asked for, in a program that had trained nothing yet
+        # boundaries made by a loop that trained nothing: that loop
+        self._computing: dict[int, Loop | None] = {}
+        # those made by a loop with backward passes before any optimizer had stepped: that loop
+        self._sampling: dict[int, Loop | None] = {}
+        # whether the last that happened was that gradients were asked for, in a program that had
+        # trained nothing yet
+        self._grad_requested = False
         self.backward_seen = False
 
     @property
@@ -437,11 +492,13 @@ class StepClock(LoopIterations):
         return self.starts[self._tentative[0][0] - 1 if self._tentative else -1]
 
     def stepping(self, arrived: int, optimizer: int) -> None:
-        """An optimizer is about to step; ``arrived``: position at which the last of its gradients came, -1 if unknown."""
+        """An optimizer is about to step; ``arrived``: position at which the last of its gradients
+        came, -1 if unknown."""
         while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:
             del self.starts[self._tentative.pop()[0]]
         index, before = self._again
-        if index == len(self.starts) - 1 and before and optimizer not in before:  # each network has its turn
+        # each network has its turn
+        if index == len(self.starts) - 1 and before and optimizer not in before:
             self._tentative = [kept for kept in self._tentative if kept[0] != index]
             del self.starts[index]
             self._alternated = True
@@ -455,18 +512,29 @@ class StepClock(LoopIterations):
         self._nesting.last.trained = True
 
     def _join_turn(self, optimizer: int) -> None:
-        """A loop over optimizers, whose losses were computed before it: each has its turn in one step."""
+        """A loop over optimizers, whose losses were computed before it: each has its turn in one
+        step."""
         index, _, before = self._turn
-        if self._crossed_boundary and index == len(self.starts) - 1 and before and optimizer not in before:
+        if (
+            self._crossed_boundary
+            and index == len(self.starts) - 1
+            and before
+            and optimizer not in before
+        ):
             del self.starts[index]
             self._stepped |= before
         self._turn, self._crossed_boundary = (0, 0, set()), False
 
     def updated(self, position: int) -> None:
-        """A parameter was written by hand: where no optimizer steps, all since the loop first came round after the last such write is one step."""
+        """A parameter was written by hand: where no optimizer steps, all since the loop first came
+        round after the last such write is one step."""
         if self.optimizer_seen:
             return
-        since = [at for at, (index, *_) in enumerate(self._tentative) if self.starts[index] > self._updated]
+        since = [
+            at
+            for at, (index, *_) in enumerate(self._tentative)
+            if self.starts[index] > self._updated
+        ]
         for _ in since if self._updated < 0 else since[1:]:
             del self.starts[self._tentative.pop()[0]]
         self._updated = position
@@ -512,20 +580,24 @@ class StepClock(LoopIterations):
             self.checked.clear()
 
     def differentiated(self, frame: FrameType | None, oldest: int) -> bool:
-        """Gradients were asked for; whether they are of what a call of a step function computed, and came in it."""
+        """Gradients were asked for; whether they are of what a call of a step function computed,
+        and came in it."""
         self.idle = False
-        if not self.backward_seen and not self.optimizer_seen:  # all that this program may ever ask for
+        # all that this program may ever ask for
+        if not self.backward_seen and not self.optimizer_seen:
             self._complete, self._grad_requested = call_path(frame), True
             self._drop_inner(self._complete)
             self.checked.clear()
         return self._backward_inside(frame, oldest)
 
     def makes_new_parameters(self) -> bool:
-        """Whether each turn computes with what the last one made of its gradients, and nothing is updated in place."""
+        """Whether each turn computes with what the last one made of its gradients, and nothing is
+        updated in place."""
         return self._grad_requested and self._updated < 0 and self.updates_apart()
 
     def doubtful(self) -> int:
-        """How many of the last boundaries are likely to be taken back: some within a step were before, in a program that has an optimizer."""
+        """How many of the last boundaries are likely to be taken back: some within a step were
+        before, in a program that has an optimizer."""
         if self._outside is not None and not self._nesting.last.trained:
             return 1
         if self._alternated and self._again[1] and self._again[0] == len(self.starts) - 1:
@@ -542,13 +614,17 @@ class StepClock(LoopIterations):
             del self.starts[-count:], self._tentative[-count:]
 
     def _first_since_update(self) -> int:
-        """Where the step after the last update by hand began: gradients that were not cleared do not make it one with the step before."""
+        """Where the step after the last update by hand began: gradients that were not cleared do
+        not make it one with the step before."""
         if self._updated < 0 or self.optimizer_seen:
             return -1
-        return next((index for index, *_ in self._tentative if self.starts[index] > self._updated), -1)
+        return next(
+            (index for index, *_ in self._tentative if self.starts[index] > self._updated), -1
+        )
 
     def _drop_inner(self, now: Path) -> None:
-        """Training goes on here: the turns of a loop that was left before it only computed something for it."""
+        """Training goes on here: the turns of a loop that was left before it only computed
+        something for it."""
         while self._tentative:
             loop = self._computing.get(self.starts[self._tentative[-1][0]])
             if loop is None or loop.holds(now):
@@ -559,7 +635,8 @@ class StepClock(LoopIterations):
             self._computing.clear()
 
     def _drop_sampling(self, now: Path) -> None:
-        """The first optimizer steps: the turns of a loop that was left before it, and that wrote to no parameter, only made samples for it."""
+        """The first optimizer steps: the turns of a loop that was left before it, and that wrote to
+        no parameter, only made samples for it."""
         while self._tentative:
             start = self.starts[self._tentative[-1][0]]
             loop = self._sampling.get(start)
@@ -569,12 +646,16 @@ class StepClock(LoopIterations):
         self._sampling.clear()
 
     def _take_back(self, wrong: object, kept: int = -1) -> None:
-        while self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:]):  # type: ignore[operator]
+        while (
+            self._tentative and self._tentative[-1][0] != kept and wrong(*self._tentative[-1][1:])  # type: ignore[operator]
+        ):
             self._took_back = True
             index = self._tentative.pop()[0]
             del self.starts[index]
 
-    def operation(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool, line: int = 0) -> bool:
+    def operation(
+        self, frame: FrameType | None, position: int, sequence: int, no_grad: bool, line: int = 0
+    ) -> bool:
         """Notice an operation outside of every module; True if a new step begins with it."""
         function, where = self.calls.running(frame)
         began = -1  # where the call of a step function began, if it does now
@@ -596,7 +677,8 @@ class StepClock(LoopIterations):
         return iterated
 
     def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
-        """A call begins a step; from a later line of the same turn it may be that of another network, which shares the step."""
+        """A call begins a step; from a later line of the same turn it may be that of another
+        network, which shares the step."""
         again, stepped = False, self._stepped
         if self._complete is not None and self.optimizer_seen:
             now = call_path(caller)
@@ -613,16 +695,24 @@ class StepClock(LoopIterations):
     def _settle(self) -> None:
         """The boundaries stand as they are."""
         self._tentative.clear()
-        self._again, self._turn, self._crossed_boundary, self._stepped = (0, set()), (0, 0, set()), False, set()
+        self._again, self._turn, self._crossed_boundary, self._stepped = (
+            (0, set()),
+            (0, 0, set()),
+            False,
+            set(),
+        )
 
     def finished(self, failed: bool = False) -> None:
-        """The watch ends; ``failed``: with an exception, before which the last step need not have come far."""
+        """The watch ends; ``failed``: with an exception, before which the last step need not have
+        come far."""
         self._drop_idle_end()
         if not failed:
             self._drop_unbegun()
         super().finished()
 
-    def _loop_iterated(self, frame: FrameType | None, position: int, sequence: int, no_grad: bool) -> bool:
+    def _loop_iterated(
+        self, frame: FrameType | None, position: int, sequence: int, no_grad: bool
+    ) -> bool:
         """Whether the surrounding loop came round."""
         if self._complete is None and self._called is None:
             return False
@@ -630,17 +720,29 @@ class StepClock(LoopIterations):
         if self._complete is not None:
             if self._outside is None and self._leaves(now):
                 return self._after_loop(now, position)
-            if not shares_step(self._complete, now, again=self._outside is None and not self._grad_requested):
+            if not shares_step(
+                self._complete, now, again=self._outside is None and not self._grad_requested
+            ):
                 return False
-            loop = self._loops.around(self._outside or self._complete, frame) if self.optimizer_seen else None
+            loop = (
+                self._loops.around(self._outside or self._complete, frame)
+                if self.optimizer_seen
+                else None
+            )
             if loop in self._nesting.inner:
                 return False
             self._join(loop, position)
             if self.optimizer_seen:
                 self._tentative.clear()
             again = self.optimizer_seen and not shares_step(self._complete, now)
-            self._turn, self._crossed_boundary = (len(self.starts), sequence, set() if again else self._stepped), False
-            self._again, self._stepped = (len(self.starts), self._stepped) if again else (0, set()), set()
+            self._turn, self._crossed_boundary = (
+                (len(self.starts), sequence, set() if again else self._stepped),
+                False,
+            )
+            self._again, self._stepped = (
+                (len(self.starts), self._stepped) if again else (0, set()),
+                set(),
+            )
             if again or not self.optimizer_seen:
                 self._tentative.append((len(self.starts), sequence, no_grad))
             if self._grad_requested:
@@ -648,7 +750,8 @@ class StepClock(LoopIterations):
             elif not self.optimizer_seen:
                 self._sampling[position] = self._loops.around(self._complete, frame)
         elif self._called is not None:
-            no_grad = no_grad or self._without_grad  # a rollout: the loop around it need not be under no_grad
+            # a rollout: the loop around it need not be under no_grad
+            no_grad = no_grad or self._without_grad
             if not shares_step(self._called, now) or (no_grad and self.backward_seen):
                 return False
             self._tentative.append((len(self.starts), sequence, no_grad))

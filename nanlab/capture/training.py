@@ -9,10 +9,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from nanlab.capture.dispatch import OpRecorder
-from nanlab.capture.gradient_edits import adds_to_last, bad_moments, bad_rates, earliest_of, number_of
+from nanlab.capture.gradient_edits import (
+    adds_to_last,
+    bad_moments,
+    bad_rates,
+    earliest_of,
+    number_of,
+)
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.capture.scaler_order import changed_before_unscale
@@ -22,20 +31,34 @@ from nanlab.capture.threads import is_watched
 from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import Sink
 
-# Bytes of parameters copied before an optimizer step to measure the update; above this there is none.
+# Bytes of parameters copied before an optimizer step to measure the update; above this there is
+# none.
 COPY_LIMIT = 1 << 30
-_SETTINGS = ("eps", "weight_decay", "momentum", "foreach", "fused", "capturable", "centered", "amsgrad", "alpha")
+_SETTINGS = (
+    "eps",
+    "weight_decay",
+    "momentum",
+    "foreach",
+    "fused",
+    "capturable",
+    "centered",
+    "amsgrad",
+    "alpha",
+)
 
 
 class TrainingRecorder:
-    """Fills a ``History`` and notes the sinks: gradients, parameters and optimizer state that turn non-finite."""
+    """Fills a ``History`` and notes the sinks: gradients, parameters and optimizer state that turn
+    non-finite."""
 
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
         self.step_checks = StepChecks(ops.recording, history)
-        # Called where a harmful fault may stop the program, with the rows of the gradients that are about to be used.
+        # Called where a harmful fault may stop the program, with the rows of the gradients that are
+        # about to be used.
         self.judge: Callable[[Sequence[int | None]], None] = lambda taken: None
-        self.stepping: Callable[[Sequence[int | None]], None] = lambda taken: None  # ... as an optimizer uses them
+        # ... as an optimizer uses them
+        self.stepping: Callable[[Sequence[int | None]], None] = lambda taken: None
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
@@ -43,15 +66,18 @@ class TrainingRecorder:
         self._done: set[int] = set()  # owners with a row in this step
         self._running: list[tuple[int, list[torch.Tensor], bool, list[int | None]]] = []
         self._optimizers: dict[int, int] = {}
-        self._used: dict[int, list[int | None]] = {}  # number of an optimizer -> rows of the gradients of its last step
+        # number of an optimizer -> rows of the gradients of its last step
+        self._used: dict[int, list[int | None]] = {}
         # (owner, offset in its storage) -> copy of the parameter, and the row it is of
         self._before: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}
-        self._written: list[tuple[int, int]] = []  # (owner, row) of every write to a parameter or buffer in this step
+        # (owner, row) of every write to a parameter or buffer in this step
+        self._written: list[tuple[int, int]] = []
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
         self._scaled: tuple[int, int] | None = None  # rows of a loss and of the scaled loss
         self._scale_method: Any = None
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life
+    # ------------------------------------------------------------
 
     def start(self, model: nn.Module | None) -> None:
         if model is not None:
@@ -98,12 +124,17 @@ class TrainingRecorder:
     def _loss_scaled(self, loss: torch.Tensor, scaled: torch.Tensor) -> None:
         self._scaled = (self.ops.source(loss), self.ops.source(scaled))
 
-    # -- parameters ------------------------------------------------------------------------------------------------
+    # -- parameters
+    # ------------------------------------------------------------
 
     def module_seen(self, path: str, module: nn.Module, recurse: bool = False) -> bool:
-        """Learn the names of a module's parameters and buffers; False if some of them do not exist yet."""
+        """Learn the names of a module's parameters and buffers; False if some of them do not exist
+        yet."""
         complete = True
-        for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
+        for kind, named in (
+            ("parameter", module.named_parameters),
+            ("buffer", module.named_buffers),
+        ):
             for name, tensor in named(recurse=recurse):
                 if nn.parameter.is_lazy(tensor):
                     complete = False
@@ -132,12 +163,16 @@ class TrainingRecorder:
             return owner
         self._owners.pop(storage._cdata, None)
         shape = "nested" if parameter.is_nested else "x".join(map(str, parameter.shape)) or "scalar"
-        return self._register(parameter, f"parameter {len(self.ops.recording.parameter_names)} ({shape})", "parameter")
+        return self._register(
+            parameter, f"parameter {len(self.ops.recording.parameter_names)} ({shape})", "parameter"
+        )
 
-    # -- events ----------------------------------------------------------------------------------------------------
+    # -- events
+    # ------------------------------------------------------------
 
     def loss_seen(self, source: int, adds: bool) -> None:
-        """Backward is about to run from the tensor of this row; ``adds``: to gradients that are there already."""
+        """Backward is about to run from the tensor of this row; ``adds``: to gradients that are
+        there already."""
         scaled = self._scaled is not None and self._scaled[1] == source
         unscaled = self._scaled[0] if scaled and self._scaled else source
         recording = self.ops.recording
@@ -152,26 +187,37 @@ class TrainingRecorder:
         self._gradients[owner] = source
         self._arrived[owner] = recording.end - 1
         if recording.may_be_bad(source):
-            recording.sinks.append(Sink("gradient", source, recording.end - 1, recording.parameter_names[owner]))
+            recording.sinks.append(
+                Sink("gradient", source, recording.end - 1, recording.parameter_names[owner])
+            )
         return owner
 
-    def wrote(self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None) -> None:
+    def wrote(
+        self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None
+    ) -> None:
         """A parameter or buffer was written under no_grad."""
         recording = self.ops.recording
         self._written.append((entry.owner, position))
         if not self.ops.in_optimizer:
             self._by_hand.append((entry.owner, position))
-            if not self.ops.depth and recording.passes and recording.parameter_kinds[entry.owner] == "parameter":
+            if (
+                not self.ops.depth
+                and recording.passes
+                and recording.parameter_kinds[entry.owner] == "parameter"
+            ):
                 self.clock.updated(position)
             if old is not None:
                 with self.ops.quiet():
                     self.ops.absorbed.look(entry.owner, target, old)
         if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
-                recording.sinks.append(Sink("parameter", position, position, recording.parameter_names[entry.owner]))
+                recording.sinks.append(
+                    Sink("parameter", position, position, recording.parameter_names[entry.owner])
+                )
 
     def special(self, kind: str, position: int, args: tuple[Any, ...]) -> None:
-        """A loss scaler's operation ran: (grads, found_inf, inv_scale) or (scale, growth_tracker, found_inf, ...)."""
+        """A loss scaler's operation ran: (grads, found_inf, inv_scale) or (scale, growth_tracker,
+        found_inf, ...)."""
         recording, source = self.ops.recording, self.ops.source
         if kind == "unscale":
             changed = changed_before_unscale(recording, self.history, position)
@@ -202,17 +248,26 @@ class TrainingRecorder:
         if small:
             with ops.quiet():
                 self._remember(
-                    [p for p in parameters if p.grad is not None and p.layout is torch.strided and not p.is_meta]
+                    [
+                        p
+                        for p in parameters
+                        if p.grad is not None and p.layout is torch.strided and not p.is_meta
+                    ]
                 )
         self._running.append((ops.recording.end, parameters, small, used))
         ops.recording.sinks.extend(bad_rates(ops.recording, ops.source, optimizer))
         ops.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
         ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
-        return None if closure is None else with_closure(args, kwargs, self._judged(optimizer, closure))
+        return (
+            None
+            if closure is None
+            else with_closure(args, kwargs, self._judged(optimizer, closure))
+        )
 
     def _judged(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure after which a harmful fault stops the program, with the parameters as they were before the step."""
+        """A closure after which a harmful fault stops the program, with the parameters as they were
+        before the step."""
         before: list[OptimizerCopy] = []
 
         def closed(*args: Any, **kwargs: Any) -> Any:
@@ -238,24 +293,32 @@ class TrainingRecorder:
             raise
 
     def _note_arrived(self, parameters: list[torch.Tensor], used: list[int | None]) -> None:
-        """Gradients that turned bad after backward had made them: on their way through the other processes."""
+        """Gradients that turned bad after backward had made them: on their way through the other
+        processes."""
         recording = self.ops.recording
         for parameter, row in zip(parameters, used, strict=True):
             if row is None or not recording.may_be_bad(row) or not self.ops.collectives.seen:
                 continue
             owner = self.owner_of(parameter)
             if self._gradients.get(owner) != row:
-                recording.sinks.append(Sink("gradient", row, recording.end - 1, recording.parameter_names[owner]))
+                recording.sinks.append(
+                    Sink("gradient", row, recording.end - 1, recording.parameter_names[owner])
+                )
 
     def _came(self, parameters: list[torch.Tensor], used: list[int | None]) -> int:
-        """Position to which a step that takes these gradients reaches back, at the least; -1 if that is unknown."""
+        """Position to which a step that takes these gradients reaches back, at the least; -1 if
+        that is unknown."""
         arrived = max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1)
-        if arrived < 0 and self.clock.certain < self.clock.starts[-1]:  # the program made them itself
-            return earliest_of(self.ops.recording, used, self.clock.certain, {row for _, row in self._written})
+        # the program made them itself
+        if arrived < 0 and self.clock.certain < self.clock.starts[-1]:
+            return earliest_of(
+                self.ops.recording, used, self.clock.certain, {row for _, row in self._written}
+            )
         return arrived
 
     def _remember(self, parameters: list[torch.Tensor]) -> None:
-        """Copies of the parameters as they are now; those that the last step left behind are still good, but for what was written since."""
+        """Copies of the parameters as they are now; those that the last step left behind are still
+        good, but for what was written since."""
         for parameter in parameters:
             key, row = _key(self.owner_of(parameter), parameter), self.ops.source(parameter)
             known = self._before.get(key)
@@ -276,7 +339,9 @@ class TrainingRecorder:
             return
         position, parameters, copied, used = self._running.pop()
         rates = tuple(number_of(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-        settings = tuple((k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0])
+        settings = tuple(
+            (k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0]
+        )
         line, site = ops.lines.here(sys._getframe(1))
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         row = recording.op(ops.source(parameters[0])) if parameters else None
@@ -284,7 +349,16 @@ class TrainingRecorder:
         left, self._used[number] = adds_to_last(recording, used, self._used.get(number, ())), used
         self.history.optimizer_steps.append(
             OptimizerStep(
-                position, recording.end, type(optimizer).__name__, number, rates, settings, line, site, writer, left
+                position,
+                recording.end,
+                type(optimizer).__name__,
+                number,
+                rates,
+                settings,
+                line,
+                site,
+                writer,
+                left,
             )
         )
         rate = [number_of(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
@@ -295,7 +369,9 @@ class TrainingRecorder:
         recording.sinks.extend(bad_moments(ops, optimizer, self.owner_of))
         self.clock.completed(ops.lines.outside(sys._getframe(1)))
 
-    def _parameter_row(self, parameter: torch.Tensor, copied: bool, used: int, lr: float | None) -> None:
+    def _parameter_row(
+        self, parameter: torch.Tensor, copied: bool, used: int, lr: float | None
+    ) -> None:
         ops, chunk = self.ops, self.ops.chunk
         owner = self.owner_of(parameter)
         value, update = ops.source(parameter), None
@@ -307,11 +383,20 @@ class TrainingRecorder:
             self._before[key] = (old, value)
         self._done.add(owner)
         self.history.parameters.append(
-            ParameterStep(ops.recording.end - 1, owner, value, self._gradients.get(owner, used), used, update, lr)
+            ParameterStep(
+                ops.recording.end - 1,
+                owner,
+                value,
+                self._gradients.get(owner, used),
+                used,
+                update,
+                lr,
+            )
         )
 
     def _forget_untouched(self, now: set[str]) -> None:
-        """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if it went on and they have come again.
+        """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if
+        it went on and they have come again.
 
         now: names of the parameters whose gradient has come or been used since.
         """
@@ -321,22 +406,29 @@ class TrainingRecorder:
         while first and rows[first - 1].position >= start:
             first -= 1
         names = self.ops.recording.parameter_names
-        rows[first:] = [row for row in rows[first:] if row.used is not None or names[row.owner] not in now]
+        rows[first:] = [
+            row for row in rows[first:] if row.used is not None or names[row.owner] not in now
+        ]
 
     def step_ended(self) -> None:
-        """Rows for the parameters that have a gradient and that no optimizer touched, and a look through the step as a whole."""
+        """Rows for the parameters that have a gradient and that no optimizer touched, and a look
+        through the step as a whole."""
         position = self.ops.recording.end - 1
         names = self.ops.recording.parameter_names
-        done = {names[owner] for owner in self._done}  # by name: a sharded parameter is another one while it is whole
+        # by name: a sharded parameter is another one while it is whole
+        done = {names[owner] for owner in self._done}
         self._forget_untouched(done.union(names[owner] for owner in self._gradients))
         for owner, gradient in self._gradients.items():
             if names[owner] not in done:
-                self.history.parameters.append(ParameterStep(position, owner, None, gradient, None, None, None))
+                self.history.parameters.append(
+                    ParameterStep(position, owner, None, gradient, None, None, None)
+                )
         self.step_checks.run(Written(self._gradients, self._by_hand, self._written))
         self._gradients, self._done = {}, set()
         self._written, self._by_hand = [], []
 
 
 def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:
-    """Tells parameters apart that share a storage: its owner, and where in it the parameter begins."""
+    """Tells parameters apart that share a storage: its owner, and where in it the parameter
+    begins."""
     return owner, int(parameter.storage_offset()) if parameter.layout is torch.strided else -1

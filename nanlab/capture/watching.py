@@ -41,11 +41,13 @@ from nanlab.trace.program import Segment
 from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import BORN, TURNED, Recording
 
-CHUNK_ROWS = 4096  # rows after which a step begins a table of its own, so that short steps share one
+# rows after which a step begins a table of its own, so that short steps share one
+CHUNK_ROWS = 4096
 
 
 class Stop(BaseException):
-    """Ends the watched program from inside; no error, so that no ``except Exception`` of the program catches it."""
+    """Ends the watched program from inside; no error, so that no ``except Exception`` of the
+    program catches it."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -74,14 +76,19 @@ class watch:
 
     model: names the modules by their attribute path; without it they are named as they run.
     steps: stop after this many training steps.
-    keep: keep the full operation table of this many last steps, and of those in which the first faults began; another step keeps one summary row.
-    on_fault: "stop" ends the block at the first harmful fault (the program goes on after the block), "record" goes on.
-    budget: bytes of copies that make the kept steps replayable; a tenth of the free memory by default, 0 for none.
+    keep: keep the full operation table of this many last steps, and of those in which the first
+    faults began; another step keeps one summary row.
+    on_fault: "stop" ends the block at the first harmful fault (the program goes on after the
+    block), "record" goes on.
+    budget: bytes of copies that make the kept steps replayable; a tenth of the free memory by
+    default, 0 for none.
     shadow: torch.float32 (or "float32"): recompute each half-precision operation in float32 too.
 
-    The results of the program are the same, bit for bit, with and without a watch. On a CUDA device operands are held until their statistics are
+    The results of the program are the same, bit for bit, with and without a watch. On a CUDA device
+    operands are held until their statistics are
     known: at most 1 GiB, or a tenth of the free memory, is freed later than it would be.
-    Raises UsageError (a wrong value; a watch inside another, in a thread, in a DataLoader worker) or TypeMismatchError.
+    Raises UsageError (a wrong value; a watch inside another, in a thread, in a DataLoader worker)
+    or TypeMismatchError.
     """
 
     def __init__(
@@ -115,11 +122,18 @@ class watch:
         self._backward = BackwardRecorder(self._ops, self._clock)
         self._batches = BatchRecorder(self._ops)
         self._modules = ModuleRecorder(
-            model, self.recording.modules, self._module_called, self._training.module_seen, self._module_returned
+            model,
+            self.recording.modules,
+            self._module_called,
+            self._training.module_seen,
+            self._module_returned,
         )
-        self.progress: Callable[[Recording], None] = lambda recording: None  # called when a training step has ended
-        self.stopping: Callable[[FaultFound], None] = _raise  # ends the program at a fault, where it stands
-        self.announces = True  # whether a fault that stops the program is told on stderr where no notebook shows it
+        # called when a training step has ended
+        self.progress: Callable[[Recording], None] = lambda recording: None
+        # ends the program at a fault, where it stands
+        self.stopping: Callable[[FaultFound], None] = _raise
+        # whether a fault that stops the program is told on stderr where no notebook shows it
+        self.announces = True
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self.is_last = True  # whether it becomes nanlab.last
         self._judged = 0
@@ -133,28 +147,43 @@ class watch:
         ops, training = self._ops, self._training
         ops.failed, ops.step_began = self._failed, self._step_began
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
-        self.recording.catch_up, training.step_checks.failed = training.step_checks.catch_up, self._failed
-        training.judge, training.stepping = partial(self._judge, "step"), partial(self._judge, "optimizer")
-        self._backward.loss_seen, self._backward.gradient_seen = training.loss_seen, training.gradient_seen
+        self.recording.catch_up, training.step_checks.failed = (
+            training.step_checks.catch_up,
+            self._failed,
+        )
+        training.judge, training.stepping = (
+            partial(self._judge, "step"),
+            partial(self._judge, "optimizer"),
+        )
+        self._backward.loss_seen, self._backward.gradient_seen = (
+            training.loss_seen,
+            training.gradient_seen,
+        )
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
         self._modules.watched = partial(is_watched, ops)
 
     def __enter__(self) -> Trace:
-        if torch.utils.data.get_worker_info() is not None:  # first: a forked worker inherits the watch of the loop
-            raise UsageError("watch() was called in a DataLoader worker process; watch the training loop instead")
+        # first: a forked worker inherits the watch of the loop
+        if torch.utils.data.get_worker_info() is not None:
+            raise UsageError(
+                "watch() was called in a DataLoader worker process; watch the training loop instead"
+            )
         if threading.current_thread() is not threading.main_thread():
             name = threading.current_thread().name
             raise UsageError(
-                f"watch() works in the main thread only, this is thread {name!r}; start the watch where the loop is started"
+                f"watch() works in the main thread only, this is thread {name!r}; start the watch"
+                " where the loop is started"
             )
         if _current:
             raise UsageError(
-                "a watch is already running (they do not nest); leave its `with` block first, or in a notebook take "
-                "%%nanwatch off the cell or type: %nanwatch off"
+                "a watch is already running (they do not nest); leave its `with` block first, or in"
+                " a notebook take %%nanwatch off the cell or type: %nanwatch off"
             )
         _current.append(self)
         caller = sys._getframe(1)
-        self._agreement = Agreement(f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}")
+        self._agreement = Agreement(
+            f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+        )
         self.recording.clock.append(time.perf_counter())
         try:
             self._eager.start()
@@ -174,7 +203,12 @@ class watch:
             raise
         return self.trace
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> bool:
         import nanlab
 
         if self not in _current:
@@ -216,12 +250,19 @@ class watch:
         self._clock.finished(failed=error is not None)
         if not self._broken:
             self._close_last_step(error)
-        if self._broken:  # what is seen from then on lacks its cause, and what was seen before is not folded away
+        # what is seen from then on lacks its cause, and what was seen before is not folded away
+        if self._broken:
             del recording.sinks[self._sound_sinks :]
             self._ops.ledger.clear()
             self._agreement.leave()
             return
-        fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep, final=True)
+        fold(
+            recording,
+            self._ops.ledger,
+            self._ops.evidence,
+            len(recording.starts) - 1 - self.keep,
+            final=True,
+        )
         if error is not None and not recording.ended:
             recording.ended = "error"
         self._ops.ledger.clear()
@@ -237,7 +278,9 @@ class watch:
         recording.catch_up()
         if not recording.passes:
             idle = self._clock.idle
-            recording.began = min(recording.began, self._clock.first_call if idle else self._ops.first_call)
+            recording.began = min(
+                recording.began, self._clock.first_call if idle else self._ops.first_call
+            )
             recording.sinks.extend(self._ungraded.sinks(idle))
 
     def _close_ranks(self, error: BaseException | None) -> None:
@@ -256,7 +299,10 @@ class watch:
             findings = self.trace.own_findings if recording.sinks else []
         finally:
             agreement.diagnosing(False)
-        own = next((f for f in findings if f.harmful and f.severity == "error" and f.cause != ARRIVED), None)
+        own = next(
+            (f for f in findings if f.harmful and f.severity == "error" and f.cause != ARRIVED),
+            None,
+        )
         struck = any(f.cause == ARRIVED for f in findings)
         sent = None if own is None else as_sent(own, agreement.rank)
         recording.ranks = agreement.tell(sent, struck, wait)
@@ -265,11 +311,13 @@ class watch:
         """Say why a watch that should have stopped did not."""
         if self._unheard is not None and self.recording.ended != "fault":
             self.recording.notes.append(
-                f"rank {self._agreement.rank} found a fault and did not stop, for the others would have waited for it: "
-                "not all ranks are watched here, or they were elsewhere in the program; watch every rank at the same line"
+                f"rank {self._agreement.rank} found a fault and did not stop, for the others would"
+                " have waited for it: not all ranks are watched here, or they were elsewhere in"
+                " the program; watch every rank at the same line"
             )
 
-    # -- what the recorders report ---------------------------------------------------------------------------------
+    # -- what the recorders report
+    # ------------------------------------------------------------
 
     def _module_called(self) -> None:
         caller = self._lines.outside(sys._getframe(2))
@@ -303,28 +351,44 @@ class watch:
         self._ops.evidence.new_step()
         if self._ops.program is not None:
             self._ops.program.begin(position)
-            self._ops.program.forget(recording.starts[max(len(recording.starts) - 1 - self.keep, 0)], self._has_birth)
+            self._ops.program.forget(
+                recording.starts[max(len(recording.starts) - 1 - self.keep, 0)], self._has_birth
+            )
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
             self.recording.catch_up()
             self._ops.new_chunk(position)
             self._ops.ledger.sweep()
-            fold(recording, self._ops.ledger, self._ops.evidence, len(recording.starts) - 1 - self.keep)
-            self._judged = min(self._judged, len(recording.sinks))  # some were forgotten, all were judged
+            fold(
+                recording,
+                self._ops.ledger,
+                self._ops.evidence,
+                len(recording.starts) - 1 - self.keep,
+            )
+            # some were forgotten, all were judged
+            self._judged = min(self._judged, len(recording.sinks))
         if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
             recording.starts.pop()
             self._ops.off = True
-            raise StepsDone(f"nanlab: {self.steps} training steps watched, the rest of the block was not run")
+            raise StepsDone(
+                f"nanlab: {self.steps} training steps watched, the rest of the block was not run"
+            )
 
     def _has_birth(self, segment: Segment, end: int) -> bool:
-        """Whether a bad value was born in a segment: it is kept for as long as its fault is of interest."""
+        """Whether a bad value was born in a segment: it is kept for as long as its fault is of
+        interest."""
         status = self.recording.status
-        return any(segment.start <= p < end and status[p] in (BORN, TURNED) for p in status) if status else False
+        return (
+            any(segment.start <= p < end and status[p] in (BORN, TURNED) for p in status)
+            if status
+            else False
+        )
 
     def _judge(self, kind: Kind, taken: Sequence[int | None] = ()) -> None:
         """Stop the program if a fault has done harm, here or in another process.
 
-        taken: the rows of the gradients that an optimizer is about to use. Others, where the loss is scaled, may yet be skipped.
+        taken: the rows of the gradients that an optimizer is about to use. Others, where the loss
+        is scaled, may yet be skipped.
         """
         recording, shared = self.recording, self._agreement.attach()
         if self.on_fault != "stop":
@@ -343,7 +407,11 @@ class watch:
         if verdict == "stop":
             run_in_thread(lambda: self._share(wait=True))
         culprit = run_in_thread(lambda: self.trace.culprit)
-        told = stopped(culprit) if culprit is not None else "nanlab stopped the program: another rank found a fault"
+        told = (
+            stopped(culprit)
+            if culprit is not None
+            else "nanlab stopped the program: another rank found a fault"
+        )
         self.stopping(FaultFound(told))
 
     def _culprit(self, undecided: bool) -> Any:
@@ -368,7 +436,10 @@ class watch:
         self._ops.pending.let_go()
         where = traceback.extract_tb(error.__traceback__)
         place = f" at {where[-1].filename.rsplit('/', 1)[-1]}:{where[-1].lineno}" if where else ""
-        note = f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on, the rest of it was not watched"
+        note = (
+            f"nanlab itself failed ({type(error).__name__}: {error}{place}); the program went on,"
+            " the rest of it was not watched"
+        )
         self.recording.notes.append(note)
         warnings.warn(note, RuntimeWarning, stacklevel=2)
 
@@ -378,7 +449,8 @@ def _raise(stop: FaultFound) -> None:
 
 
 def _done() -> None:
-    """Nothing is left to catch up with; a method of the recorders would keep them alive with the trace, and the model with them."""
+    """Nothing is left to catch up with; a method of the recorders would keep them alive with the
+    trace, and the model with them."""
 
 
 def running() -> Recording | None:
@@ -389,16 +461,21 @@ def running() -> Recording | None:
 def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any, budget: Any) -> None:
     if model is not None and not isinstance(model, nn.Module):
         raise TypeMismatchError(
-            f"expected a torch.nn.Module to watch, got {type(model).__name__}; try: nanlab.watch(model)"
+            f"expected a torch.nn.Module to watch, got {type(model).__name__}; try:"
+            " nanlab.watch(model)"
         )
     for name, value in (("steps", steps), ("keep", keep)):
         if name == "steps" and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeMismatchError(f"expected a whole number for {name}, got {value!r}; try: {name}=3")
+            raise TypeMismatchError(
+                f"expected a whole number for {name}, got {value!r}; try: {name}=3"
+            )
         if value < 1:
             raise UsageError(f"{name} must be at least 1, got {value}; try: {name}=3")
-    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 0):
+    if budget is not None and (
+        isinstance(budget, bool) or not isinstance(budget, int) or budget < 0
+    ):
         raise UsageError(f"budget must be a number of bytes, got {budget!r}; try: budget=2**30")
     if on_fault not in ("stop", "record"):
         raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')

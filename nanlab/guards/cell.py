@@ -1,4 +1,5 @@
-"""Notebook cells under guard: a call at the head of their training loops, and of those in the functions that they may call."""
+"""Notebook cells under guard: a call at the head of their training loops, and of those in the
+functions that they may call."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ MOST_FUNCTIONS = 5000  # of the user's own that are looked at
 class CellHeads(ast.NodeTransformer):
     """IPython's AST transformer: puts heads into the training loops of a cell that is guarded."""
 
-    def __init__(self, is_guarded: Callable[[ast.Module], bool], names: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, is_guarded: Callable[[ast.Module], bool], names: Callable[[], dict[str, Any]]
+    ) -> None:
         self.is_guarded, self.names = is_guarded, names
 
     def visit(self, tree: ast.AST) -> ast.AST:
@@ -40,7 +43,8 @@ class CellHeads(ast.NodeTransformer):
 
 
 def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
-    """The user's own functions and methods that some variables lead to, those of the user's modules too."""
+    """The user's own functions and methods that some variables lead to, those of the user's modules
+    too."""
     seen: set[int] = set()
     waiting = list(names.values())
     while waiting and len(seen) < MOST_FUNCTIONS:
@@ -50,7 +54,9 @@ def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
         seen.add(id(value))
         if isinstance(value, types.FunctionType):
             value = getattr(value, "__wrapped__", value)
-            if isinstance(value, types.FunctionType) and is_user_code(value.__code__, value.__globals__):
+            if isinstance(value, types.FunctionType) and is_user_code(
+                value.__code__, value.__globals__
+            ):
                 yield value
                 known = value.__globals__
                 waiting += [known[n] for n in all_names(value.__code__) if n in known]
@@ -58,7 +64,9 @@ def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
             waiting.append(value.__func__)
         elif isinstance(value, types.ModuleType):
             if _is_users(value):
-                waiting += [v for v in vars(value).values() if isinstance(v, (types.FunctionType, type))]
+                waiting += [
+                    v for v in vars(value).values() if isinstance(v, (types.FunctionType, type))
+                ]
         elif isinstance(value, type):
             if _is_users(sys.modules.get(value.__module__)):
                 waiting += [getattr(v, "__func__", v) for v in vars(value).values()]
@@ -67,7 +75,8 @@ def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
 
 
 def _is_users(module: Any) -> bool:
-    """Whether a module is the user's own: a script or a notebook, or a file outside of the installed packages."""
+    """Whether a module is the user's own: a script or a notebook, or a file outside of the
+    installed packages."""
     if module is None or module.__name__ == "__main__":
         return module is not None
     file = getattr(module, "__file__", None)
@@ -94,9 +103,17 @@ def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
     """Whether one of these line magics stands in a cell with ``--guard``."""
     for statement in tree.body:
         call = statement.value if isinstance(statement, ast.Expr) else None
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "run_line_magic":
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "run_line_magic"
+        ):
             words = [a.value for a in call.args if isinstance(a, ast.Constant)]
-            if len(words) == 2 and words[0] in magics and "--guard" in COMMENT.sub("", str(words[1])).split():
+            if (
+                len(words) == 2
+                and words[0] in magics
+                and "--guard" in COMMENT.sub("", str(words[1])).split()
+            ):
                 return True
     return False
 
@@ -104,7 +121,9 @@ def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
 class CellGuard:
     """A cell under guard; in the place of the watch of another cell."""
 
-    def __init__(self, model: nn.Module | None, snapshot: int | None, names: dict[str, Any]) -> None:
+    def __init__(
+        self, model: nn.Module | None, snapshot: int | None, names: dict[str, Any]
+    ) -> None:
         self.guard = Guard(model, snapshot=snapshot, ended=outcome(None))
         self.nothing = Trace(Recording())
         self._loops, self._heads = Loops(self.guard, model), FunctionHeads(names)
@@ -119,7 +138,9 @@ class CellGuard:
         self._loops.__enter__()
         return self.trace
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: object
+    ) -> bool:
         self._loops.__exit__(kind, error, tb)
         self._heads.__exit__(kind, error, tb)
         return isinstance(error, Stop)
@@ -129,7 +150,9 @@ class CellGuard:
         steps = self.guard.done
         if not steps:
             return "guarded: no optimizer stepped here"
-        return f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in each"
+        return (
+            f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in each"
+        )
 
 
 class FunctionHeads:
@@ -160,7 +183,9 @@ class FunctionHeads:
                 function.__code__ = old
 
 
-def _codes_with_heads(file: str, globals_: dict[str, Any], training: Any) -> dict[tuple[str, int], types.CodeType]:
+def _codes_with_heads(
+    file: str, globals_: dict[str, Any], training: Any
+) -> dict[tuple[str, int], types.CodeType]:
     """The functions of a file with heads, by name and first line."""
     try:
         tree = ast.parse(source_of(file, globals_), file)

@@ -1,4 +1,5 @@
-"""The guard itself: looks at gradients before each optimizer step, and runs the step of a bad one again under a watch."""
+"""The guard itself: looks at gradients before each optimizer step, and runs the step of a bad one
+again under a watch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from nanlab.capture import Stop, watch
 from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
@@ -28,7 +32,8 @@ from nanlab.guards.state import Reached
 from nanlab.trace import Trace
 from nanlab.trace.guarded import Guarded
 
-MOST_TURNS = 64  # of a loop without an optimizer step that are kept; a replay of more begins too late
+# of a loop without an optimizer step that are kept; a replay of more begins too late
+MOST_TURNS = 64
 MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the turn can be run again
 COPY_LIMIT = 1 << 30  # bytes of an optimizer up to which that is done unasked
 SKIPS = 12  # steps in a row that a GradScaler skips before its scale counts as collapsed
@@ -70,8 +75,10 @@ class Window:
     mark: int = -1  # optimizer steps at its last head
     steps: int = 0  # optimizer steps since it began
     first: bool = True  # whether it is the first
-    followed: set[int] = field(default_factory=set)  # optimizers after which another step came in one window
-    stepped: list[int] = field(default_factory=list)  # optimizers that have stepped since it began, in order
+    # optimizers after which another step came in one window
+    followed: set[int] = field(default_factory=set)
+    # optimizers that have stepped since it began, in order
+    stepped: list[int] = field(default_factory=list)
     copies: dict[int, OptimizerCopy] = field(default_factory=dict)
     hopeless: bool = False  # too many steps in one turn for copies
     cut: bool = False  # its first turns are no longer kept
@@ -96,10 +103,13 @@ class Replay:
 
 
 class Guard:
-    """Looks at loss and gradients before each optimizer step; at bad ones it stops the run and replays the step.
+    """Looks at loss and gradients before each optimizer step; at bad ones it stops the run and
+    replays the step.
 
-    model: names the modules in the replay. snapshot: parameters and optimizer state are copied every so many steps.
-    ended: called with the trace of the replay; it raises FaultFound unless it ends the run another way.
+    model: names the modules in the replay. snapshot: parameters and optimizer state are copied
+    every so many steps.
+    ended: called with the trace of the replay; it raises FaultFound unless it ends the run another
+    way.
     """
 
     def __init__(
@@ -135,7 +145,8 @@ class Guard:
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.main_thread().ident
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life
+    # ------------------------------------------------------------
 
     def start(self) -> None:
         """Put the hooks in place."""
@@ -177,10 +188,12 @@ class Guard:
     def _is_ours(self) -> bool:
         return not self.off and threading.get_ident() == self._thread
 
-    # -- what the program does ---------------------------------------------------------------------------------------
+    # -- what the program does
+    # ------------------------------------------------------------
 
     def begin(self, key: Any, make: Callable[[], Window]) -> Window | None:
-        """A turn of a loop begins; its window, None in a replay. What the turn begins with goes to ``turn`` next."""
+        """A turn of a loop begins; its window, None in a replay. What the turn begins with goes to
+        ``turn`` next."""
         if self.off or self._replay is not None:
             return None
         try:
@@ -198,7 +211,9 @@ class Guard:
             self._per_turn = min(self._counts.values())
             self.step += self._per_turn
             self._counts.clear()
-        if window.mark != self._taken and not (self.snapshot and window.turns and window.steps < self.snapshot):
+        if window.mark != self._taken and not (
+            self.snapshot and window.turns and window.steps < self.snapshot
+        ):
             self._new_window(window)
         if not self._open or self._open[-1] is not window:
             self._enter(window)
@@ -233,7 +248,12 @@ class Guard:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if self._first_backward is None:
                 self._first_backward = self._clock
-            if not self._scaled and isinstance(tensors, Tensor) and not tensors.dim() and self._is_ours():
+            if (
+                not self._scaled
+                and isinstance(tensors, Tensor)
+                and not tensors.dim()
+                and self._is_ours()
+            ):
                 self._losses.append(tensors.detach())
             return original(tensors, *args, **kwargs)
 
@@ -275,7 +295,11 @@ class Guard:
         self._counts[id(optimizer)] += 1
         for window in self._open:
             if window.turns:
-                window.turns[-1].scaler = (scaler, scaler._scale.clone(), scaler._growth_tracker.clone())
+                window.turns[-1].scaler = (
+                    scaler,
+                    scaler._scale.clone(),
+                    scaler._growth_tracker.clone(),
+                )
         low = self._skipped >= SKIPS_BELOW_ONE and float(scaler.get_scale()) < 1.0
         if low or self._skipped >= SKIPS:
             self._fault(optimizer, skips=self._skipped)
@@ -285,7 +309,10 @@ class Guard:
         self.off = True
         where = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(where.filename).name}:{where.lineno}"
-        told = f"internal error in nanlab ({type(error).__name__}: {error} at {place}): the guard is off, your program is unaffected"
+        told = (
+            f"internal error in nanlab ({type(error).__name__}: {error} at {place}): the guard is"
+            " off, your program is unaffected"
+        )
         warnings.warn(told, RuntimeWarning, stacklevel=3)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -337,7 +364,8 @@ class Guard:
             return
         if self.looks:
             self.look(optimizer)
-        if self._closures == 1 and id(optimizer) not in self._once:  # it may move the parameters now
+        # it may move the parameters now
+        if self._closures == 1 and id(optimizer) not in self._once:
             self._closure_copy = OptimizerCopy(optimizer)
 
     @property
@@ -346,7 +374,8 @@ class Guard:
         return self._replay is not None
 
     def replay_steps(self) -> None:
-        """An optimizer is about to step, in a trainer that says so; the replay ends where the run was stopped."""
+        """An optimizer is about to step, in a trainer that says so; the replay ends where the run
+        was stopped."""
         replay = self._replay
         if replay is not None and replay.step == replay.steps:
             self._compare(replay)
@@ -380,7 +409,12 @@ class Guard:
         self._counts[id(optimizer)] += 1
         if self._in_closure is optimizer:
             (self._once.add if self._closures == 1 else self._once.discard)(id(optimizer))
-        self._first_backward, self._closure_copy, self._in_closure, self._scaled = None, None, None, False
+        self._first_backward, self._closure_copy, self._in_closure, self._scaled = (
+            None,
+            None,
+            None,
+            False,
+        )
         self._losses.clear()
         if self.snapshot:
             self._look_at_weights(optimizer)
@@ -400,13 +434,20 @@ class Guard:
                 window.hopeless = True
                 window.copies.clear()
             wanted = window.first or number in window.followed
-            if wanted and not window.hopeless and number not in window.copies and size_of(optimizer) <= COPY_LIMIT:
+            if (
+                wanted
+                and not window.hopeless
+                and number not in window.copies
+                and size_of(optimizer) <= COPY_LIMIT
+            ):
                 window.copies[number] = OptimizerCopy(optimizer)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- looking
+    # ------------------------------------------------------------
 
     def look(self, optimizer: Optimizer, parameters: Sequence[Tensor] | None = None) -> None:
-        """Stop the run if the loss, or a gradient that an optimizer is about to take, is not finite."""
+        """Stop the run if the loss, or a gradient that an optimizer is about to take, is not
+        finite."""
         if getattr(optimizer, "found_inf", None) is not None:
             return  # of a fused optimizer, which leaves the step out by itself
         if parameters is None:
@@ -426,7 +467,8 @@ class Guard:
         if norm - norm != 0.0 and not are_finite(weights):
             self._fault(optimizer, after=True)
 
-    # -- the replay --------------------------------------------------------------------------------------------------
+    # -- the replay
+    # ------------------------------------------------------------
 
     def _fault(self, optimizer: Optimizer, after: bool = False, skips: int = 0) -> None:
         window, frame = self._chosen(sys._getframe(1))
@@ -457,14 +499,16 @@ class Guard:
             trace.recording.notes.append(str(trace.guarded))
         if trace.recording.ended != "failed":
             trace.recording.ended = "fault"
-        last = len(trace.recording.starts) - 1 if not skips else 0  # the step that failed, as the replay counts
+        # the step that failed, as the replay counts
+        last = len(trace.recording.starts) - 1 if not skips else 0
         trace.recording.first_step = max(number - last, 0)
         self.trace = trace
         _set_last(trace)
         self.ended(trace, self)
 
     def _steps_of_turn(self, optimizer: Optimizer, counted: bool) -> int:
-        """How many steps of the running turn came before the one that failed, which may be counted already."""
+        """How many steps of the running turn came before the one that failed, which may be counted
+        already."""
         own = self._counts[id(optimizer)] - counted
         return own if len(self.optimizers) == 1 else min(own, max(self._per_turn - 1, 0))
 
@@ -472,7 +516,8 @@ class Guard:
         return self._in_closure is optimizer
 
     def _chosen(self, frame: FrameType | None) -> tuple[Window | None, FrameType | None]:
-        """The innermost running loop whose turns hold all backward passes of the step, and its frame."""
+        """The innermost running loop whose turns hold all backward passes of the step, and its
+        frame."""
         while frame is not None:
             for window in reversed(self._open):
                 if window.turns and window.holds(frame):
@@ -482,7 +527,9 @@ class Guard:
             frame = frame.f_back
         return None, None
 
-    def _run_again(self, window: Window | None, frame: FrameType | None, replay: Replay) -> tuple[Trace, str]:
+    def _run_again(
+        self, window: Window | None, frame: FrameType | None, replay: Replay
+    ) -> tuple[Trace, str]:
         """The trace of the replay, and why it is not the step that failed; empty where it is."""
         watching = watch(self.model, on_fault="record")
         if self._closure_copy is not None:
@@ -525,8 +572,8 @@ class Guard:
             return f"more than {MOST_TURNS} turns of the loop went by since the last optimizer step"
         if any(number not in window.copies for number in window.stepped[:steps]):
             return (
-                "optimizers had stepped in this turn before, and their parameters were not copied; put guard around "
-                "the inner loop, or ask for a snapshot: snapshot=1"
+                "optimizers had stepped in this turn before, and their parameters were not copied;"
+                " put guard around the inner loop, or ask for a snapshot: snapshot=1"
             )
         return ""
 
@@ -546,7 +593,9 @@ class Guard:
             scaler, scale, growth = first
             scaler._scale.copy_(scale)
             scaler._growth_tracker.copy_(growth)
-        for scaler in {id(t.scaler[0]): t.scaler[0] for t in window.turns if t.scaler is not None}.values():
+        for scaler in {
+            id(t.scaler[0]): t.scaler[0] for t in window.turns if t.scaler is not None
+        }.values():
             scaler._per_optimizer_states.clear()
 
     def _compare(self, replay: Replay) -> None:
@@ -557,11 +606,15 @@ class Guard:
             not same(a, b) for a, b in zip(losses, replay.losses, strict=True)
         ):
             replay.compared = "its loss is another"
-        names = {id(p): n for n, p in self.model.named_parameters()} if self.model is not None else {}
+        names = (
+            {id(p): n for n, p in self.model.named_parameters()} if self.model is not None else {}
+        )
         for parameter, gradient in replay.gradients:
             if not same_bits(parameter.detach() if replay.after else parameter.grad, gradient):
                 name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
-                replay.compared = f"the {'value' if replay.after else 'gradient'} of {name} is another"
+                replay.compared = (
+                    f"the {'value' if replay.after else 'gradient'} of {name} is another"
+                )
                 return
 
     def _clear_gradients(self) -> None:
@@ -588,7 +641,11 @@ class _Now:
         touched = set(window.copies)
         self.optimizers = [OptimizerCopy(o) for o in optimizers if id(o) in touched]
         self.scalers = {
-            id(t.scaler[0]): (t.scaler[0], t.scaler[0]._scale.clone(), t.scaler[0]._growth_tracker.clone())
+            id(t.scaler[0]): (
+                t.scaler[0],
+                t.scaler[0]._scale.clone(),
+                t.scaler[0]._growth_tracker.clone(),
+            )
             for t in window.turns
             if t.scaler is not None
         }

@@ -7,20 +7,26 @@ from collections.abc import Sequence
 
 import torch
 
-ONE_BY_ONE = 16  # tensors up to which they are summed singly, which is faster than their norms together
+# tensors up to which they are summed singly, which is faster than their norms together
+ONE_BY_ONE = 16
 _HALF = (torch.float16, torch.bfloat16)
 
 Tensor = torch.Tensor
 
 
 def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
-    """A number that is finite if all elements are, unless they are so large that their sum or squares overflow."""
+    """A number that is finite if all elements are, unless they are so large that their sum or
+    squares overflow."""
     try:
         if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
             result = sum([t.sum().item() for t in tensors])
         else:
             half = any(t.dtype in _HALF for t in tensors)
-            result = _sum_of(torch._foreach_norm(tensors, 2, torch.float32) if half else torch._foreach_norm(tensors))
+            result = _sum_of(
+                torch._foreach_norm(tensors, 2, torch.float32)
+                if half
+                else torch._foreach_norm(tensors)
+            )
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or of another kind
         result = 0.0 if are_finite(tensors) else math.nan
     return float(abs(result) + sum([float(loss) for loss in losses]))
@@ -29,7 +35,9 @@ def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
 def _sum_of(norms: Sequence[Tensor]) -> float:
     by_device: dict[torch.device, list[Tensor]] = {}
     for norm in norms:
-        by_device.setdefault(norm.device, []).append(norm.float() if norm.dtype != torch.float32 else norm)
+        by_device.setdefault(norm.device, []).append(
+            norm.float() if norm.dtype != torch.float32 else norm
+        )
     return sum(float(torch.stack(group).sum()) for group in by_device.values())
 
 

@@ -1,4 +1,5 @@
-"""``nanlab.guard``: a long run for next to nothing; the step of a bad gradient is run again under a watch."""
+"""``nanlab.guard``: a long run for next to nothing; the step of a bad gradient is run again under a
+watch."""
 
 from __future__ import annotations
 
@@ -24,15 +25,18 @@ _ABSENT = object()
 
 
 class guard:
-    """Iterate over this instead of the loader: ``for batch in nanlab.guard(loader, model, optimizer): ...``
+    """Iterate over this instead of the loader: ``for batch in nanlab.guard(loader, model,
+    optimizer): ...``
 
-    Nothing is recorded while the run is healthy. Before each optimizer step loss and gradients are looked at; at a bad one the
-    weights are still those the step began with, the body of the loop is run again under a full watch, from the same
-    batch, buffers and random states, and the run ends as a watched one does: `nanlab.last` is the trace of the replay,
-    `nanlab.last.guarded` says which step it was.
+    Nothing is recorded while the run is healthy. Before each optimizer step loss and gradients are
+    looked at; at a bad one the weights are still those the step began with, the body of the loop is
+    run again under a full watch, from the same batch, buffers and random states, and the run ends
+    as a watched one does: `nanlab.last` is the trace of the replay, `nanlab.last.guarded` says
+    which step it was.
 
     optimizer: one or several; those that step without being named are looked at too.
-    snapshot: copy parameters and optimizer state every so many steps, for faults inside of the optimizer.
+    snapshot: copy parameters and optimizer state every so many steps, for faults inside of the
+    optimizer.
     save: a folder for nanlab.txt, nanlab.html and nanlab.nanlab.
     Raises UsageError or TypeMismatchError.
     """
@@ -49,10 +53,12 @@ class guard:
         check(model, snapshot)
         if not isinstance(loader, Iterable):
             raise TypeMismatchError(
-                f"expected something to iterate over, got {type(loader).__name__}; try: nanlab.guard(loader, model, optimizer)"
+                f"expected something to iterate over, got {type(loader).__name__}; try:"
+                " nanlab.guard(loader, model, optimizer)"
             )
         several = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        several = [getattr(each, "optimizer", each) for each in several]  # Accelerate puts it into a wrapper
+        # Accelerate puts it into a wrapper
+        several = [getattr(each, "optimizer", each) for each in several]
         for each in several:
             if not hasattr(each, "param_groups"):
                 raise TypeMismatchError(f"expected an optimizer, got {type(each).__name__}")
@@ -85,7 +91,9 @@ class guard:
             return
         window = self._guard.begin((frame.f_code, frame.f_lineno), lambda: self._window(frame))
         if window is not None:
-            self._guard.turn(window, Turn(_head(window, frame), window.reached.random.take(), (count, item)))
+            self._guard.turn(
+                window, Turn(_head(window, frame), window.reached.random.take(), (count, item))
+            )
 
     def _user_frame(self, frame: FrameType | None) -> FrameType | None:
         """The user's own frame at and above one: a progress bar may stand in between."""
@@ -106,7 +114,9 @@ class guard:
             self._why = str(error)
         reached = reached_from(loop, frame, self._model, self._guard)
         if loop is None:
-            return Window(None, _refuse(self._why), lambda other: other.f_code is frame.f_code, reached)
+            return Window(
+                None, _refuse(self._why), lambda other: other.f_code is frame.f_code, reached
+            )
         return loop_window(loop, frame, reached, _given)
 
 
@@ -114,10 +124,15 @@ def check(model: Any, snapshot: Any) -> None:
     """Raises UsageError or TypeMismatchError for a wrong option."""
     if model is not None and not isinstance(model, nn.Module):
         raise TypeMismatchError(
-            f"expected a torch.nn.Module, got {type(model).__name__}; try: nanlab.guard(loader, model, optimizer)"
+            f"expected a torch.nn.Module, got {type(model).__name__}; try: nanlab.guard(loader,"
+            " model, optimizer)"
         )
-    if snapshot is not None and (isinstance(snapshot, bool) or not isinstance(snapshot, int) or snapshot < 1):
-        raise UsageError(f"snapshot must be a number of steps from 1 on, got {snapshot!r}; try: snapshot=50")
+    if snapshot is not None and (
+        isinstance(snapshot, bool) or not isinstance(snapshot, int) or snapshot < 1
+    ):
+        raise UsageError(
+            f"snapshot must be a number of steps from 1 on, got {snapshot!r}; try: snapshot=50"
+        )
 
 
 def start(running: Guard) -> None:
@@ -139,7 +154,8 @@ _running: list[Guard] = []
 
 
 class Loops:
-    """What the heads of a cell or of a script call: each turn of a loop begins a window of the guard."""
+    """What the heads of a cell or of a script call: each turn of a loop begins a window of the
+    guard."""
 
     def __init__(self, running: Guard, model: nn.Module | None) -> None:
         self.guard, self.model = running, model
@@ -157,7 +173,9 @@ class Loops:
     def _began(self, loop: Loop, frame: FrameType) -> None:
         if self.guard.off:
             return
-        window = self.guard.begin((frame.f_code, loop.line, loop.column), lambda: self._window(loop, frame))
+        window = self.guard.begin(
+            (frame.f_code, loop.line, loop.column), lambda: self._window(loop, frame)
+        )
         if window is not None:
             self.guard.turn(window, Turn(_head(window, frame), window.reached.random.take()))
 
@@ -165,9 +183,13 @@ class Loops:
         return loop_window(loop, frame, reached_from(loop, frame, self.model, self.guard), _bound)
 
 
-def reached_from(loop: Loop | None, frame: FrameType, model: nn.Module | None, running: Guard) -> Reached:
+def reached_from(
+    loop: Loop | None, frame: FrameType, model: nn.Module | None, running: Guard
+) -> Reached:
     """What the body of a loop reaches."""
-    values = frame.f_locals if loop is None or frame.f_locals is not frame.f_globals else frame.f_globals
+    values = (
+        frame.f_locals if loop is None or frame.f_locals is not frame.f_globals else frame.f_globals
+    )
     names = loop.read if loop is not None else frozenset(values)
     roots = [values.get(n, frame.f_globals.get(n)) for n in sorted(names)]
     for value in roots:
@@ -182,7 +204,9 @@ def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> W
     code = frame.f_code
     carried = loop.carried | (loop.stored & reached.global_names)
     again = _Again(loop, carried, given)
-    return Window(loop, again, lambda other: other.f_code is code and other.f_lineno in loop.lines, reached)
+    return Window(
+        loop, again, lambda other: other.f_code is code and other.f_lineno in loop.lines, reached
+    )
 
 
 def _head(window: Window, frame: FrameType) -> dict[str, Any]:
@@ -226,7 +250,10 @@ class _Again:
 
 def _filled_cells(frame: FrameType) -> list[tuple[str, Any]]:
     code = frame.f_code
-    cells = {**cells_of(frame, list(code.co_cellvars)), **cells_of(frame, list(code.co_freevars), free=True)}
+    cells = {
+        **cells_of(frame, list(code.co_cellvars)),
+        **cells_of(frame, list(code.co_freevars), free=True),
+    }
     found = []
     for name, cell in cells.items():
         try:
@@ -245,8 +272,11 @@ def _bind(names: dict[str, Any], values: dict[str, Any]) -> None:
             names[name] = value
 
 
-def _bound(loop: Loop, turns: Iterator[Turn], values: dict[str, Any]) -> tuple[ast.expr, Iterator[Any]]:
-    """The target of a replay, and its items, where the variables of each turn are known: those that the loop binds."""
+def _bound(
+    loop: Loop, turns: Iterator[Turn], values: dict[str, Any]
+) -> tuple[ast.expr, Iterator[Any]]:
+    """The target of a replay, and its items, where the variables of each turn are known: those that
+    the loop binds."""
     names = loop.targets
     if not names:
         return ast.List([], ast.Store()), (() for _ in turns)  # binds nothing
@@ -254,18 +284,29 @@ def _bound(loop: Loop, turns: Iterator[Turn], values: dict[str, Any]) -> tuple[a
     return target, (tuple(turn.values.get(n) for n in names) for turn in turns)
 
 
-def _given(loop: Loop, turns: Iterator[Turn], values: dict[str, Any]) -> tuple[ast.expr, Iterator[Any]]:
-    """The same where the items of the loader are known: the loop may have wrapped it in enumerate() and others."""
+def _given(
+    loop: Loop, turns: Iterator[Turn], values: dict[str, Any]
+) -> tuple[ast.expr, Iterator[Any]]:
+    """The same where the items of the loader are known: the loop may have wrapped it in enumerate()
+    and others."""
     assert isinstance(loop.node, ast.For)
     wrapped = _wrapping(loop.node.iter)
     return loop.node.target, (wrapped(turn.item) for turn in turns)
 
 
 def _wrapping(expression: ast.expr) -> Any:
-    """What becomes of an item of the loader, given (its number, itself): enumerate() numbers it, a progress bar hands it on."""
-    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "enumerate":
+    """What becomes of an item of the loader, given (its number, itself): enumerate() numbers it, a
+    progress bar hands it on."""
+    if (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Name)
+        and expression.func.id == "enumerate"
+    ):
         start = 0
-        for value in [*expression.args[1:], *(k.value for k in expression.keywords if k.arg == "start")]:
+        for value in [
+            *expression.args[1:],
+            *(k.value for k in expression.keywords if k.arg == "start"),
+        ]:
             if isinstance(value, ast.Constant) and isinstance(value.value, int):
                 start = value.value
         inner = _wrapping(expression.args[0])

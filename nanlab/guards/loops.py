@@ -1,4 +1,5 @@
-"""Training loops in a program's source: which they are, a call at their head, and their body as code of its own."""
+"""Training loops in a program's source: which they are, a call at their head, and their body as
+code of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +15,23 @@ from typing import Any
 
 from nanlab.errors import NotReplayable
 
-HEAD = "__import__('nanlab.guards.heads').guards.heads.head({})"  # a name put into the program's own would stay in functions
+# a name put into the program's own would stay in functions
+HEAD = "__import__('nanlab.guards.heads').guards.heads.head({})"
 BACKWARD = frozenset(("backward", "manual_backward"))
 # Methods so named are seldom the user's training step, and often an optimizer's or a module's.
 _COMMON = frozenset(
-    ("step", "update", "forward", "scale", "unscale_", "zero_grad", "append", "item", "__init__", "__call__")
+    (
+        "step",
+        "update",
+        "forward",
+        "scale",
+        "unscale_",
+        "zero_grad",
+        "append",
+        "item",
+        "__init__",
+        "__call__",
+    )
 )
 
 _STEPS = re.compile("opt|sched|scaler", re.IGNORECASE)
@@ -77,11 +90,16 @@ class Loop:
     @cached_property
     def read(self) -> frozenset[str]:
         """Variables that a turn reads."""
-        return frozenset(n.id for n in ast.walk(self.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+        return frozenset(
+            n.id
+            for n in ast.walk(self.node)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        )
 
     @cached_property
     def carried(self) -> frozenset[str]:
-        """Variables whose value at the head of a turn counts: those that it binds, but may read before."""
+        """Variables whose value at the head of a turn counts: those that it binds, but may read
+        before."""
         settled: set[str] = set(self.targets)
         early: set[str] = set()
         for statement in self.node.body:
@@ -91,7 +109,9 @@ class Loop:
             elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
                 settled |= _stored([statement.target])
         settled_by_test = isinstance(self.node, ast.While) and _read(self.node.test)
-        return self.stored & (early | (settled_by_test or set()) | (_global_names(self.node) & self.stored))
+        return self.stored & (
+            early | (settled_by_test or set()) | (_global_names(self.node) & self.stored)
+        )
 
     def obstacle(self) -> str:
         """Why its body cannot be run again by itself; empty if it can."""
@@ -103,7 +123,8 @@ class Loop:
         return ""
 
     def takers(self) -> list[str]:
-        """Calls of the body that take something which does not come back: ``next(it)``, ``queue.pop()``, ``env.step(action)``."""
+        """Calls of the body that take something which does not come back: ``next(it)``,
+        ``queue.pop()``, ``env.step(action)``."""
         names = {
             "pop",
             "popleft",
@@ -162,11 +183,14 @@ def source_of(file: str, globals_: dict[str, Any] | None = None) -> str:
     return "".join(linecache.getlines(file, globals_))
 
 
-def instrument(tree: ast.Module, register: Callable[[int, int], int], training: Iterable[str] = ()) -> bool:
-    """Put a call at the head of each loop that goes backward, itself or by a function that does; whether there is one.
+def instrument(
+    tree: ast.Module, register: Callable[[int, int], int], training: Iterable[str] = ()
+) -> bool:
+    """Put a call at the head of each loop that goes backward, itself or by a function that does;
+    whether there is one.
 
-    register: called with line and column of a loop, and returns its number. training: names of functions known to go
-    backward.
+    register: called with line and column of a loop, and returns its number. training: names of
+    functions known to go backward.
     """
     names = training_names(tree, training)
     found = False
@@ -197,14 +221,18 @@ def _trains(node: ast.AST, names: set[str]) -> bool:
         if not isinstance(each, ast.Call):
             continue
         called = each.func
-        if isinstance(called, ast.Attribute) and (called.attr in BACKWARD or called.attr in names - _COMMON):
+        if isinstance(called, ast.Attribute) and (
+            called.attr in BACKWARD or called.attr in names - _COMMON
+        ):
             return True
         if isinstance(called, ast.Name) and (called.id in BACKWARD or called.id in names):
             return True
     return False
 
 
-def _loops(node: ast.AST, function: FunctionNode | None) -> Iterator[tuple[Statement, FunctionNode | None]]:
+def _loops(
+    node: ast.AST, function: FunctionNode | None
+) -> Iterator[tuple[Statement, FunctionNode | None]]:
     """Every loop with the function that it stands in; the inner of two comes later."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.For, ast.While)):
@@ -233,23 +261,42 @@ def _stored(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _read(node: ast.AST) -> set[str]:
-    read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Load, ast.Del))}
+    read = {
+        n.id
+        for n in ast.walk(node)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, (ast.Load, ast.Del))
+    }
     return read | {
-        n.target.id for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+        n.target.id
+        for n in ast.walk(node)
+        if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
     }
 
 
 def _global_names(node: ast.AST) -> set[str]:
-    return {name for n in ast.walk(node) if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names}
+    return {
+        name
+        for n in ast.walk(node)
+        if isinstance(n, (ast.Global, ast.Nonlocal))
+        for name in n.names
+    }
 
 
-# -- the body, run again -----------------------------------------------------------------------------------------------
+# -- the body, run again
+# ------------------------------------------------------------
 
 
-def repeat(loop: Loop, frame: types.FrameType, values: dict[str, Any], turns: Iterable[Any], target: ast.expr) -> None:
+def repeat(
+    loop: Loop,
+    frame: types.FrameType,
+    values: dict[str, Any],
+    turns: Iterable[Any],
+    target: ast.expr,
+) -> None:
     """Run the body of a loop once for each of ``turns``, whose items ``target`` receives.
 
-    frame: runs the loop. values: its variables at the head of the first turn; those of a module are in its globals already.
+    frame: runs the loop. values: its variables at the head of the first turn; those of a module are
+    in its globals already.
     """
     if reason := loop.obstacle():
         raise NotReplayable(f"the loop of line {loop.line} cannot be run again: {reason}")
@@ -267,7 +314,9 @@ def _once(loop: Loop, target: ast.expr) -> ast.For:
     return ast.copy_location(node, loop.node)
 
 
-def _repeat_in_module(loop: Loop, frame: types.FrameType, turns: Iterable[Any], target: ast.expr) -> None:
+def _repeat_in_module(
+    loop: Loop, frame: types.FrameType, turns: Iterable[Any], target: ast.expr
+) -> None:
     module = ast.fix_missing_locations(ast.Module([_once(loop, target)], []))
     names = frame.f_globals
     names[_TURNS] = turns
@@ -278,42 +327,66 @@ def _repeat_in_module(loop: Loop, frame: types.FrameType, turns: Iterable[Any], 
 
 
 def _repeat_in_function(
-    loop: Loop, frame: types.FrameType, values: dict[str, Any], turns: Iterable[Any], target: ast.expr
+    loop: Loop,
+    frame: types.FrameType,
+    values: dict[str, Any],
+    turns: Iterable[Any],
+    target: ast.expr,
 ) -> None:
-    own = Loop(loop.file, loop.source, loop.line, loop.column)  # a tree of its own, which is changed here
+    # a tree of its own, which is changed here
+    own = Loop(loop.file, loop.source, loop.line, loop.column)
     function, code = own.function, frame.f_code
     if not isinstance(function, ast.FunctionDef):
         raise NotReplayable("its function is a coroutine")
     first = code.co_varnames[:1]
     cells = cells_of(frame, [n for n in code.co_cellvars if n not in first])
-    declared = {n for node in _own_nodes(function) if isinstance(node, ast.Global) for n in node.names}
+    declared = {
+        n for node in _own_nodes(function) if isinstance(node, ast.Global) for n in node.names
+    }
     names = [
-        n for n in values if n not in cells and n not in declared and n not in code.co_freevars and n.isidentifier()
+        n
+        for n in values
+        if n not in cells and n not in declared and n not in code.co_freevars and n.isidentifier()
     ]
-    names.sort(key=lambda n: code.co_varnames.index(n) if n in code.co_varnames else len(code.co_varnames))
+    names.sort(
+        key=lambda n: code.co_varnames.index(n) if n in code.co_varnames else len(code.co_varnames)
+    )
     outer = {**cells, **cells_of(frame, list(code.co_freevars), free=True)}
     for name, value in values.items():
         if name in outer:
             outer[name].cell_contents = value
     shared = [n for n in outer if n in code.co_cellvars]
-    statements: list[ast.stmt] = [n for n in _own_nodes(function) if isinstance(n, (ast.Global, ast.Nonlocal))]
+    statements: list[ast.stmt] = [
+        n for n in _own_nodes(function) if isinstance(n, (ast.Global, ast.Nonlocal))
+    ]
     if shared:
         statements.append(ast.Nonlocal(shared))
-    function.args = ast.arguments([], [ast.arg(n) for n in [*names, _TURNS]], None, [], [], None, [])
-    function.body, function.decorator_list, function.returns = [*statements, _once(own, target)], [], None
+    function.args = ast.arguments(
+        [], [ast.arg(n) for n in [*names, _TURNS]], None, [], [], None, []
+    )
+    function.body, function.decorator_list, function.returns = (
+        [*statements, _once(own, target)],
+        [],
+        None,
+    )
     _Enclosed(function, shared).visit(own.tree)
     ast.fix_missing_locations(own.tree)
-    inner = _code_named(compile(own.tree, own.file, "exec", dont_inherit=True), function.name, function.lineno)
+    inner = _code_named(
+        compile(own.tree, own.file, "exec", dont_inherit=True), function.name, function.lineno
+    )
     missing = [n for n in inner.co_freevars if n not in outer]
     if missing:
-        raise NotReplayable(f"the variables {', '.join(missing)} of the functions around it are not at hand")
+        raise NotReplayable(
+            f"the variables {', '.join(missing)} of the functions around it are not at hand"
+        )
     closure = tuple(outer[n] for n in inner.co_freevars)
     again = types.FunctionType(inner, frame.f_globals, function.name, None, closure)
     again(*(values[n] for n in names), turns)
 
 
 class _Enclosed(ast.NodeTransformer):
-    """Puts a function into another one that binds names, so that they become variables of a closure."""
+    """Puts a function into another one that binds names, so that they become variables of a
+    closure."""
 
     def __init__(self, function: ast.FunctionDef, names: list[str]) -> None:
         self.function, self.names = function, names
@@ -338,18 +411,27 @@ def _code_named(code: types.CodeType, name: str, line: int) -> types.CodeType:
     raise NotReplayable(f"the function {name} was not found in its source")
 
 
-def cells_of(frame: types.FrameType, names: list[str], free: bool = False) -> dict[str, types.CellType]:
-    """The cells behind some variables of a frame, found by the functions that share them; new ones where none does."""
+def cells_of(
+    frame: types.FrameType, names: list[str], free: bool = False
+) -> dict[str, types.CellType]:
+    """The cells behind some variables of a frame, found by the functions that share them; new ones
+    where none does."""
     if not names:
         return {}
     found: dict[str, types.CellType] = {}
     values = frame.f_locals
     code = frame.f_code
     if free:
-        functions = [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType) and f.__code__ is code]
+        functions = [
+            f
+            for f in gc.get_referrers(code)
+            if isinstance(f, types.FunctionType) and f.__code__ is code
+        ]
     else:
         inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        functions = [f for c in inner for f in gc.get_referrers(c) if isinstance(f, types.FunctionType)]
+        functions = [
+            f for c in inner for f in gc.get_referrers(c) if isinstance(f, types.FunctionType)
+        ]
     for function in functions:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
         if all(_holds(cells[n], values, n) for n in names if n in cells):

@@ -1,4 +1,5 @@
-"""What becomes of a fault that guard has found: files, a few lines on stderr, the end of the run."""
+"""What becomes of a fault that guard has found: files, a few lines on stderr, the end of the
+run."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from nanlab.trace import Trace
 
 
 def outcome(save: str | Path | None, announces: bool = True) -> Callable[[Trace, Guard], None]:
-    """What a guard does with the trace of a replay: writes the files, tells what was found, stops the run."""
+    """What a guard does with the trace of a replay: writes the files, tells what was found, stops
+    the run."""
 
     def ended(trace: Trace, guard: Guard) -> None:
         if save is not None:
@@ -31,7 +33,8 @@ def headline(trace: Trace) -> str:
 
 
 def write_files(trace: Trace, folder: str | Path) -> Path:
-    """Write nanlab.txt, nanlab.html and nanlab.nanlab; in a process with a rank, nanlab.rank0.txt and so on."""
+    """Write nanlab.txt, nanlab.html and nanlab.nanlab; in a process with a rank, nanlab.rank0.txt
+    and so on."""
     there = Path(folder)
     there.mkdir(parents=True, exist_ok=True)
     rank = os.environ.get("RANK")

@@ -48,12 +48,18 @@ def script(path: str) -> Program:
             source = importlib.util.decode_source(file.read())
     except (OSError, UnicodeError, SyntaxError) as error:
         raise UsageError(f"cannot read {path}: {error}") from None
-    names = {"__file__": os.path.abspath(path), "__spec__": None, "__package__": None, "__cached__": None}
+    names = {
+        "__file__": os.path.abspath(path),
+        "__spec__": None,
+        "__package__": None,
+        "__cached__": None,
+    }
     return Program(source, os.path.abspath(path), names, os.path.dirname(os.path.abspath(path)))
 
 
 def module(name: str) -> Program:
-    """A module by its dotted name, of a package its ``__main__``. Raises UsageError where there is none."""
+    """A module by its dotted name, of a package its ``__main__``. Raises UsageError where there is
+    none."""
     sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()
     try:
@@ -67,13 +73,23 @@ def module(name: str) -> Program:
     get_source = getattr(spec.loader, "get_source", None) if spec is not None else None
     source = get_source(spec.name) if spec is not None and get_source is not None else None
     if spec is None or source is None or spec.origin is None:
-        raise UsageError(f"cannot find the source of the module {name}; is the current folder its parent?")
-    names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent, "__loader__": spec.loader}
+        raise UsageError(
+            f"cannot find the source of the module {name}; is the current folder its parent?"
+        )
+    names = {
+        "__file__": spec.origin,
+        "__spec__": spec,
+        "__package__": spec.parent,
+        "__loader__": spec.loader,
+    }
     return Program(source, spec.origin, names, os.getcwd())
 
 
-def run(program: Program, arguments: Sequence[str], guarded: bool, save: str | Path | None) -> Trace | None:
-    """Run a program; the trace if a fault was found, None if it ended without one. Its own exceptions pass."""
+def run(
+    program: Program, arguments: Sequence[str], guarded: bool, save: str | Path | None
+) -> Trace | None:
+    """Run a program; the trace if a fault was found, None if it ended without one. Its own
+    exceptions pass."""
     with _as_main(program, arguments) as names:
         if guarded:
             guard = Guard(ended=outcome(save, announces=False))
@@ -135,7 +151,8 @@ def _imported_names(tree: ast.Module, folder: str) -> set[str]:
 
 
 class _Imports(importlib.abc.MetaPathFinder):
-    """While in the ``with`` block, the user's own modules are imported with heads in their training loops."""
+    """While in the ``with`` block, the user's own modules are imported with heads in their training
+    loops."""
 
     def __enter__(self) -> _Imports:
         sys.meta_path.insert(0, self)
@@ -145,9 +162,15 @@ class _Imports(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or not spec.origin:
+        if (
+            spec is None
+            or type(spec.loader) is not importlib.machinery.SourceFileLoader
+            or not spec.origin
+        ):
             return None
         if not is_user_code(compile("", spec.origin, "exec"), {}):
             return None

@@ -1,4 +1,5 @@
-"""What a turn of a loop begins with, besides its batch: random states, buffers, and the Python state that its body reaches."""
+"""What a turn of a loop begins with, besides its batch: random states, buffers, and the Python
+state that its body reaches."""
 
 from __future__ import annotations
 
@@ -21,8 +22,21 @@ MOST_ITEMS = 64  # of a container that is kept; a longer one is a log
 MOST_OBJECTS = 2000  # that are walked through from the names of a loop's body
 MOST_KEPT = 200  # objects and containers of which a copy is taken each turn
 DEPTH = 6
-LOOK_EVERY = 256  # turns between two looks at whether the body draws from Python's or NumPy's generator
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, range)
+# turns between two looks at whether the body draws from Python's or NumPy's generator
+LOOK_EVERY = 256
+_PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    range,
+)
 _CONTAINERS = (list, dict, set, deque)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
@@ -30,7 +44,8 @@ Tensor = torch.Tensor
 
 
 class RandomStates:
-    """The states of the random generators: torch's own, those that the body names, Python's and NumPy's where it draws from them."""
+    """The states of the random generators: torch's own, those that the body names, Python's and
+    NumPy's where it draws from them."""
 
     def __init__(self, generators: Iterable[Any], devices: Iterable[torch.device]) -> None:
         self.generators = list(generators)
@@ -39,7 +54,8 @@ class RandomStates:
         self.host_is_used = False
 
     def take(self) -> tuple[Any, ...]:
-        """The states as they are now; those of Python and NumPy only where the body uses them, and now and then to see whether it does."""
+        """The states as they are now; those of Python and NumPy only where the body uses them, and
+        now and then to see whether it does."""
         turn, self.turns = self.turns, self.turns + 1
         look = self.host_is_used or turn < 2 or turn % LOOK_EVERY == 0
         own = [_state_of(g) for g in self.generators] if self.generators else ()
@@ -83,7 +99,11 @@ def _put_host_state(state: tuple[Any, Any]) -> None:
 def _state_of(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+    return (
+        generator.getstate()
+        if isinstance(generator, random.Random)
+        else generator.bit_generator.state
+    )
 
 
 def _put_state(generator: Any, state: Any) -> None:
@@ -96,13 +116,17 @@ def _put_state(generator: Any, state: Any) -> None:
 
 
 class Tensors:
-    """Copies of the tensors that a program writes to and that no optimizer owns: buffers, averages, banks of examples.
+    """Copies of the tensors that a program writes to and that no optimizer owns: buffers, averages,
+    banks of examples.
 
     A buffer is copied from the start; another tensor once it was seen to change.
     """
 
     def __init__(
-        self, buffers: Iterable[Tensor], others: Iterable[Tensor], owned: Callable[[], Iterable[Tensor]]
+        self,
+        buffers: Iterable[Tensor],
+        others: Iterable[Tensor],
+        owned: Callable[[], Iterable[Tensor]],
     ) -> None:
         self.owned = owned  # what optimizers write to
         self.kept = list(buffers)
@@ -123,14 +147,18 @@ class Tensors:
 
     def _look(self) -> None:
         owned = {id(p) for p in self.owned()}
-        self.others = [(tensor, version) for tensor, version in self.others if id(tensor) not in owned]
+        self.others = [
+            (tensor, version) for tensor, version in self.others if id(tensor) not in owned
+        ]
         for tensor, version in self.others:
             if tensor._version != version:
                 self.kept.append(tensor)
                 self.copies.append(tensor.detach().clone())
                 self.versions.append(tensor._version)
         kept = {id(tensor) for tensor in self.kept}
-        self.others = [(tensor, version) for tensor, version in self.others if id(tensor) not in kept]
+        self.others = [
+            (tensor, version) for tensor, version in self.others if id(tensor) not in kept
+        ]
 
     def put(self) -> list[Tensor]:
         """Write the copies back; what was there instead."""
@@ -191,7 +219,9 @@ def _fill(cell: types.CellType, content: Any) -> None:
 class Reached:
     """All of it: what can be reached from some values, and its state at the head of a turn."""
 
-    def __init__(self, values: Iterable[Any], owned: Callable[[], Iterable[Tensor]] = lambda: ()) -> None:
+    def __init__(
+        self, values: Iterable[Any], owned: Callable[[], Iterable[Tensor]] = lambda: ()
+    ) -> None:
         self.modules: list[nn.Module] = []
         self.generators: list[Any] = []
         self.holders: list[Any] = []
@@ -205,7 +235,11 @@ class Reached:
         buffers = {id(b): b for m in self.modules for b in m.buffers()}
         parameters = {id(p): p for m in self.modules for p in m.parameters()}
         plain = [t for t in buffers.values() if _is_plain(t)]
-        others = [t for t in [*parameters.values(), *self.loose] if _is_plain(t) and id(t) not in known | set(buffers)]
+        others = [
+            t
+            for t in [*parameters.values(), *self.loose]
+            if _is_plain(t) and id(t) not in known | set(buffers)
+        ]
         devices = {t.device for t in [*parameters.values(), *buffers.values()]}
         self.parameters = list(parameters.values())
         self.random = RandomStates(self.generators, devices)
@@ -215,7 +249,12 @@ class Reached:
         self.loose.clear()
 
     def _walk(self, value: Any, depth: int) -> None:
-        if isinstance(value, _PLAIN) or depth > DEPTH or len(self._seen) > MOST_OBJECTS or id(value) in self._seen:
+        if (
+            isinstance(value, _PLAIN)
+            or depth > DEPTH
+            or len(self._seen) > MOST_OBJECTS
+            or id(value) in self._seen
+        ):
             return
         self._seen[id(value)] = value
         for part in self._parts(value):
@@ -226,7 +265,9 @@ class Reached:
         numpy = sys.modules.get("numpy.random")
         if isinstance(value, Tensor):
             self.loose.append(value)
-        elif isinstance(value, (torch.Generator, random.Random)) or (numpy and isinstance(value, numpy.Generator)):
+        elif isinstance(value, (torch.Generator, random.Random)) or (
+            numpy and isinstance(value, numpy.Generator)
+        ):
             self.generators.append(value)
         elif isinstance(value, nn.Module):
             return self._module(value)
@@ -269,7 +310,8 @@ class Reached:
         return [*inside, *(function.__globals__[n] for n in names if n in function.__globals__)]
 
     def take(self) -> tuple[Any, ...]:
-        """The state at the head of the first turn of a step; its random states are taken at every turn."""
+        """The state at the head of the first turn of a step; its random states are taken at every
+        turn."""
         self.tensors.take()
         return self.python.take()
 
@@ -281,12 +323,22 @@ def all_names(code: types.CodeType) -> set[str]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided and not tensor.is_meta
+    return (
+        type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+    )
 
 
 def _is_object(value: Any) -> bool:
-    """Whether an object's attributes may be put back: it is no part of torch, no thread, no iterator."""
+    """Whether an object's attributes may be put back: it is no part of torch, no thread, no
+    iterator."""
     kind = type(value)
-    if not isinstance(getattr(value, "__dict__", None), dict) or kind.__module__.split(".")[0] in ("torch", "nanlab"):
+    if not isinstance(getattr(value, "__dict__", None), dict) or kind.__module__.split(".")[0] in (
+        "torch",
+        "nanlab",
+    ):
         return kind.__module__ == "torch.optim.lr_scheduler"
-    return not isinstance(value, (threading.Thread, torch.optim.Optimizer)) and not hasattr(kind, "__next__")
+    return not isinstance(value, (threading.Thread, torch.optim.Optimizer)) and not hasattr(
+        kind, "__next__"
+    )

@@ -1,4 +1,5 @@
-"""What the callbacks of both trainers share: a guard or a watch over their steps, and an end that leaves the weights finite."""
+"""What the callbacks of both trainers share: a guard or a watch over their steps, and an end that
+leaves the weights finite."""
 
 from __future__ import annotations
 
@@ -22,11 +23,16 @@ Mode = Literal["guard", "watch"]
 class Training:
     """One run of a trainer under guard or watch.
 
-    repeat: runs the step of a turn again. ended: called once at a fault; the trainer goes on to its own end.
+    repeat: runs the step of a turn again. ended: called once at a fault; the trainer goes on to its
+    own end.
     """
 
     def __init__(
-        self, mode: Mode, save: str | Path | None, repeat: Callable[[Turn], object], ended: Callable[[], object]
+        self,
+        mode: Mode,
+        save: str | Path | None,
+        repeat: Callable[[Turn], object],
+        ended: Callable[[], object],
     ) -> None:
         if mode not in ("guard", "watch"):
             raise UsageError(f'mode must be "guard" or "watch", got {mode!r}')
@@ -79,10 +85,13 @@ class Training:
             for turn in turns:
                 self.repeat(turn)
 
-        return Window(self, repeat, lambda frame: True, Reached([self._model], self.guard.parameters))
+        return Window(
+            self, repeat, lambda frame: True, Reached([self._model], self.guard.parameters)
+        )
 
     def look(self, optimizer: Any) -> None:
-        """Look at the gradients that an optimizer is about to take; of a stopped training it gets none."""
+        """Look at the gradients that an optimizer is about to take; of a stopped training it gets
+        none."""
         optimizer = getattr(optimizer, "optimizer", None) or optimizer  # inside of a wrapper
         if self.guard is not None and not self.is_stopped:
             self.guard.optimizers.setdefault(id(optimizer), optimizer)

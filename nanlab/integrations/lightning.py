@@ -22,7 +22,8 @@ from nanlab.trace import Trace
 class NanlabCallback(Callback):
     """Stops the training before a bad gradient reaches the weights, and says where it was born.
 
-    mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every operation).
+    mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every
+    operation).
     save: a folder for nanlab.txt, nanlab.html and nanlab.nanlab.
     `trace` is that of the fault, None as long as there is none.
     """
@@ -42,7 +43,9 @@ class NanlabCallback(Callback):
         self._trainer, self._module = trainer, pl_module
         self._training.start(pl_module)
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Keep what the step begins with."""
         self._training.begin((batch, batch_idx))
 
@@ -66,7 +69,8 @@ class NanlabCallback(Callback):
         self._trainer.should_stop = True
 
     def _repeat(self, turn: Turn) -> None:
-        """Run the step of a turn again: forward and backward, of a module that optimizes by hand all of it."""
+        """Run the step of a turn again: forward and backward, of a module that optimizes by hand
+        all of it."""
         module, trainer = self._module, self._trainer
         batch, number = turn.item
         names = inspect.signature(module.training_step).parameters

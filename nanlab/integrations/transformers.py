@@ -18,7 +18,8 @@ from nanlab.trace import Trace
 class NanlabCallback(TrainerCallback):
     """Stops the training before a bad gradient reaches the weights, and says where it was born.
 
-    mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every operation).
+    mode: "guard" (next to no cost; the failing step is run again under a watch) or "watch" (every
+    operation).
     save: a folder for nanlab.txt, nanlab.html and nanlab.nanlab.
     `trace` is that of the fault, None as long as there is none.
     """
@@ -35,7 +36,8 @@ class NanlabCallback(TrainerCallback):
         return self._training.trace
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make sure that everything is taken back where the training raises, of which no event tells."""
+        """Make sure that everything is taken back where the training raises, of which no event
+        tells."""
         trainer = _trainer(self)
         train = trainer.train
 
@@ -48,7 +50,8 @@ class NanlabCallback(TrainerCallback):
         trainer.train = trained
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin; the trainer's ``training_step`` is put into a call of ours, for no event comes with its batch."""
+        """Begin; the trainer's ``training_step`` is put into a call of ours, for no event comes
+        with its batch."""
         self.close()
         self._trainer, self._control = _trainer(self), control
         self._training.start(kwargs["model"])
@@ -64,7 +67,8 @@ class NanlabCallback(TrainerCallback):
             raise
         accelerator = self._trainer.accelerator
         if accelerator.sync_gradients and getattr(accelerator, "scaler", None) is None:
-            self._training.look(self._trainer.optimizer)  # here, for clipping spreads one bad gradient to all
+            # here, for clipping spreads one bad gradient to all
+            self._training.look(self._trainer.optimizer)
         return result
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -103,7 +107,11 @@ def _trainer(callback: NanlabCallback) -> Any:
     while frame is not None:
         owner = frame.f_locals.get("self")
         handler = getattr(owner, "callback_handler", None)
-        if handler is not None and hasattr(owner, "training_step") and callback in handler.callbacks:
+        if (
+            handler is not None
+            and hasattr(owner, "training_step")
+            and callback in handler.callbacks
+        ):
             return owner
         frame = frame.f_back  # type: ignore[assignment]
     raise UsageError("NanlabCallback works with transformers.Trainer and what derives from it")

@@ -1,4 +1,5 @@
-"""``trace.save()`` and ``nanlab.load()``: a trace as a file of JSON and plain numbers, without pickle and without code."""
+"""``trace.save()`` and ``nanlab.load()``: a trace as a file of JSON and plain numbers, without
+pickle and without code."""
 
 from __future__ import annotations
 
@@ -24,7 +25,19 @@ from nanlab import history
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
 from nanlab.stats import _layout as L
 from nanlab.trace import Trace, failure, recording
-from nanlab.trace.chunk import DEVICE, DTYPE, LINE, MODULE, OP, PHASE, SHAPE, SITE, STAT, WIDTH, Chunk
+from nanlab.trace.chunk import (
+    DEVICE,
+    DTYPE,
+    LINE,
+    MODULE,
+    OP,
+    PHASE,
+    SHAPE,
+    SITE,
+    STAT,
+    WIDTH,
+    Chunk,
+)
 from nanlab.trace.guarded import Guarded
 from nanlab.trace.names import Names
 from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
@@ -38,6 +51,7 @@ _MOST_TEXT = 8 << 20  # characters of source
 _ROOM = 256 << 20  # bytes that a small file may hold
 _DENSEST = 100  # bytes for each byte of the file, beyond that
 _MOST_BYTES = 1 << 40  # of one storage
+_MOST_THREADS = 1 << 12  # of torch
 _MEMBERS = ("trace.json", "numbers.safetensors", "tensors.safetensors")
 _DIGEST = "digest"
 _DEVICE = re.compile(r"(cpu|meta|cuda:\d{1,3})")
@@ -45,7 +59,13 @@ _OPERATOR = re.compile(r"aten::(\w+)(?:\.(\w+))?")
 _BARRED = frozenset({"from_file", "save", "warn", "_print"})  # reach beyond their arguments
 _ABSENT = "is not in the file: it did not fit into the budget (trace.save(path, budget=...))"
 
-_events = (history.Loss, history.ScaleUpdate, history.Unscale, history.OptimizerStep, history.ParameterStep)
+_events = (
+    history.Loss,
+    history.ScaleUpdate,
+    history.Unscale,
+    history.OptimizerStep,
+    history.ParameterStep,
+)
 _losses = (history.Place, history.Flush, history.Dead, history.Drive, history.AbsorbedUpdate)
 _RECORDS: dict[str, Any] = {
     kind.__name__: kind
@@ -58,13 +78,17 @@ _RECORDS: dict[str, Any] = {
         *(BackwardPass, EngineRun, Look, Ranks, Guarded),
     )
 }
-_DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+_DTYPES = {
+    str(d).removeprefix("torch."): d for d in vars(torch).values() if isinstance(d, torch.dtype)
+}
 _OTHERS = {
     str(each): each
     for each in vars(torch).values()
     if isinstance(each, torch.layout | torch.memory_format | torch.qscheme)
 }
-_KEPT_APART = frozenset({"catch_up", "chunks", "program", "kept", "absorbed", "node_runs", "nodes", "texts", "trusted"})
+_KEPT_APART = frozenset(
+    {"catch_up", "chunks", "program", "kept", "absorbed", "node_runs", "nodes", "texts", "trusted"}
+)
 _loads = itertools.count(1)
 
 
@@ -72,7 +96,8 @@ class _NoPlace(Exception):
     """A value that has no form in a capsule."""
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+# -- writing
+# ------------------------------------------------------------
 
 
 def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Path:
@@ -83,7 +108,9 @@ def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Pa
         raise UsageError(f"expected a budget of 0 bytes or more, got {budget}")
     there, writer = Path(path), _Writer(budget)
     members = {
-        "trace.json": json.dumps(writer.trace(trace), allow_nan=False, separators=(",", ":")).encode(),
+        "trace.json": (
+            json.dumps(writer.trace(trace), allow_nan=False, separators=(",", ":")).encode()
+        ),
         "numbers.safetensors": safetensors.torch.save(writer.numbers),
         "tensors.safetensors": safetensors.torch.save(writer.tensors),
     }
@@ -120,7 +147,11 @@ class _Writer:
         for chunk in source.chunks:
             chunk.stats.flush()
         _ = source.training  # looks through steps that wait for it
-        plain = {f.name: self.pack(getattr(source, f.name)) for f in fields(source) if f.name not in _KEPT_APART}
+        plain = {
+            f.name: self.pack(getattr(source, f.name))
+            for f in fields(source)
+            if f.name not in _KEPT_APART
+        }
         program = self.program(source.program)
         return {
             "format": FORMAT,
@@ -155,7 +186,10 @@ class _Writer:
         """The operands that fit, and that are plain tensors."""
         found = []
         for key, each in kept.items():
-            size = sum(t.numel() * t.itemsize for t in _tensors_in([each.args, each.kwargs, each.outputs, each.saved]))
+            size = sum(
+                t.numel() * t.itemsize
+                for t in _tensors_in([each.args, each.kwargs, each.outputs, each.saved])
+            )
             if size > self.left:
                 continue
             try:
@@ -177,7 +211,9 @@ class _Writer:
         leaves, absent = [], set()
         for number, storage in segment.leaves.items():
             held = segment.saved.get(number)
-            key = self.storage(storage if held is None else held, held is not None and number not in segment.intact)
+            key = self.storage(
+                storage if held is None else held, held is not None and number not in segment.intact
+            )
             if key is None:
                 absent.add(number)
             else:
@@ -192,21 +228,35 @@ class _Writer:
 
         def missing(value: Any) -> str:
             gone = next((r.storage for r in refs_in(value) if r.storage in absent), None)
-            return "" if gone is None else f"{names.get(gone) or 'a tensor that it reads'} {_ABSENT}"
+            return (
+                "" if gone is None else f"{names.get(gone) or 'a tensor that it reads'} {_ABSENT}"
+            )
 
         for index, call in enumerate(segment.calls):
             reason = missing((call.args, tuple(call.kwargs.values())))
             try:
                 func = None if call.given else self.pack(call.func)
-                inputs = [None, None] if call.given else [self.pack(call.args), self.pack(call.kwargs)]
-                calls.append([func, *inputs, self.pack(call.out), call.position, call.grad, call.given])
+                inputs = (
+                    [None, None] if call.given else [self.pack(call.args), self.pack(call.kwargs)]
+                )
+                calls.append(
+                    [func, *inputs, self.pack(call.out), call.position, call.grad, call.given]
+                )
             except _NoPlace as error:
                 reason = reason or f"a call is not in the file: {error}"
                 calls.append([None, None, None, None, call.position, call.grad, str(error)])
             if reason:
                 lose(index, reason)
         for run in segment.engine:
-            reason = missing((run.roots, run.gradients, run.inputs, tuple(run.before), tuple(run.before.values())))
+            reason = missing(
+                (
+                    run.roots,
+                    run.gradients,
+                    run.inputs,
+                    tuple(run.before),
+                    tuple(run.before.values()),
+                )
+            )
             try:
                 engine.append(self.pack(run))
             except _NoPlace as error:
@@ -232,6 +282,7 @@ class _Writer:
                     lose(index, f"what a call begins with is not in the file: {error}")
         return packed | {
             "start": segment.start,
+            "threads": segment.threads,
             "calls": calls,
             "leaves": leaves,
             "blank": self.pack(segment.blank),
@@ -255,7 +306,9 @@ class _Writer:
             self.left -= size
         key = self._storages[id(storage)] = f"s{len(self.tensors)}:{storage.device}"
         self._alive.append(storage)
-        view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (size,), (1,))
+        view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(
+            storage, 0, (size,), (1,)
+        )
         self.tensors[key] = view.detach().to("cpu", copy=True)
         return key
 
@@ -313,14 +366,36 @@ class _Writer:
         raise _NoPlace(f"a {type(x).__name__} has no form in it")
 
     def _tensor(self, t: torch.Tensor) -> Any:
-        if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is not torch.strided or t.is_quantized:
-            raise _NoPlace("a tensor that is no plain one (sparse, nested, quantised or a subclass)")
+        if (
+            type(t) not in (torch.Tensor, torch.nn.Parameter)
+            or t.layout is not torch.strided
+            or t.is_quantized
+        ):
+            raise _NoPlace(
+                "a tensor that is no plain one (sparse, nested, quantised or a subclass)"
+            )
         if t.device.type == "meta":
             raise _NoPlace("a tensor without memory")
-        flat = t.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1).view(torch.uint8).clone()
+        flat = (
+            t.detach()
+            .resolve_conj()
+            .resolve_neg()
+            .to("cpu")
+            .contiguous()
+            .reshape(-1)
+            .view(torch.uint8)
+            .clone()
+        )
         key = f"t{len(self.tensors)}"
         self.tensors[key] = flat
-        return ["tensor", key, str(t.dtype).removeprefix("torch."), [*t.shape], str(t.device), t.requires_grad]
+        return [
+            "tensor",
+            key,
+            str(t.dtype).removeprefix("torch."),
+            [*t.shape],
+            str(t.device),
+            t.requires_grad,
+        ]
 
     def _array(self, array: Any) -> Any:
         if array.dtype.kind not in "iufb":
@@ -354,14 +429,17 @@ def _texts(source: Recording) -> dict[str, str]:
     return found
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading
+# ------------------------------------------------------------
 
 
 def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
-    """Read the trace that ``trace.save`` wrote. Raises CapsuleError where the file is no such one, is cut or damaged.
+    """Read the trace that ``trace.save`` wrote. Raises CapsuleError where the file is no such one,
+    is cut or damaged.
 
-    trusted: run expressions of the source text that the file holds, by which fixes are tried on the whole step. Without it
-    no code of the file is run; say it of files from people whom you would let run code.
+    trusted: run expressions of the source text that the file holds, by which fixes are tried on the
+    whole step. Without it no code of the file is run; say it of files from people whom you would
+    let run code.
     """
     if not isinstance(trusted, bool):
         raise TypeMismatchError(f"expected trusted=True or False, got {trusted!r}")
@@ -389,8 +467,14 @@ def _members(path: Path) -> dict[str, bytes]:
         size = sum(infos[name].file_size for name in (*_MEMBERS, _DIGEST))
         packed = path.stat().st_size
         stored = infos["tensors.safetensors"].file_size
-        if stored > packed or size - stored > _ROOM + _DENSEST * packed or infos[_DIGEST].file_size > 64:
-            raise CapsuleError(f"{path} claims to hold {size:,} bytes in {packed:,}; it was not opened")
+        if (
+            stored > packed
+            or size - stored > _ROOM + _DENSEST * packed
+            or infos[_DIGEST].file_size > 64
+        ):
+            raise CapsuleError(
+                f"{path} claims to hold {size:,} bytes in {packed:,}; it was not opened"
+            )
         found = {name: file.read(infos[name]) for name in _MEMBERS}
         told = file.read(infos[_DIGEST])
     if told != _digest(found).encode():
@@ -404,7 +488,10 @@ def _expect(condition: object, what: str) -> None:
 
 
 def _whole(value: Any, low: int = 0, high: int = 1 << 62) -> int:
-    _expect(value.__class__ is int and low <= value <= high, f"{value!r} is no number from {low} to {high}")
+    _expect(
+        value.__class__ is int and low <= value <= high,
+        f"{value!r} is no number from {low} to {high}",
+    )
     return int(value)
 
 
@@ -414,8 +501,8 @@ class _Reader:
         _expect(isinstance(self.head, dict), "its head is no table")
         if self.head.get("format") != FORMAT:
             raise CapsuleError(
-                f"the capsule has format {self.head.get('format')!r}, and this version of nanlab reads {FORMAT}; "
-                f"it was written by nanlab {self.head.get('nanlab')!r}"
+                f"the capsule has format {self.head.get('format')!r}, and this version of nanlab"
+                f" reads {FORMAT}; it was written by nanlab {self.head.get('nanlab')!r}"
             )
         self.numbers = safetensors.torch.load(members["numbers.safetensors"])
         self.tensors = safetensors.torch.load(members["tensors.safetensors"])
@@ -450,13 +537,21 @@ class _Reader:
         made = Recording()
         plain = self.head["recording"]
         names = {f.name for f in fields(made)} - _KEPT_APART
-        _expect(plain.keys() == names, f"it has other columns: {', '.join(sorted(plain.keys() ^ names))}")
+        _expect(
+            plain.keys() == names,
+            f"it has other columns: {', '.join(sorted(plain.keys() ^ names))}",
+        )
         for name in names:
             value = self.unpack(plain[name])
             have = getattr(made, name)
-            _expect(have is None or value.__class__ is have.__class__, f"{name} is a {type(value).__name__}")
+            _expect(
+                have is None or value.__class__ is have.__class__,
+                f"{name} is a {type(value).__name__}",
+            )
             setattr(made, name, value)
-        made.chunks = [self.chunk(each, made, len(self.head["chunks"])) for each in self.head["chunks"]]
+        made.chunks = [
+            self.chunk(each, made, len(self.head["chunks"])) for each in self.head["chunks"]
+        ]
         _expect(made.chunks and made.starts, "it has no steps")
         made.node_runs, made.nodes = NodeRuns(), Nodes()
         made.node_runs.rows = self.unpack(self.head["node_runs"])
@@ -472,7 +567,8 @@ class _Reader:
         return trace
 
     def sources(self, made: Recording) -> None:
-        """The texts of the lines, under names of their own: files of this machine are not looked at."""
+        """The texts of the lines, under names of their own: files of this machine are not looked
+        at."""
         number, texts = next(_loads), self.head["texts"]
         real: dict[str, str] = {}
         for shown, text in texts.items():
@@ -483,7 +579,9 @@ class _Reader:
         places: list[tuple[str, int, str]] = []
         for shown, line, _ in made.places:
             _expect(isinstance(shown, str), "a file has no name")
-            places.append((shown, _whole(line), real.get(shown, f"<capsule {number}>" if shown else "")))
+            places.append(
+                (shown, _whole(line), real.get(shown, f"<capsule {number}>" if shown else ""))
+            )
         made.places = places
         _expect(len(made.spans) == len(places), "a place has no span")
 
@@ -510,9 +608,14 @@ class _Reader:
         chunk._rows = _whole(head["recorded"])
         for name in ("positions", "stat_rows"):
             array = self.unpack(head[name])
-            _expect(array is None or (array.ndim == 1 and array.dtype == np.int64), f"{name} is no column")
+            _expect(
+                array is None or (array.ndim == 1 and array.dtype == np.int64),
+                f"{name} is no column",
+            )
             setattr(chunk, name, array)
-        _expect(chunk.positions is None or len(chunk.positions) == len(meta), "a row has no position")
+        _expect(
+            chunk.positions is None or len(chunk.positions) == len(meta), "a row has no position"
+        )
         rows, arena = self._table(head["rows"], L.WIDTH), self._table(head["arena"], 1).reshape(-1)
         known = rows[:, L.BINS] > 0
         begins, counts = rows[known, L.FIRST_BIN], rows[known, L.BINS]
@@ -537,9 +640,10 @@ class _Reader:
         return Program(segments, names, _whole(head["forgotten"]), reason)
 
     def segment(self, head: dict[str, Any]) -> Segment:
-        made = Segment(_whole(head["start"]))
+        made = Segment(_whole(head["start"]), _whole(head["threads"], 1, _MOST_THREADS))
         made.leaves = {_whole(number): self.storage(key) for number, key in head["leaves"]}
-        made.saved = dict(made.leaves)  # the program of this process writes none of them: a replay has its own copies
+        # the program of this process writes none of them: a replay has its own copies
+        made.saved = dict(made.leaves)
         blank = self.unpack(head["blank"])
         for nbytes, device in blank.values():
             _whole(nbytes, 0, _MOST_BYTES)
@@ -552,13 +656,20 @@ class _Reader:
             _expect(operator is None or isinstance(operator, OpOverload), "a call has no operator")
             _expect(given or operator is not None, "a call has no operator")
             taken = (self.unpack(args), self.unpack(kwargs)) if not given else ((), {})
-            _expect(isinstance(taken[0], tuple) and isinstance(taken[1], dict), "a call has no arguments")
-            made.calls.append(Call(operator, taken[0], taken[1], self.unpack(out), _whole(position), grad, given))
+            _expect(
+                isinstance(taken[0], tuple) and isinstance(taken[1], dict),
+                "a call has no arguments",
+            )
+            made.calls.append(
+                Call(operator, taken[0], taken[1], self.unpack(out), _whole(position), grad, given)
+            )
         made.engine = [self.unpack(each) for each in head["engine"]]
         made.looks = [self.unpack(each) for each in head["looks"]]
         _expect(all(isinstance(run, EngineRun) for run in made.engine), "a backward pass is none")
         _expect(all(isinstance(look, Look) for look in made.looks), "a value that was read is none")
-        made.loads = {_whole(i): (_whole(number), self.storage(key)) for i, (number, key) in head["loads"]}
+        made.loads = {
+            _whole(i): (_whole(number), self.storage(key)) for i, (number, key) in head["loads"]
+        }
         made.results = {_whole(i): self.unpack(each) for i, each in head["results"]}
         made.states = {_whole(i): self.unpack(each) for i, each in head["states"]}
         made.generators = {_whole(i): self.unpack(each) for i, each in head["generators"]}
@@ -575,12 +686,24 @@ class _Reader:
         sizes |= {number: nbytes for number, (nbytes, _) in segment.blank.items()}
         values: list[Any] = [(c.args, tuple(c.kwargs.values())) for c in segment.calls]
         for run in segment.engine:
-            values.append((run.roots, run.gradients, run.inputs, tuple(run.before), tuple(run.before.values())))
+            values.append(
+                (
+                    run.roots,
+                    run.gradients,
+                    run.inputs,
+                    tuple(run.before),
+                    tuple(run.before.values()),
+                )
+            )
             values.append(tuple(run.after))
         values += [look.ref for look in segment.looks]
         for ref in refs_in(values):
             size = sizes.get(ref.storage, _MOST_BYTES)
-            end = 0 if 0 in ref.size else ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
+            end = (
+                0
+                if 0 in ref.size
+                else ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
+            )
             _expect(end * ref.dtype.itemsize <= size, "a view reaches beyond its storage")
 
     def storage(self, key: Any) -> Any:
@@ -606,27 +729,42 @@ class _Reader:
         made = kind(**{name: self.unpack(each) for name, each in zip(names, x[1:], strict=True)})  # type: ignore[misc]
         if isinstance(made, recording.Kept):  # a program is written from it, and run
             _expect(isinstance(made.op, OpOverload), "evidence has no operator")
-            _expect(isinstance(made.args, tuple) and isinstance(made.outputs, tuple), "evidence has no operands")
+            _expect(
+                isinstance(made.args, tuple) and isinstance(made.outputs, tuple),
+                "evidence has no operands",
+            )
             words = [*made.kwargs, *made.saved, made.node_name or "none"]
-            _expect(all(isinstance(w, str) and w.isidentifier() for w in words), "evidence has no names")
+            _expect(
+                all(isinstance(w, str) and w.isidentifier() for w in words), "evidence has no names"
+            )
         return made
 
-    def _ref(self, number: Any, offset: Any, size: Any, stride: Any, dtype: Any, tracked: Any, bits: Any) -> Ref:
+    def _ref(
+        self, number: Any, offset: Any, size: Any, stride: Any, dtype: Any, tracked: Any, bits: Any
+    ) -> Ref:
         _expect(len(size) == len(stride), "a view has more sizes than strides")
-        sizes, strides = tuple([_whole(n, 0, _MOST_BYTES) for n in size]), tuple([_whole(n) for n in stride])
+        sizes, strides = (
+            tuple([_whole(n, 0, _MOST_BYTES) for n in size]),
+            tuple([_whole(n) for n in stride]),
+        )
         _expect(tracked in (None, 0, 1, 2), "a view is tracked otherwise")
         at = _whole(number), _whole(offset, 0, _MOST_BYTES)
         return Ref((*at, sizes, strides, _DTYPES[dtype], tracked, _whole(bits, 0, 3)))
 
     def _device(self, name: Any) -> str:
-        _expect(isinstance(name, str) and (name == "cuda" or _DEVICE.fullmatch(name)), f"{name!r} is no device")
+        _expect(
+            isinstance(name, str) and (name == "cuda" or _DEVICE.fullmatch(name)),
+            f"{name!r} is no device",
+        )
         kind, _, number = str(name).partition(":")
         if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
             self.foreign = str(name)
             return "cpu"
         return str(name)
 
-    def _tensor(self, key: str, dtype: str, shape: list[int], device: str, tracked: bool) -> torch.Tensor:
+    def _tensor(
+        self, key: str, dtype: str, shape: list[int], device: str, tracked: bool
+    ) -> torch.Tensor:
         made = self.tensors[key].clone().view(_DTYPES[dtype]).reshape([_whole(n) for n in shape])
         made = made.to(self._device(device))
         return made.requires_grad_() if tracked is True else made
@@ -646,7 +784,9 @@ class _Reader:
 
     def _series(self, *parts: Any) -> history.Series:
         made = history.Series()
-        made.steps, made.places, made.parents, made.owners, table = [self.unpack(each) for each in parts]
+        made.steps, made.places, made.parents, made.owners, table = [
+            self.unpack(each) for each in parts
+        ]
         _expect(table.shape == (len(made.steps), len(made.places)), "its series have another shape")
         made.values = table
         return made
@@ -657,7 +797,11 @@ def _operator(name: Any) -> Any:
     found = _OPERATOR.fullmatch(name) if isinstance(name, str) else None
     _expect(found is not None and found[1] not in _BARRED, f"{name!r} is no operator of torch")
     packet = getattr(torch.ops.aten, found[1], None)  # type: ignore[index]
-    overload = getattr(packet, found[2] or "default", None) if isinstance(packet, OpOverloadPacket) else None  # type: ignore[index]
+    overload = (
+        getattr(packet, found[2] or "default", None)  # type: ignore[index]
+        if isinstance(packet, OpOverloadPacket)
+        else None
+    )
     if not isinstance(overload, OpOverload):
         raise CapsuleError(f"this torch has no operator {name}; the capsule is of another version")
     return overload

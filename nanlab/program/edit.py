@@ -1,4 +1,5 @@
-"""An edit of the source as patches of the recorded step: its text is compiled, and run where the old text ran."""
+"""An edit of the source as patches of the recorded step: its text is compiled, and run where the
+old text ran."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class EditLike(Protocol):
 
 @dataclass(frozen=True)
 class Region:
-    """One run of an expression that an edit rewrites: the old and the new code over the values of their names."""
+    """One run of an expression that an edit rewrites: the old and the new code over the values of
+    their names."""
 
     segment: int
     bound: Bound
@@ -62,7 +64,10 @@ class Region:
 
     def operands(self, dtype: torch.dtype | None = None) -> dict[str, Any]:
         """Copies of the recorded values, in another floating dtype where one is given."""
-        return {key: as_operand(part, lambda r: self.values[r.view], dtype) for key, part in self.parts.items()}
+        return {
+            key: as_operand(part, lambda r: self.values[r.view], dtype)
+            for key, part in self.parts.items()
+        }
 
     def run_old(self, operands: dict[str, Any]) -> Any:
         """What the program wrote, over these values."""
@@ -93,7 +98,8 @@ def text_of(recording: Recording, file: str) -> str:
 
 
 def apply(recording: Recording, segments: Sequence[Segment], edits: Sequence[EditLike]) -> Edited:
-    """The patches of these edits. Raises NotReplayable, with the reason, for one that cannot be tried."""
+    """The patches of these edits. Raises NotReplayable, with the reason, for one that cannot be
+    tried."""
     patches: list[Patch] = []
     regions: list[Region] = []
     for edit in edits:
@@ -116,7 +122,8 @@ class _Rewrite:
         self.recording, self.segments, self.edit = recording, segments, edit
         if not recording.trusted:
             raise NotReplayable(
-                "it would run source text of the file that was loaded; try nanlab.load(path, trusted=True)"
+                "it would run source text of the file that was loaded; try nanlab.load(path,"
+                " trusted=True)"
             )
         text = text_of(recording, edit.file)
         if not text:
@@ -147,9 +154,15 @@ class _Rewrite:
             if isinstance(n, ast.Name)
         }
         for statement in before:
-            read = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            read = {
+                n.id
+                for n in ast.walk(statement)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+            }
             if read & inner:
-                raise NotReplayable(f"{sorted(read & inner)[0]} has no value where the edit reads it")
+                raise NotReplayable(
+                    f"{sorted(read & inner)[0]} has no value where the edit reads it"
+                )
         patches: list[Patch] = []
         regions: list[Region] = []
         changed = False
@@ -172,10 +185,12 @@ class _Rewrite:
             raise NotReplayable("the edit changes nothing that the step computed")
         return Edited(patches, regions)
 
-    # -- calls -----------------------------------------------------------------------------------------------------
+    # -- calls
+    # ------------------------------------------------------------
 
     def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
-        """For each segment the calls that a stretch of the file made, outside of the autograd engine."""
+        """For each segment the calls that a stretch of the file made, outside of the autograd
+        engine."""
         places, spans, found = self.recording.places, self.recording.spans, []
         wanted: dict[int, tuple[int, int, int, int]] = {
             number: own
@@ -198,14 +213,16 @@ class _Rewrite:
         for at, values in results.values.items():
             self.values[at] = values | self.values[at]
         return [
-            (at, [Made(i, call, span, results.results.get((at, i))) for i, call, span in group]) for at, group in found
+            (at, [Made(i, call, span, results.results.get((at, i))) for i, call, span in group])
+            for at, group in found
         ]
 
     def _value(self, segment: int) -> Get:
         values = self.values[segment]
         return lambda ref: values[ref.view] if ref.__class__ is Ref else ref
 
-    # -- rewritten expressions -------------------------------------------------------------------------------------
+    # -- rewritten expressions
+    # ------------------------------------------------------------
 
     def _regions(
         self,
@@ -230,7 +247,9 @@ class _Rewrite:
             old_code = expression.compiled(old, [*leaf_keys, *expression.callees])
             by_index = {each.index: each for each in own}
             for bound in bind(expression, own, self._value(at)):
-                yield self._region(at, bound, expression, old_code, new, before, contexts, by_index, group)
+                yield self._region(
+                    at, bound, expression, old_code, new, before, contexts, by_index, group
+                )
 
     def _region(
         self,
@@ -254,7 +273,9 @@ class _Rewrite:
                 outs = list(refs_in(by_index[calls[-1]].call.out))
                 if len(outs) == 1:
                     values[key_of(node)] = outs[0]
-                    own[key_of(node)] = {i for i in bound.calls if inside(by_index[i].span, span_of(node))}
+                    own[key_of(node)] = {
+                        i for i in bound.calls if inside(by_index[i].span, span_of(node))
+                    }
         if key_of(expression.node) not in own:
             values[key_of(expression.node)] = bound.out
             own[key_of(expression.node)] = set(bound.calls)
@@ -282,12 +303,20 @@ class _Rewrite:
                 return code({key: get(values[key]) for key in used})
 
         region = Region(
-            at, bound, old_code, alone, parts, self.values[at], device, _outermost(bound, expression, around)
+            at,
+            bound,
+            old_code,
+            alone,
+            parts,
+            self.values[at],
+            device,
+            _outermost(bound, expression, around),
         )
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
-        """The value of a name that only other lines of the function read, when the calls from ``index`` on ran."""
+        """The value of a name that only other lines of the function read, when the calls from
+        ``index`` on ran."""
         key = key_of(path)
         for statement in _readers_of(key, self.text, self.old[0]):
             for reader in _postorder(statement):
@@ -298,16 +327,21 @@ class _Rewrite:
                     if segment != at or not any(m.span == span_of(reader) for m in own):
                         continue
                     try:
-                        bound = bind(Expression(reader, self.names, _device(own)), own, self._value(at))
+                        bound = bind(
+                            Expression(reader, self.names, _device(own)), own, self._value(at)
+                        )
                     except NotReplayable:
                         continue
                     if key in bound[-1].parts:
                         return bound[-1].parts[key]
         raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
 
-    # -- names that are bound anew ---------------------------------------------------------------------------------
+    # -- names that are bound anew
+    # ------------------------------------------------------------
 
-    def _renamed(self, before: Sequence[ast.stmt], old: Sequence[ast.stmt]) -> Iterator[tuple[Region, Patch]]:
+    def _renamed(
+        self, before: Sequence[ast.stmt], old: Sequence[ast.stmt]
+    ) -> Iterator[tuple[Region, Patch]]:
         """Statements put before others that stay: a name has another value from there on."""
         if len(before) != 1 or not isinstance(before[0], ast.Assign) or len(before[0].targets) != 1:
             raise NotReplayable("the edit adds statements whose effect cannot be followed")
@@ -341,7 +375,10 @@ class _Rewrite:
                             raise NotReplayable(f"the value of {ast.unparse(target)} is not known")
                         code = _with((), value, {key}, (), self.names)
                         if code.free:
-                            raise NotReplayable(f"the value of {ast.unparse(code.free[0])} is not known at this line")
+                            raise NotReplayable(
+                                f"the value of {ast.unparse(code.free[0])} is not known at this"
+                                " line"
+                            )
                         old_code = Code(load, {key: "_part0"}, (), self.names)
                         yield (
                             Region(
@@ -397,15 +434,25 @@ def _reads(node: ast.AST, key: str) -> bool:
 
 
 def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
-    """The simple statements of the function around a statement that read a name: those before it first, the nearest first."""
+    """The simple statements of the function around a statement that read a name: those before it
+    first, the nearest first."""
     tree = ast.parse(text)
     around: ast.AST = tree
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno <= statement.lineno:
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.lineno <= statement.lineno
+        ):
             if (node.end_lineno or 0) >= (statement.end_lineno or 0):
                 around = node
-    simple = [n for n in ast.walk(around) if isinstance(n, ast.stmt) and not hasattr(n, "body") and _reads(n, key)]
-    return sorted(simple, key=lambda n: (n.lineno >= statement.lineno, abs(n.lineno - statement.lineno)))
+    simple = [
+        n
+        for n in ast.walk(around)
+        if isinstance(n, ast.stmt) and not hasattr(n, "body") and _reads(n, key)
+    ]
+    return sorted(
+        simple, key=lambda n: (n.lineno >= statement.lineno, abs(n.lineno - statement.lineno))
+    )
 
 
 def _with(
@@ -490,7 +537,11 @@ def _around(text: str, edit: EditLike) -> tuple[list[ast.stmt], list[ast.stmt]]:
     rows = text.splitlines()
     old = rows[edit.first - 1]
     indent = old[: len(old) - len(old.lstrip())]
-    written = [*rows[: edit.first - 1], *(indent + row for row in edit.text.splitlines()), *rows[edit.last :]]
+    written = [
+        *rows[: edit.first - 1],
+        *(indent + row for row in edit.text.splitlines()),
+        *rows[edit.last :],
+    ]
     try:
         new = ast.parse("\n".join(written))
     except SyntaxError as error:
@@ -527,7 +578,9 @@ def _differences(
     yield from _lifted(old, new, spans)
 
 
-def _lifted(old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]]) -> list[tuple[ast.expr, ast.expr]]:
+def _lifted(
+    old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]]
+) -> list[tuple[ast.expr, ast.expr]]:
     if key_of(old) == key_of(new):
         return []
     pairs: list[tuple[ast.expr, ast.expr]] = []
@@ -535,7 +588,9 @@ def _lifted(old: ast.AST, new: ast.AST, spans: set[tuple[int, int, int, int]]) -
     if small:
         for (_name, a), (_, b) in zip(ast.iter_fields(old), ast.iter_fields(new), strict=True):
             if isinstance(a, ast.AST) and isinstance(b, ast.AST):
-                if key_of(a) != key_of(b) and not isinstance(a, ast.expr | ast.keyword | ast.comprehension):
+                if key_of(a) != key_of(b) and not isinstance(
+                    a, ast.expr | ast.keyword | ast.comprehension
+                ):
                     small = False
                     break
                 pairs += _lifted(a, b, spans)
@@ -585,7 +640,11 @@ class Results:
             while index >= len(self.segments[at].calls):
                 at, index = at + 1, 0
             if (at, index) in self._wanted:
-                _collect(self.values[at], (call.args, tuple(call.kwargs.values())), (args, tuple(kwargs.values())))
+                _collect(
+                    self.values[at],
+                    (call.args, tuple(call.kwargs.values())),
+                    (args, tuple(kwargs.values())),
+                )
             return operate(call.func, args, kwargs)
 
         def visit(segment: int, place: int, call: Call, out: Any) -> bool:

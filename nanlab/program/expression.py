@@ -1,4 +1,5 @@
-"""One expression of the user's source and the calls it made: which value stands behind each of its parts."""
+"""One expression of the user's source and the calls it made: which value stands behind each of its
+parts."""
 
 from __future__ import annotations
 
@@ -21,8 +22,11 @@ from nanlab.trace.names import Span
 from nanlab.trace.program import Call, Ref, refs_in
 
 Tensor = torch.Tensor
-MOST_TRIES = 3000  # assignments of values to names that are tried until one gives the recorded result
-_SHAPES = frozenset({"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"})
+# assignments of values to names that are tried until one gives the recorded result
+MOST_TRIES = 3000
+_SHAPES = frozenset(
+    {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
+)
 _MODULES = {
     "torch": "torch",
     "F": "torch.nn.functional",
@@ -46,7 +50,8 @@ def inside(inner: Span, outer: Span) -> bool:
 
 @cache
 def namespace_of(text: str) -> dict[str, Any]:
-    """What a file imports from torch, math, NumPy and nanlab, by the names that it gives to it; imports nothing else."""
+    """What a file imports from torch, math, NumPy and nanlab, by the names that it gives to it;
+    imports nothing else."""
     import importlib
 
     found: dict[str, Any] = {}
@@ -63,7 +68,9 @@ def namespace_of(text: str) -> dict[str, Any]:
                     if alias.name.split(".")[0] in ("torch", "math", "numpy", "nanlab"):
                         whole = importlib.import_module(alias.name)
                         first = importlib.import_module(alias.name.split(".")[0])
-                        found[alias.asname or alias.name.split(".")[0]] = whole if alias.asname else first
+                        found[alias.asname or alias.name.split(".")[0]] = (
+                            whole if alias.asname else first
+                        )
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 if node.module.split(".")[0] in ("torch", "math", "numpy", "nanlab"):
                     origin = importlib.import_module(node.module)
@@ -73,9 +80,17 @@ def namespace_of(text: str) -> dict[str, Any]:
         except (ImportError, AttributeError):
             continue
     for node in tree.body:  # `softplus = F.softplus`
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
             root = _root(node.value)
-            if isinstance(node.value, ast.Attribute) and root in found and root != node.targets[0].id:
+            if (
+                isinstance(node.value, ast.Attribute)
+                and root in found
+                and root != node.targets[0].id
+            ):
                 try:
                     found[node.targets[0].id] = eval(
                         compile(ast.Expression(node.value), "<alias>", "eval"), dict(found)
@@ -133,7 +148,11 @@ class _Following(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         first = out[0] if isinstance(out, tuple | list) and out else out
         known = self.made[self.count].result
-        if isinstance(first, Tensor) and isinstance(known, Tensor) and not same_bits(first.detach(), known):
+        if (
+            isinstance(first, Tensor)
+            and isinstance(known, Tensor)
+            and not same_bits(first.detach(), known)
+        ):
             raise _Other
         self.count += 1
         return out
@@ -153,27 +172,39 @@ class Bound:
 class Expression:
     """An expression of a file, in the place where it stands.
 
-    ``names``: what its free names mean, as far as modules go. ``calls``: (index, call, span) of all calls that it made.
+    ``names``: what its free names mean, as far as modules go. ``calls``: (index, call, span) of all
+    calls that it made.
     """
 
     node: ast.expr
     names: dict[str, Any]
     device: str = "cpu"
     span: Span = field(init=False)
-    callees: dict[str, Span] = field(default_factory=dict)  # key of a function that is an operator -> its call
+    # key of a function that is an operator -> its call
+    callees: dict[str, Span] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.span = span_of(self.node)
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts
+    # ------------------------------------------------------------
 
     def leaves(self, spans: set[Span]) -> list[ast.expr]:
-        """The parts whose values come from elsewhere, in the order in which they are evaluated, each once."""
+        """The parts whose values come from elsewhere, in the order in which they are evaluated,
+        each once."""
         found: dict[str, ast.expr] = {}
         self.callees = {}
 
         def visit(node: ast.AST) -> None:
-            if isinstance(node, ast.Constant | ast.expr_context | ast.operator | ast.cmpop | ast.unaryop | ast.boolop):
+            if isinstance(
+                node,
+                ast.Constant
+                | ast.expr_context
+                | ast.operator
+                | ast.cmpop
+                | ast.unaryop
+                | ast.boolop,
+            ):
                 return
             if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
                 found.setdefault(key_of(node), node)
@@ -193,7 +224,8 @@ class Expression:
         return list(found.values())
 
     def _is_unknown(self, node: ast.Call) -> bool:
-        """Whether it calls what the file does not import from torch: a function under another name."""
+        """Whether it calls what the file does not import from torch: a function under another
+        name."""
         function = node.func
         if _root(function) in self.names or _is_plain(node):
             return False
@@ -209,7 +241,9 @@ class Expression:
                 own = span_of(node) in spans
                 function = node.func
                 known = _root(function) in self.names or (
-                    isinstance(function, ast.Attribute) and not isinstance(function.value, ast.Name) and own
+                    isinstance(function, ast.Attribute)
+                    and not isinstance(function.value, ast.Name)
+                    and own
                 )
                 method = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
                 alone = own and node is self.node  # an operator under another name
@@ -223,9 +257,13 @@ class Expression:
             return not _is_plain(node) and _root(node.func) not in ("math",)
         return False
 
-    def compiled(self, node: ast.expr, parts: Iterable[str], before: Sequence[ast.stmt] = ()) -> Code:
+    def compiled(
+        self, node: ast.expr, parts: Iterable[str], before: Sequence[ast.stmt] = ()
+    ) -> Code:
         """The text of an expression, with variables in the place of these parts."""
-        return Code(node, {key: f"_part{i}" for i, key in enumerate(parts)}, list(before), self.names)
+        return Code(
+            node, {key: f"_part{i}" for i, key in enumerate(parts)}, list(before), self.names
+        )
 
 
 def _is_plain(node: ast.AST) -> bool:
@@ -244,7 +282,11 @@ def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
     found: dict[str, ast.expr] = {}
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _root(node.func) not in known:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _root(node.func) not in known
+        ):
             for part in (node.func.value, *node.args, *node.keywords):
                 visit(part)
             return
@@ -262,7 +304,8 @@ def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
 
 
 class Code:
-    """An expression, and the statements before it, as code over values: what is shown is what is run."""
+    """An expression, and the statements before it, as code over values: what is shown is what is
+    run."""
 
     def __init__(
         self,
@@ -288,7 +331,11 @@ class Code:
         known = self._assigned | set(variables.values()) | set(names) | set(dir(builtins))
         known |= {n.target.id for n in ast.walk(module) if isinstance(n, ast.NamedExpr)}
         known |= {n.arg for n in ast.walk(module) if isinstance(n, ast.arg)}
-        known |= {n.id for n in ast.walk(module) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        known |= {
+            n.id
+            for n in ast.walk(module)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
         self.free = free_paths(module, known)
         self.code = compile(module, "<edit>", "exec")
 
@@ -297,9 +344,13 @@ class Code:
 
         class Replace(ast.NodeTransformer):
             def visit(self, node: ast.AST) -> Any:
-                if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
+                if isinstance(node, ast.expr) and not isinstance(
+                    getattr(node, "ctx", None), ast.Store
+                ):
                     name = variables.get(key_of(node))
-                    if name is not None and not (isinstance(node, ast.Name) and node.id in assigned):
+                    if name is not None and not (
+                        isinstance(node, ast.Name) and node.id in assigned
+                    ):
                         return ast.copy_location(ast.Name(name, ast.Load()), node)
                 return self.generic_visit(node)
 
@@ -315,14 +366,17 @@ class Code:
 
 def autocast(device: str, dtype: torch.dtype | None) -> AbstractContextManager[Any]:
     """The autocast that an expression ran under; none for None."""
-    return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype, cache_enabled=False)
+    return (
+        nullcontext() if dtype is None else torch.autocast(device, dtype=dtype, cache_enabled=False)
+    )
 
 
 def bind(expression: Expression, made: Sequence[Made], value: Get) -> list[Bound]:
     """Every run of an expression: its calls, and the values behind its parts.
 
-    value: the recorded value of a reference. An assignment of values to names counts only if the expression, computed
-    from it, gives the recorded result bit for bit. Raises NotReplayable where none does.
+    value: the recorded value of a reference. An assignment of values to names counts only if the
+    expression, computed from it, gives the recorded result bit for bit. Raises NotReplayable where
+    none does.
     """
     if not made:
         raise NotReplayable("the line made no calls in this step")
@@ -335,7 +389,9 @@ def bind(expression: Expression, made: Sequence[Made], value: Get) -> list[Bound
     found: list[Bound] = []
     rest = list(made)
     while rest:
-        bound = _first_run(expression, code, keys, leaves, rest, value, found[-1] if found else None)
+        bound = _first_run(
+            expression, code, keys, leaves, rest, value, found[-1] if found else None
+        )
         found.append(bound)
         rest = rest[len(bound.calls) :]
     return found
@@ -352,7 +408,9 @@ def _first_run(
 ) -> Bound:
     length = len(before.calls) if before is not None else _guess(expression, made)
     lengths = (
-        [length] if before is not None else sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
+        [length]
+        if before is not None
+        else sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
     )
     tries = 0
     for size in lengths:
@@ -364,7 +422,11 @@ def _first_run(
             for ref in refs_in((each.call.args, tuple(each.call.kwargs.values()))):
                 if ref.view not in inner or _writes_first(each.call, ref):
                     refs.setdefault((ref.view, ref.tracked), ref)
-            numbers += [a for a in _numbers((each.call.args, tuple(each.call.kwargs.values()))) if a not in numbers]
+            numbers += [
+                a
+                for a in _numbers((each.call.args, tuple(each.call.kwargs.values())))
+                if a not in numbers
+            ]
         outs = list(refs_in(group[-1].call.out))
         if not outs:
             continue
@@ -390,13 +452,18 @@ def _first_run(
 
 
 def _writes_first(call: Call, ref: Ref) -> bool:
-    """Whether a call reads and writes the same tensor, so that it is an operand although it is also the result."""
+    """Whether a call reads and writes the same tensor, so that it is an operand although it is also
+    the result."""
     return bool(call.args) and call.args[0].__class__ is Ref and call.args[0].view == ref.view
 
 
 def _guess(expression: Expression, made: Sequence[Made]) -> int:
     """How many calls belong to the first run: until an earlier part is evaluated again."""
-    order = {span_of(node): i for i, node in enumerate(_postorder(expression.node)) if isinstance(node, ast.expr)}
+    order = {
+        span_of(node): i
+        for i, node in enumerate(_postorder(expression.node))
+        if isinstance(node, ast.expr)
+    }
     last = -1
     for count, each in enumerate(made):
         now = order.get(each.span, last)
@@ -436,7 +503,12 @@ def _casts(group: Sequence[Made]) -> list[torch.dtype | None]:
 
 
 def _gives(
-    code: Code, parts: dict[str, Any], value: Get, group: Sequence[Made], device: str, cast: torch.dtype | None
+    code: Code,
+    parts: dict[str, Any],
+    value: Get,
+    group: Sequence[Made],
+    device: str,
+    cast: torch.dtype | None,
 ) -> bool:
     """Whether the code makes these very calls, each with the recorded result."""
     try:
@@ -462,5 +534,7 @@ def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:
     found = value(part).detach().clone()
     if dtype is not None and found.is_floating_point():
         found = found.to(dtype)
-    follows = (part.tracked is None or part.tracked > 0) and (found.is_floating_point() or found.is_complex())
+    follows = (part.tracked is None or part.tracked > 0) and (
+        found.is_floating_point() or found.is_complex()
+    )
     return found.requires_grad_() if follows else found

@@ -21,7 +21,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.storages: dict[int, Any] = {}
-        self._held: dict[int, Any] = {}  # id of a tensor held as it is -> the one that stands for it here
+        # id of a tensor held as it is -> the one that stands for it here
+        self._held: dict[int, Any] = {}
 
     def load(self, segment: Segment) -> None:
         """What the segment begins with, but for what was made here already."""
@@ -31,7 +32,9 @@ class Memory:
                 self.storages[number] = storage if copy is None else copy.clone()
         for number, (nbytes, device) in segment.blank.items():
             if number not in self.storages:
-                self.storages[number] = torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+                self.storages[number] = torch.empty(
+                    nbytes, dtype=torch.uint8, device=device
+                ).untyped_storage()
 
     def tensor(self, ref: Any) -> Any:
         """The tensor that a reference stands for; anything else as it is."""
@@ -43,13 +46,16 @@ class Memory:
         storage = self.storages.get(number)
         if storage is None:
             raise NotReplayable("a tensor that it reads was made where nanlab did not see it")
-        found = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
+        found = torch.empty(0, dtype=dtype, device=storage.device).set_(
+            storage, offset, size, stride
+        )
         if bits & 1:
             found = torch._conj(found)
         return torch._neg_view(found) if bits & 2 else found
 
     def held(self, held: Held) -> Any:
-        """A stand-in for a tensor that is no view of a plain storage; the program's own is never written."""
+        """A stand-in for a tensor that is no view of a plain storage; the program's own is never
+        written."""
         key = id(held.tensor)
         if key not in self._held:
             self._held[key] = held.tensor.detach().clone()
@@ -84,20 +90,28 @@ def _laid_out(made: Tensor, ref: Ref) -> Any:
     """The storage of a result, laid out as the recorded one was."""
     if made.stride() == ref[3] and made.storage_offset() == ref[1]:
         return made.untyped_storage()
-    last = sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True)) + ref[1] + 1 if 0 not in ref.size else 0
+    last = (
+        sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True)) + ref[1] + 1
+        if 0 not in ref.size
+        else 0
+    )
     fresh = torch.empty(last, dtype=made.dtype, device=made.device)
     fresh.as_strided(ref.size, ref[3], ref[1]).copy_(made)
     return fresh.untyped_storage()
 
 
 @contextmanager
-def random_states(segments: Sequence[Segment]) -> Iterator[None]:
-    """The random states of the program are put back afterwards."""
-    before = torch.get_rng_state()
+def surroundings(segments: Sequence[Segment]) -> Iterator[None]:
+    """As many threads as the program had; random states and threads are put back afterwards."""
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
     own = {id(g): (g, g.get_state()) for s in segments for g in s.generators.values()}
     try:
+        if segments and segments[0].threads != threads:
+            torch.set_num_threads(segments[0].threads)
         yield
     finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         torch.set_rng_state(before)
         for generator, state in own.values():
             generator.set_state(state)
@@ -115,13 +129,17 @@ def seed(segment: Segment, index: int) -> None:
 
 
 def last_uses(segments: Sequence[Segment]) -> dict[tuple[int, int], list[int]]:
-    """(segment, index) of the last call that names a storage -> these storages, without those that outlive the run."""
+    """(segment, index) of the last call that names a storage -> these storages, without those that
+    outlive the run."""
     outlive: set[int] = set()
     last: dict[int, tuple[int, int]] = {}
     for at, segment in enumerate(segments):
         outlive |= segment.leaves.keys() | segment.blank.keys()
         for run in segment.engine:
-            outlive |= {r.storage for r in refs_in((*run.roots, *run.after, *run.after.values(), *run.results))}
+            outlive |= {
+                r.storage
+                for r in refs_in((*run.roots, *run.after, *run.after.values(), *run.results))
+            }
         for index, call in enumerate(segment.calls):
             for ref in refs_in((call.args, tuple(call.kwargs.values()), call.out)):
                 last[ref.storage] = at, index
@@ -141,7 +159,8 @@ _WARN = having("deviation")
 
 
 def operate(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator; one that would print a warning again is called where Python can catch it."""
+    """Call an operator; one that would print a warning again is called where Python can catch
+    it."""
     name = getattr(func, "_opname", "")
     if name not in _WARN:
         return func(*args, **kwargs)

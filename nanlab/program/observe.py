@@ -1,4 +1,5 @@
-"""A changed step under a watch of its own: what nanlab would have said of the program written so."""
+"""A changed step under a watch of its own: what nanlab would have said of the program written
+so."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from nanlab.trace.program import Call, refs_in
 def observed(where: Window, edited: Edited | None = None) -> Trace:
     """The trace of the step with these edits, at the lines of the recorded one.
 
-    Raises NotReplayable where the step cannot be run above autograd, or while another watch is running.
+    Raises NotReplayable where the step cannot be run above autograd, or while another watch is
+    running.
     """
     if running() is not None or threading.current_thread() is not threading.main_thread():
         raise NotReplayable("a watch is running")

@@ -1,7 +1,9 @@
-"""The step run again above autograd, with some of its calls replaced: what the program would compute if it were written so.
+"""The step run again above autograd, with some of its calls replaced: what the program would
+compute if it were written so.
 
-The forward calls are made with gradients, each run of the engine is a run of the engine, the optimizer's calls follow as
-they were. So the graph, the order of its nodes and the sums of gradients are those of the program written anew.
+The forward calls are made with gradients, each run of the engine is a run of the engine, the
+optimizer's calls follow as they were. So the graph, the order of its nodes and the sums of
+gradients are those of the program written anew.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.memory import Memory, operate, random_states, seed
+from nanlab.program.memory import Memory, operate, seed, surroundings
 from nanlab.trace.program import Call, EngineRun, Held, Look, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
@@ -25,7 +27,8 @@ AboutToCall = Callable[[int, int, Call, "Graph"], None]
 
 @dataclass(frozen=True)
 class Patch:
-    """New code for some calls of a segment: they are skipped, and its result takes the place of theirs."""
+    """New code for some calls of a segment: they are skipped, and its result takes the place of
+    theirs."""
 
     segment: int
     at: int  # index of the call whose result it replaces
@@ -37,7 +40,8 @@ class Patch:
 
 @dataclass
 class Rebuilt:
-    """What the step computes: the roots of its engine runs, the gradients, and every tensor still at hand."""
+    """What the step computes: the roots of its engine runs, the gradients, and every tensor still
+    at hand."""
 
     losses: list[Any] = field(default_factory=list)
     gradients: dict[Ref, Any] = field(default_factory=dict)  # leaf -> gradient after its last run
@@ -50,8 +54,10 @@ class Graph:
 
     def __init__(self) -> None:
         self.memory = Memory()
-        self.live: dict[Any, list[Any]] = {}  # view -> [the one that autograd does not follow, the one it does]
-        # Several results may show one view, as x[0] written twice does: each is read in the order in which it was made.
+        # view -> [the one that autograd does not follow, the one it does]
+        self.live: dict[Any, list[Any]] = {}
+        # Several results may show one view, as x[0] written twice does: each is read in the order
+        # in which it was made.
         self._unread: dict[Any, list[Any]] = {}
         self.bases: dict[int, Any] = {}  # storage -> the tensor that it was made for
         self.fresh: set[int] = set()  # storages made in this run
@@ -63,7 +69,9 @@ class Graph:
                 self.memory.storages[number] = segment.saved.get(number, storage).clone()
         for number, (nbytes, device) in segment.blank.items():
             if number not in self.memory.storages and number not in self.fresh:
-                self.memory.storages[number] = torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+                self.memory.storages[number] = torch.empty(
+                    nbytes, dtype=torch.uint8, device=device
+                ).untyped_storage()
 
     def get(self, ref: Any) -> Any:
         """The tensor of a reference."""
@@ -97,7 +105,9 @@ class Graph:
             if ref.tracked == 2 or (found.is_leaf and ref.storage not in self.fresh):
                 slot[1] = found.detach().requires_grad_()
                 return slot[1]
-        raise NotReplayable("autograd follows a tensor whose making it did not see, as in a torch.autograd.Function")
+        raise NotReplayable(
+            "autograd follows a tensor whose making it did not see, as in a torch.autograd.Function"
+        )
 
     def _unseen(self, ref: Ref) -> Any:
         """A view that no call returned: of a leaf's storage, or of what a call made."""
@@ -106,14 +116,17 @@ class Graph:
             if base.requires_grad and not ref.tracked:
                 base = base.detach()
             if base.dtype != ref.dtype:
-                raise NotReplayable("a tensor was viewed as another dtype where nanlab did not see it")
+                raise NotReplayable(
+                    "a tensor was viewed as another dtype where nanlab did not see it"
+                )
             found = base.as_strided(ref.size, ref[3], ref[1])
         else:
             found = self.memory.tensor(ref)
         if ref.tracked and not found.requires_grad:
             if ref.storage in self.fresh and ref.tracked != 2:
                 raise NotReplayable(
-                    "autograd follows a tensor whose making it did not see, as in a torch.autograd.Function"
+                    "autograd follows a tensor whose making it did not see, as in a"
+                    " torch.autograd.Function"
                 )
             found = found.detach().requires_grad_()
         self.bind(ref, found)
@@ -148,15 +161,18 @@ class Graph:
 
 
 def rebuild(
-    segments: Sequence[Segment], patches: Sequence[Patch] = (), about_to_call: AboutToCall | None = None
+    segments: Sequence[Segment],
+    patches: Sequence[Patch] = (),
+    about_to_call: AboutToCall | None = None,
 ) -> tuple[Graph, Rebuilt]:
     """Run these segments again with these patches.
 
-    about_to_call: called with (number of the segment, index, call, graph) before each call and each run of the engine;
-    the dispatch modes that are on stay on.
+    about_to_call: called with (number of the segment, index, call, graph) before each call and each
+    run of the engine; the dispatch modes that are on stay on.
 
-    Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that change gradients,
-    custom Functions, views that nanlab did not see), or where a call of the changed step raises.
+    Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that
+    change gradients, custom Functions, views that nanlab did not see), or where a call of the
+    changed step raises.
     """
     by_call: dict[tuple[int, int], list[Patch]] = {}
     for patch in patches:
@@ -164,7 +180,7 @@ def rebuild(
     skipped = {(p.segment, i) for p in patches for i in p.skipped}
     graph, result = Graph(), Rebuilt()
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
-    with random_states(segments), unobserved, torch.enable_grad():
+    with surroundings(segments), unobserved, torch.enable_grad():
         for number, segment in enumerate(segments):
             graph.load(segment)
             passes = {run.first: run for run in segment.engine if not run.nested}
@@ -239,7 +255,12 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
     if not run.accumulates:
         inputs = [graph.get(each) for each in run.inputs]
         found = torch.autograd.grad(
-            roots, inputs, gradients, retain_graph=True, create_graph=run.create_graph, allow_unused=True
+            roots,
+            inputs,
+            gradients,
+            retain_graph=True,
+            create_graph=run.create_graph,
+            allow_unused=True,
         )
         for ref, gradient in zip(run.results, found, strict=False):
             if ref is not None and gradient is not None:
@@ -255,7 +276,9 @@ def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
         elif leaf.grad is None:
             leaf.grad = graph.get(had).detach()
     inputs = [graph.get(each) for each in run.inputs]
-    torch.autograd.backward(roots, gradients, retain_graph=True, create_graph=run.create_graph, inputs=inputs or None)
+    torch.autograd.backward(
+        roots, gradients, retain_graph=True, create_graph=run.create_graph, inputs=inputs or None
+    )
     for ref, gradient in run.after.items():
         leaf = graph.get(ref)
         if leaf.grad is not None and gradient.__class__ is Ref:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,10 +27,10 @@ _HALF = (torch.float16, torch.bfloat16)
 class Replay:
     """A step run again.
 
-    identical: whether every result has the statistics, to the last bit, that were recorded; None where something was
-    changed. loss: what backward was called on last, without a loss scale. gradients, parameters: as the step leaves
-    them, by name. looked_at: the places where the program read a value that is now another, so that it might have gone
-    another way.
+    identical: whether every result has the statistics, to the last bit, that were recorded; None
+    where something was changed. loss: what backward was called on last, without a loss scale.
+    gradients, parameters: as the step leaves them, by name. looked_at: the places where the program
+    read a value that is now another, so that it might have gone another way.
     """
 
     step: int
@@ -39,13 +39,20 @@ class Replay:
     gradients: dict[str, Tensor]
     parameters: dict[str, Tensor]
     looked_at: list[str] = field(default_factory=list)
-    different: list[int] = field(default_factory=list)  # positions of the results that are not as recorded
+    # positions of the results that are not as recorded
+    different: list[int] = field(default_factory=list)
 
     def __repr__(self) -> str:
         loss = "no loss" if self.loss is None else f"loss {self.loss:.6g}"
-        what = {True: "identical", False: f"{len(self.different)} results differ", None: "changed"}[self.identical]
+        what = {True: "identical", False: f"{len(self.different)} results differ", None: "changed"}[
+            self.identical
+        ]
         bad = [name for name, t in self.gradients.items() if not bool(torch.isfinite(t).all())]
-        wrong = f", gradients not finite: {', '.join(bad[:3])}{' ...' if len(bad) > 3 else ''}" if bad else ""
+        wrong = (
+            f", gradients not finite: {', '.join(bad[:3])}{' ...' if len(bad) > 3 else ''}"
+            if bad
+            else ""
+        )
         return f"<nanlab.Replay of step {self.step}: {what}, {loss}{wrong}>"
 
     @property
@@ -70,7 +77,9 @@ class Window:
         """(segment, index of the call, number of its result) of a row."""
         op = self.recording.op(position)
         if op is None:
-            raise UsageError(f"no row at position {position}; trace.ops.position lists those at hand")
+            raise UsageError(
+                f"no row at position {position}; trace.ops.position lists those at hand"
+            )
         first = op.call
         for at, segment in enumerate(self.segments):
             index = bisect_right(segment.calls, first, key=lambda call: call.position) - 1
@@ -80,7 +89,8 @@ class Window:
 
 
 def window(recording: Recording, step: int | None = None) -> Window:
-    """The segments of a training step; of the failing one by default, else the last. Raises NotReplayable."""
+    """The segments of a training step; of the failing one by default, else the last. Raises
+    NotReplayable."""
     program = recording.program
     if program.reason:
         raise NotReplayable(f"the steps were not recorded: {program.reason}")
@@ -96,7 +106,8 @@ def window(recording: Recording, step: int | None = None) -> Window:
     end = recording.starts[step + 1] if step + 1 < len(recording.starts) else 1 << 62
     if start < program.forgotten:
         raise NotReplayable(
-            f"step {step} is no longer kept: the last steps and those of the first faults are; try keep={len(recording.starts) - step}"
+            f"step {step} is no longer kept: the last steps and those of the first faults are; try"
+            f" keep={len(recording.starts) - step}"
         )
     segments = program.between(start, end)
     if not segments:
@@ -150,7 +161,8 @@ def replay_step(
     step: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Replay:
-    """A step run again: as it was, with edits, or with half-precision operations in another dtype."""
+    """A step run again: as it was, with edits, or with half-precision operations in another
+    dtype."""
     where = window(recording, step)
     if edits:
         return patched(where, apply(recording, where.segments, edits))[0]
@@ -181,15 +193,19 @@ def edits_of(fix: Any) -> list[EditLike]:
         return [edit for each in fix for edit in edits_of(each)]
     edits = getattr(fix, "edits", None)
     if edits is None:
-        raise TypeMismatchError(f"expected a Fix, a Cure or a list of them, got {type(fix).__name__}")
+        raise TypeMismatchError(
+            f"expected a Fix, a Cure or a list of them, got {type(fix).__name__}"
+        )
     if not edits:
         raise UsageError(
-            f"the fix {getattr(fix, 'title', '')!r} has no edits: it cannot be written into the program by itself"
+            f"the fix {getattr(fix, 'title', '')!r} has no edits: it cannot be written into the"
+            " program by itself"
         )
     return list(edits)
 
 
-# -- below autograd ----------------------------------------------------------------------------------------------------
+# -- below autograd
+# ------------------------------------------------------------
 
 
 def _again(where: Window, dtype: torch.dtype | None) -> Replay:
@@ -213,8 +229,12 @@ def _again(where: Window, dtype: torch.dtype | None) -> Replay:
         where.step,
         identical,
         _loss(where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype))),
-        _by_name(where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype)), True),
-        _by_name(where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype)), False),
+        _by_name(
+            where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype)), True
+        ),
+        _by_name(
+            where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype)), False
+        ),
         list(dict.fromkeys(looked)),
         different,
     )
@@ -235,7 +255,8 @@ def _as_recorded(recording: Recording, position: int, result: Tensor, table: Sta
         return True
     if now == known:
         return True
-    # A row may refer to the statistics of a tensor with the same elements in another order: sums round otherwise.
+    # A row may refer to the statistics of a tensor with the same elements in another order: sums
+    # round otherwise.
     counts = ("numel", "nan", "posinf", "neginf", "zero", "subnormal", "min", "max", "absmin")
     return all(getattr(now, name) == getattr(known, name) for name in counts) and _close(now, known)
 
@@ -243,7 +264,8 @@ def _as_recorded(recording: Recording, position: int, result: Tensor, table: Sta
 def _close(a: Any, b: Any) -> bool:
     pairs = ((a.mean, b.mean), (a.rms, b.rms))
     return all(
-        (x is None) == (y is None) and (x is None or abs(x - y) <= 1e-9 * max(abs(a.rms or 0.0), 1e-300))
+        (x is None) == (y is None)
+        and (x is None or abs(x - y) <= 1e-9 * max(abs(a.rms or 0.0), 1e-300))
         for x, y in pairs
     )
 
@@ -257,7 +279,8 @@ def _retype(ref: Any, dtype: torch.dtype) -> Any:
 
 
 def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
-    """The segment with another dtype in the place of half precision; its half-precision leaves are widened."""
+    """The segment with another dtype in the place of half precision; its half-precision leaves are
+    widened."""
     half: dict[int, torch.dtype] = {}
     for call in segment.calls:
         for ref in refs_in((call.args, tuple(call.kwargs.values()))):
@@ -278,31 +301,23 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
         )
         for c in segment.calls
     ]
-    return Segment(
-        segment.start,
-        calls,
-        leaves,
-        saved,
-        segment.blank,
-        segment.known,
-        segment.states,
-        segment.generators,
-        segment.loads,
-        segment.results,
-        segment.engine,
-        [Look(each.index, _retype(each.ref, dtype), each.value, each.place) for each in segment.looks],
-        segment.lost,
-    )
+    looks = [
+        Look(each.index, _retype(each.ref, dtype), each.value, each.place) for each in segment.looks
+    ]
+    return replace(segment, calls=calls, leaves=leaves, saved=saved, looks=looks)
 
 
-# -- above autograd ----------------------------------------------------------------------------------------------------
+# -- above autograd
+# ------------------------------------------------------------
 
 
 def patched(where: Window, edited: Edited) -> tuple[Replay, Graph, Rebuilt]:
     """The step with patches. Raises NotReplayable where it cannot be run above autograd."""
     check_rebuilt(where)
     graph, result = rebuild(where.segments, edited.patches)
-    looked = [_place(where.recording, look.place) for look, now in result.looked if differs(look, now)]
+    looked = [
+        _place(where.recording, look.place) for look, now in result.looked if differs(look, now)
+    ]
     found = Replay(
         where.step,
         None,
@@ -315,7 +330,8 @@ def patched(where: Window, edited: Edited) -> tuple[Replay, Graph, Rebuilt]:
 
 
 def check_rebuilt(where: Window) -> None:
-    """Raises NotReplayable unless the unchanged step, run above autograd, gives the loss and gradients that were recorded."""
+    """Raises NotReplayable unless the unchanged step, run above autograd, gives the loss and
+    gradients that were recorded."""
     segment = where.segments[-1]
     reason = _REBUILT.get(id(segment))
     if reason is None or reason[0] is not segment:
@@ -346,11 +362,15 @@ def _difference(where: Window) -> str:
                 except NotReplayable as error:
                     return str(error)
                 if not same:
-                    return "the step does something between its calls that a graph of them does not repeat: a hook, or a function with a backward of its own"
+                    return (
+                        "the step does something between its calls that a graph of them does not"
+                        " repeat: a hook, or a function with a backward of its own"
+                    )
     return ""
 
 
-# -- what comes out ----------------------------------------------------------------------------------------------------
+# -- what comes out
+# ------------------------------------------------------------
 
 
 def differs(look: Look, now: Any) -> bool:
@@ -369,7 +389,9 @@ def _place(recording: Recording, place: int) -> str:
 
 def _loss(where: Window, get: Any) -> float | None:
     """The loss of the step, before a loss scale."""
-    losses = [each for each in where.recording.history.losses if where.start <= each.position <= where.end]
+    losses = [
+        each for each in where.recording.history.losses if where.start <= each.position <= where.end
+    ]
     for loss in reversed(losses):
         for position in (loss.source, loss.root):
             try:
@@ -380,7 +402,13 @@ def _loss(where: Window, get: Any) -> float | None:
                 continue
             if value.numel() == 1:
                 return float(value.detach().real) if value.is_complex() else float(value.detach())
-    roots = [ref for s in where.segments for run in s.engine if not run.nested for ref in refs_in(run.roots)]
+    roots = [
+        ref
+        for s in where.segments
+        for run in s.engine
+        if not run.nested
+        for ref in refs_in(run.roots)
+    ]
     for ref in reversed(roots):
         value = get(ref)
         if value.numel() == 1:

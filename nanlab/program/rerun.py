@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.memory import Memory, last_uses, operate, random_states, seed
+from nanlab.program.memory import Memory, last_uses, operate, seed, surroundings
 from nanlab.trace.program import Call, Look, Segment
 
 Visit = Callable[[int, int, Call, Any], bool | None]
@@ -29,13 +29,14 @@ def rerun(
 ) -> Memory:
     """Run every call of these segments again, and return the storages as they are at the end.
 
-    visit: called with (number of the segment, index, call, result) after each call; True ends the run there.
-    run: what is done in the place of a call. looked: called with each value that the program read, as it is now.
-    Raises NotReplayable where a call cannot be run again.
+    visit: called with (number of the segment, index, call, result) after each call; True ends the
+    run there.
+    run: what is done in the place of a call. looked: called with each value that the program read,
+    as it is now. Raises NotReplayable where a call cannot be run again.
     """
     memory = Memory() if memory is None else memory
     done = last_uses(segments)
-    with random_states(segments), torch.no_grad(), _disable_current_modes():
+    with surroundings(segments), torch.no_grad(), _disable_current_modes():
         for number, segment in enumerate(segments):
             memory.load(segment)
             looks = iter(sorted(segment.looks, key=lambda each: each.index))

@@ -1,4 +1,5 @@
-"""A part of the step as a function: from what it depends on to a value, in any arithmetic that answers torch's operators."""
+"""A part of the step as a function: from what it depends on to a value, in any arithmetic that
+answers torch's operators."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Stop = Callable[[Call], bool]
 class Slice:
     """The calls that some tensors are made of.
 
-    ``operands``: what they read that none of them made, with its recorded value; the function takes these.
+    ``operands``: what they read that none of them made, with its recorded value; the function takes
+    these.
     """
 
     segments: Sequence[Segment]
@@ -95,7 +97,8 @@ def cut(
 ) -> Slice:
     """The slice that makes these tensors, from the calls before (segment, index).
 
-    stop: calls that are not followed further; their results become operands, as constants that the program makes do. most: elements of its results, at most.
+    stop: calls that are not followed further; their results become operands, as constants that the
+    program makes do. most: elements of its results, at most.
     patches: what their code reads is made too.
     """
     needed = {ref.storage for target in targets for ref in refs_in(target)}
@@ -105,7 +108,9 @@ def cut(
     for at in range(before[0], -1, -1):
         segment = segments[at]
         last = before[1] if at == before[0] else len(segment.calls)
-        windows = sorted((r for r in segment.engine if not r.nested), key=lambda r: r.first, reverse=True)
+        windows = sorted(
+            (r for r in segment.engine if not r.nested), key=lambda r: r.first, reverse=True
+        )
         for index in range(last - 1, -1, -1):
             while windows and windows[0].first > index:
                 windows.pop(0)
@@ -115,14 +120,19 @@ def cut(
                     given = {ref.storage for ref in refs_in(run.results)}
                     if given & needed and not run.accumulates and run.last <= last:
                         items.append((at, run.first, run))
-                        needed |= {r.storage for r in refs_in((*run.roots, *run.inputs, *run.gradients))}
+                        needed |= {
+                            r.storage for r in refs_in((*run.roots, *run.inputs, *run.gradients))
+                        }
                 continue
             call = segment.calls[index]
             made = list(refs_in(call.out))
             if not any(ref.storage in needed and ref.storage not in ended for ref in made):
                 continue
             count = sum(_numel(ref) for ref in made)
-            constant = not any(refs_in((call.args, tuple(call.kwargs.values())))) and made[0].dtype.is_floating_point
+            constant = (
+                not any(refs_in((call.args, tuple(call.kwargs.values()))))
+                and made[0].dtype.is_floating_point
+            )
             if call.given or constant or (stop(call) and items) or size + count > most:
                 ended |= {ref.storage for ref in made}
                 continue

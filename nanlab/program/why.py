@@ -1,4 +1,5 @@
-"""Where an element came from: the elements that made it, mere copies skipped, back to where a bad one was born."""
+"""Where an element came from: the elements that made it, mere copies skipped, back to where a bad
+one was born."""
 
 from __future__ import annotations
 
@@ -70,9 +71,9 @@ class _Held:
 def why(trace: Trace, position: int, index: Any) -> Origin:
     """Where one element of a row came from.
 
-    index: the element, as an index of each dimension or as its number in the flattened tensor. A bad element is followed
-    to where it was born, a finite one to the operation that computed it. Raises NotReplayable, UsageError,
-    TypeMismatchError.
+    index: the element, as an index of each dimension or as its number in the flattened tensor. A
+    bad element is followed to where it was born, a finite one to the operation that computed it.
+    Raises NotReplayable, UsageError, TypeMismatchError.
     """
     recording = trace.recording
     held = _held(recording, position)
@@ -101,8 +102,15 @@ def why(trace: Trace, position: int, index: Any) -> Origin:
     return found
 
 
-_COPIES = having("moves") | having("same_elements") | having("copies") | having("reshapes") | having("picks")
-_Made = tuple[int, int, float, tuple[int, ...]]  # position, number in the flattened tensor, value, shape
+_COPIES = (
+    having("moves")
+    | having("same_elements")
+    | having("copies")
+    | having("reshapes")
+    | having("picks")
+)
+# position, number in the flattened tensor, value, shape
+_Made = tuple[int, int, float, tuple[int, ...]]
 
 
 def _held(recording: Recording, position: int) -> dict[int, _Held]:
@@ -179,8 +187,11 @@ def _number(result: Tensor, index: Any) -> int:
     return given
 
 
-def _made_of(recording: Recording, held: dict[int, _Held], position: int, number: int, value: float) -> list[_Made]:
-    """The operand elements that an element was made of: of a bad one the bad ones, else the largest."""
+def _made_of(
+    recording: Recording, held: dict[int, _Held], position: int, number: int, value: float
+) -> list[_Made]:
+    """The operand elements that an element was made of: of a bad one the bad ones, else the
+    largest."""
     op = recording.op(position)
     assert op is not None
     known = held[op.call]
@@ -203,7 +214,11 @@ def _made_of(recording: Recording, held: dict[int, _Held], position: int, number
     made = []
     for i in chosen:
         which = next(k for k in range(len(floating)) if starts[k] <= i < starts[k + 1])
-        told = sources[id(floating[which])](i - starts[which]) if id(floating[which]) in sources else None
+        told = (
+            sources[id(floating[which])](i - starts[which])
+            if id(floating[which]) in sources
+            else None
+        )
         if told is not None:
             made.append((told[0], told[1], float(values[i]), told[2]))
     return made
@@ -217,21 +232,29 @@ def _sources(
 ) -> dict[int, Callable[[int], _Place | None]]:
     """By identity of an operand: which element of which row one of its elements is.
 
-    The row is the one that wrote the storage; an operand that is a view of it has its elements elsewhere.
+    The row is the one that wrote the storage; an operand that is a view of it has its elements
+    elsewhere.
     """
     op = recording.op(position)
     assert op is not None
     call = held[op.call].call
     refs = [each for each in tree_flatten((call.args, call.kwargs))[0] if isinstance(each, Ref)]
     found: dict[int, Callable[[int], _Place | None]] = {}
-    for i, ((source, _), tensor) in enumerate(zip(recording.operands(position), tensors, strict=False)):
+    for i, ((source, _), tensor) in enumerate(
+        zip(recording.operands(position), tensors, strict=False)
+    ):
         ref = refs[i] if len(refs) == len(tensors) else None
         found[id(tensor)] = partial(_in_source, recording, held, source, ref, tuple(tensor.shape))
     return found
 
 
 def _in_source(
-    recording: Recording, held: dict[int, _Held], source: int, ref: Ref | None, shape: tuple[int, ...], number: int
+    recording: Recording,
+    held: dict[int, _Held],
+    source: int,
+    ref: Ref | None,
+    shape: tuple[int, ...],
+    number: int,
 ) -> _Place | None:
     made = _ref_of(recording, held, source)
     if ref is None or made is None or made.storage != ref.storage or made.view == ref.view:
@@ -240,7 +263,9 @@ def _in_source(
         for n in shape:
             size *= n
         return (source, number, shape) if stats is None or stats.numel == size else None
-    offset = ref[1] + sum(i * stride for i, stride in zip(_index(number, shape), ref[3], strict=True))
+    offset = ref[1] + sum(
+        i * stride for i, stride in zip(_index(number, shape), ref[3], strict=True)
+    )
     index = _at_offset(made, offset)
     if index is None:
         return None
@@ -279,7 +304,8 @@ class _Poisoned:
         self.held, self.floating, self.output, self.number = held, floating, output, number
 
     def reaches(self, chosen: Tensor) -> bool:
-        """Whether a NaN in any of these elements, all others being harmless, reaches the result's element."""
+        """Whether a NaN in any of these elements, all others being harmless, reaches the result's
+        element."""
         flat, spec = tree_flatten((self.held.args, self.held.kwargs))
         made: list[Any] = []
         start = 0
@@ -321,7 +347,12 @@ class _Poisoned:
 
 
 def _element(
-    recording: Recording, position: int, result: Tensor, number: int, value: float, made: Sequence[_Made]
+    recording: Recording,
+    position: int,
+    result: Tensor,
+    number: int,
+    value: float,
+    made: Sequence[_Made],
 ) -> Element:
     op = recording.op(position)
     assert op is not None
@@ -330,7 +361,9 @@ def _element(
     return Element(position, index, value, op.name, location(op.file, op.line), parts)
 
 
-def _source(recording: Recording, position: int, number: int, value: float, shape: tuple[int, ...]) -> Element:
+def _source(
+    recording: Recording, position: int, number: int, value: float, shape: tuple[int, ...]
+) -> Element:
     """An element of an operand: the result of a row, or what the step read."""
     index = _index(number, shape)
     if position >= 0:
@@ -339,7 +372,11 @@ def _source(recording: Recording, position: int, number: int, value: float, shap
             return Element(position, index, value, "a row that is gone")
         return Element(position, index, value, op.name, location(op.file, op.line))
     source = recording.sources.get(position)
-    name = " ".join(part for part in (source.kind, source.name) if part) if source is not None else "data"
+    name = (
+        " ".join(part for part in (source.kind, source.name) if part)
+        if source is not None
+        else "data"
+    )
     return Element(position, index, value, name)
 
 

@@ -47,9 +47,10 @@ _ORDER = {"error": 0, "warning": 1, "note": 2}
 MOST_SAMPLES = 4  # that are named with their place in the dataset
 COMPILED = "run eagerly: compiled it may not"
 COMPILED_WHY = (
-    "The watch ran this code eagerly, where each result is rounded to its dtype. torch.compile keeps what one kernel "
-    "computes on the way in float32, so that the compiled program may be free of this fault: compare its loss without "
-    "a watch. With another backend, shape or version of torch it may show there too."
+    "The watch ran this code eagerly, where each result is rounded to its dtype. torch.compile"
+    " keeps what one kernel computes on the way in float32, so that the compiled program may be"
+    " free of this fault: compare its loss without a watch. With another backend, shape or version"
+    " of torch it may show there too."
 )
 
 TOPICS = (
@@ -81,8 +82,9 @@ BUILTIN: tuple[Rule, ...] = tuple(one for topic in TOPICS for one in rules_of(to
 def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     """Every finding of a run, most harmful first.
 
-    Each origin of a symptom gets one cause, from the most specific rule that fits (of equals the later one);
-    the same cause on the same line is told once. A rule that fails is a note in ``trace.notes``.
+    Each origin of a symptom gets one cause, from the most specific rule that fits (of equals the
+    later one); the same cause on the same line is told once. A rule that fails is a note in
+    ``trace.notes``.
     """
     ordered = ranked(rules)
     judges = [r for r in ordered if r.over == "fault"]
@@ -105,11 +107,16 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
     findings += [f for f in thrown_by if not any(o.cause == f.cause for o in findings)]
     findings = [replace(f, library=library_of(trace.recording, f.position)) for f in findings]
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
-    return Findings(with_fixes(trace, [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]))
+    return Findings(
+        with_fixes(
+            trace, [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]
+        )
+    )
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:
-    """The finding of low precision in code that runs compiled without the watch, with what that means for it."""
+    """The finding of low precision in code that runs compiled without the watch, with what that
+    means for it."""
     row = trace.recording.row(finding.position) if finding.position >= 0 else None
     if row is None or not trace.recording.would_be_compiled(finding.position):
         return finding
@@ -117,16 +124,24 @@ def qualified(trace: Trace, finding: Finding) -> Finding:
     rows = [row, *filter(None, map(recording.row, recording.parents(finding.position)))]
     if not any(str(recording.dtypes.items[r[DTYPE]]).removeprefix("torch.") in LOW for r in rows):
         return finding
-    return replace(finding, title=f"{finding.title} ({COMPILED})", explanation=f"{finding.explanation} {COMPILED_WHY}")
+    return replace(
+        finding,
+        title=f"{finding.title} ({COMPILED})",
+        explanation=f"{finding.explanation} {COMPILED_WHY}",
+    )
 
 
 def with_samples(trace: Trace, finding: Finding) -> Finding:
-    """The finding of a value that came with a batch, with the samples that brought it and their indices in the dataset."""
+    """The finding of a value that came with a batch, with the samples that brought it and their
+    indices in the dataset."""
     known = trace.recording.bad_samples
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
         return finding
-    named = [f"sample {place} of the batch is number {index} of the dataset" for place, index in found.items()]
+    named = [
+        f"sample {place} of the batch is number {index} of the dataset"
+        for place, index in found.items()
+    ]
     more = f", and {len(named) - MOST_SAMPLES} more" if len(named) > MOST_SAMPLES else ""
     told = f"By the loader's sampler, {', '.join(named[:MOST_SAMPLES])}{more}."
     return replace(finding, samples=list(found), explanation=f"{finding.explanation} {told}")
@@ -141,12 +156,17 @@ def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
 
 
 def _noted(
-    trace: Trace, upstream: Callable[[Fault, Finding], Finding | None], fault: Fault, finding: Finding
+    trace: Trace,
+    upstream: Callable[[Fault, Finding], Finding | None],
+    fault: Fault,
+    finding: Finding,
 ) -> Finding | None:
     try:
         return upstream(fault, finding)
     except Exception as error:
-        trace.notes.append(f"{finding.cause}: what stands behind it is not told ({type(error).__name__}: {error})")
+        trace.notes.append(
+            f"{finding.cause}: what stands behind it is not told ({type(error).__name__}: {error})"
+        )
         return None
 
 
@@ -161,15 +181,21 @@ def _tried(trace: Trace, judge: Rule, subject: Fault | Trace) -> list[Match | Fi
 
 
 def _same(finding: Finding, other: Finding) -> bool:
-    """Whether a finding tells again what another told: in a later step, or backward after forward."""
+    """Whether a finding tells again what another told: in a later step, or backward after
+    forward."""
     if (finding.file, finding.line) != (other.file, other.line) or not finding.line:
         return False
     return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
 
 
 def _repeats(finding: Finding, other: Finding) -> bool:
-    """Whether a finding over the run says what another said: in the same words, or as a silent loss that came to more than that."""
-    if (finding.file, finding.line, finding.cause) != (other.file, other.line, other.cause) or not finding.line:
+    """Whether a finding over the run says what another said: in the same words, or as a silent loss
+    that came to more than that."""
+    if (finding.file, finding.line, finding.cause) != (
+        other.file,
+        other.line,
+        other.cause,
+    ) or not finding.line:
         return False
     silent = [f.symptom == "silent-underflow" for f in (finding, other)]
     same = (finding.title, finding.severity) == (other.title, other.severity)

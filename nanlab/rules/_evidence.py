@@ -1,4 +1,5 @@
-"""The table that proves a fault: the offending elements, what they were made from, what became of them."""
+"""The table that proves a fault: the offending elements, what they were made from, what became of
+them."""
 
 from __future__ import annotations
 
@@ -32,12 +33,16 @@ def verb(count: int, one: str, many: str) -> str:
     return one if count == 1 else many
 
 
-def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None) -> pd.DataFrame:
-    """A row for each of the most extreme offending elements: its index, these operands at it, its value.
+def table(
+    fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = None
+) -> pd.DataFrame:
+    """A row for each of the most extreme offending elements: its index, these operands at it, its
+    value.
 
-    Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many elements there are in
-    all.
-    only: mask in the shape of the result, of the elements that show this cause; None: all that are bad.
+    Columns that cannot be broadcast to the result are left out. ``attrs["total"]`` says how many
+    elements there are in all.
+    only: mask in the shape of the result, of the elements that show this cause; None: all that are
+    bad.
     """
     mask = fault.bad if only is None or fault.bad is None else fault.bad & only
     if mask is None or fault.result is None:
@@ -58,7 +63,8 @@ def table(fault: Fault, columns: Mapping[str, Any], only: torch.Tensor | None = 
 
 
 def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any]) -> torch.Tensor:
-    """Indices of the offending elements, those whose first operand is farthest from the healthy ones' before the others."""
+    """Indices of the offending elements, those whose first operand is farthest from the healthy
+    ones' before the others."""
     where = mask.nonzero()
     operand = next((c for c in columns.values() if isinstance(c, torch.Tensor)), None)
     wide = None if operand is None else fault.spread(operand)
@@ -78,9 +84,11 @@ def _listed(values: torch.Tensor) -> list[Any]:
 
 
 def algebra(fault: Fault, derivative: str, only: torch.Tensor | None = None) -> str:
-    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x inf = NaN".
+    """The local derivative times the gradient that came in: "the derivative is inf; incoming 0 x
+    inf = NaN".
 
-    only: mask in the shape of the result, of the elements that show this cause; None: all that are bad.
+    only: mask in the shape of the result, of the elements that show this cause; None: all that are
+    bad.
     """
     incoming, result = fault.at(fault.incoming), fault.at(fault.result)
     if incoming is None or not len(incoming) or result is None or len(incoming) != len(result):
@@ -98,7 +106,8 @@ def match(
     only: torch.Tensor | None = None,
     **more: Any,
 ) -> Match:
-    """A Match with its table, whose columns are these operands (backward the incoming gradient too), and samples."""
+    """A Match with its table, whose columns are these operands (backward the incoming gradient
+    too), and samples."""
     shown = {**(columns or {}), **more}
     if fault.backward and fault.incoming is not None:
         shown = {name: v for name, v in shown.items() if v is not fault.incoming}

@@ -48,7 +48,8 @@ def _flat(values: Any) -> Iterator[Any]:
 
 
 class Fault(Neighbourhood):
-    """One origin, read for rules. Tensors are copies of the operands that failed, None if too large to keep."""
+    """One origin, read for rules. Tensors are copies of the operands that failed, None if too large
+    to keep."""
 
     def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
         self.trace, self.origin, self.finding = trace, origin, finding
@@ -61,7 +62,8 @@ class Fault(Neighbourhood):
 
     @cached_property
     def kept(self) -> Kept | None:
-        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved; of a call on lists the bad member."""
+        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved; of a
+        call on lists the bad member."""
         if self.row is None:
             return None
         return on_host(self.recording.kept.get(self.row.call), self.position - self.row.call)
@@ -72,8 +74,13 @@ class Fault(Neighbourhood):
 
     @cached_property
     def backward(self) -> bool:
-        """Whether it is a derivative that failed; what a hook computes in the backward pass is none."""
-        return self.row is not None and self.row.backward and not in_hook(self.recording, self.position)
+        """Whether it is a derivative that failed; what a hook computes in the backward pass is
+        none."""
+        return (
+            self.row is not None
+            and self.row.backward
+            and not in_hook(self.recording, self.position)
+        )
 
     @cached_property
     def name(self) -> str:
@@ -89,17 +96,23 @@ class Fault(Neighbourhood):
         if name := operator_of_node(node):
             return name
         info = self.recording.nodes.get(self.row.node)
-        return str(self.recording.ops.items[info.op]).rstrip("_") if info is not None and info.op >= 0 else self.name
+        return (
+            str(self.recording.ops.items[info.op]).rstrip("_")
+            if info is not None and info.op >= 0
+            else self.name
+        )
 
     @property
     def forward_position(self) -> int:
-        """The row of the forward operation; the fault's own in the forward pass; -1 if it is gone."""
+        """The row of the forward operation; the fault's own in the forward pass; -1 if it is
+        gone."""
         if not self.backward or self.row is None:
             return self.position
         info = self.recording.nodes.get(self.row.node)
         at = info.position if info is not None else -1
         copied = self.op_at(at) == "clone" and self.parents(at) == self.parents(at + 1)
-        return at + 1 if copied and self.op_at(at + 1) == self.forward else at  # in place: its operand is saved first
+        # in place: its operand is saved first
+        return at + 1 if copied and self.op_at(at + 1) == self.forward else at
 
     @cached_property
     def custom(self) -> bool:
@@ -114,12 +127,15 @@ class Fault(Neighbourhood):
 
     @property
     def call_of_function(self) -> str:
-        """Where the ``torch.autograd.Function`` was applied whose backward this is; empty where that is the fault's line."""
+        """Where the ``torch.autograd.Function`` was applied whose backward this is; empty where
+        that is the fault's line."""
         info = self.recording.nodes.get(self.row.node) if self.row is not None else None
         if info is None or not info.line or self.row is None or info.line == self.row.place:
             return ""
         file, line, real = self.recording.places[info.line]
-        return f"It was applied at {location(file, line)}: `{linecache.getline(real, line).strip()}`."
+        return (
+            f"It was applied at {location(file, line)}: `{linecache.getline(real, line).strip()}`."
+        )
 
     @cached_property
     def dtype(self) -> str:
@@ -130,14 +146,19 @@ class Fault(Neighbourhood):
         """Whether it happened in half precision or less."""
         return self.dtype in LOW
 
-    # -- operands --------------------------------------------------------------------------------------------------
+    # -- operands
+    # ------------------------------------------------------------
 
     @cached_property
     def operands(self) -> list[Tensor]:
         """The tensors that the guilty call read, in the order of its arguments."""
         if self.kept is None:
             return []
-        return [_dense(v) for v in _flat((*self.kept.args, *self.kept.kwargs.values())) if isinstance(v, Tensor)]
+        return [
+            _dense(v)
+            for v in _flat((*self.kept.args, *self.kept.kwargs.values()))
+            if isinstance(v, Tensor)
+        ]
 
     @property
     def named_operands(self) -> dict[str, Tensor]:
@@ -148,10 +169,13 @@ class Fault(Neighbourhood):
         """An argument of the guilty call, a tensor or not."""
         if self.kept is None:
             return None
-        return _dense(self.kept.args[index] if index < len(self.kept.args) else self.kept.kwargs.get(name))
+        return _dense(
+            self.kept.args[index] if index < len(self.kept.args) else self.kept.kwargs.get(name)
+        )
 
     def subject(self, index: int = 0, name: str = "self") -> Any:
-        """An argument of the forward operation: as it was called, or as its autograd node had saved it."""
+        """An argument of the forward operation: as it was called, or as its autograd node had saved
+        it."""
         return self.saved.get(name) if self.backward else self.argument(index, name)
 
     @cached_property
@@ -162,11 +186,14 @@ class Fault(Neighbourhood):
             at = self.position - self.row.call
             if at < len(self.kept.outputs) and floating(self.kept.outputs[at]):
                 return _dense(self.kept.outputs[at])  # type: ignore[no-any-return]
-        return next((o for o in outputs if bool(nonfinite(o).any())), outputs[0] if outputs else None)
+        return next(
+            (o for o in outputs if bool(nonfinite(o).any())), outputs[0] if outputs else None
+        )
 
     @cached_property
     def bad(self) -> Tensor | None:
-        """Mask of the offending elements of the result: non-finite, and where possible made from finite ones."""
+        """Mask of the offending elements of the result: non-finite, and where possible made from
+        finite ones."""
         if self.result is None:
             return None
         mask = nonfinite(self.result)
@@ -204,7 +231,8 @@ class Fault(Neighbourhood):
             return None
 
     def at(self, value: Any) -> Tensor | None:
-        """The elements of an operand from which the bad ones were made; all of them where shapes do not tell."""
+        """The elements of an operand from which the bad ones were made; all of them where shapes do
+        not tell."""
         if isinstance(value, (int, float)):
             value = torch.tensor(float(value))
         if not isinstance(value, Tensor):
@@ -247,7 +275,8 @@ class Fault(Neighbourhood):
         fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
         return fitting[0] if fitting else None
 
-    # -- the program -----------------------------------------------------------------------------------------------
+    # -- the program
+    # ------------------------------------------------------------
 
     @property
     def source(self) -> str:
@@ -260,8 +289,11 @@ class Fault(Neighbourhood):
 
     @cached_property
     def batch(self) -> int:
-        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if that is not at hand."""
-        first, last = [*self.recording.starts, self.recording.end][self.finding.step : self.finding.step + 2]
+        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if
+        that is not at hand."""
+        first, last = [*self.recording.starts, self.recording.end][
+            self.finding.step : self.finding.step + 2
+        ]
         sizes: Counter[int] = Counter()
         rows = 0
         for chunk in self.recording.chunks:
@@ -278,24 +310,38 @@ class Fault(Neighbourhood):
 
     @property
     def samples(self) -> list[int]:
-        """Indices in the batch of the offending elements, where the leading dimension is the batch (or its heads)."""
+        """Indices in the batch of the offending elements, where the leading dimension is the batch
+        (or its heads)."""
         if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
             return []
         size = self.bad.shape[0]
-        if size == 0 or size % self.batch or (size != self.batch and self.name not in having("split_heads")):
+        if (
+            size == 0
+            or size % self.batch
+            or (size != self.batch and self.name not in having("split_heads"))
+        ):
             return []
         rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
         return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
 
 
 def _dense(value: Any) -> Any:
-    """A sparse tensor with its zeros, as most operations of torch want it; anything else as it is."""
-    return value.to_dense() if isinstance(value, Tensor) and value.layout is not torch.strided else value
+    """A sparse tensor with its zeros, as most operations of torch want it; anything else as it
+    is."""
+    return (
+        value.to_dense()
+        if isinstance(value, Tensor) and value.layout is not torch.strided
+        else value
+    )
 
 
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.to(torch.complex128 if value.is_complex() else torch.float64) if floating(value) else value
+        return (
+            value.to(torch.complex128 if value.is_complex() else torch.float64)
+            if floating(value)
+            else value
+        )
     if isinstance(value, (list, tuple)):
         return type(value)(_wide(v) for v in value)
     if isinstance(value, dict):

@@ -1,4 +1,5 @@
-"""Lists of findings, fixes and stations of a path that print as a person reads them; else they are plain lists."""
+"""Lists of findings, fixes and stations of a path that print as a person reads them; else they are
+plain lists."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class TriedFixes(Fixes):
 
 
 class Path(list[dict[str, Any]]):
-    """``finding.path``: from where it began to where it was seen, the first six stations and the count of the rest."""
+    """``finding.path``: from where it began to where it was seen, the first six stations and the
+    count of the rest."""
 
     def __repr__(self) -> str:
         return "\n".join(self.told()) or "no path"

@@ -1,4 +1,5 @@
-"""The operations around a fault: what its operands were made from, and what was made from its result."""
+"""The operations around a fault: what its operands were made from, and what was made from its
+result."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from nanlab.trace import Trace
 from nanlab.trace.op import walk
 from nanlab.trace.recording import HEALED, Recording
 
-# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or shifted.
+# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or
+# shifted.
 THROUGH = having("hands_on", in_place=True)
 ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
 
@@ -55,16 +57,21 @@ class Neighbourhood(ABC):
         return self.recording.parents(position)
 
     def operand_row(self, slot: int) -> int:
-        """The row of one operand of the forward operation; -1 if it is gone or came from outside."""
+        """The row of one operand of the forward operation; -1 if it is gone or came from
+        outside."""
         if self.forward_position < 0:
             return -1
-        row, own = self.recording.op(self.forward_position), self.recording.own_operands(self.forward_position)
+        row, own = (
+            self.recording.op(self.forward_position),
+            self.recording.own_operands(self.forward_position),
+        )
         if row is not None and row.name.startswith(ON_LISTS):
             own = [(source, at) for at, (source, _) in enumerate(own)]
         return next((source for source, at in own if at == slot), -1)
 
     def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
-        """(position, op) of a row and of what it was made from, through operations that hand a value on."""
+        """(position, op) of a row and of what it was made from, through operations that hand a
+        value on."""
         level, seen = [position], {position}
         for _ in range(depth):
             following = []
@@ -91,7 +98,8 @@ class Neighbourhood(ABC):
         return [c for c, row in rows if row is not None and not row.backward]
 
     def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
-        """(position, op) of what was made from the result of the forward operation, the nearest first.
+        """(position, op) of what was made from the result of the forward operation, the nearest
+        first.
 
         A tensor that was written piece by piece is a source, with the op "".
         """
@@ -112,7 +120,8 @@ class Neighbourhood(ABC):
 
     @cached_property
     def _snapshots(self) -> dict[int, list[int]]:
-        """What was written into tensors piece by piece, and the sources that such tensors then were."""
+        """What was written into tensors piece by piece, and the sources that such tensors then
+        were."""
         found: dict[int, list[int]] = defaultdict(list)
         for number, source in self.recording.sources.items():
             for part in source.parents:
@@ -127,7 +136,8 @@ class Neighbourhood(ABC):
                 yield from self._tables(number)
 
     def wrote_over(self, position: int) -> int:
-        """The row after whose write a tensor of parts held nothing bad any more; -1: it held nothing bad, or still does."""
+        """The row after whose write a tensor of parts held nothing bad any more; -1: it held
+        nothing bad, or still does."""
         source, bad = self.recording.sources.get(position), self.recording.bad
         if source is None or position in bad or not any(part in bad for part in source.parents):
             return -1
@@ -138,7 +148,8 @@ class Neighbourhood(ABC):
         return -1
 
     def comes_from_gradient(self, position: int, node: int) -> bool:
-        """Whether what the derivative of a node reads was made from the gradient that came in, not from what it had saved."""
+        """Whether what the derivative of a node reads was made from the gradient that came in, not
+        from what it had saved."""
 
         def of_node(at: int) -> list[int]:
             row = self.recording.op(at)
@@ -148,7 +159,8 @@ class Neighbourhood(ABC):
         return any(row is not None and row.backward and row.node != node for row in rows)
 
     def negative_determinant(self, position: int) -> int:
-        """The row of the determinant that was negative, where a NaN is the one that torch.logdet writes for it; else -1."""
+        """The row of the determinant that was negative, where a NaN is the one that torch.logdet
+        writes for it; else -1."""
         if self.op_at(position) != "scalar_tensor":
             return -1
         chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
@@ -184,7 +196,11 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
     for _ in range(_DEPTH):
         following: set[int] = set()
         for at in level:
-            vectors = set(around.parents(at)) if around.op_at(at) in NORMS | {"hypot"} else rooted(around, at)
+            vectors = (
+                set(around.parents(at))
+                if around.op_at(at) in NORMS | {"hypot"}
+                else rooted(around, at)
+            )
             if vectors and nowhere_zero(around, at):
                 continue  # what it was multiplied with made the divisor 0
             if vectors:
@@ -211,8 +227,11 @@ def rooted(around: Neighbourhood, position: int) -> set[int]:
     return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
 
 
-def squared(around: Neighbourhood, position: int, depth: int = _DEPTH, summed: bool = False) -> set[int]:
-    """The vectors whose squares, and nothing else, were added up to make a row; empty if it is no such sum."""
+def squared(
+    around: Neighbourhood, position: int, depth: int = _DEPTH, summed: bool = False
+) -> set[int]:
+    """The vectors whose squares, and nothing else, were added up to make a row; empty if it is no
+    such sum."""
     op, parents = around.op_at(position), around.parents(position)
     if not depth or not parents:
         return set()
@@ -240,17 +259,21 @@ def _square_of(around: Neighbourhood, position: int) -> set[int]:
 
 
 def _same(around: Neighbourhood, one: int, other: int) -> bool:
-    """Whether two rows hold the same elements: one and the same, or made alike from the same, or views of these."""
+    """Whether two rows hold the same elements: one and the same, or made alike from the same, or
+    views of these."""
     while around.op_at(one) in MOVES and len(around.parents(one)) == 1:
         one = around.parents(one)[0]
     while around.op_at(other) in MOVES and len(around.parents(other)) == 1:
         other = around.parents(other)[0]
     made = around.op_at(one)
-    return one == other or (bool(made) and made == around.op_at(other) and around.parents(one) == around.parents(other))
+    return one == other or (
+        bool(made) and made == around.op_at(other) and around.parents(one) == around.parents(other)
+    )
 
 
 def _carriers(around: Neighbourhood, position: int) -> list[int]:
-    """The operands of which a row is zero where they are; an epsilon that is added must have vanished."""
+    """The operands of which a row is zero where they are; an epsilon that is added must have
+    vanished."""
     op, parents = around.op_at(position), around.parents(position)
     if op in _KEEPS_ZERO:
         return parents
@@ -260,8 +283,12 @@ def _carriers(around: Neighbourhood, position: int) -> list[int]:
 def _adds_no_less(around: Neighbourhood, position: int) -> bool:
     """Whether what an addition adds is a number that is not negative."""
     others = around.parents(position)[1:]
-    numbers = [around.recording.value(p) for p in others] + [*around.recording.scalars.get(position, ())]
-    return all(around.numel_at(p) == 1 for p in others) and all(x is not None and x >= 0 for x in numbers)
+    numbers = [around.recording.value(p) for p in others] + [
+        *around.recording.scalars.get(position, ())
+    ]
+    return all(around.numel_at(p) == 1 for p in others) and all(
+        x is not None and x >= 0 for x in numbers
+    )
 
 
 def _complex(around: Neighbourhood, position: int) -> bool:
@@ -271,16 +298,22 @@ def _complex(around: Neighbourhood, position: int) -> bool:
 
 
 def normalises(around: Neighbourhood, dividend: int, vectors: set[int]) -> bool:
-    """Whether a dividend was made, in the step of the division, from what these vectors were made from."""
+    """Whether a dividend was made, in the step of the division, from what these vectors were made
+    from."""
     start = around.recording.starts[around.recording.step_of(around.forward_position)]
     origin = _behind(around, vectors, start, _NEAR, only=_SAME_NUMBERS)
     return not origin.isdisjoint(_behind(around, {dividend}, start, _DEPTH))
 
 
 def _behind(
-    around: Neighbourhood, rows: set[int], start: int, depth: int, only: frozenset[str] | None = None
+    around: Neighbourhood,
+    rows: set[int],
+    start: int,
+    depth: int,
+    only: frozenset[str] | None = None,
 ) -> set[int]:
-    """These rows and what they were made from since the row ``start``, as far as by ``only`` these operators."""
+    """These rows and what they were made from since the row ``start``, as far as by ``only`` these
+    operators."""
     found, level = set(rows), set(rows)
     for _ in range(depth):
         inside = (p for p in level if p >= start and (only is None or around.op_at(p) in only))

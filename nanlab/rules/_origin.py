@@ -12,20 +12,33 @@ from nanlab.rules._rule import Finding, Match, Rule
 from nanlab.trace import Trace
 from nanlab.trace.recording import PHASES, Recording
 
-_SYMPTOMS = {"loss": "loss", "gradient": "grad", "parameter": "param", "state": "state", "output": "output"}
+_SYMPTOMS = {
+    "loss": "loss",
+    "gradient": "grad",
+    "parameter": "param",
+    "state": "state",
+    "output": "output",
+}
 
 
 def finding_of(trace: Trace, origin: Origin) -> Finding:
     """What, where and which step; cause "unknown"."""
     recording = trace.recording
     phase = phase_of(recording, origin)
-    used = origin.kind not in ("operation", "uninitialised") and not (origin.kind == "rank" and origin.position >= 0)
+    used = origin.kind not in ("operation", "uninitialised") and not (
+        origin.kind == "rank" and origin.position >= 0
+    )
     position = origin.first_use(recording) if used else origin.position
     stats = recording.stats(origin.sink.position)
     what = "nan" if stats is not None and stats.nan else "inf"
     place = place_of(trace, position)
-    # A bad value among new parameters is a symptom in the step that made them, though no gradient of torch's own shows it.
-    shown = origin.position if recording.updates_apart and origin.position >= 0 else origin.sink.step_position
+    # A bad value among new parameters is a symptom in the step that made them, though no gradient
+    # of torch's own shows it.
+    shown = (
+        origin.position
+        if recording.updates_apart and origin.position >= 0
+        else origin.sink.step_position
+    )
     return Finding(
         cause="unknown",
         severity="error",
@@ -41,7 +54,8 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
 
 
 def place_of(trace: Trace, position: int) -> dict[str, Any]:
-    """The fields of a Finding that follow from its row: op, node, module, file, line, source, position."""
+    """The fields of a Finding that follow from its row: op, node, module, file, line, source,
+    position."""
     recording = trace.recording
     row = recording.op(position)
     file, line, real = recording.places[row.place] if row else ("", 0, "")

@@ -10,7 +10,10 @@ from nanlab.operators import having
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
 
-TIMES = "A mask of ones times -inf is -inf where it is one, and NaN where it is zero: write it with masked_fill."
+TIMES = (
+    "A mask of ones times -inf is -inf where it is one, and NaN where it is zero: write it with"
+    " masked_fill."
+)
 _MATRICES = having("matmul", "dot") - {"addmm"}
 
 
@@ -21,7 +24,8 @@ def infinite_number(fault: Fault) -> bool:
 
 
 def cancels(fault: Fault) -> bool:
-    """Whether a product of matrices is NaN although no 0 of the one meets an infinity of the other: its terms cancel."""
+    """Whether a product of matrices is NaN although no 0 of the one meets an infinity of the other:
+    its terms cancel."""
     if fault.name not in _MATRICES or len(fault.operands) < 2:
         return False
     x, y = fault.operands[-2:]
@@ -30,6 +34,7 @@ def cancels(fault: Fault) -> bool:
 
 
 def became_nan(fault: Fault) -> str:
-    """How many elements of the result are NaN; the infinities that were carried on are not counted."""
+    """How many elements of the result are NaN; the infinities that were carried on are not
+    counted."""
     count = int(torch.isnan(fault.result).sum()) if fault.result is not None else 0
     return f"{plural(count or fault.count, 'element')} of {fault.numel:,} became NaN"

@@ -1,4 +1,5 @@
-"""Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator: what makes a finding."""
+"""Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator: what
+makes a finding."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from nanlab.trace.locations import location
 
 Severity = Literal["error", "warning", "note"]
 Verdict = Literal["verified", "finite", "fails", "untried"]
-# Of several rules that fit one origin the most specific names its cause: a rule of a later family, or one that says so.
+# Of several rules that fit one origin the most specific names its cause: a rule of a later family,
+# or one that says so.
 FAMILIES = {
     "fallback": "what is left to say where no rule knows more",
     "general": "arithmetic with zeros and infinities, whatever the operator",
@@ -31,7 +33,8 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines ``first`` to ``last`` of a file become ``text``, which bears no indentation of its own."""
+    """Lines ``first`` to ``last`` of a file become ``text``, which bears no indentation of its
+    own."""
 
     file: str
     first: int
@@ -47,10 +50,13 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fix:
-    """What to write instead, and what became of the whole failing step when it was run again with it.
+    """What to write instead, and what became of the whole failing step when it was run again with
+    it.
 
-    ``verified``: finite throughout, right at the offending elements, healthy ones moved by at most 1 %.
-    ``finite``: finite, but not all of that. ``fails``: something is not finite. ``untried``: it was not run.
+    ``verified``: finite throughout, right at the offending elements, healthy ones moved by at most
+    1 %.
+    ``finite``: finite, but not all of that. ``fails``: something is not finite. ``untried``: it was
+    not run.
     """
 
     title: str
@@ -112,7 +118,8 @@ class Finding:
     position: int = -1  # row of trace.ops where it began, -1 if there is none
     harmful: bool = False  # it explains the symptom: may be the culprit
     rank: int | None = None  # process of a distributed run in which it began
-    library: tuple[str, int, str] | None = None  # file, line, function inside a package or torch where it was born
+    # file, line, function inside a package or torch where it was born
+    library: tuple[str, int, str] | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("path", Path), ("fixes", Fixes)):
@@ -126,7 +133,10 @@ class Finding:
         """What, where and the first fix, in a few lines of text."""
         lines = [str(self), f"    {self.source}" if self.source else ""]
         if self.fixes:
-            lines += [f"  fix: {self.fixes[0].title}", *(f"    {line}" for line in self.fixes[0].code.splitlines())]
+            lines += [
+                f"  fix: {self.fixes[0].title}",
+                *(f"    {line}" for line in self.fixes[0].code.splitlines()),
+            ]
         return "\n".join(line for line in lines if line)
 
     def __str__(self) -> str:
@@ -139,7 +149,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Match:
-    """What a rule found; what it leaves out is taken from the rule and from the row at ``position``."""
+    """What a rule found; what it leaves out is taken from the rule and from the row at
+    ``position``."""
 
     title: str  # one sentence with numbers
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -171,7 +182,8 @@ class Rule:
     def matches(self, subject: Any) -> list[Match | Finding]:
         """What the rule finds in a Fault or a Trace.
 
-        A rule may return or yield a Match, its title alone, (position, title), or a whole Finding; None is no match.
+        A rule may return or yield a Match, its title alone, (position, title), or a whole Finding;
+        None is no match.
         """
         found = self.judge(subject)
         if found is None or isinstance(found, (Match, Finding, str, tuple)):
@@ -193,15 +205,16 @@ def rule(
     family: str = "operation",
     more_specific_than: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Any]], Rule]:
-    """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring the explanation.
+    """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring
+    the explanation.
 
-    The function takes a ``fault`` (one origin of a symptom, see Fault) or the whole ``trace``: the name of its
-    parameter decides. What it may return: see :meth:`Rule.matches`.
-    example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty line ends in
-    ``# here``.
-    family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own family, whose rules it goes
-    before although they fit too.
-    Nothing is registered: pass it along, ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
+    The function takes a ``fault`` (one origin of a symptom, see Fault) or the whole ``trace``: the
+    name of its parameter decides. What it may return: see :meth:`Rule.matches`.
+    example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty
+    line ends in ``# here``.
+    family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own
+    family, whose rules it goes before although they fit too. Nothing is registered: pass it along,
+    ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
 
     Raises UsageError if the parameter is called otherwise, or there is no such family.
     """
@@ -210,8 +223,8 @@ def rule(
         subject = next(iter(inspect.signature(judge).parameters), "")
         if subject not in ("fault", "trace"):
             raise UsageError(
-                f"expected a rule with a parameter called 'fault' or 'trace', got {judge.__name__}({subject}); "
-                "rename it"
+                "expected a rule with a parameter called 'fault' or 'trace', got"
+                f" {judge.__name__}({subject}); rename it"
             )
         if family not in FAMILIES:
             raise UsageError(f"expected one of the families {', '.join(FAMILIES)}, got {family!r}")
@@ -239,21 +252,32 @@ def ranked(rules: Sequence[Rule]) -> list[Rule]:
     Raises UsageError if rules call each other more specific in a circle.
     """
     families = list(FAMILIES)
-    order = sorted(rules, key=lambda one: (families.index(one.family), one.family in one.more_specific_than))[::-1]
+    order = sorted(
+        rules, key=lambda one: (families.index(one.family), one.family in one.more_specific_than)
+    )[::-1]
     for _ in rules:
         moved = False
         for one in [r for r in order if r.more_specific_than]:
             own, names = order.index(one), one.more_specific_than
-            first = next((i for i in range(own) if order[i].name in names and order[i].family == one.family), own)
+            first = next(
+                (i for i in range(own) if order[i].name in names and order[i].family == one.family),
+                own,
+            )
             if first < own:
                 order.insert(first, order.pop(own))
                 moved = True
         if not moved:
             return order
     circle = ", ".join(sorted({one.name for one in rules if one.more_specific_than}))
-    raise UsageError(f"some of these rules are more specific than each other, in a circle: {circle}")
+    raise UsageError(
+        f"some of these rules are more specific than each other, in a circle: {circle}"
+    )
 
 
 def rules_of(module: ModuleType) -> list[Rule]:
     """The rules that a module defines, in their order."""
-    return [one for one in vars(module).values() if isinstance(one, Rule) and one.judge.__module__ == module.__name__]
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, Rule) and one.judge.__module__ == module.__name__
+    ]

@@ -43,7 +43,8 @@ from nanlab.trace import Trace
     """,
 )
 def absorbed_update(trace: Trace) -> Iterator[Finding]:
-    """An update smaller than half an ulp of what it is added to changes no bit of it: nothing moves."""
+    """An update smaller than half an ulp of what it is added to changes no bit of it: nothing
+    moves."""
     groups: dict[tuple[str, int], list[AbsorbedUpdate]] = {}
     for still in trace.recording.training.absorbed_updates.values():
         groups.setdefault((still.at.op, still.at.line), []).append(still)
@@ -61,11 +62,14 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
             if severity is not None:
                 grades.setdefault(severity, []).append(m)
         for severity, alike in grades.items():
-            yield _absorbed_finding(trace, sorted(alike, key=lambda m: (-m.numel, m.first)), severity)
+            yield _absorbed_finding(
+                trace, sorted(alike, key=lambda m: (-m.numel, m.first)), severity
+            )
 
 
 def _proves(member: AbsorbedUpdate) -> bool:
-    """Whether the updates so far prove something. What is copied back may come from a wide copy that is kept from now on."""
+    """Whether the updates so far prove something. What is copied back may come from a wide copy
+    that is kept from now on."""
     return member.still > 1 or (member.numel >= FEW and member.at.op != "copy_")
 
 
@@ -74,23 +78,39 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     limits = format_of(getattr(torch, dtype))
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
     text = (
-        f"A count of steps in {dtype} ends where neighbouring values are 2 apart: at {2 / limits.ulp:.10g}."
+        f"A count of steps in {dtype} ends where neighbouring values are 2 apart: at"
+        f" {2 / limits.ulp:.10g}."
         if counts
-        else f"Neighbouring {dtype} values are {limits.ulp * 2.0 ** math.frexp(member.value)[1] / 2:.3g} apart there."
+        else (
+            f"Neighbouring {dtype} values are"
+            f" {limits.ulp * 2.0 ** math.frexp(member.value)[1] / 2:.3g} apart there."
+        )
     )
-    title, code = "count in an integer, which model.to(dtype) leaves alone", "torch.zeros((), dtype=torch.int64)"
+    title, code = (
+        "count in an integer, which model.to(dtype) leaves alone",
+        "torch.zeros((), dtype=torch.int64)",
+    )
     if not counts:
         title, code = (
             "keep it out of model.to(dtype): a Python number, or float32",
             f"model.{name} = model.{name}.float()   # after model.to(dtype)",
         )
     goes_on = moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1)
-    fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified") if goes_on else Fix(title, code)
+    fix = (
+        Fix(f"{title}; in float32 it goes on", code, verdict="verified")
+        if goes_on
+        else Fix(title, code)
+    )
     return Finding(
         cause="absorbed-update",
         severity="error",
-        title=f"{name} stands at {member.value:.10g} for good: what {member.at.op} adds is below half an ulp in {dtype}",
-        explanation=f"{absorbed_update.explanation} {text} Nothing moved in the last {member.still} steps.",
+        title=(
+            f"{name} stands at {member.value:.10g} for good: what {member.at.op} adds is below half"
+            f" an ulp in {dtype}"
+        ),
+        explanation=(
+            f"{absorbed_update.explanation} {text} Nothing moved in the last {member.still} steps."
+        ),
         step=trace.recording.step_of(member.first),
         symptom="silent-underflow",
         fixes=[fix],
@@ -111,9 +131,15 @@ def _absorbed_finding(trace: Trace, stuck: list[AbsorbedUpdate], severity: Sever
     return Finding(
         cause="absorbed-update",
         severity=severity,
-        title=f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in {limits.name}",
-        explanation=f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in "
-        f"{round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of {largest.still} steps.{_history(largest)}",
+        title=(
+            f"{largest.at.op} changes no element of {shown}: every update is below half an ulp in"
+            f" {limits.name}"
+        ),
+        explanation=(
+            f"{absorbed_update.explanation} Neighbouring {limits.name} values differ by one part in"
+            f" {round(1 / limits.ulp)}; an update below half of that rounds to nothing, in each of"
+            f" {largest.still} steps.{_history(largest)}"
+        ),
         step=recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[_in_float32(trace, stuck), _larger(trace, largest, round(4 / limits.ulp))],
@@ -140,14 +166,21 @@ def _larger(trace: Trace, member: AbsorbedUpdate, part: int) -> Fix:
     """Larger updates; ``part``: of a value that an update must exceed."""
     if member.by_hand and not _trained(trace, member):
         return Fix(
-            "larger steps, and fewer", f"decay = decay**k  # every k steps, so that updates exceed value / {part:,}"
+            "larger steps, and fewer",
+            f"decay = decay**k  # every k steps, so that updates exceed value / {part:,}",
         )
-    return Fix("stochastic rounding, or a larger step", f"lr=...  # so that updates exceed value / {part:,}")
+    return Fix(
+        "stochastic rounding, or a larger step",
+        f"lr=...  # so that updates exceed value / {part:,}",
+    )
 
 
 def _trained(trace: Trace, member: AbsorbedUpdate) -> bool:
     """Whether it is a parameter that had gradients, rather than an average or a statistic."""
-    return any(s.owner == member.owner and s.gradient is not None for s in trace.recording.training.parameters)
+    return any(
+        s.owner == member.owner and s.gradient is not None
+        for s in trace.recording.training.parameters
+    )
 
 
 def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
@@ -157,8 +190,15 @@ def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
     if not member.by_hand:
         return "model.float()  # and torch.autocast for the forward pass"
     if _trained(trace, member):
-        return "master = [p.detach().float() for p in model.parameters()]  # update these, then p.copy_(m)"
-    if recording.parameter_kinds[member.owner] == "buffer" and name.isidentifier() and member.at.module:
+        return (
+            "master = [p.detach().float() for p in model.parameters()]  # update these, then"
+            " p.copy_(m)"
+        )
+    if (
+        recording.parameter_kinds[member.owner] == "buffer"
+        and name.isidentifier()
+        and member.at.module
+    ):
         return f"self.{name} = self.{name}.float()"  # written by the module itself
     return "ema = {k: v.detach().float().clone() for k, v in model.state_dict().items()}"
 
@@ -167,23 +207,31 @@ def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
     """Wider values, tried on an update that was kept."""
     if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
         return Fix(
-            "learn the distance from a reference value, which small steps do change", "value = reference + self.offset"
+            "learn the distance from a reference value, which small steps do change",
+            "value = reference + self.offset",
         )
     title, code = "keep these values in float32", _wider(trace, stuck[0])
     tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck)
     moved, numel = next((t for t in tried if t is not None), (0, 0))
     if not moved:
         return Fix(title, code)
-    return Fix(f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verdict="verified")
+    return Fix(
+        f"{title}: {moved:,} of {numel:,} elements move, where none did", code, verdict="verified"
+    )
 
 
 def _vanished_finding(trace: Trace, first: AbsorbedUpdate, shown: str) -> Finding:
     return Finding(
         cause="absorbed-update",
         severity="error",
-        title=f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in {first.coefficient}",
-        explanation=f"{absorbed_update.explanation} Here a coefficient near 1 was rounded to 1 in {first.coefficient}, so that "
-        f"1 minus it is 0, in each of {first.still} steps.",
+        title=(
+            f"{first.at.op} changes no element of {shown}: its factor is exactly 0 in"
+            f" {first.coefficient}"
+        ),
+        explanation=(
+            f"{absorbed_update.explanation} Here a coefficient near 1 was rounded to 1 in"
+            f" {first.coefficient}, so that 1 minus it is 0, in each of {first.still} steps."
+        ),
         step=trace.recording.step_of(first.first),
         symptom="silent-underflow",
         fixes=[Fix("keep the coefficient in float32, or a Python number", "decay = 0.9999")],

@@ -15,7 +15,8 @@ from nanlab.trace.recording import OPTIMIZER
 
 _NORMS = having("norm") | {"sum", "dot"} | {"mul"}
 _REFUSE = Fix(
-    "refuse to clip by such a norm", "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)"
+    "refuse to clip by such a norm",
+    "torch.nn.utils.clip_grad_norm_(parameters, max_norm, error_if_nonfinite=True)",
 )
 
 
@@ -38,7 +39,8 @@ _REFUSE = Fix(
     """,
 )
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
-    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of them NaN or zero."""
+    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of
+    them NaN or zero."""
     if fault.row is None or fault.origin.sink.kind != "gradient" or fault.row.phase != OPTIMIZER:
         return None
     if fault.kind != "operation" or fault.name not in _NORMS:
@@ -46,8 +48,13 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     return replace(
         fault.finding,
         cause="clip-nonfinite-norm",
-        title=f"the norm of finite gradients overflows {fault.dtype}, and clipping by it makes every gradient zero",
-        explanation=f"{clip_nonfinite_norm.explanation} Each gradient is finite here; only the norm is not.",
+        title=(
+            f"the norm of finite gradients overflows {fault.dtype}, and clipping by it makes every"
+            " gradient zero"
+        ),
+        explanation=(
+            f"{clip_nonfinite_norm.explanation} Each gradient is finite here; only the norm is not."
+        ),
         fixes=[_REFUSE],
     )
 
@@ -70,15 +77,21 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     """,
 )
 def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
-    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of them NaN or zero."""
+    """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of
+    them NaN or zero."""
     for misuse in trace.recording.training.misuses:
         if misuse.kind != "clip-spread":
             continue
         yield Finding(
             cause="clip-nonfinite-norm",
             severity="warning",
-            title=f"clipping spread the bad gradient of {misuse.name} to {misuse.ratio:.0f} other parameters",
-            explanation=f"{clip_nonfinite_norm_.explanation} Only the gradients named here were bad before.",
+            title=(
+                f"clipping spread the bad gradient of {misuse.name} to {misuse.ratio:.0f} other"
+                " parameters"
+            ),
+            explanation=(
+                f"{clip_nonfinite_norm_.explanation} Only the gradients named here were bad before."
+            ),
             step=trace.recording.step_of(misuse.position),
             symptom="grad-nan",
             fixes=[_REFUSE],
@@ -109,10 +122,11 @@ def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
     """,
 )
 def clip_always_on(trace: Trace) -> Iterator[Finding]:
-    """Clipping that takes effect in nearly every step no longer guards against outliers: it fixes the length of every update.
+    """Clipping that takes effect in nearly every step no longer guards against outliers: it fixes
+    the length of every update.
 
-    The learning rate then sets that length alone, whatever the gradient. Some want that (normalised gradient descent);
-    optimizers such as Adam divide by the gradient's size anyway.
+    The learning rate then sets that length alone, whatever the gradient. Some want that (normalised
+    gradient descent); optimizers such as Adam divide by the gradient's size anyway.
     """
     if any(misuse.kind == "clip-before-unscale" for misuse in trace.recording.training.misuses):
         return  # told as such
@@ -126,17 +140,27 @@ def clip_always_on(trace: Trace) -> Iterator[Finding]:
     yield Finding(
         cause="clip-always-on",
         severity="note",
-        title=f"clipping to {bound:.3g} cuts {found.share:.0%} of {len(found.history)} steps, most to {factor:.2g} of the gradient",
-        explanation=f"{clip_always_on.explanation} {top} has {found.parameters.share.iloc[0]:.0%} of the squared norm on average.",
+        title=(
+            f"clipping to {bound:.3g} cuts {found.share:.0%} of {len(found.history)} steps, most to"
+            f" {factor:.2g} of the gradient"
+        ),
+        explanation=(
+            f"{clip_always_on.explanation} {top} has {found.parameters.share.iloc[0]:.0%} of the"
+            " squared norm on average."
+        ),
         step=trace.recording.step_of(edit.position),
         symptom="clipping",
-        fixes=[
-            Fix(
-                f"a bound that only outliers reach: {advised:g} clips {found.would_clip(advised):.0%} of these steps; the learning rate must come down with it",
-                f"torch.nn.utils.clip_grad_norm_(model.parameters(), {advised:g})",
-            )
-        ]
-        if advised is not None
-        else [],
+        fixes=(
+            [
+                Fix(
+                    f"a bound that only outliers reach: {advised:g} clips"
+                    f" {found.would_clip(advised):.0%} of these steps; the learning rate must come"
+                    " down with it",
+                    f"torch.nn.utils.clip_grad_norm_(model.parameters(), {advised:g})",
+                )
+            ]
+            if advised is not None
+            else []
+        ),
         **where(trace.recording, edit.at),
     )

@@ -26,7 +26,8 @@ MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
 
 @dataclass(frozen=True)
 class Cure:
-    """The fixes that together make the failing step right: one for each fault, none of them superfluous."""
+    """The fixes that together make the failing step right: one for each fault, none of them
+    superfluous."""
 
     fixes: list[Fix]
     edits: tuple[Edit, ...]
@@ -69,7 +70,8 @@ class Chain:
 
 
 def chain(trace: Trace, culprit: Finding) -> Chain:
-    """The faults of the culprit's step, each found in the step with the ones before it mended; and their cure."""
+    """The faults of the culprit's step, each found in the step with the ones before it mended; and
+    their cure."""
     found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
     best = next((fix for fix in found.options[0] if fix.verified), None)
     try:
@@ -124,7 +126,8 @@ def _same(a: Finding, b: Finding) -> bool:
 
 
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
-    """The first set of fixes that is verified, of these the smallest; else the one that comes nearest."""
+    """The first set of fixes that is verified, of these the smallest; else the one that comes
+    nearest."""
     order = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
     best: Cure | None = None
     for fixes, edits in _combinations(found, taken):
@@ -138,7 +141,9 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
     return best if best is None or best.verdict in ("verified", "finite") else None
 
 
-def _combinations(found: Chain, taken: Sequence[Fix]) -> Iterator[tuple[list[Fix], tuple[Edit, ...]]]:
+def _combinations(
+    found: Chain, taken: Sequence[Fix]
+) -> Iterator[tuple[list[Fix], tuple[Edit, ...]]]:
     """One fix for each fault, those that showed the next fault first; each once."""
     options = []
     for at, each in enumerate(found.options):
@@ -157,10 +162,15 @@ def _combinations(found: Chain, taken: Sequence[Fix]) -> Iterator[tuple[list[Fix
 
 
 def _joined(edits: tuple[Edit, ...], more: tuple[Edit, ...]) -> tuple[Edit, ...] | None:
-    """Both sets of edits; those of ``more`` that were written for a line as an edit has made it replace that edit."""
+    """Both sets of edits; those of ``more`` that were written for a line as an edit has made it
+    replace that edit."""
     found = list(edits)
     for new in more:
-        over = [e for e in found if e.file == new.file and not (e.last < new.first or new.last < e.first)]
+        over = [
+            e
+            for e in found
+            if e.file == new.file and not (e.last < new.first or new.last < e.first)
+        ]
         if any(e.text == new.text for e in over):
             continue
         if len(over) > 1:
@@ -204,4 +214,6 @@ def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
 
 
 def _cure(fixes: list[Fix], edits: tuple[Edit, ...], found: Judgement) -> Cure:
-    return Cure(fixes, edits, found.verdict, found.why, found.replay, found.distortion, found.gradient_max)
+    return Cure(
+        fixes, edits, found.verdict, found.why, found.replay, found.distortion, found.gradient_max
+    )

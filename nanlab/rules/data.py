@@ -1,4 +1,5 @@
-"""What was bad before the program computed with it: data, parameters, buffers, memory never written."""
+"""What was bad before the program computed with it: data, parameters, buffers, memory never
+written."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ def _first_use(fault: Fault) -> tuple[int, int]:
     path = fault.origin.path
     use = fault.finding.position
     before = path[path.index(use) - 1] if use in path and path.index(use) else fault.position
-    slots = [slot for source, slot in fault.recording.operands(use) if source == before] if use >= 0 else []
+    slots = (
+        [slot for source, slot in fault.recording.operands(use) if source == before]
+        if use >= 0
+        else []
+    )
     return use, slots[0] if slots else -1
 
 
@@ -32,18 +37,31 @@ def _role(fault: Fault) -> str:
         return _owned(fault)
     use, slot = _first_use(fault)
     op = fault.op_at(use)
-    if _of_optimizer(fault) or (op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0):
+    if _of_optimizer(fault) or (
+        op == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0
+    ):
         return "buffer"
-    if _is_weight(fault) or not fault.recording.owned.isdisjoint(fault.origin.path) or _is_parameter(fault):
+    if (
+        _is_weight(fault)
+        or not fault.recording.owned.isdisjoint(fault.origin.path)
+        or _is_parameter(fault)
+    ):
         return "parameter"
     return "input" if _meets_parameter(fault, use) else "target"
 
 
 def _of_optimizer(fault: Fault) -> bool:
-    """Whether an optimizer was the first to compute with the value, in place: a moment that came with a checkpoint."""
+    """Whether an optimizer was the first to compute with the value, in place: a moment that came
+    with a checkpoint."""
     use, slot = _first_use(fault)
-    result = fault.recording.op(use + slot) if slot >= 0 else None  # the first operands of a call in place
-    return result is not None and result.call == use and result.phase == OPTIMIZER and bool(result.inplace)
+    # the first operands of a call in place
+    result = fault.recording.op(use + slot) if slot >= 0 else None
+    return (
+        result is not None
+        and result.call == use
+        and result.phase == OPTIMIZER
+        and bool(result.inplace)
+    )
 
 
 def _shown(fault: Fault, role: str) -> str:
@@ -52,7 +70,11 @@ def _shown(fault: Fault, role: str) -> str:
     named = [source.name] if source is not None and source.name else []
     if role == "buffer" and _of_optimizer(fault):
         role = "optimizer's state"
-        named = [s.name for s in fault.recording.sinks if s.kind == "state" and s.position in fault.origin.path]
+        named = [
+            s.name
+            for s in fault.recording.sinks
+            if s.kind == "state" and s.position in fault.origin.path
+        ]
     return " ".join([role, *named[:1]])
 
 
@@ -61,24 +83,33 @@ def _is_weight(fault: Fault) -> bool:
     path = fault.origin.path
     for before, after in pairwise(path):
         slots = card(fault.op_at(after)).weights
-        if slots and any(s == before and slot in slots for s, slot in fault.recording.operands(after)):
+        if slots and any(
+            s == before and slot in slots for s, slot in fault.recording.operands(after)
+        ):
             return True
     return False
 
 
 def _owned(fault: Fault) -> str:
     use, slot = _first_use(fault)
-    running = fault.op_at(use) == "native_batch_norm" and slot >= len(fault.recording.operands(use)) - 2 > 0
+    running = (
+        fault.op_at(use) == "native_batch_norm"
+        and slot >= len(fault.recording.operands(use)) - 2 > 0
+    )
     if running or fault.kind == "buffer":
         return "buffer"
     made_here = (
-        fault.position >= 0 and "buffer" in fault.recording.parameter_kinds and fault.recording.training.parameters
+        fault.position >= 0
+        and "buffer" in fault.recording.parameter_kinds
+        and fault.recording.training.parameters
     )
     return "buffer" if made_here and not _is_parameter(fault) else "parameter"
 
 
 def _is_parameter(fault: Fault) -> bool:
-    return not {step.value for step in fault.recording.training.parameters}.isdisjoint(fault.origin.path)
+    return not {step.value for step in fault.recording.training.parameters}.isdisjoint(
+        fault.origin.path
+    )
 
 
 def _meets_parameter(fault: Fault, use: int) -> bool:
@@ -94,7 +125,9 @@ def _reads_parameter(fault: Fault, position: int) -> bool:
     for source, _ in fault.recording.operands(position):
         known = fault.recording.sources.get(source)
         row = fault.recording.op(source)
-        if (known is not None and known.kind in ("parameter", "buffer")) or source in fault.recording.owned:
+        if (
+            known is not None and known.kind in ("parameter", "buffer")
+        ) or source in fault.recording.owned:
             return True
         if row is not None and row.phase == OPTIMIZER:
             return True
@@ -105,7 +138,8 @@ def _counts(fault: Fault) -> tuple[int, int, int]:
     """(NaN, infinities, elements) of the bad tensor."""
     path = fault.origin.path
     use = fault.finding.position
-    before = path[: path.index(use)] if use in path and path.index(use) else path[:1]  # what was moved, not computed
+    # what was moved, not computed
+    before = path[: path.index(use)] if use in path and path.index(use) else path[:1]
     shown = [fault.recording.stats(p) for p in before]
     stats = next((s for s in reversed(shown) if s is not None and s.nonfinite), None)
     return (stats.nan, stats.posinf + stats.neginf, stats.numel) if stats is not None else (0, 0, 0)
@@ -114,10 +148,17 @@ def _counts(fault: Fault) -> tuple[int, int, int]:
 def _came_with_data(fault: Fault) -> bool:
     """Whether it is data, or an infinity in an array that goes straight into a layer or a loss."""
     if fault.kind != "intended":
-        return fault.kind in ("data", "parameter", "buffer") and fault.negative_determinant(fault.position) < 0
+        return (
+            fault.kind in ("data", "parameter", "buffer")
+            and fault.negative_determinant(fault.position) < 0
+        )
     source = fault.recording.sources.get(fault.origin.path[0])
     op = fault.op_at(fault.finding.position)
-    if source is None or not source.shape or (is_mask(fault.recording, source.number) and op not in _LAYERS):
+    if (
+        source is None
+        or not source.shape
+        or (is_mask(fault.recording, source.number) and op not in _LAYERS)
+    ):
         return False
     return op in _LAYERS or op in ("sub", "rsub") or any(name in op for name in _LOSSES)
 
@@ -128,13 +169,18 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     nans, infinities, numel = _counts(fault)
     if nan is not None and nan != bool(nans):
         return None
-    parts = [plural(nans, "NaN")] * bool(nans) + [plural(infinities, "infinity", "infinities")] * bool(infinities)
+    parts = [plural(nans, "NaN")] * bool(nans) + [
+        plural(infinities, "infinity", "infinities")
+    ] * bool(infinities)
     used = f"first used by {fault.finding.op}"
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
     text = f"It was there in step {born} already and showed in step {fault.finding.step}."
-    phase = "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
+    phase = (
+        "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
+    )
     return Match(
-        f"the {_shown(fault, role)} holds {' and '.join(parts)} among {plural(numel, 'value')}, {used}",
+        f"the {_shown(fault, role)} holds {' and '.join(parts)} among {plural(numel, 'value')},"
+        f" {used}",
         explanation=text,
         phase=phase,
     )
@@ -157,7 +203,8 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     family="context",
 )
 def nan_in_input(fault: Fault) -> Match | None:
-    """The data held NaN before the model saw it: a missing value, or a preprocessing step that divided 0 by 0.
+    """The data held NaN before the model saw it: a missing value, or a preprocessing step that
+    divided 0 by 0.
 
     Impute or drop such samples where the data is loaded, and check there with torch.isfinite.
     """
@@ -181,11 +228,11 @@ def nan_in_input(fault: Fault) -> Match | None:
     family="context",
 )
 def inf_in_input(fault: Fault) -> Match | None:
-    """The data held an infinity before the model saw it: a log of zero, a division by zero, or an overflow in
-    preprocessing.
+    """The data held an infinity before the model saw it: a log of zero, a division by zero, or an
+    overflow in preprocessing.
 
-    Clip or drop such values where the data is loaded. A saturating function (tanh, sigmoid) may hide one from the loss;
-    it then meets a gradient of 0 in backward, and 0 × inf is NaN.
+    Clip or drop such values where the data is loaded. A saturating function (tanh, sigmoid) may
+    hide one from the loss; it then meets a gradient of 0 in backward, and 0 × inf is NaN.
     """
     return _data(fault, "input", False)
 
@@ -233,8 +280,8 @@ def nan_in_target(fault: Fault) -> Match | None:
 def poisoned_parameter(fault: Fault) -> Match | None:
     """A parameter was already NaN or infinite, so every output of its layer is.
 
-    No loss scaling and no smaller learning rate cures this: load a good checkpoint, or initialise the parameter again,
-    and find what poisoned it.
+    No loss scaling and no smaller learning rate cures this: load a good checkpoint, or initialise
+    the parameter again, and find what poisoned it.
     """
     return _data(fault, "parameter", None)
 
@@ -257,8 +304,9 @@ def poisoned_parameter(fault: Fault) -> Match | None:
 def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
 
-    Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step was skipped; reset
-    the statistics. So does an optimizer into its moments: begin with a fresh one.
+    Batch norm absorbs one bad batch into its running statistics for good, even if that batch's step
+    was skipped; reset the statistics. So does an optimizer into its moments: begin with a fresh
+    one.
     """
     return _data(fault, "buffer", None)
 
@@ -279,20 +327,36 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     more_specific_than=("context",),
 )
 def poisoned_gradient(fault: Fault) -> Match | None:
-    """`.grad` held it already when backward added to it: the gradients of an earlier pass were not cleared.
+    """`.grad` held it already when backward added to it: the gradients of an earlier pass were not
+    cleared.
 
-    Call optimizer.zero_grad() before backward, also after a step that was skipped because its loss was not finite.
+    Call optimizer.zero_grad() before backward, also after a step that was skipped because its loss
+    was not finite.
     """
     row = fault.recording.op(fault.finding.position)
-    if fault.kind != "data" or fault.origin.sink.kind != "gradient" or row is None or not row.backward:
+    if (
+        fault.kind != "data"
+        or fault.origin.sink.kind != "gradient"
+        or row is None
+        or not row.backward
+    ):
         return None
-    if row.node >= 0 or base_name(row.name) not in _ADDS or fault.position not in fault.recording.parents(row.position):
+    if (
+        row.node >= 0
+        or base_name(row.name) not in _ADDS
+        or fault.position not in fault.recording.parents(row.position)
+    ):
         return None
     nans, infinities, numel = _counts(fault)
-    parts = [plural(nans, "NaN")] * bool(nans) + [plural(infinities, "infinity", "infinities")] * bool(infinities)
+    parts = [plural(nans, "NaN")] * bool(nans) + [
+        plural(infinities, "infinity", "infinities")
+    ] * bool(infinities)
     name = fault.origin.sink.name or "a parameter"
     held = " and ".join(parts) or "values that are not finite"
-    title = f"the gradient of {name} held {held} among {plural(numel, 'value')} before backward added to it"
+    title = (
+        f"the gradient of {name} held {held} among {plural(numel, 'value')} before backward added"
+        " to it"
+    )
     return Match(title, phase="backward")
 
 
@@ -312,15 +376,18 @@ def poisoned_gradient(fault: Fault) -> Match | None:
     family="context",
 )
 def uninitialised_memory(fault: Fault) -> Match | None:
-    """`torch.empty` gives memory as it is; read before it is written it holds anything, NaN and infinities too.
+    """`torch.empty` gives memory as it is; read before it is written it holds anything, NaN and
+    infinities too.
 
-    Use torch.zeros or torch.full, or initialise the parameter (torch.nn.init), before the first use.
+    Use torch.zeros or torch.full, or initialise the parameter (torch.nn.init), before the first
+    use.
     """
     if fault.kind != "uninitialised":
         return None
     path = fault.finding.path
     bad = next((r for r in path if r["nonfinite"]), {"nonfinite": 0, "numel": 0})
     return Match(
-        f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,} {verb(bad['nonfinite'], 'was', 'were')} read from "
-        f"memory of {fault.name} that nothing had written"
+        f"{plural(bad['nonfinite'], 'element')} of {bad['numel']:,}"
+        f" {verb(bad['nonfinite'], 'was', 'were')} read from memory of {fault.name} that nothing"
+        " had written"
     )

@@ -13,15 +13,30 @@ SEVERAL = 2  # steps in which a gradient must be zero
 
 _WHY = {
     "flat": "{op} is constant between its jumps: its derivative is 0 everywhere.",
-    "choice": "{op} took the other alternative, or stood beyond its bound, for all {numel:,} values: their derivative is 0.",
-    "value": "{op} gives exactly 0 for all {numel:,} values, and the gradient is multiplied by them.",
-    "saturated": "The derivative of {op} is exactly 0 for all {numel:,} values: they lie where it is flat in floating point.",
+    "choice": (
+        "{op} took the other alternative, or stood beyond its bound, for all {numel:,} values:"
+        " their derivative is 0."
+    ),
+    "value": (
+        "{op} gives exactly 0 for all {numel:,} values, and the gradient is multiplied by them."
+    ),
+    "saturated": (
+        "The derivative of {op} is exactly 0 for all {numel:,} values: they lie where it is flat in"
+        " floating point."
+    ),
 }
 _FIXES = {
     "flat": Fix("pass the gradient straight through", "x + (torch.round(x) - x).detach()"),
-    "choice": Fix("let some gradient through beyond the bound, or start within it", "F.leaky_relu(x, 0.01)"),
-    "value": Fix("compute the logarithm instead, and exponentiate last or not at all", "log_density = -0.5 * z**2"),
-    "saturated": Fix("use the form in the log domain, or bring the values closer", "F.logsigmoid(x)"),
+    "choice": Fix(
+        "let some gradient through beyond the bound, or start within it", "F.leaky_relu(x, 0.01)"
+    ),
+    "value": Fix(
+        "compute the logarithm instead, and exponentiate last or not at all",
+        "log_density = -0.5 * z**2",
+    ),
+    "saturated": Fix(
+        "use the form in the log domain, or bring the values closer", "F.logsigmoid(x)"
+    ),
 }
 
 
@@ -49,14 +64,21 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
     flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}
     groups: dict[tuple[int, str], list[int]] = {}
     for owner, dead in history.dead.items():
-        lasting = not dead.alive and dead.steps >= SEVERAL and not dead.unknown and dead.at is not None
+        lasting = (
+            not dead.alive and dead.steps >= SEVERAL and not dead.unknown and dead.at is not None
+        )
         if lasting and recording.parameter_names[owner] not in flushed:
             assert dead.at is not None
             groups.setdefault((dead.at.line, dead.why), []).append(owner)
     learns = any(dead.alive for dead in history.dead.values())
     for (_, why), owners in groups.items():
         if why != "choice" or not _converged(trace):
-            yield _finding(trace, [recording.parameter_names[o] for o in owners], history.dead[owners[0]], learns)
+            yield _finding(
+                trace,
+                [recording.parameter_names[o] for o in owners],
+                history.dead[owners[0]],
+                learns,
+            )
 
 
 def _converged(trace: Trace) -> bool:

@@ -62,7 +62,10 @@ def centred_squares(fault: Fault) -> bool:
         if op == "mean":
             squared = [p for p in fault.parents(at) if fault.op_at(p) in having("squares")]
             for p in squared:
-                if any(fault.op_at(q) in ("sub", "rsub") and _subtracts_mean(fault, q) for q in fault.parents(p)):
+                if any(
+                    fault.op_at(q) in ("sub", "rsub") and _subtracts_mean(fault, q)
+                    for q in fault.parents(p)
+                ):
                     return True
     return False
 
@@ -73,13 +76,20 @@ def _subtracts_mean(fault: Fault, position: int) -> bool:
 
 def _by_length(fault: Fault, row: int) -> bool:
     """Whether a norm that is 0 somewhere is among what a divisor was made from."""
-    return fault.forward in NORMS or any(op in NORMS and not nowhere_zero(fault, at) for at, op in fault.upstream(row))
+    return fault.forward in NORMS or any(
+        op in NORMS and not nowhere_zero(fault, at) for at, op in fault.upstream(row)
+    )
 
 
 def of_norm(fault: Fault) -> bool:
-    """Whether something was divided by its own length: a norm, the root of a sum of squares, a magnitude."""
+    """Whether something was divided by its own length: a norm, the root of a sum of squares, a
+    magnitude."""
     row = _divisor_row(fault)
-    if fault.calls("normalize", "cosine_similarity") and fault.forward in _QUOTIENTS | NORMS and _by_length(fault, row):
+    if (
+        fault.calls("normalize", "cosine_similarity")
+        and fault.forward in _QUOTIENTS | NORMS
+        and _by_length(fault, row)
+    ):
         return True
     vectors = squared(fault, row) if fault.forward == "rsqrt" else measured(fault, row)
     dividend = fault.operand_row(0) if fault.forward in _QUOTIENTS and _divisor_slot(fault) else -1
@@ -103,8 +113,8 @@ def of_norm(fault: Fault) -> bool:
 def div_by_zero(fault: Fault) -> Match | None:
     """Division by exactly zero gives an infinity, and 0/0 gives NaN.
 
-    A count, a sum of weights or a range that can be empty has to be kept from zero before the division;
-    a `where` after it cures the value, not the gradient.
+    A count, a sum of weights or a range that can be empty has to be kept from zero before the
+    division; a `where` after it cures the value, not the gradient.
     """
     if fault.name not in _QUOTIENTS and divisor(fault) is None:
         return None
@@ -113,12 +123,15 @@ def div_by_zero(fault: Fault) -> Match | None:
         return None
     below = divisor(fault)
     above = fault.argument(0) if card(fault.name).divisor == 1 else None
-    name = "derivative of a division" if fault.backward and fault.forward in _QUOTIENTS else "division"
+    name = (
+        "derivative of a division" if fault.backward and fault.forward in _QUOTIENTS else "division"
+    )
     if fault.backward and fault.forward not in _QUOTIENTS:
         name = f"derivative of {fault.forward}: a division"
     values, quotients = fault.at(above) if above is not None else None, fault.at(fault.result)
     both = int((values == 0).sum()) if values is not None else 0
-    if values is None and quotients is not None and fault.name == "div":  # it was overwritten: a NaN tells
+    # it was overwritten: a NaN tells
+    if values is None and quotients is not None and fault.name == "div":
         both = int(torch.isnan(quotients).sum())
     quotient = "0/0 = NaN" if both == fault.count else "inf or NaN" if both else "inf"
     title = f"{name} by zero for {plural(count, 'element')} of {fault.numel:,}: {quotient}"
@@ -136,7 +149,8 @@ _HANDS_ON = having("reshapes") | {"select", "slice"} | {"index"}
 
 
 def _flushed(fault: Fault) -> str:
-    """That the divisor is a product, a power or an exponential of numbers that are not 0; "" where it is not."""
+    """That the divisor is a product, a power or an exponential of numbers that are not 0; "" where
+    it is not."""
     row = _divisor_row(fault)
     while row >= 0 and fault.op_at(row) in _HANDS_ON:
         row = next(iter(fault.parents(row)), -1)
@@ -148,13 +162,18 @@ def _flushed(fault: Fault) -> str:
         return ""
     smallest = min((s.min if made == "exp" else s.absmin) or 0.0 for s in known)
     of = "a product" if made == "mul" else "an exponential" if made == "exp" else "a power"
-    return f"The divisor is {of} that underflows {fault.dtype}: none of what it is made of is 0, the smallest is {number(smallest)}."
+    return (
+        f"The divisor is {of} that underflows {fault.dtype}: none of what it is made of is 0, the"
+        f" smallest is {number(smallest)}."
+    )
 
 
 def _pushed_by_sign(fault: Fault) -> bool:
     """Whether an epsilon times the sign of a number that is 0 was added to the divisor."""
     start = fault.operand_row(0 if fault.forward == "reciprocal" else 1)
-    signs = (at for at, op in (fault.upstream(start, 4) if start != -1 else ()) if op in ("sign", "sgn"))
+    signs = (
+        at for at, op in (fault.upstream(start, 4) if start != -1 else ()) if op in ("sign", "sgn")
+    )
     stats = [fault.recording.stats(parent) for at in signs for parent in fault.parents(at)]
     return any(s is not None and bool(s.zero) for s in stats)
 
@@ -172,9 +191,11 @@ def _pushed_by_sign(fault: Fault) -> bool:
     family="general",
 )
 def div_by_tiny(fault: Fault) -> Match | None:
-    """The divisor is not zero but so small that the quotient is beyond the largest number of the dtype.
+    """The divisor is not zero but so small that the quotient is beyond the largest number of the
+    dtype.
 
-    Keep the divisor from the bottom of the range, or work with logarithms where it is a product of many factors.
+    Keep the divisor from the bottom of the range, or work with logarithms where it is a product of
+    many factors.
     """
     if fault.backward and fault.forward in ("reciprocal", "rsqrt") and fault.name in ("mul", "pow"):
         return _large_reciprocal(fault)
@@ -195,14 +216,15 @@ def div_by_tiny(fault: Fault) -> Match | None:
         return None
     above = fault.argument(0) if fault.name in having("divides") else None
     title = (
-        f"division by {number(smallest)} overflows {fault.dtype} for {plural(fault.count, 'element')} of "
-        f"{fault.numel:,}"
+        f"division by {number(smallest)} overflows {fault.dtype} for"
+        f" {plural(fault.count, 'element')} of {fault.numel:,}"
     )
     return match(fault, title, numerator=above, divisor=divisor(fault))
 
 
 def _inverted(fault: Fault) -> Tensor | None:
-    """The divisors of a quotient that was computed as a product with a reciprocal, as ``2.0 / x`` is."""
+    """The divisors of a quotient that was computed as a product with a reciprocal, as ``2.0 / x``
+    is."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
         values = fault.at(fault.argument(slot))
@@ -219,8 +241,8 @@ def _large_reciprocal(fault: Fault) -> Match | None:
         return None
     largest = number(values.abs().max())
     title = (
-        f"the derivative of {fault.forward} overflows {fault.dtype} for {plural(fault.count, 'element')}: its result "
-        f"is {largest}"
+        f"the derivative of {fault.forward} overflows {fault.dtype} for"
+        f" {plural(fault.count, 'element')}: its result is {largest}"
     )
     return match(fault, title, result=result)
 
@@ -252,24 +274,30 @@ _NORM_TEXT = "the vector holds nothing but zeros"
     family="composite",
 )
 def norm_at_zero(fault: Fault) -> Match | None:
-    """A vector of zeros has no direction: dividing it by its norm is 0/0, and the norm has no derivative there.
+    """A vector of zeros has no direction: dividing it by its norm is 0/0, and the norm has no
+    derivative there.
 
-    Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity divide by max(norm,
-    eps); an epsilon that the dtype can hold, inside the root or under the norm, keeps value and gradient finite.
+    Dead units, padding and all-zero rows make such vectors. `F.normalize` and cosine similarity
+    divide by max(norm, eps); an epsilon that the dtype can hold, inside the root or under the norm,
+    keeps value and gradient finite.
     """
     if fault.backward and fault.forward in NORMS | {"_weight_norm"}:
         return match(
             fault,
-            f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite: {_NORM_TEXT}",
+            f"the derivative of {fault.forward} at {plural(fault.count, 'element')} is not finite:"
+            f" {_NORM_TEXT}",
             algebra(fault, "0/0") + ".",
         )
     if fault.name == "_weight_norm_interface":
-        return match(fault, f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}")
+        return match(
+            fault,
+            f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}",
+        )
     if not zeros(fault) or fault.forward == "sqrt" or not of_norm(fault) or _of_lengths(fault):
         return None
     count = zeros(fault)
     title = (
-        f"{plural(count, 'element')} of {fault.numel:,} {verb(count, 'was', 'were')} divided by a norm of zero: "
-        f"{_NORM_TEXT}"
+        f"{plural(count, 'element')} of {fault.numel:,} {verb(count, 'was', 'were')} divided by a"
+        f" norm of zero: {_NORM_TEXT}"
     )
     return match(fault, title, numerator=fault.argument(0), norm=divisor(fault))

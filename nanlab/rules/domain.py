@@ -1,4 +1,5 @@
-"""Logarithms and inverse functions at or beyond the edge of their domain, and exp beyond the largest number."""
+"""Logarithms and inverse functions at or beyond the edge of their domain, and exp beyond the
+largest number."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ _LOGS = having("log_like")
 
 
 def _logarithm(fault: Fault) -> str:
-    """The logarithm that failed; that of a derivative is one by itself, as in the derivative of a loss in its target."""
+    """The logarithm that failed; that of a derivative is one by itself, as in the derivative of a
+    loss in its target."""
     own = fault.backward and fault.name in _LOGS and fault.forward not in _LOGS
     return fault.name if own else fault.forward
 
 
 def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
-    """(argument of a logarithm, distance of its offending elements above the pole); None where it was not kept."""
+    """(argument of a logarithm, distance of its offending elements above the pole); None where it
+    was not kept."""
     name = _logarithm(fault)
     operand = fault.subject if name == fault.forward else fault.argument
     if name in ("xlogy", "special_xlog1py"):
@@ -44,7 +47,9 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
         distance = values - (order - 1) / 2
         return argument, torch.where(distance.abs() < 1e-6, torch.zeros_like(distance), distance)
     if name in having("gamma"):
-        return argument, torch.where((values <= 0) & (values == values.round()), torch.zeros_like(values), values.abs())
+        return argument, torch.where(
+            (values <= 0) & (values == values.round()), torch.zeros_like(values), values.abs()
+        )
     return argument, values - pole
 
 
@@ -63,7 +68,8 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
         lowest = number(fault.at(argument).double().min())  # type: ignore[union-attr]
         return match(
             fault,
-            f"{name} of {plural(below, 'value')} below {points} (lowest {lowest}) among {argument.numel():,} is NaN",
+            f"{name} of {plural(below, 'value')} below {points} (lowest {lowest}) among"
+            f" {argument.numel():,} is NaN",
             x=argument,
         )
     what = plural(zero, "zero") if points == "0" else f"{plural(zero, 'value')} equal to {points}"
@@ -77,7 +83,11 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
     sample = fault.at(fault.result)
     gives = number(sample[0]) if sample is not None and len(sample) else "-inf"
     gives += "" if name == fault.forward else f", in the derivative of {fault.forward}"
-    return match(fault, f"{name} of {what} among {plural(argument.numel(), 'value')} gives {gives}", x=argument)
+    return match(
+        fault,
+        f"{name} of {what} among {plural(argument.numel(), 'value')} gives {gives}",
+        x=argument,
+    )
 
 
 @rule(
@@ -94,9 +104,10 @@ def _log_at(fault: Fault, sign: int) -> Match | None:
 def log_of_zero(fault: Fault) -> Match | None:
     """A logarithm at its pole is infinite, and so is its derivative 1/x.
 
-    Masking the result afterwards does not help: inf times the mask's 0 is NaN, forward and backward.
-    A probability gets to exactly 0 (or 1 - p does) when softmax, sigmoid or a density underflows; the fused forms
-    (log_softmax, logsigmoid, the losses that take logits, log_prob) never form it.
+    Masking the result afterwards does not help: inf times the mask's 0 is NaN, forward and
+    backward. A probability gets to exactly 0 (or 1 - p does) when softmax, sigmoid or a density
+    underflows; the fused forms (log_softmax, logsigmoid, the losses that take logits, log_prob)
+    never form it.
     """
     return _log_at(fault, 0)
 
@@ -115,16 +126,22 @@ def log_of_zero(fault: Fault) -> Match | None:
 def log_of_negative(fault: Fault) -> Match | None:
     """A real logarithm has no value below its pole.
 
-    The argument was meant to be positive: make it so by construction (softplus, exp, square, abs) rather than by a
-    clamp, whose gradient is zero. Of a determinant take torch.linalg.slogdet: the logarithm of its magnitude.
+    The argument was meant to be positive: make it so by construction (softplus, exp, square, abs)
+    rather than by a clamp, whose gradient is zero. Of a determinant take torch.linalg.slogdet: the
+    logarithm of its magnitude.
     """
     determinant = fault.negative_determinant(fault.position)
     if determinant >= 0:
-        return Match("logdet of a matrix whose determinant is negative is NaN", position=determinant, phase="forward")
+        return Match(
+            "logdet of a matrix whose determinant is negative is NaN",
+            position=determinant,
+            phase="forward",
+        )
     return _log_at(fault, -1)
 
 
-# -- inverse functions -------------------------------------------------------------------------------------------------
+# -- inverse functions
+# ------------------------------------------------------------
 
 _INVERSE = having("inverse")
 
@@ -153,16 +170,18 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
     """,
 )
 def inverse_function_at_edge(fault: Fault) -> Match | None:
-    """At the edge of its domain an inverse function stands upright: its derivative is infinite there, for atanh and
-    erfinv its value too.
+    """At the edge of its domain an inverse function stands upright: its derivative is infinite
+    there, for atanh and erfinv its value too.
 
-    The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is met in practice.
-    A clamp to the edge itself does not help; clamp inside it, or use atan2, which has no edge.
+    The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is
+    met in practice. A clamp to the edge itself does not help; clamp inside it, or use atan2, which
+    has no edge.
     """
     if fault.forward in ("angle", "atan2") and fault.backward:
         return match(
             fault,
-            f"the derivative of {fault.forward} at {plural(fault.count, 'point')} next to the origin is not finite",
+            f"the derivative of {fault.forward} at {plural(fault.count, 'point')} next to the"
+            " origin is not finite",
             algebra(fault, "0/0") + ".",
         )
     found = _inverse(fault)
@@ -179,7 +198,9 @@ def inverse_function_at_edge(fault: Fault) -> Match | None:
             x=argument,
         )
     return match(
-        fault, f"{fault.forward} of {count} equal to {where} among {argument.numel():,} is infinite", x=argument
+        fault,
+        f"{fault.forward} of {count} equal to {where} among {argument.numel():,} is infinite",
+        x=argument,
     )
 
 
@@ -207,13 +228,14 @@ def inverse_function_domain(fault: Fault) -> Match | None:
     low, high = card(fault.forward).domain
     furthest = values[((values - low).abs().minimum((values - high).abs())).argmax()]
     title = (
-        f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}] (such as "
-        f"{number(furthest)}) is NaN"
+        f"{fault.forward} of {plural(len(values), 'value')} outside [{number(low)}, {number(high)}]"
+        f" (such as {number(furthest)}) is NaN"
     )
     return match(fault, title, x=argument)
 
 
-# -- exp ---------------------------------------------------------------------------------------------------------------
+# -- exp
+# ------------------------------------------------------------
 
 _EXPS = having("exponential")
 
@@ -233,8 +255,8 @@ _EXPS = having("exponential")
 def exp_overflow(fault: Fault) -> Match | None:
     """An exponential outgrows its dtype soon: exp of 88.8 in float32, of 11.1 in float16.
 
-    Subtract the maximum first, stay in the log domain (logsumexp, log_softmax, softplus, logaddexp), or bound the
-    argument.
+    Subtract the maximum first, stay in the log domain (logsumexp, log_softmax, softplus,
+    logaddexp), or bound the argument.
     """
     if fault.forward in _EXPS:
         return _exponential(fault)
@@ -249,7 +271,8 @@ def _size(values: torch.Tensor) -> torch.Tensor:
 def _exponential(fault: Fault) -> Match | None:
     argument = fault.subject()
     values = fault.at(argument)
-    if values is None or not isinstance(argument, torch.Tensor):  # the derivative of exp is its result, infinite here
+    # the derivative of exp is its result, infinite here
+    if values is None or not isinstance(argument, torch.Tensor):
         saved = fault.saved.get("result")
         if saved is None or not bool(torch.isinf(saved).any()):
             return None
@@ -262,6 +285,7 @@ def _exponential(fault: Fault) -> Match | None:
         )
     largest = f" (largest {number(values[_size(values).argmax()])})" if len(values) else ""
     title = (
-        f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,}{largest} overflows {fault.dtype}"
+        f"{fault.forward} of {plural(len(values), 'value')} among {argument.numel():,}{largest}"
+        f" overflows {fault.dtype}"
     )
     return match(fault, title, x=argument)

@@ -1,4 +1,5 @@
-"""Infinities: rows that are masked throughout, infinities that meet, finite masks that become infinite."""
+"""Infinities: rows that are masked throughout, infinities that meet, finite masks that become
+infinite."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ _SUMS = having("sums")
 _PRODUCTS = having("multiplies")
 _WAVES = having("wave")
 
-# -- rows without a choice ---------------------------------------------------------------------------------------------
+# -- rows without a choice
+# ------------------------------------------------------------
 
 _SOFTMAXES = having("softmax")
 _OF_A_ROW = {"logsumexp", "logcumsumexp"} | {"amax", "max"}
 _ATTENTION = (
-    " In attention this is a query that may look at no key: a sample that is all padding, or masks that together "
-    "cover the row."
+    " In attention this is a query that may look at no key: a sample that is all padding, or masks"
+    " that together cover the row."
 )
 
 
@@ -58,10 +60,11 @@ def _all_masked_rows(fault: Fault) -> int:
     family="composite",
 )
 def softmax_all_masked(fault: Fault) -> Match | None:
-    """A softmax over a row that is -inf throughout divides 0 by 0, and logsumexp of such a row is -inf with a NaN
-    gradient.
+    """A softmax over a row that is -inf throughout divides 0 by 0, and logsumexp of such a row is
+    -inf with a NaN gradient.
 
-    Leave one entry unmasked, drop the row, or mask with the smallest finite number, which gives a uniform row.
+    Leave one entry unmasked, drop the row, or mask with the smallest finite number, which gives a
+    uniform row.
     """
     if fault.kind == "intended":
         return _intended_row(fault)
@@ -76,26 +79,46 @@ def softmax_all_masked(fault: Fault) -> Match | None:
         return None
     attention = (
         _ATTENTION.strip()
-        if fault.calls("attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward")
+        if fault.calls(
+            "attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward"
+        )
         else ""
     )
-    title = f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {verb(rows, 'is', 'are')} -inf throughout"
+    title = (
+        f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {verb(rows, 'is', 'are')} -inf"
+        " throughout"
+    )
     if fault.backward:
         title = f"the derivative of {title}"
     return match(fault, title, attention, scores=fault.subject())
 
 
 def _by_hand(fault: Fault) -> Match | None:
-    """Scores minus their logsumexp or maximum, where both are -inf: a softmax in two lines, or in torch.distributions."""
+    """Scores minus their logsumexp or maximum, where both are -inf: a softmax in two lines, or in
+    torch.distributions."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
-        made = next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None) if row >= 0 else None
+        made = (
+            next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None)
+            if row >= 0
+            else None
+        )
         values = fault.at(fault.argument(slot))
-        if made is None or values is None or not len(values) or not bool((values == -float("inf")).all()):
+        if (
+            made is None
+            or values is None
+            or not len(values)
+            or not bool((values == -float("inf")).all())
+        ):
             continue
         if any(1 < fault.numel_at(p) > fault.numel_at(made) for p in fault.parents(made)):
-            title = f"the {fault.op_at(made)} of a row that is -inf throughout was subtracted: -inf - (-inf) is NaN"
-            return match(fault, f"{title} for {plural(fault.count, 'element')}", columns=fault.named_operands)
+            title = (
+                f"the {fault.op_at(made)} of a row that is -inf throughout was subtracted: -inf -"
+                " (-inf) is NaN"
+            )
+            return match(
+                fault, f"{title} for {plural(fault.count, 'element')}", columns=fault.named_operands
+            )
     return None
 
 
@@ -104,7 +127,10 @@ def _impossible_pair(fault: Fault) -> Match | None:
     pair = [fault.at(fault.subject(slot, name)) for slot, name in enumerate(("self", "other"))]
     if any(v is None or not len(v) or not bool((v == -float("inf")).all()) for v in pair):
         return None
-    title = f"the derivative of {fault.forward} of -inf and -inf is NaN for {plural(fault.count, 'element')}"
+    title = (
+        f"the derivative of {fault.forward} of -inf and -inf is NaN for"
+        f" {plural(fault.count, 'element')}"
+    )
     return match(fault, title, columns=fault.named_operands)
 
 
@@ -115,14 +141,15 @@ def _intended_row(fault: Fault) -> Match | None:
             stats = fault.recording.stats(position)
             rows = stats.neginf + stats.nan
             title = (
-                f"logsumexp over {plural(rows, 'row')} that {verb(rows, 'holds', 'hold')} -inf throughout reached the "
-                "loss"
+                f"logsumexp over {plural(rows, 'row')} that {verb(rows, 'holds', 'hold')} -inf"
+                " throughout reached the loss"
             )
             return Match(title, position=position)
     return None
 
 
-# -- infinities that meet ----------------------------------------------------------------------------------------------
+# -- infinities that meet
+# ------------------------------------------------------------
 
 
 def _infinite_operands(fault: Fault) -> list[Tensor]:
@@ -146,7 +173,8 @@ def _infinite_operands(fault: Fault) -> list[Tensor]:
 def zero_times_inf(fault: Fault) -> Match | None:
     """An infinity was multiplied by 0, or divided by another: NaN.
 
-    A mask of zeros does not remove an infinity; choose with `where` or index instead of multiplying.
+    A mask of zeros does not remove an infinity; choose with `where` or index instead of
+    multiplying.
     """
     if fault.backward and fault.forward in _RUNS:
         return _other_factors(fault)
@@ -154,24 +182,29 @@ def zero_times_inf(fault: Fault) -> Match | None:
         return match(fault, f"0 times an infinity: {became_nan(fault)}", TIMES)
     if fault.name not in _PRODUCTS or not _infinite_operands(fault) or cancels(fault):
         return None
-    values = [v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None]
+    values = [
+        v for o in fault.operands if fault.spread(o) is not None and (v := fault.at(o)) is not None
+    ]
     zeros = any(bool((v == 0).any()) for v in values) if len(values) > 1 else True
     if fault.name == "addmm" and not zeros:
         return None
     what = "inf / inf" if fault.name == "div" else "0 × inf"
-    return match(fault, f"{what} in {fault.name}: {became_nan(fault)}", columns=fault.named_operands)
+    return match(
+        fault, f"{what} in {fault.name}: {became_nan(fault)}", columns=fault.named_operands
+    )
 
 
 _RUNS = frozenset("prod cumprod".split())
 _OTHERS = (
-    "The derivative of a product in one of its factors is the product of the others, which torch takes from those before "
-    "and those after it. Bound the factors, add up their logarithms, or leave out the rows with a zero, whose product "
-    "is 0."
+    "The derivative of a product in one of its factors is the product of the others, which torch"
+    " takes from those before and those after it. Bound the factors, add up their logarithms, or"
+    " leave out the rows with a zero, whose product is 0."
 )
 
 
 def _other_factors(fault: Fault) -> Match | None:
-    """A product with zeros among its factors, while others are so large that a part of it overflows."""
+    """A product with zeros among its factors, while others are so large that a part of it
+    overflows."""
     row = fault.operand_row(0)
     stats = fault.recording.stats(row)
     if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
@@ -181,8 +214,9 @@ def _other_factors(fault: Fault) -> Match | None:
     if largest <= 1 or math.log(limit) / math.log(largest) > stats.numel:
         return None
     title = (
-        f"the derivative of {fault.forward} at {plural(stats.zero, 'zero')} among {stats.numel:,} factors: the others, up to "
-        f"{number(largest)}, have products that overflow {fault.dtype}, and 0 × inf is NaN"
+        f"the derivative of {fault.forward} at {plural(stats.zero, 'zero')} among {stats.numel:,}"
+        f" factors: the others, up to {number(largest)}, have products that overflow {fault.dtype},"
+        " and 0 × inf is NaN"
     )
     return match(fault, title, _OTHERS, columns=fault.named_operands)
 
@@ -204,34 +238,45 @@ def _other_factors(fault: Fault) -> Match | None:
 def inf_minus_inf(fault: Fault) -> Match | None:
     """Two infinities cancelled: inf - inf is NaN.
 
-    Two masked log-probabilities subtracted, or scores of -inf added to a mask of +inf; mask with a finite number, or
-    select what is valid first.
+    Two masked log-probabilities subtracted, or scores of -inf added to a mask of +inf; mask with a
+    finite number, or select what is valid first.
     """
     if not _infinite_operands(fault):
         return None
     if fault.name in _WAVES and not fault.backward:
         title = (
-            f"{fault.name} of an infinity has no value: {plural(fault.count, 'element')} of {fault.numel:,} became NaN"
+            f"{fault.name} of an infinity has no value: {plural(fault.count, 'element')} of"
+            f" {fault.numel:,} became NaN"
         )
         return match(fault, title, columns=fault.named_operands)
     if fault.name not in _SUMS and not cancels(fault):
         return None
-    return match(fault, f"inf - inf in {fault.name}: {became_nan(fault)}", columns=fault.named_operands)
+    return match(
+        fault, f"inf - inf in {fault.name}: {became_nan(fault)}", columns=fault.named_operands
+    )
 
 
-# -- finite masks that overflow ----------------------------------------------------------------------------------------
+# -- finite masks that overflow
+# ------------------------------------------------------------
 
-_CONSTANTS = {float(torch.finfo(d).min) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+_CONSTANTS = {
+    float(torch.finfo(d).min) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
 
 
 def _mask_constant(values: Tensor) -> float | None:
-    """The number that stands for "masked" among large negative ones; None if they are ordinary values."""
+    """The number that stands for "masked" among large negative ones; None if they are ordinary
+    values."""
     large = values[values < -1e3].double()
     if not len(large) or len(torch.unique(large)) > 3:
         return None
     lowest = float(large.min())
     digits = f"{abs(lowest):.6e}".split("e")[0].strip("0.")
-    return lowest if lowest in _CONSTANTS or len(digits) <= 1 or len(torch.unique(large)) < len(large) else None
+    return (
+        lowest
+        if lowest in _CONSTANTS or len(digits) <= 1 or len(torch.unique(large)) < len(large)
+        else None
+    )
 
 
 @rule(
@@ -252,21 +297,34 @@ def _mask_constant(values: Tensor) -> float | None:
     family="composite",
 )
 def mask_overflow(fault: Fault) -> Match | None:
-    """A finite number that stood for "masked" was added, scaled or cast until it overflowed to -inf.
+    """A finite number that stood for "masked" was added, scaled or cast until it overflowed to
+    -inf.
 
-    From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in the dtype of the
-    scores.
+    From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in
+    the dtype of the scores.
     """
     if fault.backward or fault.name not in having("scores"):
         return None
     result = fault.at(fault.result)
     if result is None or result.is_complex() or not bool((result == -float("inf")).all()):
         return None
-    operands = [v for o in fault.operands if o.is_floating_point() and (v := fault.at(o)) is not None]
-    found = [c for v in operands if bool(torch.isfinite(v).all()) and (c := _mask_constant(v)) is not None]
+    operands = [
+        v for o in fault.operands if o.is_floating_point() and (v := fault.at(o)) is not None
+    ]
+    found = [
+        c
+        for v in operands
+        if bool(torch.isfinite(v).all()) and (c := _mask_constant(v)) is not None
+    ]
     if not found:
         return None
-    verb = "scaled" if fault.name in having("scales") else "cast" if fault.name in having("casts") else "added"
+    verb = (
+        "scaled"
+        if fault.name in having("scales")
+        else "cast"
+        if fault.name in having("casts")
+        else "added"
+    )
     title = (
         f"the mask constant {number(min(found))}, {verb} in {fault.dtype}, overflows to -inf for "
         f"{plural(fault.count, 'element')} of {fault.numel:,}"

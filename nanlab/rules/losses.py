@@ -36,11 +36,14 @@ def _steps_since(trace: Trace, position: int) -> int:
 
 def lasts(trace: Trace, flushes: Sequence[Flush]) -> bool:
     """Whether a loss of signal recurs, rather than come with a batch now and then."""
-    return max(f.count for f in flushes) >= LASTING * _steps_since(trace, min(f.first for f in flushes))
+    return max(f.count for f in flushes) >= LASTING * _steps_since(
+        trace, min(f.first for f in flushes)
+    )
 
 
 def by_victim(flushes: Sequence[Flush]) -> list[Flush]:
-    """One flush for each parameter that lost something, with the steps of all: in each step one operation is to blame."""
+    """One flush for each parameter that lost something, with the steps of all: in each step one
+    operation is to blame."""
     counts: dict[str, int] = {}
     for flush in flushes:
         counts[flush.name] = counts.get(flush.name, 0) + flush.count
@@ -49,16 +52,26 @@ def by_victim(flushes: Sequence[Flush]) -> list[Flush]:
 
 
 def always(trace: Trace, flushes: Sequence[Flush]) -> bool:
-    """Whether something was lost in each of several steps, the first among them: it is not that a fit has converged."""
+    """Whether something was lost in each of several steps, the first among them: it is not that a
+    fit has converged."""
     first, recording = min(f.first for f in flushes), trace.recording
-    earliest = min((recording.step_of(loss.position) for loss in recording.training.losses), default=-1)
+    earliest = min(
+        (recording.step_of(loss.position) for loss in recording.training.losses), default=-1
+    )
     steps = _steps_since(trace, first)
-    return recording.step_of(first) == earliest and steps >= SEVERAL and max(f.count for f in flushes) >= steps
+    return (
+        recording.step_of(first) == earliest
+        and steps >= SEVERAL
+        and max(f.count for f in flushes) >= steps
+    )
 
 
 def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Finding:
     """The finding of a row of ``first_losses``."""
-    title = f"{loss['op']} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero in {_format(loss).name}"
+    title = (
+        f"{loss['op']} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero in"
+        f" {_format(loss).name}"
+    )
     cure = Fix("compute this in float32; of gradients, a larger loss scale", "x.float()")
     return _lost(trace, loss, "dtype-underflow", title, explanation, cure)
 
@@ -67,13 +80,18 @@ def _format(loss: dict[Hashable, Any]) -> FloatFormat:
     return format_of(getattr(torch, loss["dtype"]))
 
 
-def _lost(trace: Trace, loss: dict[Hashable, Any], cause: str, title: str, explanation: str, cure: Fix) -> Finding:
+def _lost(
+    trace: Trace, loss: dict[Hashable, Any], cause: str, title: str, explanation: str, cure: Fix
+) -> Finding:
     limits = _format(loss)
     return Finding(
         cause=cause,
         severity="warning",
         title=title,
-        explanation=f"{explanation} {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero.",
+        explanation=(
+            f"{explanation} {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to"
+            " zero."
+        ),
         phase=loss["phase"],
         step=loss["step"],
         symptom="silent-underflow",
@@ -97,12 +115,15 @@ def _lost(trace: Trace, loss: dict[Hashable, Any], cause: str, title: str, expla
     """,
 )
 def eps_underflow(trace: Trace) -> Iterator[Finding]:
-    """An epsilon that the dtype rounds to zero does nothing: what it should prevent is only waiting for the value that needs it."""
+    """An epsilon that the dtype rounds to zero does nothing: what it should prevent is only waiting
+    for the value that needs it."""
     losses = first_losses(trace)
     for loss in losses[losses["told_by"] == "epsilon"].to_dict("records"):
         amount = "the epsilon" if pd.isna(loss["largest"]) else f"an epsilon of {loss['largest']:g}"
         title = f"{amount} is 0 in {_format(loss).name}, so {loss['op']} does nothing here"
-        cure = Fix("compute this in float32, or take an epsilon that the dtype can hold", "x.float()")
+        cure = Fix(
+            "compute this in float32, or take an epsilon that the dtype can hold", "x.float()"
+        )
         yield _lost(trace, loss, "eps-underflow", title, eps_underflow.explanation, cure)
 
 
@@ -125,11 +146,13 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
     """,
 )
 def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
-    """A count or a norm overflowed in half precision and was divided by: the quotient is 0, and so is every gradient.
+    """A count or a norm overflowed in half precision and was divided by: the quotient is 0, and so
+    is every gradient.
 
     Nothing is infinite in the end, and nothing is learned.
     """
-    groups: dict[int, list[Flush]] = {}  # on one line now this operation may overflow and now that: a norm of norms
+    # on one line now this operation may overflow and now that: a norm of norms
+    groups: dict[int, list[Flush]] = {}
     for flush in trace.recording.training.flushes.values():
         if flush.overflow and flush.cost in ("gradient", "update"):
             groups.setdefault(flush.at.line, []).append(flush)
@@ -141,11 +164,18 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
         yield Finding(
             cause="dtype-overflow",
             severity="error" if harmful else "warning",
-            title=f"{first.at.op} overflows {first.at.dtype} and is divided by: the whole gradient of {shown} is 0",
+            title=(
+                f"{first.at.op} overflows {first.at.dtype} and is divided by: the whole gradient of"
+                f" {shown} is 0"
+            ),
             explanation=dtype_overflow_.explanation,
             step=trace.recording.step_of(first.first),
             symptom="silent-underflow",
-            fixes=[Fix("count in float32", "mask.sum(dtype=torch.float32)")] if first.at.op == "sum" else [],
+            fixes=(
+                [Fix("count in float32", "mask.sum(dtype=torch.float32)")]
+                if first.at.op == "sum"
+                else []
+            ),
             harmful=harmful,
             **where(trace.recording, first.at),
         )

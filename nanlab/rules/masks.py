@@ -23,13 +23,17 @@ _ASSIGNMENTS = having("assigns")  # what ``x[i] = value`` runs
 def hidden_by(fault: Fault) -> tuple[int, str] | None:
     """(row, op) of what hid the value of a fault from the loss; None if nothing did.
 
-    A fault of the forward pass counts where the loss is finite and a gradient is not: the bad value was kept for the
-    backward pass, by a matrix product for instance.
+    A fault of the forward pass counts where the loss is finite and a gradient is not: the bad value
+    was kept for the backward pass, by a matrix product for instance.
     """
     if fault.forward_position < 0 or not (fault.backward or fault.origin.sink.kind == "gradient"):
         return None
     if not fault.value_was_bad():
-        return next(((p, op) for p, op in _handed_on(fault) if op == "where"), None) if fault.incoming_is_zero else None
+        return (
+            next(((p, op) for p, op in _handed_on(fault) if op == "where"), None)
+            if fault.incoming_is_zero
+            else None
+        )
     for position, op in fault.downstream():
         if (write := fault.wrote_over(position)) >= 0:
             return write, fault.op_at(write)
@@ -40,16 +44,20 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
 
 
 def _handed_on(fault: Fault) -> Iterator[tuple[int, str]]:
-    """What was made downstream from a finite value, up to where something else turns its gradient to 0.
+    """What was made downstream from a finite value, up to where something else turns its gradient
+    to 0.
 
-    A product with zeros does so by itself, and a `where` within a library function is not the program's.
+    A product with zeros does so by itself, and a `where` within a library function is not the
+    program's.
     """
     cut = {fault.forward_position: False}
     for position, op in fault.downstream():
         if position < 0:
             continue
         readers = [p for p in fault.parents(position) if p in cut]
-        cut[position] = all(cut[p] for p in readers) or (op == "mul" and _by_zeros(fault, position, readers))
+        cut[position] = all(cut[p] for p in readers) or (
+            op == "mul" and _by_zeros(fault, position, readers)
+        )
         if not cut[position] and (op != "where" or "where" in (fault.text_at(position) or op)):
             yield position, op
 
@@ -66,10 +74,13 @@ def repairs(fault: Fault, position: int, op: str) -> bool:
 
 
 def _derivative(fault: Fault) -> str:
-    """The local derivative at the first offending element: of a product the other factor, of the rest an infinity."""
+    """The local derivative at the first offending element: of a product the other factor, of the
+    rest an infinity."""
     factors = [o for o in fault.operands if o is not fault.incoming]
     values = fault.at(factors[0]) if fault.name == "mul" and len(factors) == 1 else None
-    known = values is not None and len(values) == fault.count and not bool(torch.isfinite(values[0]))
+    known = (
+        values is not None and len(values) == fault.count and not bool(torch.isfinite(values[0]))
+    )
     return number(values[0]) if known and values is not None else "inf"
 
 
@@ -77,10 +88,16 @@ def _hidden_match(fault: Fault, op: str, what: str) -> Match:
     count = f"{plural(fault.count, 'element')} of {fault.numel:,}"
     by = "an assignment after it" if op in _ASSIGNMENTS else f"`{op}`"
     if not fault.backward:
-        title = f"{fault.forward} is not finite for {count}; {by} hid them from the loss, not from the gradient"
+        title = (
+            f"{fault.forward} is not finite for {count}; {by} hid them from the loss, not from the"
+            " gradient"
+        )
         return match(fault, title, columns=fault.named_operands)
     value = "the value" if not fault.value_was_bad() else "the bad value"
-    title = f"the gradient of {fault.forward} is {what} for {count}, though {by} hid {value} from the loss"
+    title = (
+        f"the gradient of {fault.forward} is {what} for {count}, though {by} hid {value} from the"
+        " loss"
+    )
     incoming = fault.at(fault.incoming)
     text = ""
     if incoming is not None and len(incoming) == fault.count:
@@ -110,7 +127,8 @@ def where_grad_trap(fault: Fault) -> Match | None:
     Put a harmless argument in before the operation as well: where(ok, f(where(ok, x, 1)), 0).
     """
     found = hidden_by(fault)
-    kept = comes_back(fault.recording, fault.origin)  # the forward value was bad, and its own derivative read it again
+    # the forward value was bad, and its own derivative read it again
+    kept = comes_back(fault.recording, fault.origin)
     if found is None or not (fault.backward or kept) or repairs(fault, *found):
         return None
     return _hidden_match(fault, found[1], "NaN" if fault.incoming_is_zero else "not finite")
@@ -130,10 +148,12 @@ def where_grad_trap(fault: Fault) -> Match | None:
     family="context",
 )
 def repair_forward_only(fault: Fault) -> Match | None:
-    """The value was repaired after the operation, by `nan_to_num` or by writing into it; its gradient stays bad.
+    """The value was repaired after the operation, by `nan_to_num` or by writing into it; its
+    gradient stays bad.
 
-    Backward multiplies the repaired element's gradient of 0 with the derivative of the operation, which is infinite or
-    NaN, or a matrix product multiplies with the bad value that it had kept. Repair the argument instead.
+    Backward multiplies the repaired element's gradient of 0 with the derivative of the operation,
+    which is infinite or NaN, or a matrix product multiplies with the bad value that it had kept.
+    Repair the argument instead.
     """
     found = hidden_by(fault)
     if found is None or not repairs(fault, *found):

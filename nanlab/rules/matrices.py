@@ -1,4 +1,5 @@
-"""Decompositions, inverses and determinants of matrices that are singular or have equal eigenvalues."""
+"""Decompositions, inverses and determinants of matrices that are singular or have equal
+eigenvalues."""
 
 from __future__ import annotations
 
@@ -27,28 +28,37 @@ _MATRIX = having("matrix_function")
     family="composite",
 )
 def degenerate_matrix(fault: Fault) -> Match | None:
-    """A singular matrix has no inverse and no log-determinant; where eigenvalues or singular values coincide, or are
-    zero, the derivative of their vectors divides by a difference of zero.
+    """A singular matrix has no inverse and no log-determinant; where eigenvalues or singular values
+    coincide, or are zero, the derivative of their vectors divides by a difference of zero.
 
-    Add a small multiple of the identity (or, for equal eigenvalues, a small diagonal of different numbers), use only
-    the eigenvalues, or cut the gradient of the vectors.
+    Add a small multiple of the identity (or, for equal eigenvalues, a small diagonal of different
+    numbers), use only the eigenvalues, or cut the gradient of the vectors.
     """
     if not any(part in fault.forward for part in _MATRIX):
         return None
     spectrum = next(
-        (fault.saved[n] for n in ("S", "eigenvalues", "L") if isinstance(fault.saved.get(n), torch.Tensor)), None
+        (
+            fault.saved[n]
+            for n in ("S", "eigenvalues", "L")
+            if isinstance(fault.saved.get(n), torch.Tensor)
+        ),
+        None,
     )
     if spectrum is not None and spectrum.dim() and spectrum.shape[-1] > 1:
-        ordered = spectrum.real.double().sort(-1).values if spectrum.is_complex() else spectrum.double().sort(-1).values
+        ordered = (
+            spectrum.real.double().sort(-1).values
+            if spectrum.is_complex()
+            else spectrum.double().sort(-1).values
+        )
         gap = number((ordered[..., 1:] - ordered[..., :-1]).min())
         title = (
-            f"the derivative of {fault.forward} divides by differences of its values; the smallest is {gap}, the "
-            f"smallest value {number(ordered.min())}"
+            f"the derivative of {fault.forward} divides by differences of its values; the smallest"
+            f" is {gap}, the smallest value {number(ordered.min())}"
         )
         return match(fault, title)
     verb = "the derivative of " if fault.backward else ""
     title = (
-        f"{verb}{fault.forward.strip('_')} of a singular matrix: {plural(fault.count, 'element')} of {fault.numel:,} "
-        "not finite"
+        f"{verb}{fault.forward.strip('_')} of a singular matrix: {plural(fault.count, 'element')}"
+        f" of {fault.numel:,} not finite"
     )
     return match(fault, title)

@@ -38,7 +38,8 @@ _SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
     """,
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
-    """A moment in half precision outgrew its dtype: momentum m adds up to 1 / (1 - m) gradients, a second moment their squares.
+    """A moment in half precision outgrew its dtype: momentum m adds up to 1 / (1 - m) gradients, a
+    second moment their squares.
 
     Every number that went in was finite, and so is their sum in float32.
     """
@@ -54,11 +55,16 @@ def dtype_overflow(fault: Fault) -> Finding | None:
         fault.finding,
         cause="dtype-overflow",
         phase="optimizer",
-        title=f"{fault.name} in the update rule of {step.optimizer} leaves the range of {limits.name}, which ends at "
-        f"{limits.max:.6g}: its operands reach {shown}",
+        title=(
+            f"{fault.name} in the update rule of {step.optimizer} leaves the range of"
+            f" {limits.name}, which ends at {limits.max:.6g}: its operands reach {shown}"
+        ),
         explanation=dtype_overflow.explanation,
         fixes=[
-            Fix("keep parameters and moments in float32", "model.float()  # and torch.autocast for the forward pass"),
+            Fix(
+                "keep parameters and moments in float32",
+                "model.float()  # and torch.autocast for the forward pass",
+            ),
             Fix(
                 "smaller gradients: a mean as the loss, or clipping",
                 "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
@@ -69,11 +75,14 @@ def dtype_overflow(fault: Fault) -> Finding | None:
 
 def _of_parameter(fault: Fault) -> bool:
     """Whether it is a parameter that was written, rather than the optimizer's state."""
-    return any(s.kind == "parameter" and s.position == fault.position for s in fault.recording.sinks)
+    return any(
+        s.kind == "parameter" and s.position == fault.position for s in fault.recording.sinks
+    )
 
 
 def _finite_operands(recording: Recording, position: int) -> list[TensorStats]:
-    """The statistics of what an operation read; none if something was not finite, or is not known."""
+    """The statistics of what an operation read; none if something was not finite, or is not
+    known."""
     found = [recording.stats(source) for source, _ in recording.operands(position)]
     known = [stats for stats in found if stats is not None and stats.is_finite and stats.numel]
     return known if len(known) == len(found) else []

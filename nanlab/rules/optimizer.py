@@ -1,4 +1,5 @@
-"""Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype rounds to nothing."""
+"""Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype
+rounds to nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from dataclasses import replace
 import torch
 
 from nanlab.analysis.provenance import Origin
-from nanlab.analysis.training import comes_from_gradients, inner_updates, optimizer_step_at, place_text
+from nanlab.analysis.training import (
+    comes_from_gradients,
+    inner_updates,
+    optimizer_step_at,
+    place_text,
+)
 from nanlab.formats import format_of
 from nanlab.history import OptimizerStep
 from nanlab.operators import card, having
@@ -22,7 +28,8 @@ from nanlab.trace import Trace
 from nanlab.trace.locations import location
 from nanlab.trace.recording import FORWARD, OPTIMIZER, PHASES, Recording
 
-DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))  # their decay multiplies the weights in an operation of its own
+# their decay multiplies the weights in an operation of its own
+DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))
 _OF_SAMPLES = having("deviation") | {"mean"}
 _DIVIDES = having("quotient", in_place=True, lists=True)
 
@@ -45,9 +52,11 @@ _DIVIDES = having("quotient", in_place=True, lists=True)
     """,
 )
 def optimizer_arithmetic(fault: Fault) -> Finding | None:
-    """Loss and gradients were finite; the update rule itself divided by zero, took a root of a negative, or overflowed.
+    """Loss and gradients were finite; the update rule itself divided by zero, took a root of a
+    negative, or overflowed.
 
-    Bias corrections that count from zero, trust ratios of a zero norm and variances that round below zero do this.
+    Bias corrections that count from zero, trust ratios of a zero norm and variances that round
+    below zero do this.
     """
     if not in_update(fault) or fault.kind not in ("operation", "intended", "data"):
         return None
@@ -75,7 +84,8 @@ def _role(name: str, i: int) -> str:
 
 
 def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
-    """The tensors that an update was made from, by what they are to it; of a call on lists, those of the one that failed."""
+    """The tensors that an update was made from, by what they are to it; of a call on lists, those
+    of the one that failed."""
     if fault.kept is None or fault.row is None:
         return {}
     place, found = fault.position - fault.row.call, {}
@@ -84,14 +94,17 @@ def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
             value = value[place] if place < len(value) else None
         name = _role(fault.name, i)
         if (
-            isinstance(value, torch.Tensor) and name and not (floating(value) and nonfinite(value).any())
+            isinstance(value, torch.Tensor)
+            and name
+            and not (floating(value) and nonfinite(value).any())
         ):  # it was overwritten by the result
             found[name] = value
     return found
 
 
 def _by_zero(fault: Fault, operands: dict[str, torch.Tensor]) -> str:
-    """That an update divided by zero, if that is what it did at all of its bad elements; else ""."""
+    """That an update divided by zero, if that is what it did at all of its bad elements; else
+    ""."""
     divisor = operands.get("divisor")
     wide = fault.spread(divisor) if divisor is not None else None
     if wide is None or fault.bad is None or not fault.count or bool((wide[fault.bad] != 0).any()):
@@ -102,8 +115,9 @@ def _by_zero(fault: Fault, operands: dict[str, torch.Tensor]) -> str:
 def _of_update_rule(fault: Fault) -> bool:
     """Whether an operation outside of an optimizer belongs to an update by gradients.
 
-    Weights are written for other reasons, too: to keep them on a sphere, to follow averages of codes. And a deviation
-    of a single number, or an overflow of half precision, says more than that an update needed it.
+    Weights are written for other reasons, too: to keep them on a sphere, to follow averages of
+    codes. And a deviation of a single number, or an overflow of half precision, says more than that
+    an update needed it.
     """
     return (
         fault.name not in _OF_SAMPLES
@@ -129,14 +143,17 @@ def _of_update_rule(fault: Fault) -> bool:
     """,
 )
 def optimizer_eps_underflow(fault: Fault) -> Finding | None:
-    """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides by zero."""
+    """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides
+    by zero."""
     step = optimizer_step_at(fault.recording, fault.position)
     if step is None or fault.row is None or not in_update(fault):
         return None
     if _full_name(fault) not in _DIVIDES:
         return None
     found = _eps_underflow(fault.recording, fault.origin, fault.finding, step)
-    return replace(found, evidence=table(fault, _named_operands(fault))) if found is not None else None
+    return (
+        replace(found, evidence=table(fault, _named_operands(fault))) if found is not None else None
+    )
 
 
 def _full_name(fault: Fault) -> str:
@@ -144,26 +161,39 @@ def _full_name(fault: Fault) -> str:
     return str(fault.row.name) if fault.row is not None else ""
 
 
-def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step: OptimizerStep) -> Finding | None:
+def _eps_underflow(
+    recording: Recording, origin: Origin, finding: Finding, step: OptimizerStep
+) -> Finding | None:
     eps = dict(step.settings).get("eps")
     row = recording.op(origin.position)
     if row is None or not eps:
         return None
-    read = [made for p in recording.parents(origin.position) if (made := recording.op(p)) is not None]
+    read = [
+        made for p in recording.parents(origin.position) if (made := recording.op(p)) is not None
+    ]
     dtypes = [r.dtype for r in (row, *read)]  # moments may be narrower than the parameters
-    limits = max((format_of(d) for d in dtypes if d in (torch.float16, dtypes[0])), key=lambda f: f.rounds_to_zero)
+    limits = max(
+        (format_of(d) for d in dtypes if d in (torch.float16, dtypes[0])),
+        key=lambda f: f.rounds_to_zero,
+    )
     if eps > limits.rounds_to_zero:
         return None
     return replace(
         finding,
         cause="optimizer-eps-underflow",
-        title=f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero",
-        explanation=f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and "
-        f"{limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second moment is 0 as well, the update is 0/0 or x/0.",
+        title=(
+            f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero"
+        ),
+        explanation=(
+            f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and"
+            f" {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second"
+            " moment is 0 as well, the update is 0/0 or x/0."
+        ),
         fixes=[
             Fix(
                 "keep the parameters and the optimizer's state in float32 (mixed precision)",
-                "model.float()  # and torch.autocast for the forward pass; it concerns the whole model",
+                "model.float()  # and torch.autocast for the forward pass; it concerns the whole"
+                " model",
             ),
         ],
     )
@@ -192,18 +222,28 @@ def _eps_underflow(recording: Recording, origin: Origin, finding: Finding, step:
     """,
 )
 def absorbed_update_(trace: Trace) -> Iterator[Finding]:
-    """Decoupled weight decay multiplies a weight by 1 - lr * decay; within a quarter ulp of 1 that rounds back to the weight.
+    """Decoupled weight decay multiplies a weight by 1 - lr * decay; within a quarter ulp of 1 that
+    rounds back to the weight.
 
     The rest of the update may still move it: the run trains, without weight decay.
     """
     recording = trace.recording
     told: set[int] = set()
     for step in recording.training.optimizer_steps:
-        if step.number in told or step.optimizer not in DECOUPLED or dict(step.settings).get("fused"):
+        if (
+            step.number in told
+            or step.optimizer not in DECOUPLED
+            or dict(step.settings).get("fused")
+        ):
             continue
         told.add(step.number)
-        decay, rate = float(dict(step.settings).get("weight_decay") or 0.0), _highest_rate(recording, step.number)
-        narrow = [d for d in _decayed_dtypes(recording, step) if 0.0 < rate * decay < format_of(d).ulp / 4]
+        decay, rate = (
+            float(dict(step.settings).get("weight_decay") or 0.0),
+            _highest_rate(recording, step.number),
+        )
+        narrow = [
+            d for d in _decayed_dtypes(recording, step) if 0.0 < rate * decay < format_of(d).ulp / 4
+        ]
         if narrow:
             yield _idle_decay(recording, step, decay, rate, format_of(narrow[0]).name)
 
@@ -233,28 +273,44 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
     """,
 )
 def learning_rate_(fault: Fault) -> Finding | None:
-    """Updates inside of a training step, as in meta-learning, overshoot: each leaves the weights larger, until a result overflows.
+    """Updates inside of a training step, as in meta-learning, overshoot: each leaves the weights
+    larger, until a result overflows.
 
-    No wider dtype helps what grows from update to update; the inner rate must come down, or the gradients be clipped.
+    No wider dtype helps what grows from update to update; the inner rate must come down, or the
+    gradients be clipped.
     """
-    if fault.row is None or fault.kind != "operation" or fault.low or not overflowed(fault.recording, fault.position):
+    if (
+        fault.row is None
+        or fault.kind != "operation"
+        or fault.low
+        or not overflowed(fault.recording, fault.position)
+    ):
         return None
     inner = inner_updates(fault.recording, fault.position)
     if inner is None:
         return None
     finding, place = fault.finding, place_of(fault.trace, inner.position)
-    grown = f"their largest value grew from {inner.first:.3g} to {inner.last:.3g} in {plural(inner.count, 'update')}"
+    grown = (
+        f"their largest value grew from {inner.first:.3g} to {inner.last:.3g} in"
+        f" {plural(inner.count, 'update')}"
+    )
     return replace(
         finding,
         cause="learning-rate",
         title=f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
-        explanation=f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed ({location(finding.file, finding.line)}).",
+        explanation=(
+            f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed"
+            f" ({location(finding.file, finding.line)})."
+        ),
         phase=PHASES[FORWARD],
         fixes=[
             Fix(
-                "a smaller inner rate; a learned one needs an upper bound", "rate = max_rate * torch.sigmoid(raw_rate)"
+                "a smaller inner rate; a learned one needs an upper bound",
+                "rate = max_rate * torch.sigmoid(raw_rate)",
             ),
-            Fix("clip the inner gradients", "g = g * (max_norm / (g.norm() + 1e-6)).clamp(max=1.0)"),
+            Fix(
+                "clip the inner gradients", "g = g * (max_norm / (g.norm() + 1e-6)).clamp(max=1.0)"
+            ),
         ],
         **place,
     )
@@ -263,23 +319,41 @@ def learning_rate_(fault: Fault) -> Finding | None:
 def _highest_rate(recording: Recording, number: int) -> float:
     """The largest learning rate that an optimizer had; inf where one is no number."""
     steps = (s for s in recording.training.optimizer_steps if s.number == number)
-    return max((math.inf if r is None or r != r else r for s in steps for r in s.rates), default=0.0)
+    return max(
+        (math.inf if r is None or r != r else r for s in steps for r in s.rates), default=0.0
+    )
 
 
 def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dtype]:
-    """The half-precision dtypes in which an optimizer multiplied parameters, as weight decay does."""
+    """The half-precision dtypes in which an optimizer multiplied parameters, as weight decay
+    does."""
     series, line = recording.training.series, recording.places[step.line][:2]
-    decays = (p for c in series.owners if c >= 0 and (p := series.places[c]).op in ("mul_", "_foreach_mul_"))
-    names = {p.dtype for p in decays if p.phase == OPTIMIZER and recording.places[p.line][:2] == line}
-    return [dtype for dtype in (torch.bfloat16, torch.float16) if str(dtype).removeprefix("torch.") in names]
+    decays = (
+        p
+        for c in series.owners
+        if c >= 0 and (p := series.places[c]).op in ("mul_", "_foreach_mul_")
+    )
+    names = {
+        p.dtype for p in decays if p.phase == OPTIMIZER and recording.places[p.line][:2] == line
+    }
+    return [
+        dtype
+        for dtype in (torch.bfloat16, torch.float16)
+        if str(dtype).removeprefix("torch.") in names
+    ]
 
 
-def _idle_decay(recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str) -> Finding:
+def _idle_decay(
+    recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str
+) -> Finding:
     file, line, source = place_text(recording, step.line)
     return Finding(
         cause="absorbed-update",
         severity="note",
-        title=f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype} weights",
+        title=(
+            f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
+            " weights"
+        ),
         explanation=f"{absorbed_update_.explanation} Here the factor is 1 - {rate * decay:.2g}.",
         phase="optimizer",
         op="mul_",
@@ -290,5 +364,10 @@ def _idle_decay(recording: Recording, step: OptimizerStep, decay: float, rate: f
         line=line,
         source=source,
         symptom="silent-underflow",
-        fixes=[Fix("float32 weights under autocast", "model.float()  # and torch.autocast for the forward pass")],
+        fixes=[
+            Fix(
+                "float32 weights under autocast",
+                "model.float()  # and torch.autocast for the forward pass",
+            )
+        ],
     )

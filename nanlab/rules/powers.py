@@ -18,7 +18,11 @@ def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     base, exponent = fault.subject(0, "self"), fault.subject(1, "exponent")
     if base is None and isinstance(exponent, torch.Tensor) and fault.backward:
         return None, None, None
-    if fault.backward and fault.name == "pow" and isinstance(run := fault.argument(1), (int, float)):
+    if (
+        fault.backward
+        and fault.name == "pow"
+        and isinstance(run := fault.argument(1), (int, float))
+    ):
         exponent = run + 1  # of a second derivative less than the program wrote
     if isinstance(base, (int, float)):
         base = torch.tensor(float(base))
@@ -29,7 +33,9 @@ def _power(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return None, None, None
     if len(powers) == 1:
         powers = powers.expand(len(values))
-    return (base, _exact(values), _exact(powers)) if len(powers) == len(values) else (None, None, None)
+    return (
+        (base, _exact(values), _exact(powers)) if len(powers) == len(values) else (None, None, None)
+    )
 
 
 def _real(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -54,7 +60,8 @@ def _exact(values: Tensor) -> Tensor:
     """,
 )
 def pow_fraction_at_zero(fault: Fault) -> Match | None:
-    """The derivative p x^(p-1) of a power p < 1 is infinite at x = 0, and so is the power itself where p < 0.
+    """The derivative p x^(p-1) of a power p < 1 is infinite at x = 0, and so is the power itself
+    where p < 0.
 
     A ReLU or an empty region makes exact zeros; an epsilon inside the power keeps both finite.
     """
@@ -73,7 +80,9 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
             base=base,
         )
     return match(
-        fault, f"x**{p} of {plural(int(at.sum()), 'zero')} among {plural(base.numel(), 'value')} is inf", base=base
+        fault,
+        f"x**{p} of {plural(int(at.sum()), 'zero')} among {plural(base.numel(), 'value')} is inf",
+        base=base,
     )
 
 
@@ -89,23 +98,32 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
     """,
 )
 def pow_negative_base(fault: Fault) -> Match | None:
-    """A negative number has no real fractional power, and no real logarithm, which the derivative in the exponent takes.
+    """A negative number has no real fractional power, and no real logarithm, which the derivative
+    in the exponent takes.
 
-    The result is NaN. Rounding, a convolution or an unbounded output made the base negative; clamp it above zero or
-    take the power of its magnitude.
+    The result is NaN. Rounding, a convolution or an unbounded output made the base negative; clamp
+    it above zero or take the power of its magnitude.
     """
     base, values, powers = _real(fault)
     if base is None or values is None or powers is None:
         return None
-    by_exponent = fault.backward and isinstance(fault.subject(1, "exponent"), torch.Tensor)  # times the log of the base
+    # times the log of the base
+    by_exponent = fault.backward and isinstance(fault.subject(1, "exponent"), torch.Tensor)
     at = (values < 0) & ((powers != powers.round()) | by_exponent)
     if not bool(at.any()) or 2 * int(at.sum()) < len(at):
         return None
-    bases = f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among {base.numel():,}"
+    bases = (
+        f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among"
+        f" {base.numel():,}"
+    )
     whole = at & (powers == powers.round())  # the powers themselves are fine
     if bool(whole.any()):
         p = number(powers[whole][0])
-        return match(fault, f"the derivative of x**{p} in its exponent is NaN for {bases}: x**{p} log x", base=base)
+        return match(
+            fault,
+            f"the derivative of x**{p} in its exponent is NaN for {bases}: x**{p} log x",
+            base=base,
+        )
     return match(fault, f"{bases} raised to {number(powers[at][0])} gives NaN", base=base)
 
 
@@ -120,14 +138,15 @@ def power_overflow(fault: Fault) -> Match | None:
     if not bool(large.all()) or not len(large):
         return None
     title = (
-        f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base {number(values.abs().max())}) "
-        f"{verb(len(values), 'overflows', 'overflow')} {fault.dtype}"
+        f"{plural(len(values), 'power')} x**{number(powers[0])} (largest base"
+        f" {number(values.abs().max())}) {verb(len(values), 'overflows', 'overflow')} {fault.dtype}"
     )
     return match(fault, title, base=base)
 
 
 def power_of_tiny(fault: Fault) -> Match | None:
-    """A negative power (or, of a derivative, one that is negative then) of a base near zero: a quotient."""
+    """A negative power (or, of a derivative, one that is negative then) of a base near zero: a
+    quotient."""
     if fault.forward not in ("pow", "float_power"):
         return None
     base, values, powers = _real(fault)
@@ -139,7 +158,7 @@ def power_of_tiny(fault: Fault) -> Match | None:
     where = "the derivative of x" if fault.backward else "x"
     p = number(powers[0] + 1 if fault.backward else powers[0])
     title = (
-        f"{where}**{p} overflows {fault.dtype} for {plural(len(values), 'element')} of {fault.numel:,}: it divides by "
-        f"a power of {number(values.abs().min())}"
+        f"{where}**{p} overflows {fault.dtype} for {plural(len(values), 'element')} of"
+        f" {fault.numel:,}: it divides by a power of {number(values.abs().min())}"
     )
     return match(fault, title, base=base)

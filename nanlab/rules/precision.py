@@ -1,4 +1,5 @@
-"""What a dtype cannot hold: results too large, epsilons that vanish; and backward passes written by hand."""
+"""What a dtype cannot hold: results too large, epsilons that vanish; and backward passes written by
+hand."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from nanlab.rules._rule import Finding, Match, rule
 
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")
-_ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|0\.0+\d)|0\.9{6,}")  # so near 1 that float64 has rounded it too
+# so near 1 that float64 has rounded it too
+_ONE_MINUS = re.compile(r"1(\.0*)?\s*-\s*(\d\.?\d*e-\d+|0\.0+\d)|0\.9{6,}")
 _MIRRORED = having("inverse") | {"logit", "log1p"}  # they fail at 1, not at 0
 _OF_SQUARES = having("norm") | {"std"}  # their squares overflow first
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -40,8 +42,8 @@ _CLAMPS = having("floors", "clamps")
 def dtype_overflow(fault: Fault) -> Match | Finding | None:
     """The exact result is finite, but larger than the largest number of the dtype it is held in.
 
-    Compute this operation in float32 (or scale its operands down first): sums, squares, matrix products and casts of
-    unbounded quantities do not belong in float16.
+    Compute this operation in float32 (or scale its operands down first): sums, squares, matrix
+    products and casts of unbounded quantities do not belong in float16.
     """
     if fault.exact is None or fault.bad is None or fault.result is None:
         return None
@@ -57,14 +59,15 @@ def dtype_overflow(fault: Fault) -> Match | Finding | None:
         return _on_the_way(fault, name, values, limits)
     largest = size[over].max()
     title = (
-        f"{where}{name} overflows {fault.dtype} for {plural(int(over.sum()), 'element')} of {fault.numel:,}: "
-        f"{number(largest)} is beyond its largest number {number(limits.max)}"
+        f"{where}{name} overflows {fault.dtype} for {plural(int(over.sum()), 'element')} of"
+        f" {fault.numel:,}: {number(largest)} is beyond its largest number {number(limits.max)}"
     )
     return match(fault, title, exact=fault.exact)
 
 
 def _limits(dtype: str) -> FloatFormat | None:
-    """What a dtype can hold; of a complex one, each part of it. None for formats that are not known."""
+    """What a dtype can hold; of a complex one, each part of it. None for formats that are not
+    known."""
     try:
         return format_of(getattr(torch, _PARTS.get(dtype, dtype)))
     except TypeMismatchError:
@@ -76,8 +79,11 @@ def _parts(values: Tensor) -> Tensor:
     return torch.view_as_real(values).flatten() if values.is_complex() else values
 
 
-def _on_the_way(fault: Fault, name: str, exact: Tensor, limits: FloatFormat) -> Match | Finding | None:
-    """The result would be an ordinary number, as float64 shows, but what is computed on the way there is none."""
+def _on_the_way(
+    fault: Fault, name: str, exact: Tensor, limits: FloatFormat
+) -> Match | Finding | None:
+    """The result would be an ordinary number, as float64 shows, but what is computed on the way
+    there is none."""
     read = [source for source, _ in fault.recording.operands(fault.position)]
     if not fault.recording.bad.isdisjoint(read) or not bool(torch.isfinite(exact).all()):
         return None
@@ -85,31 +91,50 @@ def _on_the_way(fault: Fault, name: str, exact: Tensor, limits: FloatFormat) -> 
     numbers = torch.cat([p[torch.isfinite(p)] for p in parts]) if parts else exact[:0]
     if not len(numbers):
         return None
-    largest, least = numbers.max(), numbers[numbers > 0].amin() if bool(numbers.any()) else numbers.max()
+    largest, least = (
+        numbers.max(),
+        numbers[numbers > 0].amin() if bool(numbers.any()) else numbers.max(),
+    )
     name = f"the derivative of {fault.forward}" if fault.backward else name
     shown = f"{plural(len(exact), 'element')} of {fault.numel:,}"
     would = f"though the result would be {number(exact[0])}"
     if largest > limits.max**0.5:
-        title = f"{name} overflows {fault.dtype} on its way for {shown}, {would}: its operands reach {number(largest)}"
+        title = (
+            f"{name} overflows {fault.dtype} on its way for {shown}, {would}: its operands reach"
+            f" {number(largest)}"
+        )
         return match(fault, title, exact=fault.exact)
     if 0 < least < limits.smallest_normal**0.5:
-        title = f"{name} meets what is 0 in {fault.dtype} on its way for {shown}, {would}: its operands go down to {number(least)}"
+        title = (
+            f"{name} meets what is 0 in {fault.dtype} on its way for {shown}, {would}: its operands"
+            f" go down to {number(least)}"
+        )
         found = match(fault, title, exact=fault.exact)
-        return replace(matched(fault.trace, fault.finding, dtype_overflow, found), cause="dtype-underflow")
+        return replace(
+            matched(fault.trace, fault.finding, dtype_overflow, found), cause="dtype-underflow"
+        )
     return None
 
 
 def _same_numbers(fault: Fault, position: int) -> bool:
-    """Whether an operation on one tensor changed none of its numbers, as far as its statistics tell."""
+    """Whether an operation on one tensor changed none of its numbers, as far as its statistics
+    tell."""
     operands = [p for p, _ in fault.recording.operands(position)]
-    after, before = fault.recording.stats(position), fault.recording.stats(operands[0]) if len(operands) == 1 else None
+    after, before = (
+        fault.recording.stats(position),
+        fault.recording.stats(operands[0]) if len(operands) == 1 else None,
+    )
     if after is None or before is None:
         return False
-    return bool((after.min, after.max, after.zero, after.mean) == (before.min, before.max, before.zero, before.mean))
+    return bool(
+        (after.min, after.max, after.zero, after.mean)
+        == (before.min, before.max, before.zero, before.mean)
+    )
 
 
 def vanished_epsilon(fault: Fault) -> int | None:
-    """The row of an epsilon that made no difference, upstream of the operand that failed; None if there is none."""
+    """The row of an epsilon that made no difference, upstream of the operand that failed; None if
+    there is none."""
     slot = 1 if card(fault.forward).divisor == 1 or fault.forward == "xlogy" else 0
     start = fault.operand_row(slot)
     mirrored = fault.forward in _MIRRORED
@@ -121,13 +146,19 @@ def vanished_epsilon(fault: Fault) -> int | None:
         dtype = row.dtype
         if stats.zero and _meant_to_keep_off_zero(fault, position, op, dtype):
             return position
-        if mirrored and op in _CLAMPS and stats.max == 1.0 and _meant_to_keep_off_one(fault, position):
+        if (
+            mirrored
+            and op in _CLAMPS
+            and stats.max == 1.0
+            and _meant_to_keep_off_one(fault, position)
+        ):
             return position
     return None
 
 
 def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.dtype) -> bool:
-    """Whether what an operation adds, or clamps to, is not zero before it is rounded to the dtype."""
+    """Whether what an operation adds, or clamps to, is not zero before it is rounded to the
+    dtype."""
     numbers = fault.recording.scalars.get(position)
     if op in having("adds"):
         return any(numbers or (1.0,)) and _low(dtype) and _same_numbers(fault, position)
@@ -167,11 +198,11 @@ def _low(dtype: torch.dtype) -> bool:
     more_specific_than=("composite",),
 )
 def eps_underflow(fault: Fault) -> Match | Finding | None:
-    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost next to the number
-    it is added to.
+    """The epsilon meant to prevent this is too small for the dtype: it is rounded to zero, or lost
+    next to the number it is added to.
 
-    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype can hold, or compute
-    this part in float32.
+    float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype
+    can hold, or compute this part in float32.
     """
     if fault.kind != "operation":
         return None
@@ -183,16 +214,23 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
     limits = format_of(getattr(torch, dtype))
     stats = fault.recording.stats(position)
     if stats is not None and stats.max == 1.0 and not stats.zero:
-        why = f"1 minus an epsilon is 1 in {dtype}, whose spacing below 1 is {number(limits.ulp / 2)}"
+        why = (
+            f"1 minus an epsilon is 1 in {dtype}, whose spacing below 1 is {number(limits.ulp / 2)}"
+        )
     else:
         known = _vanished(fault.recording.scalars.get(position, ()), getattr(torch, dtype))
         which = f"the epsilon {number(known[0])}" if known else "the epsilon"
-        why = f"{which} is 0 in {dtype}, which rounds everything up to {number(limits.rounds_to_zero)} to zero"
+        why = (
+            f"{which} is 0 in {dtype}, which rounds everything up to"
+            f" {number(limits.rounds_to_zero)} to zero"
+        )
     title = f"{why}; {fault.forward} fails for {plural(fault.count, 'element')} of {fault.numel:,}"
     found = match(fault, title, columns=fault.named_operands)
     if fault.finding.phase != "optimizer":
         return found
-    return replace(matched(fault.trace, fault.finding, eps_underflow, found), cause="optimizer-eps-underflow")
+    return replace(
+        matched(fault.trace, fault.finding, eps_underflow, found), cause="optimizer-eps-underflow"
+    )
 
 
 @rule(
@@ -235,12 +273,14 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
 def custom_backward(fault: Fault) -> Match | None:
     """A hand-written `autograd.Function.backward` made the bad gradient.
 
-    Its formula has to be finite wherever its forward is: check it with `torch.autograd.gradcheck`, at the edges too.
+    Its formula has to be finite wherever its forward is: check it with `torch.autograd.gradcheck`,
+    at the edges too.
     """
     if not fault.custom:
         return None
     name = fault.kept.node_name.removesuffix("Backward") if fault.kept else "a custom Function"
     title = (
-        f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of {fault.numel:,} non-finite"
+        f"{fault.name} in the backward of {name} made {plural(fault.count, 'element')} of"
+        f" {fault.numel:,} non-finite"
     )
     return match(fault, title, fault.call_of_function, columns=fault.named_operands)

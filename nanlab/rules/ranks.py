@@ -23,7 +23,7 @@ from nanlab.trace.recording import DTYPE, Recording
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # two ranks in one process
+        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # two ranks here
         batch = torch.zeros(2)
         batch.numpy()[:] = float("nan")  # stands for what rank 1 sent
         dist.recv(batch, 1)  # here
@@ -35,7 +35,7 @@ from nanlab.trace.recording import DTYPE, Recording
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # two ranks in one process
+        dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())  # two ranks here
         batch = torch.zeros(2)
         batch.numpy()[:] = 1.0  # stands for what rank 1 sent
         dist.recv(batch, 1)
@@ -57,7 +57,8 @@ def from_another_rank(fault: Fault) -> Match | None:
     rows = [_counted("given by this rank", s) for s in given] + [_counted(f"after {name}", stats)]
     bad = " and ".join(
         [plural(stats.nan, "NaN")] * bool(stats.nan)
-        + [plural(stats.posinf + stats.neginf, "infinity", "infinities")] * bool(stats.posinf + stats.neginf)
+        + [plural(stats.posinf + stats.neginf, "infinity", "infinities")]
+        * bool(stats.posinf + stats.neginf)
     )
     return Match(
         f"{name} brought {bad} among {plural(stats.numel, 'value')} from another rank",
@@ -66,7 +67,12 @@ def from_another_rank(fault: Fault) -> Match | None:
 
 
 def _counted(tensor: str, stats: Any) -> dict[str, Any]:
-    return {"tensor": tensor, "values": stats.numel, "NaN": stats.nan, "infinite": stats.posinf + stats.neginf}
+    return {
+        "tensor": tensor,
+        "values": stats.numel,
+        "NaN": stats.nan,
+        "infinite": stats.posinf + stats.neginf,
+    }
 
 
 def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]:
@@ -77,16 +83,23 @@ def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]
     if not ranks.told and ranks.struck == ranks.world:
         findings = [_overflow_of_sum(recording, f) or f for f in findings]
     own = [f if f.cause == ARRIVED else replace(f, rank=ranks.rank) for f in findings]
-    culprit = next((f for f in own if f.harmful and f.severity == "error" and f.cause != ARRIVED), None)
+    culprit = next(
+        (f for f in own if f.harmful and f.severity == "error" and f.cause != ARRIVED), None
+    )
     first = ranks.first
-    if first is None or first["rank"] == ranks.rank or (culprit is not None and culprit.step <= first["step"]):
+    if (
+        first is None
+        or first["rank"] == ranks.rank
+        or (culprit is not None and culprit.step <= first["step"])
+    ):
         return own
     struck = next((f for f in own if f.cause == ARRIVED), None)
     return [_told(ranks, first, struck), *(f for f in own if f.cause != ARRIVED)]
 
 
 def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
-    """What every rank says came from another, though each gave finite values: a sum that is too large for its dtype."""
+    """What every rank says came from another, though each gave finite values: a sum that is too
+    large for its dtype."""
     if finding.cause != ARRIVED or "reduce" not in finding.op:
         return None
     row, stats = recording.row(finding.position), recording.stats(finding.position)
@@ -102,10 +115,18 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
     return replace(
         finding,
         cause="dtype-overflow",
-        title=f"the sum over {ranks.world} ranks overflows {name}: this one gave values up to {largest:.4g}",
-        explanation=f"Every rank gave finite values, and {name} ends at {format_of(dtype).max:.5g}.",
+        title=(
+            f"the sum over {ranks.world} ranks overflows {name}: this one gave values up to"
+            f" {largest:.4g}"
+        ),
+        explanation=(
+            f"Every rank gave finite values, and {name} ends at {format_of(dtype).max:.5g}."
+        ),
         fixes=[
-            Fix("divide before the sum instead of after it", "tensor /= dist.get_world_size()  # then all_reduce"),
+            Fix(
+                "divide before the sum instead of after it",
+                "tensor /= dist.get_world_size()  # then all_reduce",
+            ),
             Fix("sum in float32", "tensor = tensor.float()  # then all_reduce"),
         ],
     )
@@ -116,9 +137,18 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
 
     struck: how it arrived here, where it did.
     """
-    came = f" It came here by {struck.op}." if struck is not None else " It had not come here when the run ended."
-    others = "" if len(ranks.told) == 1 else f" Ranks with a culprit of their own: {_listed(ranks)}."
-    told = {name: first[name] for name in ("severity", "phase", "op", "module", "step", "file", "line", "source")}
+    came = (
+        f" It came here by {struck.op}."
+        if struck is not None
+        else " It had not come here when the run ended."
+    )
+    others = (
+        "" if len(ranks.told) == 1 else f" Ranks with a culprit of their own: {_listed(ranks)}."
+    )
+    told = {
+        name: first[name]
+        for name in ("severity", "phase", "op", "module", "step", "file", "line", "source")
+    }
     return Finding(
         cause=ARRIVED,
         title=f"rank {first['rank']}: {first['title']}",
@@ -127,7 +157,10 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
         symptom=struck.symptom if struck is not None else first["symptom"],
         evidence=struck.evidence if struck is not None else pd.DataFrame(),
         path=struck.path if struck is not None else [],
-        fixes=[Fix(**(fix | {"edits": tuple(Edit(**edit) for edit in fix["edits"])})) for fix in first["fixes"]],
+        fixes=[
+            Fix(**(fix | {"edits": tuple(Edit(**edit) for edit in fix["edits"])}))
+            for fix in first["fixes"]
+        ],
         position=struck.position if struck is not None else -1,
         harmful=True,
         rank=first["rank"],
@@ -136,7 +169,9 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
 
 
 def _listed(ranks: Ranks) -> str:
-    return ", ".join(str(each["rank"]) for each in sorted(ranks.told, key=lambda each: each["rank"]))
+    return ", ".join(
+        str(each["rank"]) for each in sorted(ranks.told, key=lambda each: each["rank"])
+    )
 
 
 RULES = (from_another_rank,)

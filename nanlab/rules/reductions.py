@@ -41,8 +41,8 @@ def _reduced(fault: Fault, operand: Tensor, dims: object) -> int:
     family="composite",
 )
 def empty_reduction(fault: Fault) -> Match | None:
-    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in which every target is
-    ignored.
+    """The mean of nothing is 0/0, the unbiased variance of one sample too, and so is a loss in
+    which every target is ignored.
 
     Skip the batch, or divide the sum by max(count, 1).
     """
@@ -57,7 +57,9 @@ def empty_reduction(fault: Fault) -> Match | None:
         return match(fault, title, x=first) if size <= 1 else None
     if fault.name == "segment_reduce":
         return match(
-            fault, f"segment_reduce of a segment without elements: {plural(fault.count, 'element')} not finite"
+            fault,
+            f"segment_reduce of a segment without elements: {plural(fault.count, 'element')} not"
+            " finite",
         )
     if any(o.numel() == 0 for o in fault.operands):
         return match(fault, f"{fault.name} of an empty tensor of shape {tuple(first.shape)} is NaN")
@@ -65,13 +67,17 @@ def empty_reduction(fault: Fault) -> Match | None:
         below = fault.at(fault.argument(1))
         if below is not None and len(below) and bool((below == 0).all()):
             return match(
-                fault, "0/0: no element counts, all are ignored", numerator=fault.argument(0), count=fault.argument(1)
+                fault,
+                "0/0: no element counts, all are ignored",
+                numerator=fault.argument(0),
+                count=fault.argument(1),
             )
     return None
 
 
 def _averages(fault: Fault) -> bool:
-    """Whether a quotient is the mean that a loss, or nanmean, takes inside torch: of a sum that was made there."""
+    """Whether a quotient is the mean that a loss, or nanmean, takes inside torch: of a sum that was
+    made there."""
     row = fault.operand_row(0)
     if fault.op_at(row) not in ("sum", "nansum"):
         return False
@@ -112,24 +118,29 @@ def _nothing_counted(fault: Fault) -> Match | None:
 def infeasible_likelihood(fault: Fault) -> Match | None:
     """The model gives the target no probability at all, so the loss is infinite.
 
-    A CTC input shorter than its target, a value outside a distribution's support, or a target class that a mask
-    forbids. Drop such samples, or see that masks and targets agree.
+    A CTC input shorter than its target, a value outside a distribution's support, or a target class
+    that a mask forbids. Drop such samples, or see that masks and targets agree.
     """
     if fault.kind == "intended":
         return _forbidden_target(fault)
     if "ctc_loss" in fault.forward:
         return match(
             fault,
-            f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames; the loss is inf",
+            f"CTC: {plural(_infinite(fault), 'target')} cannot be aligned with so few input frames;"
+            " the loss is inf",
         )
     if fault.calls("log_prob", "kl_divergence") and _of_value(fault):
-        title = f"log_prob: {plural(fault.count, 'value')} of {fault.numel:,} outside the support of the distribution"
+        title = (
+            f"log_prob: {plural(fault.count, 'value')} of {fault.numel:,} outside the support of"
+            " the distribution"
+        )
         return match(fault, title, x=fault.subject())
     return None
 
 
 def _of_value(fault: Fault) -> bool:
-    """Whether ``log_prob`` took the logarithm of an observed value: not of a scale or an action that the model made."""
+    """Whether ``log_prob`` took the logarithm of an observed value: not of a scale or an action
+    that the model made."""
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
     argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
@@ -153,10 +164,14 @@ def _forbidden_target(fault: Fault) -> Match | None:
     if not picked and "_softmax" not in ops:
         picked = [p for p, op in zip(rows, ops, strict=True) if op in _PICKS]
     if picked:
-        title = f"{fault.op_at(picked[0])} picked a target whose log-probability a mask had set to -inf"
+        title = (
+            f"{fault.op_at(picked[0])} picked a target whose log-probability a mask had set to -inf"
+        )
         return Match(title + "; the loss is infinite", position=picked[0])
     if "_log_softmax" in ops or fault.calls("cross_entropy", "log_prob"):
-        return Match("a log-probability that a mask had set to -inf counts in the loss, which is infinite")
+        return Match(
+            "a log-probability that a mask had set to -inf counts in the loss, which is infinite"
+        )
     return None
 
 
@@ -175,8 +190,8 @@ def _forbidden_target(fault: Fault) -> Match | None:
     family="fallback",
 )
 def intended_inf_in_loss(fault: Fault) -> Match | None:
-    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into the loss or a
-    gradient.
+    """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into
+    the loss or a gradient.
 
     Such an infinity has to be taken out, by softmax, min or selection, before the loss is formed.
     """
@@ -188,20 +203,27 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
     if choice is not None:
         position, count = choice
         return Match(
-            f"{fault.op_at(position)} had nothing finite to choose from among {count}: an infinity of the border reached the {sink}",
-            explanation="No path leads from the start to this cell: the band, the mask or the lengths leave none. Widen "
-            "them, or leave the sample out.",
+            f"{fault.op_at(position)} had nothing finite to choose from among {count}: an infinity"
+            f" of the border reached the {sink}",
+            explanation=(
+                "No path leads from the start to this cell: the band, the mask or the lengths leave"
+                " none. Widen them, or leave the sample out."
+            ),
             position=position,
         )
     return Match(
-        f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the program reached the {sink}"
+        f"{plural(stats.nonfinite if stats else 1, 'infinity', 'infinities')} written by the"
+        f" program reached the {sink}"
     )
 
 
 def _last_choice(fault: Fault) -> tuple[int, int] | None:
-    """The last operation on the way to the symptom that chooses among values, and how many it had: all were infinite."""
+    """The last operation on the way to the symptom that chooses among values, and how many it had:
+    all were infinite."""
     rows = [p for p in fault.origin.path if p >= 0 and base_name(fault.op_at(p)) in _CHOOSE]
     if not rows:
         return None
-    read = [s for p in fault.recording.parents(rows[-1]) if (s := fault.recording.stats(p)) is not None]
+    read = [
+        s for p in fault.recording.parents(rows[-1]) if (s := fault.recording.stats(p)) is not None
+    ]
     return rows[-1], sum(s.numel for s in read)

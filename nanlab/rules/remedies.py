@@ -1,4 +1,5 @@
-"""The fixes of a finding: what was tried on the operands that failed, and what cannot be tried on one operation."""
+"""The fixes of a finding: what was tried on the operands that failed, and what cannot be tried on
+one operation."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with their fixes, which are tried when somebody asks for them."""
     steps: dict[int, Judge | str] = {}
     clock = Clock()
-    return [replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, steps, clock))) for f in findings]
+    return [
+        replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, steps, clock)))
+        for f in findings
+    ]
 
 
 @dataclass
@@ -62,8 +66,11 @@ class Clock:
         return self.left <= 0
 
 
-def _tried_fixes(trace: Trace, finding: Finding, steps: dict[int, Judge | str], clock: Clock) -> list[Fix]:
-    """What to write instead, each tried on the whole failing step; what fails here is a note in ``trace.notes``."""
+def _tried_fixes(
+    trace: Trace, finding: Finding, steps: dict[int, Judge | str], clock: Clock
+) -> list[Fix]:
+    """What to write instead, each tried on the whole failing step; what fails here is a note in
+    ``trace.notes``."""
     started = time.process_time()
     proposals = proposed(trace, finding)
     clock.left -= time.process_time() - started
@@ -76,13 +83,17 @@ def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
     found = [_explained(fix) for fix in finding.fixes]
     text = text or text_of(trace, finding)
     try:
-        found = _distinct([*rewritten(trace, finding, text), *found, *fixes_for(trace, finding, text)])
+        found = _distinct(
+            [*rewritten(trace, finding, text), *found, *fixes_for(trace, finding, text)]
+        )
     except Exception as error:
         _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
     return found
 
 
-def _judged(trace: Trace, finding: Finding, fix: Fix, steps: dict[int, Judge | str], clock: Clock) -> Fix:
+def _judged(
+    trace: Trace, finding: Finding, fix: Fix, steps: dict[int, Judge | str], clock: Clock
+) -> Fix:
     """A fix with the verdict of the whole step."""
     if not fix.edits and fix.verdict in ("verified", "finite"):
         return replace(
@@ -93,14 +104,18 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, steps: dict[int, Judge | s
     if not fix.edits or fix.verdict == "fails":
         return fix
     if clock.spent():
-        return replace(fix, verdict="untried", why=f"the {SECONDS:g} s for trying fixes were used up")
+        return replace(
+            fix, verdict="untried", why=f"the {SECONDS:g} s for trying fixes were used up"
+        )
     started = time.process_time()
     judge = steps.get(finding.step)
     if judge is None:
         judge = steps[finding.step] = _judge_of(trace, finding.step)
     alone = f"; {ALONE}" if fix.verdict in ("verified", "finite") else ""
     if isinstance(judge, str):
-        return replace(fix, verdict="untried", why=judge + alone, distortion=None, gradient_max=None)
+        return replace(
+            fix, verdict="untried", why=judge + alone, distortion=None, gradient_max=None
+        )
     found = judge.judge(fix.edits)
     clock.left -= time.process_time() - started
     return replace(
@@ -125,7 +140,10 @@ def _distinct(fixes: Sequence[Fix]) -> list[Fix]:
     seen: set[Any] = set()
     found = []
     for fix in fixes:
-        key = tuple((e.first, e.last, _plain_text(e.text)) for e in fix.edits) or (fix.title, fix.code)
+        key = tuple((e.first, e.last, _plain_text(e.text)) for e in fix.edits) or (
+            fix.title,
+            fix.code,
+        )
         if key not in seen:
             seen.add(key)
             found.append(fix)
@@ -140,14 +158,18 @@ def _plain_text(text: str) -> str:
 
 
 def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
-    """The line, or what it is computed with, in a form that keeps its signal: by the catalogue, and by a series."""
+    """The line, or what it is computed with, in a form that keeps its signal: by the catalogue, and
+    by a series."""
     if not finding.file or not finding.line:
         return []
     row = trace.recording.op(finding.position)
     low = row is not None and row.dtype in (torch.float16, torch.bfloat16, torch.float64)
     dtype = row.dtype if row is not None and low else torch.float32
     found = candidates(text, finding.line, dtype)
-    return [_as_fix(c.title, c.text, c.first, c.last, finding.file, text) for c in found[:MOST_REWRITTEN]]
+    return [
+        _as_fix(c.title, c.text, c.first, c.last, finding.file, text)
+        for c in found[:MOST_REWRITTEN]
+    ]
 
 
 MOST_REWRITTEN = 12
@@ -157,7 +179,11 @@ ALONE = "on the operation alone it is finite"  # of what could not be tried on t
 def _uncommented(code: str) -> str:
     """Code without comments: they were written about the code as it was."""
     try:
-        found = [t for t in tokenize.generate_tokens(io.StringIO(code).readline) if t.type == tokenize.COMMENT]
+        found = [
+            t
+            for t in tokenize.generate_tokens(io.StringIO(code).readline)
+            if t.type == tokenize.COMMENT
+        ]
     except (tokenize.TokenError, IndentationError):
         return code
     rows = code.splitlines()
@@ -186,7 +212,9 @@ def _note(trace: Trace, text: str) -> None:
 
 
 # Their origin is no single operation: what the rule itself proposes is all there is.
-BEYOND_ONE_OPERATION = frozenset("learning-rate exploding-gradient scaler-misuse absorbed-update".split())
+BEYOND_ONE_OPERATION = frozenset(
+    "learning-rate exploding-gradient scaler-misuse absorbed-update".split()
+)
 
 
 def fixes_for(trace: Trace, finding: Finding, text: str) -> list[Fix]:
@@ -196,7 +224,8 @@ def fixes_for(trace: Trace, finding: Finding, text: str) -> list[Fix]:
 
 
 def tried_for(trace: Trace, finding: Finding, text: str = "") -> list[Tried]:
-    """The candidates for the operation of a finding, with what became of each; empty where none is known."""
+    """The candidates for the operation of a finding, with what became of each; empty where none is
+    known."""
     text = text or text_of(trace, finding)
     if finding.cause == "dtype-underflow":
         backward, half = finding.phase == "backward", held_in_half(trace.recording)
@@ -205,7 +234,9 @@ def tried_for(trace: Trace, finding: Finding, text: str = "") -> list[Tried]:
     if finding.cause in MISSING:
         op = operation_of(trace.recording, _forward_row(trace.recording, finding.position))
         if op is None:
-            return [Tried(FRESH_MOMENTS, None, None)] if "optimizer's state" in finding.title else []
+            return (
+                [Tried(FRESH_MOMENTS, None, None)] if "optimizer's state" in finding.title else []
+            )
         return _undistorted(try_out(op, MISSING[finding.cause](op), text, finding.line))
     if finding.cause in BEYOND_ONE_OPERATION:
         return []
@@ -224,7 +255,8 @@ def tried_for(trace: Trace, finding: Finding, text: str = "") -> list[Tried]:
 
 
 def _forward_row(recording: Recording, position: int) -> int:
-    """The row of the forward operation whose derivative a row computed; of others the row itself."""
+    """The row of the forward operation whose derivative a row computed; of others the row
+    itself."""
     row = recording.op(position)
     info = recording.nodes.get(row.node) if row is not None and row.backward else None
     return info.position if info is not None else position
@@ -240,8 +272,12 @@ def _at_lower_scale(trace: Trace, finding: Finding, text: str, factor: float | N
 
 
 def _undistorted(found: list[Tried]) -> list[Tried]:
-    """Trials that distort nothing: a scale is divided out again; what is missing takes no healthy value with it."""
-    return [replace(t, trial=replace(t.trial, distortion=None)) if t.trial is not None else t for t in found]
+    """Trials that distort nothing: a scale is divided out again; what is missing takes no healthy
+    value with it."""
+    return [
+        replace(t, trial=replace(t.trial, distortion=None)) if t.trial is not None else t
+        for t in found
+    ]
 
 
 def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:
@@ -250,7 +286,8 @@ def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:
 
 
 def _autocast(trace: Trace, finding: Finding) -> str:
-    """Device type, where a parameter was cast to half precision in this step, as autocast does; "": none was."""
+    """Device type, where a parameter was cast to half precision in this step, as autocast does; "":
+    none was."""
     recording = trace.recording
     step = recording.step_of(finding.position)
     for row in recording.all_ops():
@@ -263,7 +300,8 @@ def _autocast(trace: Trace, finding: Finding) -> str:
 
 
 def _is_weight(recording: Recording, position: int) -> bool:
-    """Whether a source is a parameter, or a row (of an earlier step, perhaps gone) the update of one."""
+    """Whether a source is a parameter, or a row (of an earlier step, perhaps gone) the update of
+    one."""
     if position < 0:
         source = recording.sources.get(position)
         return source is not None and source.kind == "parameter"
@@ -277,7 +315,8 @@ def text_of(trace: Trace, finding: Finding) -> str:
 
 
 def file_text(trace: Trace, file: str) -> str:
-    """The text of a file or cell, by the name that the tables show; empty where it is not at hand."""
+    """The text of a file or cell, by the name that the tables show; empty where it is not at
+    hand."""
     return source_text(trace.recording, file)
 
 
@@ -294,11 +333,14 @@ def _fix(tried: Tried, line: int, file: str, text: str) -> Fix:
         return replace(fix, verdict="fails", why=trial.why)
     if not trial.holds:
         return replace(fix, verdict="finite", why=trial.doubt)
-    return replace(fix, verdict="verified", distortion=trial.distortion, gradient_max=trial.gradient_max)
+    return replace(
+        fix, verdict="verified", distortion=trial.distortion, gradient_max=trial.gradient_max
+    )
 
 
 def _edits(tried: Tried, file: str, text: str) -> tuple[Edit, ...]:
-    """The edit that writes a candidate into the user's file; none where its line could not be rewritten."""
+    """The edit that writes a candidate into the user's file; none where its line could not be
+    rewritten."""
     if tried.line is None or not file:
         return ()
     first, last = tried.line.first, tried.line.last
@@ -310,7 +352,8 @@ _ORDER = {"verified": 0, "untried": 1, "finite": 2, "fails": 3}
 
 
 def _rank(fix: Fix) -> tuple[int, bool, float]:
-    """Verified first; what lets no gradient through after what does; the least distorting first, but for rounding."""
+    """Verified first; what lets no gradient through after what does; the least distorting first,
+    but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
     return (
         _ORDER[fix.verdict],

@@ -1,4 +1,5 @@
-"""The loss scaler: a scale too large or never found, and a scaler that is bypassed, never updated, or used in the wrong order."""
+"""The loss scaler: a scale too large or never found, and a scaler that is bypassed, never updated,
+or used in the wrong order."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 
 
 def scaled_loss(recording: Recording) -> Fix:
-    """A GradScaler for the device that computes; of parameters in half precision it takes no gradients."""
+    """A GradScaler for the device that computes; of parameters in half precision it takes no
+    gradients."""
     seen = [str(d).split(":")[0] for d in recording.devices.items]
     device = next((d for d in seen if d != "cpu"), "cpu")
     scaler = f'scaler = torch.amp.GradScaler("{device}")  # {_STEPS}'
@@ -36,15 +38,20 @@ def scaled_loss(recording: Recording) -> Fix:
         return Fix("scale the loss", scaler)
     return Fix(
         "scale the loss, with parameters in float32: GradScaler takes no gradients in float16",
-        f'model.float()  # and the forward pass under torch.autocast("{device}", dtype=torch.float16)\n{scaler}',
+        f'model.float()  # and the forward pass under torch.autocast("{device}",'
+        f" dtype=torch.float16)\n{scaler}",
     )
 
 
 def held_in_half(recording: Recording) -> bool:
-    """Whether a parameter is held in half precision: as it was first read, or as an update left it."""
+    """Whether a parameter is held in half precision: as it was first read, or as an update left
+    it."""
     if any(s.kind == "parameter" and "float16" in s.dtype for s in recording.sources.values()):
         return True
-    return any(row.phase == OPTIMIZER and row.inplace and "float16" in str(row.dtype) for row in recording.all_ops())
+    return any(
+        row.phase == OPTIMIZER and row.inplace and "float16" in str(row.dtype)
+        for row in recording.all_ops()
+    )
 
 
 @rule(
@@ -83,8 +90,16 @@ def _too_large(finding: Finding, factor: float) -> Finding:
         finding,
         cause="loss-scale-overflow",
         title=f"the loss scale {scale} is too large: {finding.op} overflows",
-        explanation=f"{loss_scale_overflow.explanation} A dynamic scaler finds the scale by itself and skips the steps that overflow.",
-        fixes=[Fix("a dynamic loss scale", "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()")],
+        explanation=(
+            f"{loss_scale_overflow.explanation} A dynamic scaler finds the scale by itself and"
+            " skips the steps that overflow."
+        ),
+        fixes=[
+            Fix(
+                "a dynamic loss scale",
+                "scaler.scale(loss).backward(); scaler.step(opt); scaler.update()",
+            )
+        ],
     )
 
 
@@ -103,10 +118,18 @@ def _scale_is_zero(finding: Finding) -> Finding:
         finding,
         cause="loss-scale-overflow",
         title="the loss scale is 0: every gradient becomes 0, and unscaling makes it 0 times inf",
-        explanation="A dynamic scaler halves its scale in each step that overflows, down to 0 if nothing helps; doubling 0 "
-        "never raises it again. A scaler restored from the checkpoint of such a run starts with it.",
+        explanation=(
+            "A dynamic scaler halves its scale in each step that overflows, down to 0 if nothing"
+            " helps; doubling 0 never raises it again. A scaler restored from the checkpoint of"
+            " such a run starts with it."
+        ),
         phase="optimizer",
-        fixes=[Fix("start the scaler afresh", "scaler = torch.amp.GradScaler(device)  # instead of load_state_dict")],
+        fixes=[
+            Fix(
+                "start the scaler afresh",
+                "scaler = torch.amp.GradScaler(device)  # instead of load_state_dict",
+            )
+        ],
     )
 
 
@@ -121,7 +144,10 @@ def _factor(recording: Recording, position: int) -> float:
 
 def _is_root(recording: Recording, origin: Origin) -> bool:
     """Whether the overflow is that of the scaled loss itself."""
-    return any(loss.root == origin.position and loss.factor == math.inf for loss in recording.training.losses)
+    return any(
+        loss.root == origin.position and loss.factor == math.inf
+        for loss in recording.training.losses
+    )
 
 
 def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
@@ -130,7 +156,9 @@ def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
     if row is None or stats is None or stats.numel != 1 or row.name != "_to_copy":
         return False
     value = next((recording.value(p) for p, _ in recording.operands(origin.position)), None)
-    joins = len(origin.path) > 1 and any(loss.root == origin.path[1] for loss in recording.training.losses)
+    joins = len(origin.path) > 1 and any(
+        loss.root == origin.path[1] for loss in recording.training.losses
+    )
     return bool(joins and value and value >= SCALED)
 
 
@@ -197,8 +225,14 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
     elif low := below_one(entries):
         yield Finding(
             severity="warning",
-            title=f"the loss scale came down to {last.after:g}: the gradients overflow without any scaling{at}",
-            explanation=f"{loss_scale_overflow_.explanation} Below 1 the scaler makes gradients smaller instead of larger; {low}.",
+            title=(
+                f"the loss scale came down to {last.after:g}: the gradients overflow without any"
+                f" scaling{at}"
+            ),
+            explanation=(
+                f"{loss_scale_overflow_.explanation} Below 1 the scaler makes gradients smaller"
+                f" instead of larger; {low}."
+            ),
             symptom="grad-inf",
             fixes=[_in_float32()],
             **common,
@@ -207,8 +241,14 @@ def loss_scale_overflow_(trace: Trace) -> Iterator[Finding]:
         fits = f", finite at 2^{round(math.log2(last.finite_at))}" if last.finite_at else ""
         yield Finding(
             severity="note",
-            title=f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} → {_shown(last.after)}{fits}{at}",
-            explanation=f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the scale until the gradients fit. The skipped steps changed no weight.",
+            title=(
+                f"the loss scaler skipped {plural(len(entries), 'step')}: {_shown(first.scale)} →"
+                f" {_shown(last.after)}{fits}{at}"
+            ),
+            explanation=(
+                f"{loss_scale_overflow_.explanation} A dynamic scaler starts high and halves the"
+                " scale until the gradients fit. The skipped steps changed no weight."
+            ),
             symptom="grad-inf",
             **common,
         )
@@ -230,11 +270,13 @@ def _fatal_title(entries: Sequence[Skip]) -> str:
     count = plural(len(entries), "step")
     if all(b.scale > a.after for a, b in pairwise(entries)) and len(entries) > 1:
         return (
-            f"the loss scale is {first.scale:g} again in each of {count}, and overflows; what the scaler learns is lost"
+            f"the loss scale is {first.scale:g} again in each of {count}, and overflows; what the"
+            " scaler learns is lost"
         )
     if _lowered(entries):
         return (
-            f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients overflow in {count}"
+            f"the loss scaler came down from {first.scale:g} to {last.after:g}, and the gradients"
+            f" overflow in {count}"
         )
     used = f"{first.scale:g}" if first.scale else "in use"
     return f"the loss scale {used} overflows in {count}, and no smaller one is tried"
@@ -245,11 +287,16 @@ def _fatal_fix(entries: Sequence[Skip]) -> Fix:
         return Fix("make one scaler, before the loop", 'scaler = torch.amp.GradScaler("cuda")')
     if _lowered(entries):
         return _in_float32()
-    return Fix("let the scaler adapt", "scaler.update()  # without a fixed new_scale, after every scaler.step")
+    return Fix(
+        "let the scaler adapt",
+        "scaler.update()  # without a fixed new_scale, after every scaler.step",
+    )
 
 
 def _in_float32() -> Fix:
-    return Fix("compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ...")
+    return Fix(
+        "compute what overflows in float32", "with torch.autocast(device_type, enabled=False): ..."
+    )
 
 
 @rule(
@@ -279,12 +326,17 @@ def _in_float32() -> Fix:
 def scaler_misuse(fault: Fault) -> Finding | None:
     """Gradients that still bear the loss scale were used as they are.
 
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
+    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out
+    again, nothing else does.
     """
     finding = fault.finding
     for found in fault.recording.training.misuses:
         if found.kind == "bypass" and found.position < fault.origin.sink.step_position:
-            same = [m for m in fault.recording.training.misuses if (m.kind, m.at.line) == (found.kind, found.at.line)]
+            same = [
+                m
+                for m in fault.recording.training.misuses
+                if (m.kind, m.at.line) == (found.kind, found.at.line)
+            ]
             told = _misuse_finding(fault.trace, found, len(same))
             return replace(told, symptom=finding.symptom, path=finding.path)
     if _never_updated(fault.trace):
@@ -294,7 +346,8 @@ def scaler_misuse(fault: Fault) -> Finding | None:
 
 
 def _never_divided(fault: Fault) -> Finding | None:
-    """Updates drove the weights away whose gradients bore a loss scale that the program put on by hand."""
+    """Updates drove the weights away whose gradients bore a loss scale that the program put on by
+    hand."""
     recording, away = fault.recording, drove_away(fault)
     loss = undivided_factor(recording, away) if away is not None else None
     if (
@@ -305,30 +358,53 @@ def _never_divided(fault: Fault) -> Finding | None:
     scale = f"{loss.factor:.10g}"
     return replace(
         blame_update(fault, away, "scaler-misuse", ""),
-        title=f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients that still bear the loss scale {scale}: {growth_of(away)}",
-        explanation=f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself ({location(file, line)}), and "
-        f"must divide the gradients by it: those of {away.name} came to the update undivided, each update {scale} times too large.",
+        title=(
+            f"{f'{away.optimizer}.step()' if away.optimizer else away.op} uses gradients that still"
+            f" bear the loss scale {scale}: {growth_of(away)}"
+        ),
+        explanation=(
+            f"{scaler_misuse.explanation} Here the program multiplies the loss by {scale} itself"
+            f" ({location(file, line)}), and must divide the gradients by it: those of {away.name}"
+            f" came to the update undivided, each update {scale} times too large."
+        ),
         fixes=[
             Fix(
                 "divide the scale out before the step, of every parameter's gradient",
-                f"for p in model.parameters():\n    if p.grad is not None:\n        p.grad.div_({scale})\noptimizer.step()",
+                "for p in model.parameters():\n    if p.grad is not None:\n       "
+                f" p.grad.div_({scale})\noptimizer.step()",
             ),
-            Fix("leave it to a scaler", "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"),
+            Fix(
+                "leave it to a scaler",
+                "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+            ),
         ],
     )
 
 
 def _ignored_check(fault: Fault) -> OptimizerStep | None:
-    """The optimizer step that took gradients which overflowed at the loss scale, and which the scaler would have skipped."""
+    """The optimizer step that took gradients which overflowed at the loss scale, and which the
+    scaler would have skipped."""
     recording, origin = fault.recording, fault.origin
     number = recording.step_of(origin.position)
-    scaled = any(loss.scaled and recording.step_of(loss.position) == number for loss in recording.training.losses)
-    if fault.kind != "operation" or origin.position < 0 or not scaled or not depends_on_scale(recording, origin):
+    scaled = any(
+        loss.scaled and recording.step_of(loss.position) == number
+        for loss in recording.training.losses
+    )
+    if (
+        fault.kind != "operation"
+        or origin.position < 0
+        or not scaled
+        or not depends_on_scale(recording, origin)
+    ):
         return None
     columns = parameter_columns(recording)
     spoilt = set(columns["position"][columns["used_nan"] + columns["used_inf"] > 0].tolist())
     for step in recording.training.optimizer_steps:
-        if step.position > origin.position and recording.step_of(step.position) == number and step.end - 1 in spoilt:
+        if (
+            step.position > origin.position
+            and recording.step_of(step.position) == number
+            and step.end - 1 in spoilt
+        ):
             return step
     return None
 
@@ -338,9 +414,15 @@ def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
     return replace(
         fault.finding,
         cause="scaler-misuse",
-        title=f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have skipped them",
-        explanation=f"{scaler_misuse.explanation} scaler.step also looks for NaN and infinity first, which a loss scale "
-        f"that is still too high makes now and then; {fault.finding.op} overflowed here ({location(fault.finding.file, fault.finding.line)}).",
+        title=(
+            f"{step.optimizer}.step() took gradients that had overflowed; scaler.step would have"
+            " skipped them"
+        ),
+        explanation=(
+            f"{scaler_misuse.explanation} scaler.step also looks for NaN and infinity first, which"
+            f" a loss scale that is still too high makes now and then; {fault.finding.op}"
+            f" overflowed here ({location(fault.finding.file, fault.finding.line)})."
+        ),
         phase="optimizer",
         op=step.writer,
         node=None,
@@ -356,7 +438,11 @@ def _bypass_of_check(fault: Fault, step: OptimizerStep) -> Finding:
 def _never_updated(trace: Trace) -> bool:
     """Whether the run ended because scaler.update() was missing."""
     failure = trace.recording.escapes.failure
-    return failure is not None and "already been called" in failure.text and "since the last update()" in failure.text
+    return (
+        failure is not None
+        and "already been called" in failure.text
+        and "since the last update()" in failure.text
+    )
 
 
 def _no_update(trace: Trace) -> Finding:
@@ -366,7 +452,10 @@ def _no_update(trace: Trace) -> Finding:
         cause="scaler-misuse",
         severity="error",
         title=f"scaler.update() is missing: {failure.text.strip().rstrip('.')}",
-        explanation=f"{scaler_misuse.explanation} scaler.update() ends each iteration: it forgets which optimizers have stepped, and adapts the scale.",
+        explanation=(
+            f"{scaler_misuse.explanation} scaler.update() ends each iteration: it forgets which"
+            " optimizers have stepped, and adapts the scale."
+        ),
         phase="optimizer",
         op="",
         node=None,
@@ -376,7 +465,12 @@ def _no_update(trace: Trace) -> Finding:
         line=failure.line,
         source=failure.source,
         symptom="exception",
-        fixes=[Fix("update once an iteration, after the last scaler.step", "scaler.step(optimizer)\nscaler.update()")],
+        fixes=[
+            Fix(
+                "update once an iteration, after the last scaler.step",
+                "scaler.step(optimizer)\nscaler.update()",
+            )
+        ],
         harmful=True,
     )
 
@@ -407,7 +501,8 @@ def _no_update(trace: Trace) -> Finding:
 def scaler_misuse_(trace: Trace) -> Iterator[Finding]:
     """Gradients that still bear the loss scale were used as they are.
 
-    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out again, nothing else does.
+    scaler.scale(loss) multiplies every gradient; scaler.unscale_ or scaler.step divides it out
+    again, nothing else does.
     """
     kinds: dict[tuple[str, int], list[Misuse]] = {}
     last = max((o.sink.step_position for o in harmful_origins(trace.recording)), default=-1)
@@ -429,27 +524,52 @@ def _misuse_finding(trace: Trace, found: Misuse, count: int) -> Finding:
         place["phase"] = "optimizer"  # what is done to gradients, with or without torch.no_grad
     step = recording.step_of(found.position)
     if found.kind == "bypass":
-        title = f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the update is that much too large"
+        title = (
+            f"{place['op']} uses gradients that still bear the loss scale {found.scale:g}; the"
+            " update is that much too large"
+        )
         explanation, fix = _why_bypassed(found)
         step = next(
-            (recording.step_of(s.step_position) for s in recording.sinks if s.step_position > found.position), step
+            (
+                recording.step_of(s.step_position)
+                for s in recording.sinks
+                if s.step_position > found.position
+            ),
+            step,
         )
     elif found.kind == "part-unscaled":
-        title = f"part of the loss is not scaled: the scaler makes its gradient {found.scale:g} times too small"
+        title = (
+            f"part of the loss is not scaled: the scaler makes its gradient {found.scale:g} times"
+            " too small"
+        )
         explanation = (
-            "What is added after scaler.scale, or goes backward by itself, is divided by the scale all the same."
+            "What is added after scaler.scale, or goes backward by itself, is divided by the scale"
+            " all the same."
         )
         fix = Fix("scale the whole loss", "scaler.scale(loss + penalty).backward()")
     elif _twice(recording, found):
-        title = f"the loss scale is divided out of the gradients twice: they become {found.ratio:.3g} times too small"
+        title = (
+            f"the loss scale is divided out of the gradients twice: they become {found.ratio:.3g}"
+            " times too small"
+        )
         explanation = "scaler.step (or scaler.unscale_) divides the scale out itself."
-        fix = Fix("leave it to the scaler", "scaler.unscale_(optimizer)  # once, instead of dividing by hand")
+        fix = Fix(
+            "leave it to the scaler",
+            "scaler.unscale_(optimizer)  # once, instead of dividing by hand",
+        )
     else:
-        title = f"gradients are clipped before they are unscaled: they become {found.ratio:.3g} times too small"
-        explanation = "The norm is that of gradients times the loss scale. After scaler.step has divided the scale out, almost nothing is left."
+        title = (
+            f"gradients are clipped before they are unscaled: they become {found.ratio:.3g} times"
+            " too small"
+        )
+        explanation = (
+            "The norm is that of gradients times the loss scale. After scaler.step has divided the"
+            " scale out, almost nothing is left."
+        )
         fix = Fix(
             "unscale first",
-            "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)\nscaler.step(optimizer)",
+            "scaler.unscale_(optimizer)\ntorch.nn.utils.clip_grad_norm_(model.parameters(),"
+            " max_norm)\nscaler.step(optimizer)",
         )
     return Finding(
         cause="scaler-misuse",
@@ -468,8 +588,10 @@ def _why_bypassed(found: Misuse) -> tuple[str, Fix]:
     """How gradients came to an optimizer with the loss scale on them, and what to do."""
     if found.unscaled:
         return (
-            "scaler.unscale_ ran before the last backward pass of the step: what that pass added still bears the scale, "
-            "and scaler.step does not divide a second time.",
+            (
+                "scaler.unscale_ ran before the last backward pass of the step: what that pass"
+                " added still bears the scale, and scaler.step does not divide a second time."
+            ),
             Fix(
                 "unscale once, after the last micro-batch",
                 "if last_micro_batch:\n    scaler.unscale_(optimizer)  # then log or clip the norm",

@@ -1,4 +1,5 @@
-"""Faults of the training loop that end in a NaN: the update, the learning rate, the optimizer's arithmetic."""
+"""Faults of the training loop that end in a NaN: the update, the learning rate, the optimizer's
+arithmetic."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ _PRODUCTS = (
 )
 
 _SIGN_FIX = Fix(
-    "see to the sign and the size of what is added: it does not depend on the size of the gradients, so clipping them changes nothing",
+    "see to the sign and the size of what is added: it does not depend on the size of the"
+    " gradients, so clipping them changes nothing",
     "p.mul_(1 - lr * decay)  # decoupled weight decay makes weights smaller",
 )
 
@@ -69,7 +71,8 @@ _SIGN_FIX = Fix(
     """,
 )
 def learning_rate(fault: Fault) -> Finding | None:
-    """Updates drove the weights away until a result overflowed, or the rate itself is not a finite number.
+    """Updates drove the weights away until a result overflowed, or the rate itself is not a finite
+    number.
 
     The operation that overflowed is only where it showed; the update is the cause.
     """
@@ -105,10 +108,12 @@ def learning_rate(fault: Fault) -> Finding | None:
     """,
 )
 def exploding_gradient(fault: Fault) -> Finding | None:
-    """Each layer or time step multiplies the gradient by more than one, until it overflows or throws the weights away.
+    """Each layer or time step multiplies the gradient by more than one, until it overflows or
+    throws the weights away.
 
-    The derivative of a chain is the product of those of its links. Clipping the norm keeps the direction of a large
-    gradient; it cannot undo an infinity, for which the factor itself must come down.
+    The derivative of a chain is the product of those of its links. Clipping the norm keeps the
+    direction of a large gradient; it cannot undo an infinity, for which the factor itself must come
+    down.
     """
     away = drove_away(fault)
     if away is not None and (enlarged := _enlarged(fault, away)):
@@ -122,7 +127,10 @@ def exploding_gradient(fault: Fault) -> Finding | None:
     return replace(
         fault.finding,
         cause="exploding-gradient",
-        title=f"the gradient grew from operation to operation until {fault.finding.op} overflowed in backward",
+        title=(
+            f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
+            " backward"
+        ),
         explanation=exploding_gradient.explanation,
         fixes=[
             Fix("an initialisation of gain one", "nn.init.orthogonal_(cell.weight_hh)"),
@@ -141,7 +149,11 @@ def drove_away(fault: Fault) -> Runaway | None:
         and _state_is_sane(fault.recording, fault.origin)
     ):
         return None
-    return runaway(fault.recording, fault.position) if overflowed(fault.recording, fault.position) else None
+    return (
+        runaway(fault.recording, fault.position)
+        if overflowed(fault.recording, fault.position)
+        else None
+    )
 
 
 def _explodes(fault: Fault, away: Runaway) -> bool:
@@ -157,7 +169,9 @@ def in_update(fault: Fault) -> bool:
     """Whether a parameter is being updated, by an optimizer or by hand."""
     if fault.row is None:
         return False
-    return fault.row.phase == OPTIMIZER or (fault.origin.sink.kind == "parameter" and bool(fault.row.without_grad))
+    return fault.row.phase == OPTIMIZER or (
+        fault.origin.sink.kind == "parameter" and bool(fault.row.without_grad)
+    )
 
 
 def _finite(rate: float | None) -> bool:
@@ -177,7 +191,8 @@ def _state_is_sane(recording: Recording, origin: Origin) -> bool:
 
 
 def overflowed(recording: Recording, position: int) -> bool:
-    """Whether an operand was so large that the result, or what became of it, overflowed; not a matter of a domain."""
+    """Whether an operand was so large that the result, or what became of it, overflowed; not a
+    matter of a domain."""
     sizes = []
     for parent, _ in recording.operands(position):
         stats = recording.stats(parent)
@@ -195,18 +210,35 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
     recording, finding = fault.recording, fault.finding
     file, line, source = place_text(recording, away.place)
     grown = growth_of(away)
-    rate = f"a learning rate of {away.rate:.3g} drives" if away.rate is not None else "these updates drive"
-    title = f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away: {grown}"
+    rate = (
+        f"a learning rate of {away.rate:.3g} drives"
+        if away.rate is not None
+        else "these updates drive"
+    )
+    title = (
+        f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away:"
+        f" {grown}"
+    )
     if away.rate is not None and _decays(away):
         factor = 1 - away.rate * away.decay
-        title = f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights by {factor:.3g} in each step"
+        title = (
+            f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights"
+            f" by {factor:.3g} in each step"
+        )
     left = _factor_left(fault, away)
-    left += " The gradients are never cleared: each step uses the sum of all so far." if _uncleared(fault, away) else ""
+    left += (
+        " The gradients are never cleared: each step uses the sum of all so far."
+        if _uncleared(fault, away)
+        else ""
+    )
     return replace(
         finding,
         cause=cause,
         title=title,
-        explanation=f"{explanation} {grown}; then {finding.op} overflowed ({location(finding.file, finding.line)}).{left}",
+        explanation=(
+            f"{explanation} {grown}; then {finding.op} overflowed"
+            f" ({location(finding.file, finding.line)}).{left}"
+        ),
         phase="optimizer",
         op=away.op,
         node=None,
@@ -220,16 +252,21 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
 
 
 def _factor_left(fault: Fault, away: Runaway) -> str:
-    """What the loss was multiplied with, where the gradients came to the update with that factor."""
+    """What the loss was multiplied with, where the gradients came to the update with that
+    factor."""
     loss = undivided_factor(fault.recording, away)
     if loss is None:
         return ""
     file, line, _ = place_text(fault.recording, loss.line)
-    return f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each update: nothing divides the gradients by it."
+    return (
+        f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each"
+        " update: nothing divides the gradients by it."
+    )
 
 
 def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
-    """What made the gradients larger, and by how much, between the backward pass and the update to blame."""
+    """What made the gradients larger, and by how much, between the backward pass and the update to
+    blame."""
     step = optimizer_step_that_began(fault.recording, away.position)
     return enlarged_gradients(fault.recording, step) if step is not None else None
 
@@ -239,19 +276,33 @@ def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> F
     found = blame_update(fault, away, "exploding-gradient", "")
     return replace(
         found,
-        title=f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the update: {growth_of(away)}",
-        explanation=f"Clipping makes gradients smaller or leaves them alone: its factor is max_norm / norm, and never more than one.{found.explanation}",
-        fixes=[Fix("a factor of at most one", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)")],
+        title=(
+            f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the"
+            f" update: {growth_of(away)}"
+        ),
+        explanation=(
+            "Clipping makes gradients smaller or leaves them alone: its factor is max_norm / norm,"
+            f" and never more than one.{found.explanation}"
+        ),
+        fixes=[
+            Fix(
+                "a factor of at most one", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"
+            )
+        ],
         **{**where(fault.recording, at), "phase": "optimizer"},
     )
 
 
 def growth_of(away: Runaway) -> str:
-    return f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in {plural(away.steps, 'step')}"
+    return (
+        f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in"
+        f" {plural(away.steps, 'step')}"
+    )
 
 
 def _uncleared(fault: Fault, away: Runaway) -> bool:
-    """Whether the update to blame took the sum of its own gradients and those of the step, or evaluation, before."""
+    """Whether the update to blame took the sum of its own gradients and those of the step, or
+    evaluation, before."""
     step = optimizer_step_that_began(fault.recording, away.position)
     return step is not None and (step.uncleared or closure_adds_up(fault.recording, step))
 
@@ -262,9 +313,14 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
     if _decays(away):
         return [Fix("a weight decay below 2 / learning rate", f"weight_decay={0.01:g}")]
     if _uncleared(fault, away):
-        cleared = "clear the gradients in each step: every backward pass added to what the steps before had left"
+        cleared = (
+            "clear the gradients in each step: every backward pass added to what the steps before"
+            " had left"
+        )
         return [Fix(cleared, "optimizer.zero_grad()")]
-    if not away.optimizer and not depends_on_gradient(fault.recording, away.place, away.op, fault.position):
+    if not away.optimizer and not depends_on_gradient(
+        fault.recording, away.place, away.op, fault.position
+    ):
         return [_SIGN_FIX]
     fixes = [] if away.optimizer in SCALE_FREE and not away.deep else [_clip_fix(fault)]
     if away.rate:
@@ -275,18 +331,28 @@ def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
 def _clip_fix(fault: Fault) -> Fix:
     """Clipping, with a usual bound near the run's ordinary norms, where the trace has them."""
     if not parameter_columns(fault.recording)["gradient_known"].any():
-        return Fix("clip the gradient's norm before the update", "g = g * (max_norm / (norm + 1e-6)).clamp(max=1.0)")
+        return Fix(
+            "clip the gradient's norm before the update",
+            "g = g * (max_norm / (norm + 1e-6)).clamp(max=1.0)",
+        )
     found = clipping(fault.trace)
     bound = min(max(found.advised_max_norm or USUAL[0], USUAL[0]), USUAL[-1])
-    title = f"clip the gradient's norm before the step: a bound of {bound:g} clips {found.would_clip(bound):.0%} of the recorded steps"
+    title = (
+        f"clip the gradient's norm before the step: a bound of {bound:g} clips"
+        f" {found.would_clip(bound):.0%} of the recorded steps"
+    )
     return Fix(title, f"torch.nn.utils.clip_grad_norm_(model.parameters(), {bound:.1f})")
 
 
 def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
-    """A learning rate from the measured growth of the updates; a hundredth where it is not steady."""
+    """A learning rate from the measured growth of the updates; a hundredth where it is not
+    steady."""
     stable = stable_rate(fault.recording, away)
     if stable is None:
         return Fix("a smaller learning rate", f"lr={rate / 100:.1g}")
     limit, growth = stable
-    title = f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before, which stops there"
+    title = (
+        f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before,"
+        " which stops there"
+    )
     return Fix(title, f"lr={limit / 2:.1g}")

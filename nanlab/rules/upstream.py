@@ -16,7 +16,8 @@ from nanlab.trace.op import FORWARD, OPTIMIZER, walk
 
 MOST_VISITS = 4000
 SMALL = 0.1  # a parameter below this is taken to be of this size: many begin at zero
-THROWN = 1.0  # change of a parameter in one update, relative to its size before, from which on it was thrown
+# change of a parameter in one update, relative to its size before, from which on it was thrown
+THROWN = 1.0
 SHOWN = 6  # steps of the run-up
 
 
@@ -24,15 +25,21 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
     """The finding, told to be the data's where no parameter had a part in the operands."""
     if finding.phase != "forward" or not _from_data(fault):
         return finding
-    which = f" ({'sample' if len(finding.samples) == 1 else 'samples'} {', '.join(map(str, finding.samples[:5]))}" + (
-        f" and {len(finding.samples) - 5} more)" if len(finding.samples) > 5 else ")"
+    which = (
+        f" ({'sample' if len(finding.samples) == 1 else 'samples'}"
+        f" {', '.join(map(str, finding.samples[:5]))}"
+        + (f" and {len(finding.samples) - 5} more)" if len(finding.samples) > 5 else ")")
     )
-    text = f"No parameter took part in its operands: it is the data{which if finding.samples else ''}, not the model."
+    text = (
+        f"No parameter took part in its operands: it is the data{which if finding.samples else ''},"
+        " not the model."
+    )
     return replace(finding, explanation=f"{finding.explanation} {text}".strip())
 
 
 def _from_data(fault: Fault) -> bool:
-    """Whether what an operation read goes back to tensors from outside that are no parameter or buffer, and to those alone."""
+    """Whether what an operation read goes back to tensors from outside that are no parameter or
+    buffer, and to those alone."""
     recording, outside = fault.recording, False
     if fault.position < 0:
         return False
@@ -42,7 +49,8 @@ def _from_data(fault: Fault) -> bool:
         if source is not None:
             if source.kind not in ("data", "literal"):
                 return False
-            outside |= source.kind == "data" or len(source.shape) > 0  # an array that was turned into a tensor
+            # an array that was turned into a tensor
+            outside |= source.kind == "data" or len(source.shape) > 0
         elif row is None or row.node >= 0 or row.phase != FORWARD or at in recording.owned:
             return False
         else:
@@ -51,12 +59,15 @@ def _from_data(fault: Fault) -> bool:
 
 
 def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
-    """The update that threw a parameter on which an operation depends, in the last step before that; None if none did."""
+    """The update that threw a parameter on which an operation depends, in the last step before
+    that; None if none did."""
     recording = trace.recording
     if fault.position < 0 or finding.phase not in ("forward", "backward") or finding.step < 1:
         return None
     frame = trace.parameters
-    before = frame[frame["step"] == finding.step - 1].dropna(subset=["update_absmax", "value_absmax"])
+    before = frame[frame["step"] == finding.step - 1].dropna(
+        subset=["update_absmax", "value_absmax"]
+    )
     names = _parameters_behind(fault)
     before = before[before["parameter"].isin(names)]
     pairs = zip(before["parameter"].tolist(), before["update_absmax"].tolist(), strict=True)
@@ -80,10 +91,15 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
     return Finding(
         cause="learning-rate",
         severity="warning",
-        title=f"the update of step {finding.step - 1} changed {name} by up to {change:.3g}{at}; "
-        f"before it was {was:.3g} at most",
-        explanation=f"{finding.op} on line {finding.line} failed in the step after. Its operands depend on this parameter: "
-        "a smaller learning rate, a warm-up or a clipped gradient norm keeps them where they were.",
+        title=(
+            f"the update of step {finding.step - 1} changed {name} by up to {change:.3g}{at}; "
+            f"before it was {was:.3g} at most"
+        ),
+        explanation=(
+            f"{finding.op} on line {finding.line} failed in the step after. Its operands depend on"
+            " this parameter: a smaller learning rate, a warm-up or a clipped gradient norm keeps"
+            " them where they were."
+        ),
         phase="optimizer",
         op=step.writer,
         node=None,
@@ -94,24 +110,34 @@ def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
         source=source,
         symptom=finding.symptom,
         evidence=_run_up(series),
-        fixes=[Fix("clip the norm of the gradients before the update", "nn.utils.clip_grad_norm_(parameters, 1.0)")],
+        fixes=[
+            Fix(
+                "clip the norm of the gradients before the update",
+                "nn.utils.clip_grad_norm_(parameters, 1.0)",
+            )
+        ],
         position=step.position,
     )
 
 
 def _run_up(series: pd.DataFrame) -> pd.DataFrame:
     """The parameter's size, gradient and update in the steps before."""
-    return series[["step", "value_absmax", "gradient_absmax", "update_absmax", "lr"]].reset_index(drop=True)
+    return series[["step", "value_absmax", "gradient_absmax", "update_absmax", "lr"]].reset_index(
+        drop=True
+    )
 
 
 def _before(frame: pd.DataFrame, name: str, step: int) -> float:
-    """Largest magnitude of a parameter before the update of a step: what it was after the one before."""
+    """Largest magnitude of a parameter before the update of a step: what it was after the one
+    before."""
     rows = frame[(frame["parameter"] == name) & (frame["step"] <= step)]
     known = rows["value_absmax"].dropna()
     if len(known) > 1:
         return float(known.iloc[-2])
     change = rows["update_absmax"].dropna()
-    return abs(float(known.iloc[-1]) - float(change.iloc[-1])) if len(known) and len(change) else 0.0
+    return (
+        abs(float(known.iloc[-1]) - float(change.iloc[-1])) if len(known) and len(change) else 0.0
+    )
 
 
 def _start(trace: Trace, step: int) -> int:
@@ -120,15 +146,20 @@ def _start(trace: Trace, step: int) -> int:
 
 
 def _parameters_behind(fault: Fault) -> set[str]:
-    """Names of the parameters with which the operands of an operation were computed, in its step."""
+    """Names of the parameters with which the operands of an operation were computed, in its
+    step."""
     recording = fault.recording
-    owner_of = {step.value: step.owner for step in recording.training.parameters if step.value is not None}
+    owner_of = {
+        step.value: step.owner for step in recording.training.parameters if step.value is not None
+    }
     frame = fault.trace.parameters
     names = set()
 
     def onward(at: int) -> Sequence[int]:
         row = recording.op(at)
-        return [] if at in owner_of or row is None or row.phase == OPTIMIZER else recording.parents(at)
+        return (
+            [] if at in owner_of or row is None or row.phase == OPTIMIZER else recording.parents(at)
+        )
 
     for at in walk([fault.position], onward, MOST_VISITS):
         source = recording.sources.get(at) if at < 0 else None
@@ -136,7 +167,9 @@ def _parameters_behind(fault: Fault) -> set[str]:
             names.add(recording.parameter_names[owner_of[at]])
         elif source is not None and source.kind == "parameter":
             names.add(source.name)
-        elif (row := recording.op(at)) is not None and row.phase == OPTIMIZER:  # the step that wrote it was folded
+        elif (
+            row := recording.op(at)
+        ) is not None and row.phase == OPTIMIZER:  # the step that wrote it was folded
             names.update(frame[frame["numel"] == math.prod(row.shape)]["parameter"].unique())
     return names
 

@@ -12,7 +12,8 @@ from nanlab.safe._norms import length, scaled_norm
 from nanlab.safe._operands import as_float, broadcast_shape
 from nanlab.safe._operator import ask
 
-_MATMUL_ROWS = 25  # torch.cdist goes by way of a matrix product beyond so many rows (p = 2, default mode)
+# torch.cdist goes by way of a matrix product beyond so many rows (p = 2, default mode)
+_MATMUL_ROWS = 25
 
 
 def cdist(
@@ -21,13 +22,15 @@ def cdist(
     p: float = 2.0,
     compute_mode: str = "use_mm_for_euclid_dist_if_necessary",
 ) -> Tensor:
-    """``torch.cdist``: (..., P, M) and (..., R, M) give (..., P, R); differentiable twice, in every dtype.
+    """``torch.cdist``: (..., P, M) and (..., R, M) give (..., P, R); differentiable twice, in every
+    dtype.
 
-    Value: where only the powers overflow, the distance of the points scaled by their largest difference; beyond the
-    dtype, its maximum. float16 and bfloat16, for which torch has no kernel on CPU, are computed in float32 and rounded.
-    Derivative: 0 for a pair whose torch value or derivative is not finite; other pairs of the same point keep theirs.
-    Second derivative: that of the norm of the difference, 0 at distance 0; torch has none for its kernels.
-    Takes memory for P x R x M numbers.
+    Value: where only the powers overflow, the distance of the points scaled by their largest
+    difference; beyond the dtype, its maximum. float16 and bfloat16, for which torch has no kernel
+    on CPU, are computed in float32 and rounded.
+    Derivative: 0 for a pair whose torch value or derivative is not finite; other pairs of the same
+    point keep theirs. Second derivative: that of the norm of the difference, 0 at distance 0; torch
+    has none for its kernels. Takes memory for P x R x M numbers.
     """
     a, b = as_float(x1, "x1"), as_float(x2, "x2")
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
@@ -39,7 +42,8 @@ def cdist(
 
 
 def _has_kernel(a: Tensor, b: Tensor, p: float, mode: str) -> bool:
-    """Whether ``torch.cdist`` takes the dtype (torch 2.13, CPU): half precision only by way of a matrix product."""
+    """Whether ``torch.cdist`` takes the dtype (torch 2.13, CPU): half precision only by way of a
+    matrix product."""
     if a.dtype not in (torch.float16, torch.bfloat16):
         return True
     large = a.shape[-2] > _MATMUL_ROWS or b.shape[-2] > _MATMUL_ROWS
@@ -57,9 +61,12 @@ def _differences(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unit_slopes(a: Tensor, b: Tensor, p: float) -> Tensor:
-    """Derivative of each distance in its difference, (..., P, R, M); 0 where it or the distance is not finite."""
+    """Derivative of each distance in its difference, (..., P, R, M); 0 where it or the distance is
+    not finite."""
     distance, (slopes,) = ask(lambda d: length(d, p, -1), [_differences(a, b)])
-    return torch.where((torch.isfinite(distance) & torch.isfinite(slopes)).all(-1, keepdim=True), slopes, 0.0)
+    return torch.where(
+        (torch.isfinite(distance) & torch.isfinite(slopes)).all(-1, keepdim=True), slopes, 0.0
+    )
 
 
 def _distances_of_sound(a: Tensor, b: Tensor, p: float) -> Tensor:
@@ -79,7 +86,9 @@ class _Distances(torch.autograd.Function):
     def forward(a: Tensor, b: Tensor, p: float, mode: str) -> Tensor:
         """The distances, (..., P, R)."""
         value = torch.cdist(a, b, p, mode)
-        spare = torch.nan_to_num(scaled_norm(value.unsqueeze(-1), _differences(a, b), p, -1).squeeze(-1))
+        spare = torch.nan_to_num(
+            scaled_norm(value.unsqueeze(-1), _differences(a, b), p, -1).squeeze(-1)
+        )
         bad_came_in = torch.isnan(a).any(-1, keepdim=True) | torch.isnan(b).any(-1).unsqueeze(-2)
         return torch.where(torch.isfinite(value) | bad_came_in, value, spare)
 
@@ -96,7 +105,8 @@ class _Distances(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """The gradients of ``torch.cdist``; where they are not finite, those of the pairs that have one."""
+    """The gradients of ``torch.cdist``; where they are not finite, those of the pairs that have
+    one."""
 
     generate_vmap_rule = True
 
@@ -109,7 +119,10 @@ class _Gradients(torch.autograd.Function):
         _, own = ask(lambda s, t: torch.cdist(s, t, p, mode), [a, b], grad)
         pulls = grad.unsqueeze(-1) * _unit_slopes(a, b, p)
         spare = (pulls.sum(-2), -pulls.sum(-3))
-        first, second = (torch.where(torch.isfinite(t) | nan_came_in, t, s) for t, s in zip(own, spare, strict=True))
+        first, second = (
+            torch.where(torch.isfinite(t) | nan_came_in, t, s)
+            for t, s in zip(own, spare, strict=True)
+        )
         return first, second
 
     @staticmethod

@@ -12,12 +12,15 @@ from nanlab.safe._operands import Number, as_float
 
 
 def div(
-    input: Tensor | Number, other: Tensor | Number, *, rounding_mode: Literal["trunc", "floor"] | None = None
+    input: Tensor | Number,
+    other: Tensor | Number,
+    *,
+    rounding_mode: Literal["trunc", "floor"] | None = None,
 ) -> Tensor:
     """``torch.div``; 0 where the divisor is 0.
 
-    Value: x / 0 is 0 for every x (the mean of nothing, the direction of nothing); a quotient too large for the dtype
-    is the largest magnitude with its sign; inf / inf is 0.
+    Value: x / 0 is 0 for every x (the mean of nothing, the direction of nothing); a quotient too
+    large for the dtype is the largest magnitude with its sign; inf / inf is 0.
     Derivative: 0 in each operand for which torch's is not finite; the other operand keeps its own.
     """
     if isinstance(other, (int, float)) and other == 0:

@@ -1,4 +1,5 @@
-"""An operator of torch, and what it gives where torch's answer is not finite: the double where, once for all."""
+"""An operator of torch, and what it gives where torch's answer is not finite: the double where,
+once for all."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from nanlab.safe._operands import Dims
 
-Outside = Callable[..., Tensor]  # (torch's value, *operands) -> the value to hold where torch's is not finite
+# (torch's value, *operands) -> the value to hold where torch's is not finite
+Outside = Callable[..., Tensor]
 Flat = Callable[..., tuple[Tensor, ...]]  # (torch's value, *operands) -> a mask per operand
 
 
@@ -25,7 +27,8 @@ def is_finite(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of torch, and what it is to give where torch's answer is not finite; see :func:`guard`."""
+    """An operator of torch, and what it is to give where torch's answer is not finite; see
+    :func:`guard`."""
 
     fn: Callable[..., Tensor]
     benign: float
@@ -44,7 +47,8 @@ class Operator:
         return ~functools.reduce(torch.logical_and, [self.whole(x == x) for x in operands])
 
     def value(self, *operands: Tensor) -> Tensor:
-        """Torch's value, mended where it may not stand. Looks at the numbers: one sum, and no more where all is well."""
+        """Torch's value, mended where it may not stand. Looks at the numbers: one sum, and no more
+        where all is well."""
         value = self.fn(*operands)
         if bool(self.valid(_total(value))):
             return value
@@ -59,14 +63,20 @@ class Operator:
     def _spare(self, value: Tensor, *operands: Tensor) -> Tensor:
         return torch.nan_to_num(self.outside(value, *operands) if self.outside else value)
 
-    def gradients(self, wanted: Sequence[bool], grad: Tensor, *operands: Tensor) -> tuple[Tensor, ...]:
-        """Torch's vector-Jacobian product for each operand that is wanted, mended where it is not finite.
+    def gradients(
+        self, wanted: Sequence[bool], grad: Tensor, *operands: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Torch's vector-Jacobian product for each operand that is wanted, mended where it is not
+        finite.
 
-        What is bad is 0 where the value may not stand or the product with ones is not finite either; otherwise the
-        gradient that came in was, and is passed on. Looks at the numbers, as :meth:`value` does.
+        What is bad is 0 where the value may not stand or the product with ones is not finite
+        either; otherwise the gradient that came in was, and is passed on. Looks at the numbers, as
+        :meth:`value` does.
         """
         with _unseen():
-            leaves = [x.detach().requires_grad_(want) for x, want in zip(operands, wanted, strict=True)]
+            leaves = [
+                x.detach().requires_grad_(want) for x, want in zip(operands, wanted, strict=True)
+            ]
             value, root = self._run(leaves)
             sought = [x for x in leaves if x.requires_grad]
             found = torch.autograd.grad(root, sought, grad, retain_graph=True)
@@ -74,7 +84,8 @@ class Operator:
                 return found
             if self.reduces or not value.ndim:
                 return self._mended(value, root, leaves, found)
-            suspect = ~is_finite(sum(found, value.detach()))  # of value and gradients at once; some may be sound
+            # of value and gradients at once; some may be sound
+            suspect = ~is_finite(sum(found, value.detach()))
             at = suspect.nonzero(as_tuple=True)
             few = [x.detach()[at].requires_grad_(x.requires_grad) for x in leaves]
             mended = self._mended(*self._run(few), few, [g[at] for g in found])
@@ -83,7 +94,8 @@ class Operator:
         return found
 
     def _run(self, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The value, and the same to go backward from: 0 where it may not stand, lest a watch take it for a bad loss."""
+        """The value, and the same to go backward from: 0 where it may not stand, lest a watch take
+        it for a bad loss."""
         value = self.fn(*leaves)
         plain = value.detach()
         if bool(self.valid(_total(plain))):
@@ -93,19 +105,26 @@ class Operator:
     def _mended(
         self, value: Tensor, root: Tensor, leaves: Sequence[Tensor], found: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """The gradients ``found`` of the leaves, 0 where they are not to be kept; value and root as of :meth:`_run`."""
-        slopes = torch.autograd.grad(root, [x for x in leaves if x.requires_grad], torch.ones_like(root))
+        """The gradients ``found`` of the leaves, 0 where they are not to be kept; value and root as
+        of :meth:`_run`."""
+        slopes = torch.autograd.grad(
+            root, [x for x in leaves if x.requires_grad], torch.ones_like(root)
+        )
         stands = self.whole(self.valid(value.detach()))
         kept = self.nan_came_in(leaves)
         return tuple(
-            torch.where(kept | (stands & (self.whole(is_finite(g)) | self.whole(is_finite(slope)))), g, 0.0)
+            torch.where(
+                kept | (stands & (self.whole(is_finite(g)) | self.whole(is_finite(slope)))), g, 0.0
+            )
             for g, slope in zip(found, slopes, strict=True)
         )
 
     def double_where(self, *operands: Tensor) -> Tensor:
-        """Value and derivatives of every order, without a look at the numbers: ``where`` on the operands and on the value.
+        """Value and derivatives of every order, without a look at the numbers: ``where`` on the
+        operands and on the value.
 
-        Whether a derivative is finite is asked of torch by one product with ones, on detached operands.
+        Whether a derivative is finite is asked of torch by one product with ones, on detached
+        operands.
         """
         plain = [x.detach() for x in operands]
         value, slopes = ask(self.fn, plain)
@@ -117,7 +136,9 @@ class Operator:
             alive = [a & ~h for a, h in zip(alive, held, strict=True)]
         kept = self.nan_came_in(plain)
         alive = [a | kept for a in alive]
-        spare = torch.where(valid_values, value, self.outside(value, *plain)) if self.outside else value
+        spare = (
+            torch.where(valid_values, value, self.outside(value, *plain)) if self.outside else value
+        )
         result = torch.nan_to_num(spare).detach()
         cut = list(operands)
         if len(plain) > 1:  # this makes the gradient that was cut a plain 0, see _replace
@@ -128,23 +149,34 @@ class Operator:
         return result
 
     def pulled(self, wanted: Sequence[bool], grad: Tensor, *operands: Tensor) -> tuple[Tensor, ...]:
-        """The vector-Jacobian product of :meth:`double_where`, for each operand that is wanted; differentiable."""
-        return tuple(g for g, want in zip(ask(self.double_where, operands, grad)[1], wanted, strict=True) if want)
+        """The vector-Jacobian product of :meth:`double_where`, for each operand that is wanted;
+        differentiable."""
+        return tuple(
+            g
+            for g, want in zip(ask(self.double_where, operands, grad)[1], wanted, strict=True)
+            if want
+        )
 
 
 def _total(x: Tensor) -> Tensor:
-    """A sum that is finite only if all of ``x`` is; it may overflow where all is finite, which costs time alone."""
+    """A sum that is finite only if all of ``x`` is; it may overflow where all is finite, which
+    costs time alone."""
     return x.sum(dtype=torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x.sum()
 
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Where torch is asked for a gradient that may be NaN: no anomaly detection, and no hooks on saved tensors.
+    """Where torch is asked for a gradient that may be NaN: no anomaly detection, and no hooks on
+    saved tensors.
 
     Inside torch.func.grad there are no such hooks, and torch refuses to set any.
     """
     possible = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
-    hooks = torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is) if possible else nullcontext()
+    hooks = (
+        torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+        if possible
+        else nullcontext()
+    )
     with torch.enable_grad(), torch.autograd.set_detect_anomaly(False), hooks:
         yield
 
@@ -153,8 +185,11 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-def ask(fn: Callable[..., Any], operands: Sequence[Tensor], grad: Any = None) -> tuple[Any, tuple[Tensor, ...]]:
-    """Torch's value and its vector-Jacobian product with ``grad`` (None: ones), either of which may be non-finite.
+def ask(
+    fn: Callable[..., Any], operands: Sequence[Tensor], grad: Any = None
+) -> tuple[Any, tuple[Tensor, ...]]:
+    """Torch's value and its vector-Jacobian product with ``grad`` (None: ones), either of which may
+    be non-finite.
 
     Anomaly detection would raise at the NaN that is asked after, so it rests meanwhile.
     """
@@ -171,11 +206,15 @@ def _all(mask: Tensor, dim: Dims) -> Tensor:
 
 
 def _cases(alive: list[Tensor]) -> list[tuple[Tensor, tuple[int, ...]]]:
-    """Every non-empty set of operands that may carry a gradient, with the mask of where it is just these."""
+    """Every non-empty set of operands that may carry a gradient, with the mask of where it is just
+    these."""
     count = len(alive)
-    sets = [live for size in range(1, count + 1) for live in itertools.combinations(range(count), size)]
+    sets = [
+        live for size in range(1, count + 1) for live in itertools.combinations(range(count), size)
+    ]
     masks = [
-        functools.reduce(torch.logical_and, [a if i in live else ~a for i, a in enumerate(alive)]) for live in sets
+        functools.reduce(torch.logical_and, [a if i in live else ~a for i, a in enumerate(alive)])
+        for live in sets
     ]
     return list(zip(masks, sets, strict=True))
 
@@ -183,8 +222,9 @@ def _cases(alive: list[Tensor]) -> list[tuple[Tensor, tuple[int, ...]]]:
 def _replace(mask: Tensor, operands: list[Tensor], benign: float) -> list[Tensor]:
     """The operands where ``mask`` is true, ``benign`` elsewhere.
 
-    With two operands there are several cases, whose gradients are summed. The double minus makes the gradient of the
-    elements left out -0.0 rather than 0.0: only that leaves the other summand, which may be -0.0, as it was.
+    With two operands there are several cases, whose gradients are summed. The double minus makes
+    the gradient of the elements left out -0.0 rather than 0.0: only that leaves the other summand,
+    which may be -0.0, as it was.
     """
     if len(operands) == 1:
         return [torch.where(mask, operands[0], benign)]

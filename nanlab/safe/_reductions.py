@@ -21,12 +21,16 @@ def std(
     keepdim: bool = False,
     unbiased: bool | None = None,
 ) -> Tensor:
-    """``torch.std``; value 0 and derivative 0 of too few values (one value with ``correction=1``, or none).
+    """``torch.std``; value 0 and derivative 0 of too few values (one value with ``correction=1``,
+    or none).
 
     unbiased: torch's older word for ``correction``, True 1 and False 0.
-    Value: too large for the dtype: its maximum, with derivative 0. At a constant row torch's own derivative is 0.
+    Value: too large for the dtype: its maximum, with derivative 0. At a constant row torch's own
+    derivative is 0.
     """
-    return _spread(torch.std, input, dim, correction if unbiased is None else float(unbiased), keepdim)
+    return _spread(
+        torch.std, input, dim, correction if unbiased is None else float(unbiased), keepdim
+    )
 
 
 def var(
@@ -38,16 +42,20 @@ def var(
     unbiased: bool | None = None,
 ) -> Tensor:
     """``torch.var``; value and derivative outside its domain as for ``std``."""
-    return _spread(torch.var, input, dim, correction if unbiased is None else float(unbiased), keepdim)
+    return _spread(
+        torch.var, input, dim, correction if unbiased is None else float(unbiased), keepdim
+    )
 
 
 def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Mean along ``dim`` (None: over all) of the elements where ``mask`` is true (or not 0).
 
-    mask: broadcasts against ``input``. Where it is false the input may be anything, NaN and infinities included.
-    Value: 0 where nothing is selected. float16 and bfloat16 are summed in float32, as ``torch.mean`` does, to whose
-    bits it is equal under a mask that selects all. A mean of which the sum overflows is the sum of the parts; an
-    infinity that is selected gives the dtype's largest magnitude.
+    mask: broadcasts against ``input``. Where it is false the input may be anything, NaN and
+    infinities included.
+    Value: 0 where nothing is selected. float16 and bfloat16 are summed in float32, as
+    ``torch.mean`` does, to whose bits it is equal under a mask that selects all. A mean of which
+    the sum overflows is the sum of the parts; an infinity that is selected gives the dtype's
+    largest magnitude.
     Derivative: 1 / count where selected, 0 elsewhere, in an empty row, and where the sum overflows.
     """
     x, chosen = as_float(input, "input"), mask != 0
@@ -63,7 +71,9 @@ def masked_mean(input: Tensor, mask: Tensor, dim: Dims = None, keepdim: bool = F
     return drop(mean, dim, keepdim)
 
 
-def _spread(fn: Callable[..., Tensor], input: Tensor, dim: Dims, correction: float, keepdim: bool) -> Tensor:
+def _spread(
+    fn: Callable[..., Tensor], input: Tensor, dim: Dims, correction: float, keepdim: bool
+) -> Tensor:
     x = as_float(input, "input")
     dims = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
     too_few = math.prod([x.shape[d] for d in dims if x.ndim]) <= correction or not x.numel()

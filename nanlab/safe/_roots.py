@@ -20,7 +20,8 @@ def sqrt(input: Tensor) -> Tensor:
 def rsqrt(input: Tensor) -> Tensor:
     """``torch.rsqrt``; value 0 and derivative 0 at and below 0, as for ``reciprocal``.
 
-    Derivative: 0 wherever torch's, -x**(-3/2) / 2, is not finite (tiny x); the value is still torch's there.
+    Derivative: 0 wherever torch's, -x**(-3/2) / 2, is not finite (tiny x); the value is still
+    torch's there.
     """
     return guard(
         torch.rsqrt,
@@ -33,10 +34,10 @@ def rsqrt(input: Tensor) -> Tensor:
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     """``torch.pow``, for a tensor or a number in either place (one at least a tensor).
 
-    Value: 0 ** negative is 0, as ``reciprocal(0)``; negative ** fraction is 0; a power too large for the dtype is
-    the largest magnitude with its sign.
-    Derivative: 0 in each operand for which torch's is not finite (0 ** p for p < 1); the other operand keeps its own.
-    Second derivative: that in the exponent is 0 where the base is 0.
+    Value: 0 ** negative is 0, as ``reciprocal(0)``; negative ** fraction is 0; a power too large
+    for the dtype is the largest magnitude with its sign.
+    Derivative: 0 in each operand for which torch's is not finite (0 ** p for p < 1); the other
+    operand keeps its own. Second derivative: that in the exponent is 0 where the base is 0.
     """
     if isinstance(input, (int, float)) and input <= 0:
         input = torch.full_like(as_float(exponent, "exponent"), input)

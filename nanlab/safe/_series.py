@@ -1,4 +1,5 @@
-"""Series of a function around a removable singularity, found through the singular function itself."""
+"""Series of a function around a removable singularity, found through the singular function
+itself."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ NODES = 32  # on the line: more of them resolve no further digit
 
 
 class NotRemovableError(NanlabError, ValueError):
-    """A function has a pole, a branch point or a jump where it was to have a removable singularity."""
+    """A function has a pole, a branch point or a jump where it was to have a removable
+    singularity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,12 @@ def series(fn: Callable[[Tensor], Tensor], at: Tensor | float = 0.0, dims: int =
     found = _on_circle(fn, center) or _on_line(fn, center)
     if isinstance(found, Series):
         return found
-    place = f"at {float(center.reshape(-1)[0]):g}" if center.numel() == 1 else "at one of the points"
-    raise NotRemovableError(f"the function has {found} {place}, so no value continues it; write what it is to be there")
+    place = (
+        f"at {float(center.reshape(-1)[0]):g}" if center.numel() == 1 else "at one of the points"
+    )
+    raise NotRemovableError(
+        f"the function has {found} {place}, so no value continues it; write what it is to be there"
+    )
 
 
 def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
@@ -138,10 +144,15 @@ def _powers(part: Tensor) -> Tensor:
 
 
 class _Double(TorchFunctionMode):
-    """Operands in float64, those too that a function closes over: else they are singular elsewhere."""
+    """Operands in float64, those too that a function closes over: else they are singular
+    elsewhere."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call one function."""
         return func(*tree_map(_wide, args), **tree_map(_wide, kwargs or {}))
@@ -153,16 +164,17 @@ def _wide(x: Any) -> Any:
 
 
 def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.0) -> Tensor:
-    """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right there.
+    """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right
+    there.
 
-    fn: a function of one tensor, element by element, that is analytic but for a removable singularity
-    at ``at``, as ``lambda x: torch.sin(x) / x`` at 0. It is called with float64 numbers, and, to find
-    the series, with complex ones; where it knows no complex numbers, with real ones on both sides of
-    the point. What it closes over gets its gradient too.
+    fn: a function of one tensor, element by element, that is analytic but for a removable
+    singularity at ``at``, as ``lambda x: torch.sin(x) / x`` at 0. It is called with float64
+    numbers, and, to find the series, with complex ones; where it knows no complex numbers, with
+    real ones on both sides of the point. What it closes over gets its gradient too.
     at: a number, or a tensor that broadcasts with x.
     Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``.
-    Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it, the
-    series', right to float64's rounding. A NaN that came in stays NaN.
+    Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it,
+    the series', right to float64's rounding. A NaN that came in stays NaN.
     """
     wide = x.double()
     with torch.no_grad(), _Double():

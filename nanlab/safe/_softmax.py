@@ -27,9 +27,9 @@ def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor
 def log_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """``torch.log_softmax``; the dtype's lowest number, with derivative 0, in place of -inf.
 
-    That is an element whose input is -inf, and every element of a row that is -inf throughout. So a target of 0 takes
-    nothing from it, where 0 times -inf would be NaN. The other elements of the row are torch's.
-    A row with +inf counts it as the dtype's maximum, with derivative 0.
+    That is an element whose input is -inf, and every element of a row that is -inf throughout. So a
+    target of 0 takes nothing from it, where 0 times -inf would be NaN. The other elements of the
+    row are torch's. A row with +inf counts it as the dtype's maximum, with derivative 0.
     """
     x = _logits(input, dtype)
     lowest = torch.finfo(x.dtype).min
@@ -37,7 +37,9 @@ def log_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
         lambda t: torch.log_softmax(t, dim),
         [x],
         0.0,
-        outside=lambda value, t: torch.nan_to_num(torch.log_softmax(_below_infinity(t), dim), nan=lowest),
+        outside=lambda value, t: torch.nan_to_num(
+            torch.log_softmax(_below_infinity(t), dim), nan=lowest
+        ),
         dim=dim,
         reduces=True,
         valid=lambda value: ~torch.isnan(value),
@@ -46,7 +48,8 @@ def log_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
 
 
 def logsumexp(input: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> Tensor:
-    """``torch.logsumexp``; the dtype's lowest number, with derivative 0, for a row that is -inf throughout or empty.
+    """``torch.logsumexp``; the dtype's lowest number, with derivative 0, for a row that is -inf
+    throughout or empty.
 
     A row with +inf counts it as the dtype's maximum, with derivative 0.
     """

@@ -1,4 +1,5 @@
-"""Functions whose own formula is 0 / 0, cancels or overflows where their value is an ordinary number."""
+"""Functions whose own formula is 0 / 0, cancels or overflows where their value is an ordinary
+number."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def exprel(input: Tensor) -> Tensor:
     Value: where it overflows, the dtype's maximum, with derivative 0.
     """
     return guard(
-        lambda t: _by_series(lambda u: torch.expm1(u) / u, t, [1 / math.factorial(k + 1) for k in range(15)]),
+        lambda t: _by_series(
+            lambda u: torch.expm1(u) / u, t, [1 / math.factorial(k + 1) for k in range(15)]
+        ),
         [as_float(input, "input")],
         1.0,
     )

@@ -1,4 +1,5 @@
-"""A tensor summarised as one row of numbers: counts, range, moments, float16 losses, exponent histogram."""
+"""A tensor summarised as one row of numbers: counts, range, moments, float16 losses, exponent
+histogram."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ __all__ = ["StatsTable", "TensorStats", "load_early", "summarize"]
 
 
 def load_early() -> threading.Thread:
-    """Load the compiled kernels, or compile them the first time, in a thread of its own, which is returned.
+    """Load the compiled kernels, or compile them the first time, in a thread of its own, which is
+    returned.
 
     Whoever needs them before waits for it: Python lets one thread at a time import a module.
     """
     thread = threading.Thread(target=_use_each_kernel, name="nanlab kernels")
     if hasattr(os, "register_at_fork"):
-        # A DataLoader worker that was forked meanwhile could never import what this thread is just importing, numba for one.
+        # A DataLoader worker that was forked meanwhile could never import what this thread is just
+        # importing, numba for one.
         os.register_at_fork(before=lambda: _wait_for(thread))
     thread.start()
     return thread

@@ -32,7 +32,8 @@ class Copier(Protocol):
     """Copies counts from one device to the host."""
 
     def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> AsyncCopy:
-        """Enqueue the copy of the counts of ``rows``, which were enqueued on ``streams``. The host does not wait."""
+        """Enqueue the copy of the counts of ``rows``, which were enqueued on ``streams``. The host
+        does not wait."""
 
     def wait(self) -> None:
         """Wait for all that was enqueued."""

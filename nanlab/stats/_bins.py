@@ -8,8 +8,8 @@ import numpy as np
 
 from nanlab.stats import _layout as L
 
-# Counts that the histogram of a tensor holds: name -> which of the bins to add up, by sign (-1 or 1) and exponent. Each
-# is a column of ``trace.ops``: "negative": lambda sign, exponent: sign < 0.
+# Counts that the histogram of a tensor holds: name -> which of the bins to add up, by sign (-1 or
+# 1) and exponent. Each is a column of ``trace.ops``: "negative": lambda sign, exponent: sign < 0.
 BINNED: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {}
 
 

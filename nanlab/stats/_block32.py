@@ -1,7 +1,9 @@
-"""Memory as blocks of float32: narrower formats are widened, and what became of values is subtracted."""
+"""Memory as blocks of float32: narrower formats are widened, and what became of values is
+subtracted."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -27,13 +29,19 @@ def widen_half(half):
     shifted = np.uint32(magnitude << np.uint32(13))
     subnormal = float32_bits(np.float32(np.float32(np.int32(magnitude)) * np.float32(2.0**-24)))
     rebias = np.uint32(0x70000000) if magnitude >= np.uint32(0x7C00) else np.uint32(0x38000000)
-    return np.uint32(sign | (subnormal if magnitude < np.uint32(0x400) else np.uint32(shifted + rebias)))
+    return np.uint32(
+        sign | (subnormal if magnitude < np.uint32(0x400) else np.uint32(shifted + rebias))
+    )
 
 
 @inlined
 def take_change(new_address, old_address, change_address, size):
     """Write new less old values, and the new ones over the old ones."""
-    new, old, change = pointer_float32(new_address), pointer_float32(old_address), pointer_float32(change_address)
+    new, old, change = (
+        pointer_float32(new_address),
+        pointer_float32(old_address),
+        pointer_float32(change_address),
+    )
     for i in range(size):
         value = new[i]
         change[i] = value - old[i]
@@ -42,12 +50,15 @@ def take_change(new_address, old_address, change_address, size):
 
 @helper
 def load_block(address, first, size, kind, state):
-    """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are narrower."""
+    """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are
+    narrower."""
     if kind == L.FLOAT32:
         return address + 4 * first
     block = pointer_uint32(state[L.BLOCK_ADDRESS])
     if kind == L.CHANGE:
-        take_change(address + 4 * first, state[L.OLD_ADDRESS] + 4 * first, state[L.BLOCK_ADDRESS], size)
+        take_change(
+            address + 4 * first, state[L.OLD_ADDRESS] + 4 * first, state[L.BLOCK_ADDRESS], size
+        )
     elif kind == L.BFLOAT16:
         narrow = pointer_uint16(address + 2 * first)
         for i in range(size):

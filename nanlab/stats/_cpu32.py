@@ -1,7 +1,8 @@
 """The numba kernel that summarises float32 memory, and narrower formats widened block by block."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ if available():
 else:
     from nanlab.stats._scan import LANES, VECTOR, scan
 
-SMALL_EDGES, OVERFLOWN_EDGE = 1 << FLUSHED | 1 << NORMAL, 1 << OVERFLOWN  # sets of edges, a bit for each
+# sets of edges, a bit for each
+SMALL_EDGES, OVERFLOWN_EDGE = 1 << FLUSHED | 1 << NORMAL, 1 << OVERFLOWN
 # Exponents, as they stand in the bits, at which float16 begins to hold values otherwise.
 FLUSHED_UP_TO, NORMAL_FROM, ABOVE_FROM = 127 - 25, 127 - 14, 127 + 16
 
@@ -61,7 +63,8 @@ BELOW, EDGES = 8, 9  # subnormals; then what lies just beyond each edge of float
 
 @helper
 def take_lanes(bins, first, last):
-    """Add the lanes of the bins from ``first`` to ``last`` up in the first lane, and clear the others."""
+    """Add the lanes of the bins from ``first`` to ``last`` up in the first lane, and clear the
+    others."""
     for place in range(first, last + 1):
         count = bins[place]
         for lane in range(1, LANES):
@@ -104,7 +107,8 @@ def write_values(row, finite, lowest, highest, smallest, total, squares):
 
 @helper
 def append_bins(state, bins, smallest, largest, own_normal):
-    """Move the bins of all normal exponents to the arena; how many elements are below ``own_normal``, and what float16 makes of them."""
+    """Move the bins of all normal exponents to the arena; how many elements are below
+    ``own_normal``, and what float16 makes of them."""
     below_own = flushed = below = above = 0
     if smallest == NO_SMALLEST:
         return below_own, flushed, below, above
@@ -135,8 +139,15 @@ def take_block(block, count, scratch_address):
         edges = SMALL_EDGES
     for i in range(first, count):
         bins[bits[i] >> np.uint32(23)] += ONE
-    if not squares < math.inf:  # an element is NaN or inf: the squares of the others do not overflow
-        low, high, small, total, squares = np.float32(math.inf), np.float32(-math.inf), NO_SMALLEST, 0.0, 0.0
+    # an element is NaN or inf: the squares of the others do not overflow
+    if not squares < math.inf:
+        low, high, small, total, squares = (
+            np.float32(math.inf),
+            np.float32(-math.inf),
+            NO_SMALLEST,
+            0.0,
+            0.0,
+        )
         first = 0
     if first < count:
         rest = look_at_each(bits, first, count)
@@ -164,7 +175,8 @@ def take_block(block, count, scratch_address):
 
 @helper
 def write_row(state, kind, size):
-    """Write the row and the bins of the ``size`` elements that were counted; the count of NaN and inf."""
+    """Write the row and the bins of the ``size`` elements that were counted; the count of NaN and
+    inf."""
     scratch_address = state[L.SCRATCH_ADDRESS]
     bins, scratch = pointer_uint32(scratch_address), pointer_int64(scratch_address)
     tally = pointer_int64(scratch_address + 8 * L.TALLY)
@@ -187,7 +199,18 @@ def write_row(state, kind, size):
     own_subnormal = below_own + (subnormal if own_normal >= SMALLEST_NORMAL else 0)
     flushed += subnormal + tally[EDGES + FLUSHED]
     below -= tally[EDGES + FLUSHED] + tally[EDGES + NORMAL]
-    write_counts(state, row, zero, nan, posinf, neginf, own_subnormal, flushed, below, above + tally[EDGES + OVERFLOWN])
+    write_counts(
+        state,
+        row,
+        zero,
+        nan,
+        posinf,
+        neginf,
+        own_subnormal,
+        flushed,
+        below,
+        above + tally[EDGES + OVERFLOWN],
+    )
     write_values(
         pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH)),
         size - nan - posinf - neginf,
@@ -218,7 +241,9 @@ def join_parts(state):
     scratch, words = pointer_int64(scratch_address), pointer_int64(scratch_address + 8 * L.TALLY)
     values = pointer_float64(scratch_address + 8 * L.TALLY)
     for part in range(state[L.PARTS]):
-        address = pointer_int64(state[L.PART_STATES] + part * (8 * L.STATE_WIDTH))[L.SCRATCH_ADDRESS]
+        address = pointer_int64(state[L.PART_STATES] + part * (8 * L.STATE_WIDTH))[
+            L.SCRATCH_ADDRESS
+        ]
         others, tally = pointer_int64(address), pointer_int64(address + 8 * L.TALLY)
         extent = pointer_float64(address + 8 * L.TALLY)
         for place in range(LANE // 2):  # two bins at a time
@@ -230,7 +255,10 @@ def join_parts(state):
                 others[place] = 0
         values[LOWEST] = least(extent[LOWEST], values[LOWEST])
         values[HIGHEST] = greatest(extent[HIGHEST], values[HIGHEST])
-        values[TOTAL], values[SQUARES] = values[TOTAL] + extent[TOTAL], values[SQUARES] + extent[SQUARES]
+        values[TOTAL], values[SQUARES] = (
+            values[TOTAL] + extent[TOTAL],
+            values[SQUARES] + extent[SQUARES],
+        )
         words[SMALLEST] = least(tally[SMALLEST], words[SMALLEST])
         for word in range(NANS, L.TALLY_WORDS):
             words[word] += tally[word]
@@ -238,9 +266,11 @@ def join_parts(state):
 
 @kernel
 def summarise32(address, size, kind, state_address):
-    """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with nothing written.
+    """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with
+    nothing written.
 
-    Where the state says so, it only counts the elements, which are one part of a tensor, or only writes the row of the tensor.
+    Where the state says so, it only counts the elements, which are one part of a tensor, or only
+    writes the row of the tensor.
     """
     state = pointer_int64(state_address)
     parts, scratch_address = state[L.PARTS], state[L.SCRATCH_ADDRESS]

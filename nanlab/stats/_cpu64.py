@@ -1,7 +1,8 @@
 """The numba kernel that summarises float64 memory."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ import math
 import numpy as np
 
 from nanlab.stats import _layout as L
-from nanlab.stats._emit import append_bin, append_subnormals, begin_row, count_subnormal, end_row, is_full, write_counts
+from nanlab.stats._emit import (
+    append_bin,
+    append_subnormals,
+    begin_row,
+    count_subnormal,
+    end_row,
+    is_full,
+    write_counts,
+)
 from nanlab.stats._jit import (
     fast_helper,
     float64_from,
@@ -28,7 +37,8 @@ from nanlab.stats._jit import (
 MAGNITUDE = np.uint64(0x7FFFFFFFFFFFFFFF)
 INF = np.uint64(0x7FF0000000000000)
 SMALLEST_NORMAL = np.uint64(1 << 52)
-# Limits of the cast to float16. It goes by way of float32, so each lies half a float32 ulp from that of float32.
+# Limits of the cast to float16. It goes by way of float32, so each lies half a float32 ulp from
+# that of float32.
 HALF_ZERO = np.float64(2.0**-25 + 2.0**-49).view(np.uint64)
 HALF_NORMAL = np.float64(2.0**-14 - 2.0**-25 - 2.0**-39).view(np.uint64)
 HALF_INF = np.float64(65520.0 - 2.0**-9).view(np.uint64)
@@ -36,7 +46,8 @@ NO_LOWEST, NO_HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF), np.int64(-0x80000000000000
 NO_SMALLEST = np.uint64(0xFFFFFFFFFFFFFFFF)
 LANE = 4096  # bins of one uint32 histogram: sign and exponent; four of them take turns
 ONE = np.uint32(1)
-SAFE_SQUARE = 2.0**400  # magnitudes up to here, and down to its inverse, may be squared and summed as they are
+# magnitudes up to here, and down to its inverse, may be squared and summed as they are
+SAFE_SQUARE = 2.0**400
 
 
 @helper
@@ -48,7 +59,8 @@ def order_key(bits):
 
 @helper
 def count_exponents(block, size, bins):
-    """Histogram of sign and exponent; four copies take turns, so that no addition waits for the one before."""
+    """Histogram of sign and exponent; four copies take turns, so that no addition waits for the one
+    before."""
     words = pointer_uint64(block)
     shift = np.uint64(52)
     whole = size & ~3
@@ -64,14 +76,15 @@ def count_exponents(block, size, bins):
 
 @helper
 def finite_extent(bits, size):
-    """Over the finite elements: least and greatest order key, least magnitude minus 1 (zero wraps round to the
-    greatest); then the counts of zeros, and of NaN and infinities."""
+    """Over the finite elements: least and greatest order key, least magnitude minus 1 (zero wraps
+    round to the greatest); then the counts of zeros, and of NaN and infinities."""
     lowest, highest, smallest, zeros, nonfinite = NO_LOWEST, NO_HIGHEST, NO_SMALLEST, 0, 0
     for i in range(size):
         magnitude = bits[i] & MAGNITUDE
         key = order_key(bits[i])
         finite = magnitude < INF
-        low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
+        # selected first, compared then: so the loop has no branch
+        low = key if finite else NO_LOWEST
         high = key if finite else NO_HIGHEST
         small = magnitude - np.uint64(1) if finite else NO_SMALLEST
         lowest = low if low < lowest else lowest
@@ -94,7 +107,8 @@ def count_infinities(values, size):
 
 @helper
 def half_counts(bits, size):
-    """How many magnitudes float16 flushes to zero, holds below its normal range, overflows; how many are subnormal."""
+    """How many magnitudes float16 flushes to zero, holds below its normal range, overflows; how
+    many are subnormal."""
     flushed = below = above = subnormal = 0
     for i in range(size):
         magnitude = bits[i] & MAGNITUDE
@@ -139,7 +153,10 @@ def scaled_moments(address, size, greatest):
 @helper
 def magnitude_of(lowest, highest):
     """Bits of the greatest magnitude between two order keys."""
-    least, most = np.uint64(order_key(lowest)) & MAGNITUDE, np.uint64(order_key(highest)) & MAGNITUDE
+    least, most = (
+        np.uint64(order_key(lowest)) & MAGNITUDE,
+        np.uint64(order_key(highest)) & MAGNITUDE,
+    )
     return least if least > most else most
 
 
@@ -182,7 +199,8 @@ def append_bins(state, smallest, greatest):
 
 @kernel
 def summarise64(address, size, kind, state_address):
-    """Write the row and the bins of ``size`` elements, all of the one ``kind``; the count of NaN and inf, or FULL with nothing written."""
+    """Write the row and the bins of ``size`` elements, all of the one ``kind``; the count of NaN
+    and inf, or FULL with nothing written."""
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
@@ -205,7 +223,9 @@ def summarise64(address, size, kind, state_address):
         highest = high if high > highest else highest
         smallest = small if small < smallest else smallest
         zero += zeros
-        if zeros + nonfinite < count and (small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF):
+        if zeros + nonfinite < count and (
+            small < HALF_NORMAL or magnitude_of(low, high) >= HALF_INF
+        ):
             counts = half_counts(bits, count)
             flushed += counts[0] - zeros
             below += counts[1] - counts[0]

@@ -15,14 +15,17 @@ HEAD = L.RMS + 1  # words before the bins: the counts, then the values as float6
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A row that was computed by operations of torch or by a kernel, and may not have been computed yet."""
+    """A row that was computed by operations of torch or by a kernel, and may not have been computed
+    yet."""
 
-    words: torch.Tensor  # int64 [HEAD + 2 * span]: counts, values, bins of positive, then of negative exponents
+    # int64 [HEAD + 2 * span]: counts, values, bins of positive, then of negative exponents
+    words: torch.Tensor
     numel: int  # elements that were read; the word of that name is not filled in
     lowest_exponent: int  # of the first bin
     times: int  # how often each element occurs
     implicit_zeros: int  # of a sparse tensor
-    values: Literal["float64", "float32", "keys"]  # bits of floats; or order keys of float32 and sums in float64
+    # bits of floats; or order keys of float32 and sums in float64
+    values: Literal["float64", "float32", "keys"]
 
 
 def fetch(rows: list[DeviceRow]) -> list[np.ndarray]:
@@ -46,7 +49,9 @@ def head_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
     head = words[:HEAD].copy()
     head[L.NUMEL] = row.numel
     if row.values == "float32":
-        head[L.MIN :] = head[L.MIN :].astype(np.int32).view(np.float32).astype(np.float64).view(np.int64)
+        head[L.MIN :] = (
+            head[L.MIN :].astype(np.int32).view(np.float32).astype(np.float64).view(np.int64)
+        )
     elif row.values == "keys":
         resolve_keys(head)
     head[: L.MIN] *= row.times
@@ -57,7 +62,8 @@ def head_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
 
 
 def resolve_keys(head: np.ndarray) -> None:
-    """Turn order keys into min, max and absmin, and sums into mean and rms; NaN where there is no such element."""
+    """Turn order keys into min, max and absmin, and sums into mean and rms; NaN where there is no
+    such element."""
     values = head.view(np.float64)
     finite = int(head[L.NUMEL] - head[L.NAN] - head[L.POSINF] - head[L.NEGINF])
     if finite == 0:
@@ -72,7 +78,8 @@ def resolve_keys(head: np.ndarray) -> None:
 
 
 def include_zeros(row: np.ndarray, zeros: int) -> None:
-    """Let ``zeros`` elements more, already counted in ``row``, take part in min, max, mean and rms."""
+    """Let ``zeros`` elements more, already counted in ``row``, take part in min, max, mean and
+    rms."""
     values = row.view(np.float64)
     finite = int(row[L.NUMEL] - row[L.NAN] - row[L.POSINF] - row[L.NEGINF])
     share = (finite - zeros) / finite
@@ -92,4 +99,6 @@ def bins_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
     span = len(counts) // 2
     negative = places >= span
     exponents = places - span * negative + row.lowest_exponent
-    return counts[places] * row.times << L.CODE_BITS | (exponents + L.EXPONENT_OFFSET) << 1 | negative
+    return (
+        counts[places] * row.times << L.CODE_BITS | (exponents + L.EXPONENT_OFFSET) << 1 | negative
+    )

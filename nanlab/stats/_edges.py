@@ -1,7 +1,9 @@
-"""Counting the elements that lie just beyond an edge of float16, where their exponents do not tell."""
+"""Counting the elements that lie just beyond an edge of float16, where their exponents do not
+tell."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -22,11 +24,15 @@ from nanlab.stats._scan import INTEGERS, LONG, SINGLES, WORD, filled
 UNROLLED = 4  # vectors at a time
 LENGTH = UNROLLED * INTEGERS.count
 
-# The edges. Magnitudes just beyond them, which round otherwise than the others of their exponent, are equal in these bits to these.
+# The edges. Magnitudes just beyond them, which round otherwise than the others of their exponent,
+# are equal in these bits to these.
 FLUSHED, NORMAL, OVERFLOWN = range(3)
-FLUSHED_BITS, FLUSHED_EQUAL = np.uint32(0x7FFFFFFF), np.uint32(0x33000000)  # 2^-25: flushed to zero up to here
-NORMAL_BITS, NORMAL_EQUAL = np.uint32(0x7FFFE000), np.uint32(0x387FE000)  # 2^-14 - 2^-25: becomes 2^-14 from here on
-OVERFLOWN_BITS, OVERFLOWN_EQUAL = np.uint32(0x7FFFF000), np.uint32(0x477FF000)  # 65520: becomes infinite from here on
+# 2^-25: flushed to zero up to here
+FLUSHED_BITS, FLUSHED_EQUAL = np.uint32(0x7FFFFFFF), np.uint32(0x33000000)
+# 2^-14 - 2^-25: becomes 2^-14 from here on
+NORMAL_BITS, NORMAL_EQUAL = np.uint32(0x7FFFE000), np.uint32(0x387FE000)
+# 65520: becomes infinite from here on
+OVERFLOWN_BITS, OVERFLOWN_EQUAL = np.uint32(0x7FFFF000), np.uint32(0x477FF000)
 
 
 def spread(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
@@ -36,7 +42,8 @@ def spread(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
 
 
 def less_known(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The smaller of two floats that are not NaN: one instruction, where LLVM would make two of a comparison of what were integers."""
+    """The smaller of two floats that are not NaN: one instruction, where LLVM would make two of a
+    comparison of what were integers."""
     function = ir.FunctionType(SINGLES, [SINGLES, SINGLES])
     called = cgutils.get_or_insert_function(builder.module, function, "llvm.minnum.v16f32")
     return builder.call(called, [a, b], fastmath=("nnan",))
@@ -44,20 +51,26 @@ def less_known(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 def zeros_among(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     """A bit for each element, set if it is zero."""
-    return builder.bitcast(builder.icmp_unsigned("==", vector, filled(INTEGERS, 0)), ir.IntType(INTEGERS.count))
+    return builder.bitcast(
+        builder.icmp_unsigned("==", vector, filled(INTEGERS, 0)), ir.IntType(INTEGERS.count)
+    )
 
 
 @intrinsic
 def count_equal(
     typing_context: Any, address: types.Type, size: types.Type, bits: types.Type, wanted: types.Type
 ) -> tuple[Signature, Callable[..., ir.Value]]:
-    """How many of ``size`` elements, a multiple of LENGTH, are equal in these bits to what is wanted.
+    """How many of ``size`` elements, a multiple of LENGTH, are equal in these bits to what is
+    wanted.
 
-    Such are few, so it is first seen whether there may be one: 0.018 ns an element with AVX-512, where counting takes 0.03. Differences
-    are compared as floats, for which a processor has more units; without their highest bit, so that none of them is NaN.
+    Such are few, so it is first seen whether there may be one: 0.018 ns an element with AVX-512,
+    where counting takes 0.03. Differences are compared as floats, for which a processor has more
+    units; without their highest bit, so that none of them is NaN.
     """
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         begin, size, bits, wanted = arguments
         vectors = builder.inttoptr(begin, INTEGERS.as_pointer())
         masks, patterns = spread(builder, bits), spread(builder, wanted)
@@ -68,9 +81,13 @@ def count_equal(
             first = builder.mul(loop.index, LONG(UNROLLED))
             places = [builder.gep(vectors, [builder.add(first, LONG(i))]) for i in range(UNROLLED)]
             elements = [builder.load(place, align=4) for place in places]
-            least = [builder.xor(builder.and_(element, finite), finite_patterns) for element in elements]
+            least = [
+                builder.xor(builder.and_(element, finite), finite_patterns) for element in elements
+            ]
             least = [builder.bitcast(difference, SINGLES) for difference in least]
-            smallest = less_known(builder, less_known(builder, *least[:2]), less_known(builder, *least[2:]))
+            smallest = less_known(
+                builder, less_known(builder, *least[:2]), less_known(builder, *least[2:])
+            )
             zeros = zeros_among(builder, builder.bitcast(smallest, INTEGERS))
             with cgutils.if_unlikely(builder, builder.icmp_unsigned("!=", zeros, zeros.type(0))):
                 for element in elements:

@@ -1,7 +1,9 @@
-"""Parts that both numba kernels share: room for the row, bins of subnormals, bins into the arena."""
+"""Parts that both numba kernels share: room for the row, bins of subnormals, bins into the
+arena."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ import math
 from nanlab.stats import _layout as L
 from nanlab.stats._jit import helper, inlined, pointer_int64
 
-SUBNORMAL_BINS = 2 * 4096  # where the scratch keeps the exponents of subnormals: 64 positive, 64 negative
+# where the scratch keeps the exponents of subnormals: 64 positive, 64 negative
+SUBNORMAL_BINS = 2 * 4096
 
 
 @inlined
 def is_full(state):
     """Whether the next row, or the bins that it might have, would not fit."""
-    return state[L.NEXT_ROW] >= state[L.ROW_CAPACITY] or state[L.ARENA_NEXT] + L.MOST_BINS > state[L.ARENA_CAPACITY]
+    return (
+        state[L.NEXT_ROW] >= state[L.ROW_CAPACITY]
+        or state[L.ARENA_NEXT] + L.MOST_BINS > state[L.ARENA_CAPACITY]
+    )
 
 
 @helper
@@ -60,7 +66,12 @@ def begin_row(state, numel):
 def write_counts(state, row, zero, nan, posinf, neginf, subnormal, flushed, below, above):
     """The counts of a row, each element as often as it occurs."""
     times = state[L.TIMES]
-    row[L.ZERO], row[L.NAN], row[L.POSINF], row[L.NEGINF] = zero * times, nan * times, posinf * times, neginf * times
+    row[L.ZERO], row[L.NAN], row[L.POSINF], row[L.NEGINF] = (
+        zero * times,
+        nan * times,
+        posinf * times,
+        neginf * times,
+    )
     row[L.SUBNORMAL], row[L.FP16_ZERO] = subnormal * times, flushed * times
     row[L.FP16_SUBNORMAL], row[L.FP16_INF] = below * times, above * times
 

@@ -1,7 +1,8 @@
 """The numba kernel that summarises integers and booleans: range, zeros, mean and mean square."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ ZERO, ONE = np.uint32(0), np.uint32(1)
 
 @helper
 def take_bytes(values, size):
-    """Of at most 2^16 bytes: least, greatest, least magnitude less one (zero wraps round to the greatest), zeros, sum, sum of squares."""
+    """Of at most 2^16 bytes: least, greatest, least magnitude less one (zero wraps round to the
+    greatest), zeros, sum, sum of squares."""
     low, high, less = np.uint8(255), np.uint8(0), np.uint8(255)
     zeros, total, squares = ZERO, ZERO, ZERO
     for i in range(size):
@@ -46,7 +48,14 @@ def take_bytes(values, size):
         total = np.uint32(total + wide)
         squares = np.uint32(squares + np.uint32(wide * wide))
     magnitude = NO_MAGNITUDE if less == np.uint8(255) else np.uint64(less)
-    return np.int64(low), np.int64(high), magnitude, np.int64(zeros), np.float64(total), np.float64(squares)
+    return (
+        np.int64(low),
+        np.int64(high),
+        magnitude,
+        np.int64(zeros),
+        np.float64(total),
+        np.float64(squares),
+    )
 
 
 @fast_helper
@@ -90,7 +99,8 @@ def widened(address, first, size, kind, state):
 
 @kernel
 def summarise_integers(address, size, kind, state_address):
-    """Write the row of ``size`` elements; 0, for none is NaN or infinite, or FULL with nothing written."""
+    """Write the row of ``size`` elements; 0, for none is NaN or infinite, or FULL with nothing
+    written."""
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
@@ -102,7 +112,11 @@ def summarise_integers(address, size, kind, state_address):
             block = take_bytes(pointer_uint8(address + first), count)
         else:
             block = take_words(widened(address, first, count, kind, state), count)
-        lowest, highest, smallest = least(lowest, block[0]), greatest(highest, block[1]), least(smallest, block[2])
+        lowest, highest, smallest = (
+            least(lowest, block[0]),
+            greatest(highest, block[1]),
+            least(smallest, block[2]),
+        )
         zeros, total, squares = zeros + block[3], total + block[4], squares + block[5]
     row = begin_row(state, size)
     write_counts(state, row, zeros, 0, 0, 0, 0, 0, 0, 0)

@@ -1,7 +1,8 @@
 """Compiling a numba kernel once, and reaching memory by its address from inside it."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -20,14 +21,16 @@ SIGNATURE = types.int64(types.int64, types.int64, types.int64, types.int64)
 _LEAN: dict[str, Any] = {"_nrt": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 # Helpers are inlined into the kernels, and cached with them: nobody calls them from Python or C.
 helper = njit(no_cpython_wrapper=True, **_LEAN)
-# The largest of them, and the small ones that one place calls: compiled with the caller, and not once more by themselves.
+# The largest of them, and the small ones that one place calls: compiled with the caller, and not
+# once more by themselves.
 inlined = njit(no_cpython_wrapper=True, inline="always", **_LEAN)
 # For sums only, whose order LLVM may then choose.
 fast_helper = njit(no_cpython_wrapper=True, fastmath={"reassoc", "contract"}, **_LEAN)
 
 
 def kernel(function: Callable[..., int]) -> Callable[[int, int, int, int], int]:
-    """Compile ``function`` now, or load it from numba's cache; without a writable cache, compile it every time."""
+    """Compile ``function`` now, or load it from numba's cache; without a writable cache, compile it
+    every time."""
     try:
         return njit(SIGNATURE, cache=True, **_LEAN)(function)
     except (RuntimeError, OSError):  # numba finds no directory to write to, or the disk is full
@@ -38,8 +41,12 @@ def _pointer_to(element: types.Type) -> Any:
     """A function for use inside kernels: address -> pointer that can be indexed like an array."""
 
     @intrinsic
-    def pointer(typing_context: Any, address: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
-        def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def pointer(
+        typing_context: Any, address: types.Type
+    ) -> tuple[Signature, Callable[..., ir.Value]]:
+        def generate(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+        ) -> ir.Value:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
         return types.CPointer(element)(types.int64), generate
@@ -60,44 +67,62 @@ pointer_float64 = _pointer_to(types.float64)
 
 
 @intrinsic
-def float32_bits(typing_context: Any, value: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+def float32_bits(
+    typing_context: Any, value: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """The bits of a float32 as uint32, inside kernels."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         return builder.bitcast(arguments[0], ir.IntType(32))
 
     return types.uint32(types.float32), generate
 
 
 @intrinsic
-def float32_from(typing_context: Any, bits: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+def float32_from(
+    typing_context: Any, bits: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """The float32 of these bits, inside kernels."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         return builder.bitcast(arguments[0], ir.FloatType())
 
     return types.float32(types.uint32), generate
 
 
 @intrinsic
-def float64_from(typing_context: Any, bits: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
+def float64_from(
+    typing_context: Any, bits: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """The float64 of these bits, inside kernels."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         return builder.bitcast(arguments[0], ir.DoubleType())
 
     return types.float64(types.uint64), generate
 
 
 def _chosen_by(comparison: str) -> Any:
-    """A function for use inside kernels: of two numbers of one type, the one that the comparison prefers.
+    """A function for use inside kernels: of two numbers of one type, the one that the comparison
+    prefers.
 
-    min() and max() do the same, but numba compiles them anew for every pair of types: a tenth of a second each.
+    min() and max() do the same, but numba compiles them anew for every pair of types: a tenth of a
+    second each.
     """
 
     @intrinsic
-    def choose(typing_context: Any, a: types.Type, b: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
-        def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def choose(
+        typing_context: Any, a: types.Type, b: types.Type
+    ) -> tuple[Signature, Callable[..., ir.Value]]:
+        def generate(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+        ) -> ir.Value:
             if isinstance(a, types.Float):
                 preferred = builder.fcmp_ordered(comparison, *arguments)
             elif a.signed:
@@ -115,19 +140,23 @@ least, greatest = _chosen_by("<"), _chosen_by(">")
 
 
 def emit_prefetch(builder: ir.IRBuilder, address: ir.Value, level: int = 1) -> None:
-    """Ask for the cache line at ``address``, which need not be valid, into the cache of this level (1 to 3)."""
+    """Ask for the cache line at ``address``, which need not be valid, into the cache of this level
+    (1 to 3)."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     called = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
     )
-    builder.call(called, [builder.inttoptr(address, byte), word(0), word(4 - level), word(1)])  # read, locality, data
+    # read, locality, data
+    builder.call(called, [builder.inttoptr(address, byte), word(0), word(4 - level), word(1)])
 
 
 @intrinsic
 def prefetch(typing_context: Any, address: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
     """``emit_prefetch`` inside kernels."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         emit_prefetch(builder, arguments[0])
         return context.get_dummy_value()
 

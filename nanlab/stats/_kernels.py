@@ -1,4 +1,5 @@
-"""Which kernel reads which dtype; numba is imported, and its kernels compiled, at the first call."""
+"""Which kernel reads which dtype; numba is imported, and its kernels compiled, at the first
+call."""
 
 from __future__ import annotations
 
@@ -15,10 +16,17 @@ import torch
 
 from nanlab.stats import _layout as L
 
-Kernel = Callable[[int, int, int, int], int]  # address, elements, kind, address of the state -> NaN and inf
+# address, elements, kind, address of the state -> NaN and inf
+Kernel = Callable[[int, int, int, int], int]
 FLOAT8 = [
     getattr(torch, name)
-    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+    for name in (
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
     if hasattr(torch, name)
 ]
 INTEGERS = {
@@ -35,9 +43,11 @@ INTEGERS = {
 class Kernels:
     """The compiled kernels."""
 
-    by_dtype: dict[torch.dtype, tuple[Kernel, int]]  # kernel, and which kind of element it shall read
+    # kernel, and which kind of element it shall read
+    by_dtype: dict[torch.dtype, tuple[Kernel, int]]
     change: tuple[Kernel, int]  # the same for what became of float32 values
-    float8: np.ndarray  # float32 bits of the 256 values of each float8 dtype, then their smallest normals; uint32
+    # float32 bits of the 256 values of each float8 dtype, then their smallest normals; uint32
+    float8: np.ndarray
 
 
 @cache
@@ -57,7 +67,9 @@ def load_kernels() -> Kernels | None:
         torch.bfloat16: (_cpu32.summarise32, L.BFLOAT16),
         torch.float16: (_cpu32.summarise32, L.FLOAT16),
     }
-    by_dtype |= {dtype: (_cpu32.summarise32, L.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)}
+    by_dtype |= {
+        dtype: (_cpu32.summarise32, L.FLOAT8 + place) for place, dtype in enumerate(FLOAT8)
+    }
 
     by_dtype.update({torch.float64: (loaded_later("_cpu64", "summarise64", by_dtype), 0)})
     integers = loaded_later("_integers", "summarise_integers", by_dtype)
@@ -66,7 +78,8 @@ def load_kernels() -> Kernels | None:
 
 
 def loaded_later(module: str, name: str, by_dtype: dict[torch.dtype, tuple[Kernel, int]]) -> Kernel:
-    """Stands for a kernel until it is called, and then puts the kernel in its place; KeyError if that fails."""
+    """Stands for a kernel until it is called, and then puts the kernel in its place; KeyError if
+    that fails."""
 
     def first_call(address: int, numel: int, kind: int, state: int) -> int:
         mine = [dtype for dtype, (kernel, _) in by_dtype.items() if kernel is first_call]
@@ -84,7 +97,8 @@ def loaded_later(module: str, name: str, by_dtype: dict[torch.dtype, tuple[Kerne
 
 
 def drop_stale_cache() -> None:
-    """Let numba compile again after a change in any file here: it looks only at the one that holds the kernel."""
+    """Let numba compile again after a change in any file here: it looks only at the one that holds
+    the kernel."""
     here = Path(__file__).parent
     changed = max(source.stat().st_mtime for source in here.glob("*.py"))
     for index in here.glob("__pycache__/*.nbi"):
@@ -95,14 +109,19 @@ def drop_stale_cache() -> None:
 
 def warn_of(error: Exception) -> None:
     """Say that the kernels are missing."""
-    warnings.warn(f"numba failed ({error!r}): tensors are summarised more slowly, by torch", stacklevel=2)
+    warnings.warn(
+        f"numba failed ({error!r}): tensors are summarised more slowly, by torch", stacklevel=2
+    )
 
 
 def float8_values() -> np.ndarray:
-    """float32 bits of every float8 value, a row of 256 per dtype, then the smallest normal of each."""
+    """float32 bits of every float8 value, a row of 256 per dtype, then the smallest normal of
+    each."""
     bytes_ = torch.arange(256, dtype=torch.uint8, device="cpu")
     tables = np.zeros(L.FLOAT8_TABLES * 257, np.uint32)
     for place, dtype in enumerate(FLOAT8):
         tables[256 * place : 256 * (place + 1)] = bytes_.view(dtype).float().numpy().view(np.uint32)
-        tables[256 * L.FLOAT8_TABLES + place] = np.float32(torch.finfo(dtype).smallest_normal).view(np.uint32)
+        tables[256 * L.FLOAT8_TABLES + place] = np.float32(torch.finfo(dtype).smallest_normal).view(
+            np.uint32
+        )
     return tables

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-# A row is WIDTH int64 words; the words from MIN to RMS hold float64 bits, NaN where there is no such element.
-COUNTS = ("numel", "nan", "posinf", "neginf", "zero", "subnormal", "fp16_zero", "fp16_subnormal", "fp16_inf")
+# A row is WIDTH int64 words; the words from MIN to RMS hold float64 bits, NaN where there is no
+# such element.
+COUNTS = (
+    "numel",
+    "nan",
+    "posinf",
+    "neginf",
+    "zero",
+    "subnormal",
+    "fp16_zero",
+    "fp16_subnormal",
+    "fp16_inf",
+)
 VALUES = ("min", "max", "absmin", "mean", "rms")
 NUMEL, NAN, POSINF, NEGINF, ZERO, SUBNORMAL, FP16_ZERO, FP16_SUBNORMAL, FP16_INF = range(9)
 MIN, MAX, ABSMIN, MEAN, RMS = range(9, 14)
@@ -31,22 +42,30 @@ EXPONENT_OFFSET = 2048
     FLOAT8_ADDRESS,
     TIMES,
     OLD_ADDRESS,
-    PARTS,  # 0: count, and write the row; ONE_PART: count only; else write the row of what was counted in so many parts
+    # 0: count, and write the row; ONE_PART: count only; else write the row of what was counted in
+    # so many parts
+    PARTS,
     PART_STATES,  # where the states of the parts are
 ) = range(13)
 STATE_WIDTH = 13
 ONE_PART = -1
 
 BLOCK = (
-    4096  # elements that stay in the first-level cache between the loops over them; ``_histogram512`` can count 7936
+    # elements that stay in the first-level cache between the loops over them; ``_histogram512`` can
+    # count 7936
+    4096
 )
 MOST_BINS = 2 * (2046 + 52)  # float64: every normal and subnormal exponent, both signs
-# The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, and the tally of one tensor.
+# The scratch: two float64 histograms (or sixteen float32 ones), the subnormal exponents, and the
+# tally of one tensor.
 TALLY, TALLY_WORDS = 2 * 4096 + 2 * 64, 12
 SCRATCH_WORDS = TALLY + 16
 FULL = -1  # what a kernel returns when rows or arena must grow first
 FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smallest normals
 
-FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = range(4)  # kinds of element of the float32 kernel; FLOAT8 + i reads the i-th table
-CHANGE = FLOAT8 + FLOAT8_TABLES  # float32 less its old values, which lie elsewhere and become the new ones
-UINT8, INT8, INT16, INT32, INT64 = range(5)  # kinds of element of the kernel of integers; bool is read as uint8
+# kinds of element of the float32 kernel; FLOAT8 + i reads the i-th table
+FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = range(4)
+# float32 less its old values, which lie elsewhere and become the new ones
+CHANGE = FLOAT8 + FLOAT8_TABLES
+# kinds of element of the kernel of integers; bool is read as uint8
+UINT8, INT8, INT16, INT32, INT64 = range(5)

@@ -1,4 +1,5 @@
-"""From a tensor of any layout to strided elements that can be read, each counted as often as it occurs."""
+"""From a tensor of any layout to strided elements that can be read, each counted as often as it
+occurs."""
 
 from __future__ import annotations
 
@@ -8,21 +9,25 @@ from contextlib import contextmanager
 
 import torch
 
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types whose memory may be read without asking anybody
+# types whose memory may be read without asking anybody
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Run torch operations that no dispatch mode, function mode, tensor subclass or autograd graph sees.
+    """Run torch operations that no dispatch mode, function mode, tensor subclass or autograd graph
+    sees.
 
-    Uses ``torch._C._DisableTorchDispatch`` and ``torch._C.DisableTorchFunction``; tried with torch 2.13.
+    Uses ``torch._C._DisableTorchDispatch`` and ``torch._C.DisableTorchFunction``; tried with torch
+    2.13.
     """
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
         yield
 
 
 def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill a stretch of memory without gap or overlap, in whatever order of dimensions."""
+    """Whether the elements fill a stretch of memory without gap or overlap, in whatever order of
+    dimensions."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1:
@@ -33,11 +38,12 @@ def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def readable(t: torch.Tensor) -> tuple[torch.Tensor, int, int] | None:
-    """Dense real elements of ``t``, how many times each occurs, and how many zeros come on top; None if unreadable.
+    """Dense real elements of ``t``, how many times each occurs, and how many zeros come on top;
+    None if unreadable.
 
-    Sparse layouts give their values (summed where an index occurs twice), complex ones their real and imaginary
-    parts. Expanded dimensions are never copied out. Of a distributed tensor
-    only the part is read that this process holds. To be called within ``unobserved()``.
+    Sparse layouts give their values (summed where an index occurs twice), complex ones their real
+    and imaginary parts. Expanded dimensions are never copied out. Of a distributed tensor only the
+    part is read that this process holds. To be called within ``unobserved()``.
     """
     t = local_part(t)
     if is_wrapper(t) or t.is_meta or t.is_quantized:
@@ -76,10 +82,11 @@ def unexpanded(t: torch.Tensor) -> torch.Tensor:
 
 
 def local_part(t: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a distributed tensor (``DTensor``), or of one that a collective is bringing; any other tensor as it is.
+    """What this process holds of a distributed tensor (``DTensor``), or of one that a collective is
+    bringing; any other tensor as it is.
 
-    Operations on the whole of it may make processes wait for each other. Uses ``DTensor._local_tensor`` and
-    ``AsyncCollectiveTensor.elem``; tried with torch 2.13.
+    Operations on the whole of it may make processes wait for each other. Uses
+    ``DTensor._local_tensor`` and ``AsyncCollectiveTensor.elem``; tried with torch 2.13.
     """
     if type(t) in PLAIN:
         return t
@@ -87,20 +94,30 @@ def local_part(t: torch.Tensor) -> torch.Tensor:
     if distributed is not None and isinstance(t, distributed.DTensor):
         t = t._local_tensor
     collectives = sys.modules.get("torch.distributed._functional_collectives")
-    return t.elem if collectives is not None and isinstance(t, collectives.AsyncCollectiveTensor) else t
+    return (
+        t.elem
+        if collectives is not None and isinstance(t, collectives.AsyncCollectiveTensor)
+        else t
+    )
 
 
 def has_memory(t: torch.Tensor) -> bool:
-    """Whether the memory of a tensor is there: sharded training frees what it gathered, and keeps the tensors."""
+    """Whether the memory of a tensor is there: sharded training frees what it gathered, and keeps
+    the tensors."""
     try:
         storage = local_part(t).untyped_storage()
-        return int(storage.nbytes()) >= (int(t.storage_offset()) + 1) * t.itemsize if t.numel() else True
+        return (
+            int(storage.nbytes()) >= (int(t.storage_offset()) + 1) * t.itemsize
+            if t.numel()
+            else True
+        )
     except Exception:
         return t.layout is not torch.strided
 
 
 def is_wrapper(t: torch.Tensor) -> bool:
-    """Whether ``t`` is of a subclass that gives its own meaning to operations: fake, distributed, functional, ..."""
+    """Whether ``t`` is of a subclass that gives its own meaning to operations: fake, distributed,
+    functional, ..."""
     return (
         type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         or torch._is_functional_tensor(t)

@@ -1,7 +1,8 @@
 """The loop of one thread of a team over its parts of a tensor, for OpenMP to call."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def call_kernel(
 ) -> tuple[Signature, Callable[..., ir.Value]]:
     """Call the kernel that lies at an address."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         kind = context.call_conv.get_function_type(SIGNATURE.return_type, SIGNATURE.args)
         function = builder.inttoptr(arguments[0], kind.as_pointer())
         returned = cgutils.alloca_once(builder, ir.IntType(64))
@@ -47,10 +50,15 @@ def call_kernel(
 
 
 @intrinsic
-def call_count(typing_context: Any, function: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
-    """Call the C function without arguments that lies at an address, for the int that it returns."""
+def call_count(
+    typing_context: Any, function: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
+    """Call the C function without arguments that lies at an address, for the int that it
+    returns."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         kind = ir.FunctionType(ir.IntType(32), [])
         found = builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [])
         return builder.sext(found, ir.IntType(64))
@@ -65,7 +73,10 @@ def count_parts(address):
     part = call_count(job[THREAD_NUMBER])
     while part < job[PARTS]:
         first = part * length
-        begin, state = job[ADDRESS] + first * job[ITEM_SIZE], job[STATES] + part * (8 * L.STATE_WIDTH)
+        begin, state = (
+            job[ADDRESS] + first * job[ITEM_SIZE],
+            job[STATES] + part * (8 * L.STATE_WIDTH),
+        )
         call_kernel(job[KERNEL], begin, least(length, size - first), job[KIND], state)
         part += threads
 

@@ -1,7 +1,8 @@
 """Passes over a block of float32 that only some blocks need: what is not finite, or subnormal."""
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ INF = np.uint32(0x7F800000)
 NEGINF = np.uint32(0xFF800000)
 SMALLEST_NORMAL = np.uint32(0x00800000)
 HALF_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2^-14
-NO_LOWEST, NO_HIGHEST, NO_SMALLEST = np.int32(0x7FFFFFFF), np.int32(-0x80000000), np.uint32(0xFFFFFFFF)
+NO_LOWEST, NO_HIGHEST, NO_SMALLEST = (
+    np.int32(0x7FFFFFFF),
+    np.int32(-0x80000000),
+    np.uint32(0xFFFFFFFF),
+)
 ZERO, ONE = np.uint32(0), np.uint32(1)
 
 
@@ -30,15 +35,17 @@ def order_key(bits):
 
 @helper
 def finite_extent(bits, first, size):
-    """Of the finite elements from ``first`` on: least and greatest order key, least magnitude less one (zero wraps round to the
-    greatest); then the counts of NaN, inf and -inf. Integers throughout, which LLVM turns into vectors."""
+    """Of the finite elements from ``first`` on: least and greatest order key, least magnitude less
+    one (zero wraps round to the greatest); then the counts of NaN, inf and -inf. Integers
+    throughout, which LLVM turns into vectors."""
     lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     nan, posinf, neginf = ZERO, ZERO, ZERO
     for i in range(first, size):
         magnitude = np.uint32(bits[i] & MAGNITUDE)
         key = order_key(np.int32(bits[i]))
         finite = magnitude < INF
-        low = key if finite else NO_LOWEST  # selected first, compared then: so the loop has no branch
+        # selected first, compared then: so the loop has no branch
+        low = key if finite else NO_LOWEST
         high = key if finite else NO_HIGHEST
         less = np.uint32(magnitude - ONE) if finite else NO_SMALLEST
         lowest = low if low < lowest else lowest
@@ -64,12 +71,16 @@ def finite_moments(bits, first, size):
 
 @helper
 def look_at_each(bits, first, size):
-    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the counts of NaN, inf and -inf."""
+    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the
+    counts of NaN, inf and -inf."""
     lowest, highest, smallest, nan, posinf, neginf = finite_extent(bits, first, size)
     total, squares = finite_moments(bits, first, size)
     low, high = np.float32(math.inf), np.float32(-math.inf)
     if lowest != NO_LOWEST:
-        low, high = float32_from(np.uint32(order_key(lowest))), float32_from(np.uint32(order_key(highest)))
+        low, high = (
+            float32_from(np.uint32(order_key(lowest))),
+            float32_from(np.uint32(order_key(highest))),
+        )
     return low, high, smallest, total, squares, nan, posinf, neginf
 
 

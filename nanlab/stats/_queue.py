@@ -1,4 +1,5 @@
-"""How a row is computed on a device: by the Triton kernel where there is one, else by operations of torch."""
+"""How a row is computed on a device: by the Triton kernel where there is one, else by operations of
+torch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def enqueue(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
 
 @cache
 def triton_kernel(dtype: torch.dtype) -> Callable[[torch.Tensor, int, int], DeviceRow] | None:
-    """The Triton kernel, proved by one launch; None where it does not read ``dtype``, or cannot be compiled."""
+    """The Triton kernel, proved by one launch; None where it does not read ``dtype``, or cannot be
+    compiled."""
     try:
         from nanlab.stats import _triton
     except ImportError:
@@ -30,6 +32,9 @@ def triton_kernel(dtype: torch.dtype) -> Callable[[torch.Tensor, int, int], Devi
     try:
         _triton.row_of(torch.ones(1, device="cuda", dtype=dtype), 1, 0)
     except Exception as error:  # no C compiler, an old device: Triton fails in many ways
-        warnings.warn(f"Triton failed ({error!r}): {dtype} on CUDA is summarised more slowly, by torch", stacklevel=2)
+        warnings.warn(
+            f"Triton failed ({error!r}): {dtype} on CUDA is summarised more slowly, by torch",
+            stacklevel=2,
+        )
         return None
     return _triton.row_of

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorStats:
-    """The numbers of one tensor; ``None`` where no element has the property, counts of 0 where ``known`` is False.
+    """The numbers of one tensor; ``None`` where no element has the property, counts of 0 where
+    ``known`` is False.
 
-    A complex element counts as two: its real and its imaginary part. The counts of subnormals and of float16 losses
-    are 0 for integers and bool.
+    A complex element counts as two: its real and its imaginary part. The counts of subnormals and
+    of float16 losses are 0 for integers and bool.
     """
 
-    numel: int  # elements, those of expanded dimensions and the implicit zeros of sparse tensors included
+    # elements, those of expanded dimensions and the implicit zeros of sparse tensors included
+    numel: int
     nan: int
     posinf: int
     neginf: int

@@ -56,7 +56,8 @@ class Rows:
         return int(self._rows[self.n - 1, L.ZERO])
 
     def numel(self, row: int) -> int:
-        """How many elements a row is of, a complex one counting as two; -1 while it is on its device."""
+        """How many elements a row is of, a complex one counting as two; -1 while it is on its
+        device."""
         return int(self._rows[row, L.NUMEL]) if self._rows[row, L.BINS] != L.PENDING else -1
 
     def flush(self) -> None:
@@ -84,7 +85,8 @@ class Rows:
         return bool(self._rows[first : min(end, self.n), L.NAN : L.NEGINF + 1].any())
 
     def nonfinite(self, row: int) -> int:
-        """How many elements of the row's tensor are NaN, inf or -inf; 0 where it could not be read."""
+        """How many elements of the row's tensor are NaN, inf or -inf; 0 where it could not be
+        read."""
         words = self._ready(row)
         return int(words[L.NAN] + words[L.POSINF] + words[L.NEGINF])
 
@@ -93,14 +95,18 @@ class Rows:
         words = self._ready(row)
         numbers: dict[str, Any] = dict(zip(L.COUNTS, words[: L.MIN].tolist(), strict=True))
         values = words[L.MIN : L.RMS + 1].view(np.float64).tolist()
-        numbers |= {name: None if value != value else value for name, value in zip(L.VALUES, values, strict=True)}
+        numbers |= {
+            name: None if value != value else value
+            for name, value in zip(L.VALUES, values, strict=True)
+        }
         return TensorStats(**numbers, known=bool(words[L.BINS] != L.UNKNOWN))
 
     def columns(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """The numbers of ``rows`` (default: all) by name: counts as int64, values as float64, ``known`` as bool.
+        """The numbers of ``rows`` (default: all) by name: counts as int64, values as float64,
+        ``known`` as bool.
 
-        A value is NaN where no element has it, and only there: values are over finite elements, so they are never
-        NaN themselves.
+        A value is NaN where no element has it, and only there: values are over finite elements, so
+        they are never NaN themselves.
         """
         self.flush()
         words = (self._rows[: self.n] if rows is None else self._rows[: self.n][rows]).T.copy()
@@ -121,20 +127,27 @@ class Rows:
         return found
 
     def histogram(self, row: int, signed: bool = False) -> pd.Series:
-        """Exact count of the non-zero finite elements per exponent floor(log2|x|); exponents without any are left out.
+        """Exact count of the non-zero finite elements per exponent floor(log2|x|); exponents
+        without any are left out.
 
-        signed: count per (sign, exponent), sign -1 or 1, instead. Empty for integers and for what could not be read.
+        signed: count per (sign, exponent), sign -1 or 1, instead. Empty for integers and for what
+        could not be read.
         """
         if not signed:
             exponents, counts = self.histogram_arrays(row)
-            return pd.Series(counts, index=pd.Index(exponents, name="exponent", dtype=np.int64), name="count")
+            return pd.Series(
+                counts, index=pd.Index(exponents, name="exponent", dtype=np.int64), name="count"
+            )
         signs, exponents, counts = decode(self._bins(row))
         order = np.lexsort((exponents, signs))
-        index = pd.MultiIndex.from_arrays([signs[order], exponents[order]], names=["sign", "exponent"])
+        index = pd.MultiIndex.from_arrays(
+            [signs[order], exponents[order]], names=["sign", "exponent"]
+        )
         return pd.Series(counts[order], index=index, name="count")
 
     def histogram_arrays(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Exponents in ascending order, int64, and the count of each, int64; as ``histogram``, without pandas."""
+        """Exponents in ascending order, int64, and the count of each, int64; as ``histogram``,
+        without pandas."""
         _, exponents, counts = decode(self._bins(row))
         distinct, place = np.unique(exponents, return_inverse=True)
         totals = np.zeros(len(distinct), np.int64)
@@ -142,7 +155,8 @@ class Rows:
         return distinct, totals
 
     def compact(self, rows: np.ndarray) -> None:
-        """Keep only these rows (ascending), renumbered from 0, and free the memory of the others."""
+        """Keep only these rows (ascending), renumbered from 0, and free the memory of the
+        others."""
         self.flush()
         kept = self._rows[: self.n][rows].copy()
         self._replace(kept, gather(self._arena, kept))
@@ -187,7 +201,9 @@ class Rows:
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         used = int(self._state[L.ARENA_NEXT])
         if used + bins > len(self._arena):
-            self._arena = np.concatenate([self._arena, np.zeros(max(len(self._arena), bins), np.int64)])
+            self._arena = np.concatenate(
+                [self._arena, np.zeros(max(len(self._arena), bins), np.int64)]
+            )
         self._point_at_memory()
 
     def _replace(self, rows: np.ndarray, bins: np.ndarray) -> None:

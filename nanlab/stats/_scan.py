@@ -1,12 +1,15 @@
-"""The innermost loop, written in LLVM's own terms: a histogram and five reductions in one go over float32 memory.
+"""The innermost loop, written in LLVM's own terms: a histogram and five reductions in one go over
+float32 memory.
 
-Counting exponents keeps the scalar units busy and the reductions the vector units, so that together they take little longer than the
-counting alone; numba's compiler joins the two only on demand. Measured on one core of an x86 server: 0.36 ns an element, of which
-the histogram alone takes 0.30; as loops of their own, one after the other, 0.53.
+Counting exponents keeps the scalar units busy and the reductions the vector units, so that together
+they take little longer than the counting alone; numba's compiler joins the two only on demand.
+Measured on one core of an x86 server: 0.36 ns an element, of which the histogram alone takes 0.30;
+as loops of their own, one after the other, 0.53.
 """
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ from nanlab.stats._jit import emit_prefetch
 VECTOR = 16  # elements at a time
 LANES = 16  # histograms that take turns, so that no addition waits for the one before
 LANE = 512  # bins of one histogram, uint32: sign and exponent
-EDGES = (0x33000000, 0x387FE000)  # magnitudes at which float16 begins to round otherwise: 2^-25, 2^-14 - 2^-25
-BEYOND = 0x2000  # so many magnitudes from the second edge on become 2^-14; of the first, only one becomes zero
+# magnitudes at which float16 begins to round otherwise: 2^-25, 2^-14 - 2^-25
+EDGES = (0x33000000, 0x387FE000)
+# so many magnitudes from the second edge on become 2^-14; of the first, only one becomes zero
+BEYOND = 0x2000
 BOTH_EDGES = 0b11  # a bit for each edge beyond which there may be elements
 AHEAD = 1 << 11  # bytes; far enough for memory to answer
 
@@ -73,17 +78,25 @@ REDUCTIONS = (
 
 
 def contributions(builder: ir.IRBuilder, values: ir.Value) -> list[ir.Value]:
-    """Values, values, magnitude bits less one (zero wraps round to the greatest), by how much they exceed an edge, float64
-    values, their squares."""
+    """Values, values, magnitude bits less one (zero wraps round to the greatest), by how much they
+    exceed an edge, float64 values, their squares."""
     magnitudes = builder.and_(builder.bitcast(values, INTEGERS), filled(INTEGERS, 0x7FFFFFFF))
     wide = builder.fpext(values, DOUBLES)
     squares = builder.fmul(wide, wide, flags=["contract"])
     above = [builder.sub(magnitudes, filled(INTEGERS, edge)) for edge in EDGES]
-    return [values, values, builder.sub(magnitudes, filled(INTEGERS, 1)), less_unsigned(builder, *above), wide, squares]
+    return [
+        values,
+        values,
+        builder.sub(magnitudes, filled(INTEGERS, 1)),
+        less_unsigned(builder, *above),
+        wide,
+        squares,
+    ]
 
 
 def count_exponents(builder: ir.IRBuilder, address: ir.Value, bins: ir.Value) -> None:
-    """Add one vector's signs and exponents to the histograms, two elements out of each 64-bit word."""
+    """Add one vector's signs and exponents to the histograms, two elements out of each 64-bit
+    word."""
     words = builder.inttoptr(address, LONG.as_pointer())
     for pair in range(VECTOR // 2):
         word = builder.load(builder.gep(words, [LONG(pair)]), align=4)
@@ -106,13 +119,16 @@ def reduced(builder: ir.IRBuilder, vector: ir.Value, join: Callable[..., ir.Valu
 def scan(
     typing_context: Any, address: types.Type, size: types.Type, bins: types.Type
 ) -> tuple[Signature, Callable[..., ir.Value]]:
-    """Count ``size`` float32 (a multiple of VECTOR) at ``address`` in the histograms at ``bins``; their least, greatest, least magnitude
-    bits less one (a zero counts as the greatest), beyond which edges of float16 some may be, float64 sum and sum of squares.
+    """Count ``size`` float32 (a multiple of VECTOR) at ``address`` in the histograms at ``bins``;
+    their least, greatest, least magnitude bits less one (a zero counts as the greatest), beyond
+    which edges of float16 some may be, float64 sum and sum of squares.
 
     Least and greatest pass over NaN; a NaN or an infinity makes the sum of squares one.
     """
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         begin, size, bins = arguments
         histograms = builder.inttoptr(bins, WORD.as_pointer())
         results = [cgutils.alloca_once_value(builder, start) for _, start in REDUCTIONS]
@@ -121,12 +137,19 @@ def scan(
             emit_prefetch(builder, builder.add(address, LONG(AHEAD)))
             values = builder.load(builder.inttoptr(address, SINGLES.as_pointer()), align=4)
             count_exponents(builder, address, histograms)
-            for result, (join, _), value in zip(results, REDUCTIONS, contributions(builder, values), strict=True):
+            for result, (join, _), value in zip(
+                results, REDUCTIONS, contributions(builder, values), strict=True
+            ):
                 builder.store(join(builder, value, builder.load(result)), result)
-        numbers = [reduced(builder, builder.load(r), join) for r, (join, _) in zip(results, REDUCTIONS, strict=True)]
+        numbers = [
+            reduced(builder, builder.load(r), join)
+            for r, (join, _) in zip(results, REDUCTIONS, strict=True)
+        ]
         beyond = builder.icmp_unsigned("<", numbers[3], WORD(BEYOND))
         numbers[3] = builder.select(beyond, WORD(BOTH_EDGES), WORD(0))
         return context.make_tuple(builder, signature.return_type, numbers)
 
-    found = types.Tuple((types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64))
+    found = types.Tuple(
+        (types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64)
+    )
     return found(types.int64, types.int64, types.int64), generate

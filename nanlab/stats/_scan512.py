@@ -1,12 +1,15 @@
-"""The innermost loop for processors with AVX-512 as of Ice Lake and Zen 4: two goes over memory that stays in the first-level cache.
+"""The innermost loop for processors with AVX-512 as of Ice Lake and Zen 4: two goes over memory
+that stays in the first-level cache.
 
-First the reductions, then the histogram (``_histogram512``), 64 elements at a time: on one core of a server 0.11 and 0.05 to 0.1 ns an
-element. While one of them computes, memory is asked for the next block: of data beyond the second-level cache, which take 0.18 ns to read,
-both together take 0.2 to 0.27, and 0.03 more without that.
+First the reductions, then the histogram (``_histogram512``), 64 elements at a time: on one core of
+a server 0.11 and 0.05 to 0.1 ns an element. While one of them computes, memory is asked for the
+next block: of data beyond the second-level cache, which take 0.18 ns to read, both together take
+0.2 to 0.27, and 0.03 more without that.
 """
 
 # mypy: ignore-errors
-# The types of compiled code are numba's, inferred from the signature that the kernels are compiled for.
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
 
 from __future__ import annotations
 
@@ -40,12 +43,18 @@ NEAR = 1 << 11  # bytes ahead to ask for into the first-level cache
 HALF_SINGLES, DOUBLES = ir.VectorType(ir.FloatType(), 8), ir.VectorType(ir.DoubleType(), 8)
 LEAST_MAGNITUDE = 0b1010  # VRANGEPS: the lesser magnitude, without a sign
 AS_SET = WORD(4)  # round as the processor is set
-MAGNITUDE, SMALLEST_NORMAL, NONE = np.uint32(0x7FFFFFFF), np.uint32(0x00800000), np.uint32(0xFFFFFFFF)
-FLUSHED, NORMAL = 102, 112  # exponents in which float16 begins to round otherwise somewhere: 2^-25, 2^-14 - 2^-25
+MAGNITUDE, SMALLEST_NORMAL, NONE = (
+    np.uint32(0x7FFFFFFF),
+    np.uint32(0x00800000),
+    np.uint32(0xFFFFFFFF),
+)
+# exponents in which float16 begins to round otherwise somewhere: 2^-25, 2^-14 - 2^-25
+FLUSHED, NORMAL = 102, 112
 
 
 def least_of(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The smaller of two floats, ``b`` if one is NaN: VMINPS, which LLVM does not make of a comparison of what was read as integers."""
+    """The smaller of two floats, ``b`` if one is NaN: VMINPS, which LLVM does not make of a
+    comparison of what was read as integers."""
     return call(builder, "llvm.x86.avx512.min.ps.512", a, b, AS_SET)
 
 
@@ -60,11 +69,16 @@ def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def nonzero_least(builder: ir.IRBuilder, bits: ir.Value, so_far: ir.Value) -> ir.Value:
-    """The least magnitudes but zero. A subnormal is none, even if the processor is set to take it for one."""
+    """The least magnitudes but zero. A subnormal is none, even if the processor is set to take it
+    for one."""
     magnitudes = builder.and_(bits, filled(INTEGERS, 0x7FFFFFFF))
-    mask = builder.bitcast(builder.icmp_unsigned("!=", magnitudes, filled(INTEGERS, 0)), ir.IntType(16))
+    mask = builder.bitcast(
+        builder.icmp_unsigned("!=", magnitudes, filled(INTEGERS, 0)), ir.IntType(16)
+    )
     values, which = builder.bitcast(bits, SINGLES), WORD(LEAST_MAGNITUDE)
-    return call(builder, "llvm.x86.avx512.mask.range.ps.512", so_far, values, which, so_far, mask, AS_SET)
+    return call(
+        builder, "llvm.x86.avx512.mask.range.ps.512", so_far, values, which, so_far, mask, AS_SET
+    )
 
 
 def reduce_extent(builder: ir.IRBuilder, address: ir.Value, places: list[ir.Value]) -> None:
@@ -81,9 +95,14 @@ def reduce_extent(builder: ir.IRBuilder, address: ir.Value, places: list[ir.Valu
         builder.store(so_far, place)
 
 
-def reduce_moments(builder: ir.IRBuilder, address: ir.Value, sums: ir.Value, places: list[ir.Value]) -> None:
+def reduce_moments(
+    builder: ir.IRBuilder, address: ir.Value, sums: ir.Value, places: list[ir.Value]
+) -> None:
     """Take 64 elements into the float64 sum and two sums of squares."""
-    values = [builder.fpext(load(builder, HALF_SINGLES, builder.add(address, LONG(32 * i))), DOUBLES) for i in range(8)]
+    values = [
+        builder.fpext(load(builder, HALF_SINGLES, builder.add(address, LONG(32 * i))), DOUBLES)
+        for i in range(8)
+    ]
     builder.store(add(builder, together(builder, add, values), builder.load(sums)), sums)
     for place, vectors in zip(places, (values[:4], values[4:]), strict=True):
         squares = builder.load(place)
@@ -93,17 +112,23 @@ def reduce_moments(builder: ir.IRBuilder, address: ir.Value, sums: ir.Value, pla
 
 
 def reductions(builder: ir.IRBuilder, begin: ir.Value, vectors: ir.Value) -> list[ir.Value]:
-    """Least, greatest, least magnitude but zero, sum and sum of squares of as many times 64 elements.
+    """Least, greatest, least magnitude but zero, sum and sum of squares of as many times 64
+    elements.
 
-    Three quarters of the next block are asked for meanwhile, and the rest by the histogram: memory never rests.
+    Three quarters of the next block are asked for meanwhile, and the rest by the histogram: memory
+    never rests.
     """
-    starts = [filled(SINGLES, s * math.inf) for s in (1, -1, 1, 1)] + [ir.Constant(DOUBLES, [0.0] * 8)] * 3
+    starts = [filled(SINGLES, s * math.inf) for s in (1, -1, 1, 1)] + [
+        ir.Constant(DOUBLES, [0.0] * 8)
+    ] * 3
     places = [cgutils.alloca_once_value(builder, start) for start in starts]
     with cgutils.for_range(builder, vectors) as loop:
         address = builder.add(begin, builder.mul(loop.index, LONG(4 * VECTOR)))
         for line in range(4):
             emit_prefetch(builder, builder.add(address, LONG(NEAR + 64 * line)), level=1)
-        ahead = builder.add(builder.add(begin, LONG(4 * L.BLOCK)), builder.mul(loop.index, LONG(3 * VECTOR)))
+        ahead = builder.add(
+            builder.add(begin, LONG(4 * L.BLOCK)), builder.mul(loop.index, LONG(3 * VECTOR))
+        )
         for line in range(3):
             emit_prefetch(builder, builder.add(ahead, LONG(64 * line)), level=2)
         reduce_extent(builder, address, places[:4])
@@ -123,7 +148,9 @@ def reduce_block(
 ) -> tuple[Signature, Callable[..., ir.Value]]:
     """``reductions`` of ``size`` elements, a multiple of 64."""
 
-    def generate(context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any) -> ir.Value:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
         begin, size = arguments
         numbers = reductions(builder, begin, builder.udiv(size, LONG(VECTOR)))
         return context.make_tuple(builder, signature.return_type, numbers)
@@ -146,7 +173,8 @@ def least_magnitude(bits, size):
 def count_alike(bins, size, magnitude, total, squares):
     """Count elements that are zero or of one magnitude, by what they and their squares sum up to.
 
-    Both sums are of at most 4096 equal numbers, of 24 and 48 bits: the first is exact, the second nearly.
+    Both sums are of at most 4096 equal numbers, of 24 and 48 bits: the first is exact, the second
+    nearly.
     """
     value = np.float64(float32_from(magnitude))
     if value > 0.0:
@@ -164,7 +192,8 @@ def scan(address, size, scratch_address):
     low, high, nonzero, total, squares = reduce_block(address, size)
     small = np.uint32(float32_bits(nonzero) - np.uint32(1)) if nonzero < math.inf else NONE
     finite = squares < math.inf
-    if not finite or nonzero == 0.0:  # NaN hides others from VRANGEPS; a processor told to ignore subnormals sees zeros
+    # NaN hides others from VRANGEPS; a processor told to ignore subnormals sees zeros
+    if not finite or nonzero == 0.0:
         small = least_magnitude(pointer_uint32(address), size)
     bins = pointer_uint32(scratch_address)
     flushed = bins[FLUSHED] + bins[FLUSHED + 256]

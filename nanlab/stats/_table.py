@@ -18,13 +18,14 @@ NOTHING = np.full(len(L.VALUES), np.nan).view(np.int64)  # the values of a row w
 class StatsTable(Rows):
     """Rows of numbers, one per tensor that was added; see ``TensorStats`` for what a row holds.
 
-    A CPU tensor is read at once. On another device its row is computed there, and fetched with all others by
-    ``flush()``; reading such a row flushes by itself. Tensors are never changed and never kept. For one thread at a
-    time.
+    A CPU tensor is read at once. On another device its row is computed there, and fetched with all
+    others by ``flush()``; reading such a row flushes by itself. Tensors are never changed and never
+    kept. For one thread at a time.
     """
 
     def add(self, t: torch.Tensor) -> int:
-        """Summarise ``t`` into a new row, and return its number. Never raises because of what ``t`` is."""
+        """Summarise ``t`` into a new row, and return its number. Never raises because of what ``t``
+        is."""
         if type(t) in PLAIN:
             try:
                 if t.is_cpu and t.is_contiguous() and not t.is_neg():
@@ -37,18 +38,27 @@ class StatsTable(Rows):
                             self.n = row + 1
                             self.bad = bad
                             return row
-            except (RuntimeError, KeyError):  # sparse or wrapped; complex, quantised, or no kernels at all
+            except (
+                RuntimeError,
+                KeyError,
+            ):  # sparse or wrapped; complex, quantised, or no kernels at all
                 pass
         return self._add_any(t)
 
     def add_change(self, new: torch.Tensor, old: torch.Tensor) -> int:
-        """Summarise ``new - old`` into a new row, write ``new`` over ``old``, and return the row's number.
+        """Summarise ``new - old`` into a new row, write ``new`` over ``old``, and return the row's
+        number.
 
-        Both are of one shape, dtype and device; the difference is rounded to their dtype, as torch rounds it.
+        Both are of one shape, dtype and device; the difference is rounded to their dtype, as torch
+        rounds it.
         """
         both = new, old = local_part(new), local_part(old)
         if self._kernels and all(
-            type(t) in PLAIN and t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() and t.data_ptr()
+            type(t) in PLAIN
+            and t.dtype is torch.float32
+            and t.is_cpu
+            and t.is_contiguous()
+            and t.data_ptr()
             for t in both
         ):
             self._state[L.OLD_ADDRESS] = old.data_ptr()
@@ -61,7 +71,8 @@ class StatsTable(Rows):
         return self.add(change)
 
     def add_padded(self, row: int, numel: int) -> int:
-        """A new row for the elements of ``row`` with zeros on top, ``numel`` in all; -1, and no row, where ``row`` has no numbers yet."""
+        """A new row for the elements of ``row`` with zeros on top, ``numel`` in all; -1, and no
+        row, where ``row`` has no numbers yet."""
         words = self._rows[row]
         zeros = numel - int(words[L.NUMEL])
         if words[L.BINS] < 0 or zeros < 0 or numel == 0:
@@ -102,7 +113,8 @@ class StatsTable(Rows):
                 words[[L.NUMEL, L.ZERO]] += implicit_zeros
                 include_zeros(words, implicit_zeros)
             return row
-        from nanlab.stats._queue import enqueue  # here, for triton is looked for only where a device needs it
+        # here, for triton is looked for only where a device needs it
+        from nanlab.stats._queue import enqueue
 
         pending = enqueue(t, times, implicit_zeros)
         row = self._new_row(L.PENDING)
@@ -115,7 +127,9 @@ class StatsTable(Rows):
     def _run(self, known: tuple[Kernel, int], address: int, numel: int, times: int) -> int:
         """Run a kernel on memory, with several threads where that is worth it."""
         kernel, kind = known
-        shared = numel >= self._alone and self._kernels is not None and kernel is self._kernels.change[0]
+        shared = (
+            numel >= self._alone and self._kernels is not None and kernel is self._kernels.change[0]
+        )
         team = load_team() if shared else None
         if team is None or not team.lock.acquire(blocking=False):
             return self._write(known, address, numel, times)

@@ -1,7 +1,8 @@
 """Several threads over one large tensor: the OpenMP threads that torch's own operations run on.
 
-They have just run the operation whose result is summarised, are still awake, and have parts of it in their caches; threads of our own
-would have to be woken, which takes as long as half a million elements, and would compete with torch's.
+They have just run the operation whose result is summarised, are still awake, and have parts of it
+in their caches; threads of our own would have to be woken, which takes as long as half a million
+elements, and would compete with torch's.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _ITEM_SIZES = {L.FLOAT32: 4, L.BFLOAT16: 2, L.FLOAT16: 2, L.CHANGE: 4}  # float8
 
 
 class Team:
-    """Threads that count the parts of one tensor at the same time; the parts, and so the sums, do not depend on which thread was faster.
+    """Threads that count the parts of one tensor at the same time; the parts, and so the sums, do
+    not depend on which thread was faster.
 
     parallel: OpenMP's entry to a parallel region (function, its argument, threads, flags).
-    thread_number, threads: addresses of OpenMP's functions for the number of the thread that calls, and of all.
+    thread_number, threads: addresses of OpenMP's functions for the number of the thread that calls,
+    and of all.
     """
 
     def __init__(self, parallel: Callable[..., None], thread_number: int, threads: int) -> None:
@@ -40,11 +43,14 @@ class Team:
         self._job[_parts.KERNEL] = _parts.address_of_kernel()
         self._states = np.zeros((0, L.STATE_WIDTH), np.int64)
         self._scratch = np.zeros(0, np.int64)
-        self.lock = threading.Lock()  # held while a tensor is being counted, until its row is written
-        self.taken = True  # whether the counts of the last tensor became a row; an interrupt may have come between
+        # held while a tensor is being counted, until its row is written
+        self.lock = threading.Lock()
+        # whether the counts of the last tensor became a row; an interrupt may have come between
+        self.taken = True
 
     def count(self, address: int, numel: int, kind: int, state: np.ndarray, parts: int) -> None:
-        """Count the elements, and say in ``state`` where, so that the kernel writes their row next."""
+        """Count the elements, and say in ``state`` where, so that the kernel writes their row
+        next."""
         words, job = self._words, self._job
         if parts > len(self._states):
             self._make_room(parts, int(state[L.FLOAT8_ADDRESS]))
@@ -53,9 +59,15 @@ class Team:
         self.taken = False
         length = -(-numel // (parts * L.BLOCK)) * L.BLOCK
         if kind == L.CHANGE:
-            self._states[:, L.OLD_ADDRESS] = state[L.OLD_ADDRESS] + 4 * length * np.arange(len(self._states))
+            self._states[:, L.OLD_ADDRESS] = state[L.OLD_ADDRESS] + 4 * length * np.arange(
+                len(self._states)
+            )
         job[[words.ADDRESS, words.SIZE, words.KIND]] = address, numel, kind
-        job[[words.ITEM_SIZE, words.PARTS, words.PART_SIZE]] = _ITEM_SIZES.get(kind, 1), parts, length
+        job[[words.ITEM_SIZE, words.PARTS, words.PART_SIZE]] = (
+            _ITEM_SIZES.get(kind, 1),
+            parts,
+            length,
+        )
         self._parallel(self._function.address, job.ctypes.data, parts, 0)
         state[[L.PARTS, L.PART_STATES]] = -(-numel // length), job[words.STATES]
 
@@ -90,6 +102,11 @@ def load_team() -> Team | None:
         number, threads = library.omp_get_thread_num, library.omp_get_num_threads
     except (OSError, AttributeError):
         return None
-    parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (number, threads)]
+    parallel.argtypes, parallel.restype = (
+        [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint],
+        None,
+    )
+    addresses = [
+        ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (number, threads)
+    ]
     return Team(parallel, *addresses)

@@ -49,9 +49,17 @@ def bits64(value: float) -> int:
 
 
 FLOAT32 = Bits(
-    torch.int32, 0x7FFFFFFF, 0x7F800000, 23, 127, bits32(2.0**-25), bits32(2.0**-14 - 2.0**-25), bits32(65520.0)
+    torch.int32,
+    0x7FFFFFFF,
+    0x7F800000,
+    23,
+    127,
+    bits32(2.0**-25),
+    bits32(2.0**-14 - 2.0**-25),
+    bits32(65520.0),
 )
-# torch casts float64 to float16 by way of float32: each limit lies half a float32 ulp lower, or higher at the zero
+# torch casts float64 to float16 by way of float32: each limit lies half a float32 ulp lower, or
+# higher at the zero
 FLOAT64 = Bits(
     torch.int64,
     0x7FFFFFFFFFFFFFFF,
@@ -65,7 +73,8 @@ FLOAT64 = Bits(
 
 
 def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
-    """Enqueue the row of the real, dense, not empty elements ``t``; nothing is copied to the host."""
+    """Enqueue the row of the real, dense, not empty elements ``t``; nothing is copied to the
+    host."""
     flat = t.as_strided((t.numel(),), (1,))
     wide = torch.float32 if t.device.type == "mps" else torch.float64
     lowest = 0
@@ -85,7 +94,11 @@ def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
         counts = torch.zeros(8, dtype=torch.int64, device=t.device)
         counts[3] = (flat == 0).sum()
     values = finite_values(flat, finite, wide)
-    words = values.view(torch.int64) if wide is torch.float64 else values.view(torch.int32).to(torch.int64)
+    words = (
+        values.view(torch.int64)
+        if wide is torch.float64
+        else values.view(torch.int32).to(torch.int64)
+    )
     joined = torch.cat([torch.zeros_like(words[:1]), counts, words, bins])
     coding: Literal["float64", "float32"] = "float64" if wide is torch.float64 else "float32"
     return DeviceRow(joined, t.numel(), lowest, times, implicit_zeros, coding)
@@ -103,19 +116,32 @@ def float_counts(bits: torch.Tensor, form: Bits, own_normal: int) -> torch.Tenso
     above = (magnitude >= form.half_inf).sum()
     subnormal = (magnitude < own_normal).sum() - zero
     return torch.stack(
-        [nan, posinf, infinite - posinf, zero, subnormal, flushed - zero, below - flushed, above - infinite - nan]
+        [
+            nan,
+            posinf,
+            infinite - posinf,
+            zero,
+            subnormal,
+            flushed - zero,
+            below - flushed,
+            above - infinite - nan,
+        ]
     )
 
 
 def exponent_bins(bits: torch.Tensor, form: Bits) -> torch.Tensor:
-    """Counts per exponent floor(log2|x|): first of the positive elements, then of the negative, int64 [2 * span]."""
-    bins = torch.zeros(2 * form.span + 1, dtype=torch.int64, device=bits.device)  # the last: zeros, NaN and inf
+    """Counts per exponent floor(log2|x|): first of the positive elements, then of the negative,
+    int64 [2 * span]."""
+    # the last: zeros, NaN and inf
+    bins = torch.zeros(2 * form.span + 1, dtype=torch.int64, device=bits.device)
     one = torch.ones((), dtype=torch.int64, device=bits.device)
     for start in range(0, len(bits), CHUNK):
         part = bits[start : start + CHUNK]
         magnitude = part & form.magnitude
         normal = (magnitude >> form.mantissa_bits) - form.bias
-        as_float = magnitude.to(torch.float64 if form is FLOAT64 else torch.float32).view(form.integer)
+        as_float = magnitude.to(torch.float64 if form is FLOAT64 else torch.float32).view(
+            form.integer
+        )
         subnormal = (as_float >> form.mantissa_bits) - form.bias + form.lowest_exponent
         exponent = torch.where(magnitude < 1 << form.mantissa_bits, subnormal, normal)
         place = exponent - form.lowest_exponent + (part < 0) * form.span
@@ -125,7 +151,8 @@ def exponent_bins(bits: torch.Tensor, form: Bits) -> torch.Tensor:
 
 
 def finite_values(flat: torch.Tensor, finite: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
-    """Min, max, absmin, mean and rms over the finite elements, NaN where there is none, as ``wide`` [5]."""
+    """Min, max, absmin, mean and rms over the finite elements, NaN where there is none, as ``wide``
+    [5]."""
     magnitude = flat.abs()
     lowest = torch.where(finite, flat, math.inf).amin()
     highest = torch.where(finite, flat, -math.inf).amax()
@@ -133,7 +160,9 @@ def finite_values(flat: torch.Tensor, finite: torch.Tensor, wide: torch.dtype) -
     count = finite.sum()
     scale = torch.ones((), dtype=wide, device=flat.device)
     if flat.dtype is torch.float64:  # keeps squares from overflowing and from underflowing
-        exponent = torch.frexp(torch.maximum(lowest.abs(), highest.abs()).nan_to_num(posinf=1.0)).exponent
+        exponent = torch.frexp(
+            torch.maximum(lowest.abs(), highest.abs()).nan_to_num(posinf=1.0)
+        ).exponent
         scale = torch.ldexp(scale, -exponent.clamp(-1022, 1022))
     scaled = torch.where(finite, flat, 0.0).to(wide) * scale
     mean = scaled.sum() / count / scale

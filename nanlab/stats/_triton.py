@@ -21,7 +21,8 @@ BLOCK = 1024
 WARPS = 8
 MOST_PROGRAMS = 1024  # enough to fill the largest device; each adds its result to the row once
 
-# What the kernel leaves in the places of min, max, absmin, mean and rms: order keys, a magnitude's bits, two sums.
+# What the kernel leaves in the places of min, max, absmin, mean and rms: order keys, a magnitude's
+# bits, two sums.
 NO_LOWEST, NO_HIGHEST = 0x7FFFFFFF, -0x80000000
 
 
@@ -143,10 +144,11 @@ def empty_row(device: torch.device) -> torch.Tensor:
 
 
 def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
-    """Enqueue the row of the real, dense, not empty elements ``t`` of one of DTYPES; the host does not wait.
+    """Enqueue the row of the real, dense, not empty elements ``t`` of one of DTYPES; the host does
+    not wait.
 
-    Sums are added in the order in which the programs of the kernel end: mean and rms may differ in the last bits
-    from run to run, the counts never.
+    Sums are added in the order in which the programs of the kernel end: mean and rms may differ in
+    the last bits from run to run, the counts never.
     """
     words = empty_row(t.device).clone()
     programs = min(MOST_PROGRAMS, triton.cdiv(t.numel(), BLOCK))
@@ -156,7 +158,14 @@ def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
     own_normal = bits32(torch.finfo(t.dtype).smallest_normal)
     with on_device(t.device):
         summarise[(programs,)](
-            source, words, words.view(torch.float64), t.numel(), own_normal, brain, BLOCK, num_warps=WARPS
+            source,
+            words,
+            words.view(torch.float64),
+            t.numel(),
+            own_normal,
+            brain,
+            BLOCK,
+            num_warps=WARPS,
         )
     return DeviceRow(words, t.numel(), FLOAT32.lowest_exponent, times, implicit_zeros, "keys")
 

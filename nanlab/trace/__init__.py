@@ -44,7 +44,8 @@ class Trace:
 
     def _state(self) -> tuple[int, ...]:
         recording = self.recording
-        # A stopped program is diagnosed in the middle of a step, and again once that was looked through.
+        # A stopped program is diagnosed in the middle of a step, and again once that was looked
+        # through.
         seen = len(recording.history.series)
         events = len(recording.sinks), len(recording.passes), len(recording.notes)
         return recording.end, len(recording.starts), seen, *events, recording.undecided
@@ -61,7 +62,9 @@ class Trace:
         """A frame that shows itself well in a notebook."""
         from nanlab.views.tables import as_table
 
-        return self._cached(name, lambda recording: as_table(self._numbered(make(recording)), name, self))  # type: ignore[no-any-return]
+        return self._cached(  # type: ignore[no-any-return]
+            name, lambda recording: as_table(self._numbered(make(recording)), name, self)
+        )
 
     def _numbered(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The frame with the steps numbered as in the run that was guarded."""
@@ -69,23 +72,27 @@ class Trace:
             frame["step"] += self.recording.first_step
         return frame
 
-    # -- tables ----------------------------------------------------------------------------------------------------
+    # -- tables
+    # ------------------------------------------------------------
 
     @property
     def ops(self) -> pd.DataFrame:
         """A row per output of each operation; the index is the position.
 
-        ``nan``, ``posinf``, ``neginf``, ``zero``, ``subnormal`` (of the tensor's own dtype) are exact counts among
-        ``numel`` elements; ``min``, ``max``, ``absmin``, ``mean`` and ``rms`` are over the finite ones, ``absmin`` over
-        those that are not zero. ``fp16_zero``, ``fp16_subnormal``, ``fp16_inf`` count what float16 would flush, hold as
-        subnormal, or overflow.
+        ``nan``, ``posinf``, ``neginf``, ``zero``, ``subnormal`` (of the tensor's own dtype) are
+        exact counts among ``numel`` elements; ``min``, ``max``, ``absmin``, ``mean`` and ``rms``
+        are over the finite ones, ``absmin`` over those that are not zero. ``fp16_zero``,
+        ``fp16_subnormal``, ``fp16_inf`` count what float16 would flush, hold as subnormal, or
+        overflow.
 
-        ``phase`` is forward, backward, optimizer, recompute or other; ``op`` the aten name; ``node`` the autograd sequence
-        number that ties forward and backward together; ``file``, ``line``, ``source`` the user's innermost line, of a
-        backward operation that of its forward one; ``site_file``, ``site_line`` the innermost line outside of torch.
+        ``phase`` is forward, backward, optimizer, recompute or other; ``op`` the aten name;
+        ``node`` the autograd sequence number that ties forward and backward together; ``file``,
+        ``line``, ``source`` the user's innermost line, of a backward operation that of its forward
+        one; ``site_file``, ``site_line`` the innermost line outside of torch.
 
-        ``status``: ``ok``; ``born`` (operands finite, result not); ``carried`` (bad operands, bad result); ``turned`` (an
-        infinity became NaN); ``healed`` (bad operand, finite result); ``intended`` (an infinity that the program wrote).
+        ``status``: ``ok``; ``born`` (operands finite, result not); ``carried`` (bad operands, bad
+        result); ``turned`` (an infinity became NaN); ``healed`` (bad operand, finite result);
+        ``intended`` (an infinity that the program wrote).
         """
         return self._table("ops", frames.ops_frame)
 
@@ -93,9 +100,9 @@ class Trace:
     def backward(self) -> pd.DataFrame:
         """A row per autograd node executed, in execution order.
 
-        ``grad_in_*`` is what came from the loss's side, ``grad_out_*`` what the node passed on: counts of NaN, inf and
-        zero, root mean square and largest magnitude; ``gain`` is grad_out_rms / grad_in_rms. ``position_in`` and
-        ``position_out`` are rows of ``ops``.
+        ``grad_in_*`` is what came from the loss's side, ``grad_out_*`` what the node passed on:
+        counts of NaN, inf and zero, root mean square and largest magnitude; ``gain`` is
+        grad_out_rms / grad_in_rms. ``position_in`` and ``position_out`` are rows of ``ops``.
         """
         return self._table("backward", frames.backward_frame)
 
@@ -103,8 +110,8 @@ class Trace:
     def parameters(self) -> pd.DataFrame:
         """A row per parameter and step: value, gradient, update.
 
-        Of each: counts of NaN, inf and zero, root mean square and largest magnitude. ``update_ratio`` is update_rms /
-        value_rms, ``lr`` the learning rate of its group.
+        Of each: counts of NaN, inf and zero, root mean square and largest magnitude.
+        ``update_ratio`` is update_rms / value_rms, ``lr`` the learning rate of its group.
         """
         return self._table("parameters", training_frames.parameters_frame)
 
@@ -112,34 +119,42 @@ class Trace:
     def steps(self) -> pd.DataFrame:
         """A row per training step: loss, gradient norm, loss scale, skipped, seconds.
 
-        ``loss`` is what backward was called on last, before a loss scale; of gradients that one line accumulates, the sum.
-        ``gradient_norm`` is that of all parameters together, before clipping, the loss scale divided out; ``skipped``
-        whether a loss scaler left the step out; ``lr`` the rate of the first group, <NA> where optimizers differ in it;
-        ``nonfinite`` and ``born`` count rows of ``ops``.
+        ``loss`` is what backward was called on last, before a loss scale; of gradients that one
+        line accumulates, the sum. ``gradient_norm`` is that of all parameters together, before
+        clipping, the loss scale divided out; ``skipped`` whether a loss scaler left the step out;
+        ``lr`` the rate of the first group, <NA> where optimizers differ in it; ``nonfinite`` and
+        ``born`` count rows of ``ops``.
         """
         return self._table("steps", training_frames.steps_frame)
 
     @property
     def skips(self) -> pd.DataFrame:
-        """A row per step that a loss scaler skipped: the scale, the first bad gradient, the operation, the highest finite scale."""
+        """A row per step that a loss scaler skipped: the scale, the first bad gradient, the
+        operation, the highest finite scale."""
         from nanlab.analysis.skipped_steps import skips_frame
 
         return self._table("skips", skips_frame)
 
     @property
     def ranks(self) -> pd.DataFrame:
-        """A row per rank of a distributed run in which a culprit began, as it told: rank, step, cause, place, title."""
+        """A row per rank of a distributed run in which a culprit began, as it told: rank, step,
+        cause, place, title."""
         return ranks_frame(self.recording)
 
     @property
     def edges(self) -> pd.DataFrame:
         """Edges of the backward graphs, by sequence number of their nodes."""
-        return self._cached("edges", lambda recording: self._numbered(frames.edges_frame(recording)))  # type: ignore[no-any-return]
+        return self._cached(  # type: ignore[no-any-return]
+            "edges", lambda recording: self._numbered(frames.edges_frame(recording))
+        )
 
     @property
     def shadow(self) -> pd.DataFrame:
-        """A row per half-precision result with a float32 twin (``watch(shadow="float32")``): what the narrow format lost."""
-        return self._cached("shadow", lambda recording: self._numbered(frames.shadow_frame(recording)))  # type: ignore[no-any-return]
+        """A row per half-precision result with a float32 twin (``watch(shadow="float32")``): what
+        the narrow format lost."""
+        return self._cached(  # type: ignore[no-any-return]
+            "shadow", lambda recording: self._numbered(frames.shadow_frame(recording))
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -147,18 +162,22 @@ class Trace:
         return self.recording.notes
 
     def histogram(self, position: int) -> pd.Series:
-        """Exact count per binary exponent floor(log2|x|) of the non-zero finite elements of a row of ``ops``.
+        """Exact count per binary exponent floor(log2|x|) of the non-zero finite elements of a row
+        of ``ops``.
 
-        Empty for memory that was allocated and not yet written. Raises UsageError for a position that is not in the table,
-        TypeMismatchError for what is no whole number.
+        Empty for memory that was allocated and not yet written. Raises UsageError for a position
+        that is not in the table, TypeMismatchError for what is no whole number.
         """
         position = self._position(position)
         stat = self.recording.stat_of(position)
         if stat < 0 and self.recording.op(position) is not None:
-            return pd.Series([], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64")
+            return pd.Series(
+                [], index=pd.Index([], name="exponent", dtype="int64"), name="count", dtype="int64"
+            )
         if stat < 0:
             raise UsageError(
-                f"no row at position {position}; trace.ops.position lists those at hand (older steps are folded, see keep=)"
+                f"no row at position {position}; trace.ops.position lists those at hand (older"
+                " steps are folded, see keep=)"
             )
         chunk = self.recording.chunks[stat >> 32]
         return chunk.stats.histogram(chunk.stat_row(stat))
@@ -172,7 +191,8 @@ class Trace:
             ) from None
 
     def kept(self, position: int) -> Kept | None:
-        """The operands of a row whose values were born or turned non-finite there, if they were kept."""
+        """The operands of a row whose values were born or turned non-finite there, if they were
+        kept."""
         row = self.recording.op(int(position))
         return None if row is None else self.recording.kept.get(row.call)
 
@@ -180,17 +200,21 @@ class Trace:
         """(number, text) of a line and those around it; ``file`` as the tables show it."""
         real = next((place[2] for place in self.recording.places if place[0] == file), file)
         texts = [
-            (n, linecache.getline(real, n).rstrip("\n")) for n in range(max(1, line - context), line + context + 1)
+            (n, linecache.getline(real, n).rstrip("\n"))
+            for n in range(max(1, line - context), line + context + 1)
         ]
         return [(n, text) for n, text in texts if text or n == line]
 
-    # -- the selection ---------------------------------------------------------------------------------------------
+    # -- the selection
+    # ------------------------------------------------------------
 
     @property
     def at(self) -> Place | None:
-        """The selected row, as its position: the culprit's at first, then what was clicked in a view or set here.
+        """The selected row, as its position: the culprit's at first, then what was clicked in a
+        view or set here.
 
-        Set it to a position, a row of ``ops`` or ``backward``, or a finding, and every view shows it.
+        Set it to a position, a row of ``ops`` or ``backward``, or a finding, and every view shows
+        it.
         """
         chosen = self.selection.place
         return culprit_place(self) if chosen is None else chosen
@@ -199,11 +223,13 @@ class Trace:
     def at(self, what: Any) -> None:
         self.selection.select(place_at(self, position_of(what)))
 
-    # -- doors -----------------------------------------------------------------------------------------------------
+    # -- doors
+    # ------------------------------------------------------------
 
     @property
     def findings(self) -> list[Finding]:
-        """What is wrong, most harmful first: what shows once the culprit is mended, and what began in another process."""
+        """What is wrong, most harmful first: what shows once the culprit is mended, and what began
+        in another process."""
         from nanlab.rules.ranks import across_ranks
 
         return across_ranks(self.recording, self._with_hidden_faults())
@@ -215,7 +241,8 @@ class Trace:
 
     @property
     def _chain(self) -> Chain | None:
-        """The faults of the failing step one after the other, and their cure; None where it cannot be run again."""
+        """The faults of the failing step one after the other, and their cure; None where it cannot
+        be run again."""
         return self._cached("chain", lambda recording: self._followed())  # type: ignore[no-any-return]
 
     def _followed(self) -> Chain | None:
@@ -227,7 +254,9 @@ class Trace:
         try:
             return chain(self, culprit)
         except Exception as error:
-            self.recording.notes.append(f"the search for a cure failed ({type(error).__name__}: {error})")
+            self.recording.notes.append(
+                f"the search for a cure failed ({type(error).__name__}: {error})"
+            )
             return None
 
     def _with_hidden_faults(self) -> list[Finding]:
@@ -244,18 +273,24 @@ class Trace:
 
     @property
     def cure(self) -> Cure | None:
-        """The fewest edits that together make the failing step right; None where there is no fault, or none is known."""
+        """The fewest edits that together make the failing step right; None where there is no fault,
+        or none is known."""
         followed = self._chain
         return followed.cure if followed is not None else None
 
     def _diagnosed(self) -> list[Finding]:
         from nanlab.rules import BUILTIN, Findings, diagnose
 
-        failed = self.recording.ended == "failed"  # faults that did harm before are known; what was never seen is not
+        # faults that did harm before are known; what was never seen is not
+        failed = self.recording.ended == "failed"
         first = self.recording.first_step
         try:
             found = diagnose(self, [r for r in BUILTIN if r.over == "fault"] if failed else BUILTIN)
-            return Findings(replace(each, step=each.step + first) for each in found) if first else found
+            return (
+                Findings(replace(each, step=each.step + first) for each in found)
+                if first
+                else found
+            )
         except Exception as error:
             self.recording.notes.append(
                 f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"
@@ -270,35 +305,42 @@ class Trace:
 
         return culprit_of(across_ranks(self.recording, self.own_findings))
 
-    def replay(self, fix: Any = None, step: int | None = None, dtype: torch.dtype | None = None) -> Replay:
+    def replay(
+        self, fix: Any = None, step: int | None = None, dtype: torch.dtype | None = None
+    ) -> Replay:
         """The recorded step run again: the failing one by default.
 
-        fix: a Fix, a Cure, or a list of them. dtype: half-precision operations in this dtype. Raises NotReplayable, with
-        the reason.
+        fix: a Fix, a Cure, or a list of them. dtype: half-precision operations in this dtype.
+        Raises NotReplayable, with the reason.
         """
         from nanlab.program.replay import replay
 
         return replay(self, fix, step, dtype)
 
     def save(self, path: str | os.PathLike[str], budget: int = 64 << 20) -> Path:
-        """Write the trace to a file that ``nanlab.load`` opens without the model's code, and return its path.
+        """Write the trace to a file that ``nanlab.load`` opens without the model's code, and return
+        its path.
 
-        budget: bytes of tensors that the step reads and leaves as they are; a replay names what did not fit.
+        budget: bytes of tensors that the step reads and leaves as they are; a replay names what did
+        not fit.
         """
         from nanlab.program.capsule import save
 
         return save(self, path, budget)
 
     def tensor(self, position: int) -> torch.Tensor:
-        """The tensor of a row of ``ops``, forward or backward, made again by replay. Raises NotReplayable, UsageError."""
+        """The tensor of a row of ``ops``, forward or backward, made again by replay. Raises
+        NotReplayable, UsageError."""
         from nanlab.program.replay import tensor_at
 
         return tensor_at(self.recording, self._position(position))
 
     def why(self, position: int, index: Any) -> Origin:
-        """Where one element of a row of ``ops`` came from, copies skipped, back to where a bad one was born.
+        """Where one element of a row of ``ops`` came from, copies skipped, back to where a bad one
+        was born.
 
-        index: of each dimension, or the number in the flattened tensor. Raises NotReplayable, UsageError.
+        index: of each dimension, or the number in the flattened tensor. Raises NotReplayable,
+        UsageError.
         """
         from nanlab.program.why import why
 
@@ -323,19 +365,22 @@ class Trace:
         return underflow(self)
 
     def loss_scale(self) -> LossScale:
-        """For each loss scale 2^k what float16 would flush, hold as subnormal or overflow of the gradients, and the scale to take."""
+        """For each loss scale 2^k what float16 would flush, hold as subnormal or overflow of the
+        gradients, and the scale to take."""
         from nanlab.analysis.loss_scale import loss_scale
 
         return loss_scale(self)
 
     def clipping(self) -> Clipping:
-        """The gradient norm before and after clipping in every step, who dominates it, and the ``max_norm`` to take."""
+        """The gradient norm before and after clipping in every step, who dominates it, and the
+        ``max_norm`` to take."""
         from nanlab.analysis.clipping import clipping
 
         return clipping(self)
 
     def signal_loss(self) -> pd.DataFrame:
-        """For each parameter where along the backward pass its gradient was flushed to zero, and what would have kept it."""
+        """For each parameter where along the backward pass its gradient was flushed to zero, and
+        what would have kept it."""
         from nanlab.analysis.signal_loss import signal_loss
         from nanlab.views.tables import as_table
 
@@ -344,5 +389,6 @@ class Trace:
     def __repr__(self) -> str:
         rows, steps = self.recording.end, len(self.recording.starts)
         return (
-            f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try .report(), .culprit, .ops>"
+            f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try"
+            " .report(), .culprit, .ops>"
         )

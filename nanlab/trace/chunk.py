@@ -15,13 +15,16 @@ from nanlab.stats import StatsTable
 from nanlab.trace.names import Names
 
 # Columns of Chunk.meta, one int64 each.
-OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(14)
+OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(
+    14
+)
 WIDTH = 14
 # Bits of FLAGS.
 UNINIT, LITERAL, VIEW, INPLACE, NOGRAD = 1, 2, 4, 8, 16
 FACTOR = 32  # multiplied or divided by a Python number other than zero
 ARRIVED = 64  # written by a collective
-pack_row = struct.Struct(f"{WIDTH}q").pack  # array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
+# array.frombytes(pack_row(...)) takes a fifth of array.extend((...))
+pack_row = struct.Struct(f"{WIDTH}q").pack
 pack_edge = struct.Struct("3q").pack
 
 Array = npt.NDArray[np.int64]
@@ -110,7 +113,8 @@ class Chunk:
         self.edges = array("q")  # call, source, slot
         self.stats = StatsTable()
         self.positions: npt.NDArray[np.int64] | None = None  # after folding: which rows were kept
-        self.stat_rows: npt.NDArray[np.int64] | None = None  # after folding: which statistics were kept
+        # after folding: which statistics were kept
+        self.stat_rows: npt.NDArray[np.int64] | None = None
         self._rows = 0  # rows recorded when it was folded
 
     @property
@@ -123,7 +127,8 @@ class Chunk:
         return np.array(self.meta, dtype=np.int64).reshape(-1, WIDTH)
 
     def columns(self, start: int = 0, end: int | None = None) -> Columns:
-        """The rows at hand as columns, or those of a step that has not been folded, from position to position."""
+        """The rows at hand as columns, or those of a step that has not been folded, from position
+        to position."""
         if end is None:
             return Columns(self.table())
         first, count = start - self.start, end - start
@@ -189,11 +194,18 @@ class Chunk:
 
     def fold(self, keep: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> None:
         """Keep only the rows at these positions and these statistics (both sorted)."""
-        where, table, edges, self._rows = self.where(), self.table(), self.edge_table(), self.end - self.start
+        where, table, edges, self._rows = (
+            self.where(),
+            self.table(),
+            self.edge_table(),
+            self.end - self.start,
+        )
         mask = np.isin(where, keep)
         self.positions = where[mask]
         self.meta = array("q", table[mask].tobytes())
-        self.edges = array("q", np.ascontiguousarray(edges[np.isin(edges[:, 0], table[mask][:, CALL])]).tobytes())
+        self.edges = array(
+            "q", np.ascontiguousarray(edges[np.isin(edges[:, 0], table[mask][:, CALL])]).tobytes()
+        )
         self._keep(stats, stats)
 
     def release(self, stats: npt.NDArray[np.int64]) -> None:
@@ -213,5 +225,6 @@ class Chunk:
 
 @cache
 def _no_stats() -> StatsTable:
-    """Shared by the folded steps of which nothing is left: an empty table of each one's own would take 250 KB."""
+    """Shared by the folded steps of which nothing is left: an empty table of each one's own would
+    take 250 KB."""
     return StatsTable()

@@ -31,7 +31,12 @@ def values_array(values: Array) -> Any:
 def stat_columns(recording: Recording, stats: Array) -> dict[str, Array]:
     """The numbers of these statistics (-1: gone), by column of ``StatsTable.columns``."""
     size, chunks = len(stats), stats >> 32
-    if size and chunks[0] >= 0 and (chunks == chunks[0]).all() and recording.chunks[chunks[0]].stat_rows is None:
+    if (
+        size
+        and chunks[0] >= 0
+        and (chunks == chunks[0]).all()
+        and recording.chunks[chunks[0]].stat_rows is None
+    ):
         columns = recording.chunks[chunks[0]].stats.columns(stats & 0xFFFFFFFF)
         return {name: columns[name] for name in (*COUNTS, *HALF, *VALUES, "known")}
     found: dict[str, Array] = {name: np.zeros(size, np.int64) for name in (*COUNTS, *HALF)}

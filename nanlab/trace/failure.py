@@ -16,7 +16,8 @@ class Operand:
     dtype: str  # "float32"
     device: str  # "cuda:0"
     requires_grad: bool
-    source: int | None = None  # row of the trace (or source, negative) that describes it; None without a trace
+    # row of the trace (or source, negative) that describes it; None without a trace
+    source: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class BadIndices:
     ignored: int | None  # a value outside that is allowed: ignore_index
     count: int
     values: tuple[int, ...]  # the first of them
-    places: tuple[tuple[int, ...], ...]  # where these stand in the tensor of indices; the first number is the sample
+    # where these stand in the tensor of indices; the first number is the sample
+    places: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...]  # of the tensor of indices
 
 
@@ -55,7 +57,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ReadOut:
-    """A tensor that carries gradient was read as a Python number: ``.item()``, ``float()``, ``if loss > 3:``."""
+    """A tensor that carries gradient was read as a Python number: ``.item()``, ``float()``, ``if
+    loss > 3:``."""
 
     position: int  # of the trace at that moment
     source: int  # row of the tensor
@@ -68,7 +71,8 @@ _numbers = count(1)
 
 @dataclass(slots=True)
 class Escapes:
-    """What left the watch: the exception that ended it, and values read out of the graph as Python numbers."""
+    """What left the watch: the exception that ended it, and values read out of the graph as Python
+    numbers."""
 
     number: int = field(default_factory=lambda: next(_numbers))  # of the run
     failure: Failure | None = None

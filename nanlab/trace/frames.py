@@ -51,7 +51,9 @@ OPS_COLUMNS = (
 
 def _categories(codes: Array, names: list[Any]) -> Any:
     return (
-        pd.Categorical.from_codes(codes, categories=pd.Index(list(dict.fromkeys(map(str, names))), dtype=object))
+        pd.Categorical.from_codes(
+            codes, categories=pd.Index(list(dict.fromkeys(map(str, names))), dtype=object)
+        )
         if names
         else codes
     )
@@ -60,7 +62,9 @@ def _categories(codes: Array, names: list[Any]) -> Any:
 def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Array]:
     places = recording.places
     used = np.unique(lines)
-    text = {int(u): linecache.getline(places[u][2], places[u][1]).strip() if u else "" for u in used}
+    text = {
+        int(u): linecache.getline(places[u][2], places[u][1]).strip() if u else "" for u in used
+    }
     file, number, source = (np.empty(len(places), dtype=object) for _ in range(3))
     for u in used.tolist():
         file[u], number[u], source[u] = places[u][0], places[u][1], text[u]
@@ -115,7 +119,9 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
     """Counts, rms and largest magnitude over the gradients of each node."""
     flat = np.array([p for group in groups for p in group], dtype=np.int64)
     owner = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    stats = np.array([recording.stat_of(int(p)) for p in flat], dtype=np.int64) if len(flat) else flat
+    stats = (
+        np.array([recording.stat_of(int(p)) for p in flat], dtype=np.int64) if len(flat) else flat
+    )
     numbers = stat_columns(recording, stats)
     total: dict[str, Array] = {}
     for name in ("numel", "nan", "zero", "fp16_zero"):
@@ -126,13 +132,17 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
         )
     infinite = numbers["posinf"] + numbers["neginf"]
     total["inf"] = (
-        np.bincount(owner, infinite, len(groups)).astype(np.int64) if len(flat) else np.zeros(len(groups), np.int64)
+        np.bincount(owner, infinite, len(groups)).astype(np.int64)
+        if len(flat)
+        else np.zeros(len(groups), np.int64)
     )
     finite = numbers["numel"] - numbers["nan"] - infinite
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         squares = np.where(finite > 0, np.nan_to_num(numbers["rms"]) ** 2 * finite, 0.0)
         count = np.bincount(owner, finite, len(groups)) if len(flat) else np.zeros(len(groups))
-        total["rms"] = np.sqrt((np.bincount(owner, squares, len(groups)) if len(flat) else count) / count)
+        total["rms"] = np.sqrt(
+            (np.bincount(owner, squares, len(groups)) if len(flat) else count) / count
+        )
     largest = np.full(len(groups), np.nan)
     if len(flat):
         np.fmax.at(largest, owner, np.fmax(np.abs(numbers["min"]), np.abs(numbers["max"])))
@@ -141,7 +151,8 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
 
 
 def _reading_bad(recording: Recording) -> set[int]:
-    """Nodes whose bad gradient comes from a forward tensor that was bad: of their operations some carry, none begin."""
+    """Nodes whose bad gradient comes from a forward tensor that was bad: of their operations some
+    carry, none begin."""
     carrying: set[int] = set()
     beginning: set[int] = set()
     for position, code in recording.status.items():
@@ -151,7 +162,9 @@ def _reading_bad(recording: Recording) -> set[int]:
     return carrying - beginning
 
 
-def _node_status(taken: dict[str, Array], given: dict[str, Array], reading_bad: list[bool]) -> list[str]:
+def _node_status(
+    taken: dict[str, Array], given: dict[str, Array], reading_bad: list[bool]
+) -> list[str]:
     into = (taken["nan"] > 0).astype(int) + 2 * (taken["inf"] > 0)
     out = (given["nan"] > 0).astype(int) + 2 * (given["inf"] > 0)
     words = []
@@ -175,13 +188,14 @@ def _leaf_parameters(recording: Recording) -> list[str]:
 def backward_frame(recording: Recording) -> pd.DataFrame:
     """One row for each autograd node that ran, in the order in which they ran.
 
-    ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its module is the one
-    that holds the parameter.
+    ``parameter`` is the one to whose gradient an AccumulateGrad node adds, "" for other nodes; its
+    module is the one that holds the parameter.
     """
     every, served = list(recording.node_runs), _leaf_parameters(recording)
     steps = _pass_steps(recording, every)
     whole = np.isin(steps, sorted(recording.whole))
-    kept = np.flatnonzero(whole | (steps >= len(recording.folded))).tolist()  # else single nodes are left
+    # else single nodes are left
+    kept = np.flatnonzero(whole | (steps >= len(recording.folded))).tolist()
     steps, runs, parameters = steps[kept], [every[i] for i in kept], [served[i] for i in kept]
     taken = _merged(recording, [r.taken for r in runs])
     given = _merged(recording, [r.given for r in runs])
@@ -195,7 +209,9 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
     columns: dict[str, Any] = {
         "step": steps,
         "order": pd.Series(steps).groupby(steps).cumcount().to_numpy() if runs else steps,
-        "node": counts_array(np.array([r.node for r in runs], np.int64), np.array([r.node >= 0 for r in runs], bool)),
+        "node": counts_array(
+            np.array([r.node for r in runs], np.int64), np.array([r.node >= 0 for r in runs], bool)
+        ),
         "name": [r.name for r in runs],
         "op": [recording.ops.items[i.op] if i and i.op >= 0 else "" for i in infos],
         "module": [
@@ -223,9 +239,14 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
 
 
 def _pass_steps(recording: Recording, runs: list[NodeRun]) -> Array:
-    """Training step of each node run: that in which its backward pass began, for the last node may end with the step."""
+    """Training step of each node run: that in which its backward pass began, for the last node may
+    end with the step."""
     positions = [recording.passes[run.backward_pass].position for run in runs]
-    return np.searchsorted(recording.starts, positions, side="right") - 1 if positions else np.zeros(0, np.int64)
+    return (
+        np.searchsorted(recording.starts, positions, side="right") - 1
+        if positions
+        else np.zeros(0, np.int64)
+    )
 
 
 def _first_row(groups: list[tuple[int, ...]]) -> Any:
@@ -234,10 +255,12 @@ def _first_row(groups: list[tuple[int, ...]]) -> Any:
 
 
 def shadow_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each half-precision result with a float32 twin: how many values it flushed, overflowed, and its largest relative error.
+    """One row for each half-precision result with a float32 twin: how many values it flushed,
+    overflowed, and its largest relative error.
 
-    ``exponents`` is the exponent histogram of the twin, ``twin_zero``, ``twin_nan``, ``twin_posinf`` and ``twin_neginf`` count
-    its other values; together they are its ``numel``. ``position`` is the row of the result in ``ops``.
+    ``exponents`` is the exponent histogram of the twin, ``twin_zero``, ``twin_nan``,
+    ``twin_posinf`` and ``twin_neginf`` count its other values; together they are its ``numel``.
+    ``position`` is the row of the result in ``ops``.
     """
     rows = []
     for position, shadow in recording.shadows.items():
@@ -264,14 +287,21 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
         )
         others = (stats.zero, stats.nan, stats.posinf, stats.neginf)
         rows.append((position, *place, file, line, *lost, chunk.stats.histogram(twin), *others))
-    names = "position step phase op module file line numel flushed flushed_share overflowed relative_error exponents"
+    names = (
+        "position step phase op module file line numel flushed flushed_share overflowed"
+        " relative_error exponents"
+    )
     twins = "twin_zero twin_nan twin_posinf twin_neginf"
     return pd.DataFrame(rows, columns=[*names.split(), *twins.split()])
 
 
 def edges_frame(recording: Recording) -> pd.DataFrame:
     """Edges of the autograd graphs: ``source`` passes its gradient to ``target``."""
-    rows = [(recording.step_of(p.position), p.number, a, b) for p in recording.passes for a, b in p.edges]
+    rows = [
+        (recording.step_of(p.position), p.number, a, b)
+        for p in recording.passes
+        for a, b in p.edges
+    ]
     return pd.DataFrame(rows, columns=["step", "backward_pass", "source", "target"])
 
 

@@ -6,7 +6,8 @@ import os
 
 
 def location(file: str, line: int | str) -> str:
-    """``train.py:41`` or ``In[7]:3``: a file below the current folder by its relative path; "" where there is no file."""
+    """``train.py:41`` or ``In[7]:3``: a file below the current folder by its relative path; ""
+    where there is no file."""
     if not file:
         return ""
     for folder in ("site-packages", "dist-packages"):  # of an installed package, as it is imported

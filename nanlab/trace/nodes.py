@@ -53,7 +53,8 @@ class NodeInfo:
 
 
 def leaf_number(owner: int) -> int:
-    """The number that stands for the AccumulateGrad node of a parameter, which has no sequence number; negative."""
+    """The number that stands for the AccumulateGrad node of a parameter, which has no sequence
+    number; negative."""
     return -2 - owner
 
 
@@ -65,7 +66,8 @@ def owner_of_leaf(run: NodeRun) -> int:
 class Nodes:
     """What made each autograd node, by sequence number.
 
-    Kept as plain tuples of numbers: there are many of them, and Python's garbage collector does not walk such tuples.
+    Kept as plain tuples of numbers: there are many of them, and Python's garbage collector does not
+    walk such tuples.
     """
 
     def __init__(self) -> None:
@@ -84,10 +86,12 @@ class Nodes:
 
 
 class NodeRuns(Sequence[NodeRun]):
-    """The executions of autograd nodes in their order; plain tuples, for the reason that ``Nodes`` gives."""
+    """The executions of autograd nodes in their order; plain tuples, for the reason that ``Nodes``
+    gives."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[int, str, int, int, tuple[int, ...], tuple[int, ...]]] = []  # the fields of NodeRun
+        # the fields of NodeRun
+        self.rows: list[tuple[int, str, int, int, tuple[int, ...], tuple[int, ...]]] = []
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -97,7 +101,11 @@ class NodeRuns(Sequence[NodeRun]):
     @overload
     def __getitem__(self, at: slice) -> list[NodeRun]: ...
     def __getitem__(self, at: int | slice) -> NodeRun | list[NodeRun]:
-        return [NodeRun(*row) for row in self.rows[at]] if isinstance(at, slice) else NodeRun(*self.rows[at])
+        return (
+            [NodeRun(*row) for row in self.rows[at]]
+            if isinstance(at, slice)
+            else NodeRun(*self.rows[at])
+        )
 
     def __iter__(self) -> Iterator[NodeRun]:
         return (NodeRun(*row) for row in self.rows)

@@ -49,7 +49,10 @@ class Op:
         self.recording, self.position, self._row = recording, position, row
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Op) and (self.recording, self.position) == (other.recording, other.position)
+        return isinstance(other, Op) and (self.recording, self.position) == (
+            other.recording,
+            other.position,
+        )
 
     def __hash__(self) -> int:
         return hash(self.position)
@@ -57,7 +60,8 @@ class Op:
     def __repr__(self) -> str:
         return f"Op({self.position}: {self.name}, line {self.line})"
 
-    # -- what ran -----------------------------------------------------------------------------------------------------
+    # -- what ran
+    # ------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -99,7 +103,8 @@ class Op:
         """Which result of its call it is."""
         return self._row[OUTPUT]
 
-    # -- where ----------------------------------------------------------------------------------------------------------
+    # -- where
+    # ------------------------------------------------------------
 
     @property
     def place(self) -> int:
@@ -126,7 +131,8 @@ class Op:
         """Text of the user's line."""
         return self.recording.places[self._row[LINE]][2]
 
-    # -- what came out --------------------------------------------------------------------------------------------------
+    # -- what came out
+    # ------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -198,7 +204,8 @@ class Op:
         """Whether it was multiplied or divided by a Python number other than zero."""
         return bool(self._row[FLAGS] & FACTOR)
 
-    # -- its neighbours ---------------------------------------------------------------------------------------------------
+    # -- its neighbours
+    # ------------------------------------------------------------
 
     @property
     def operands(self) -> list[tuple[int, int]]:
@@ -239,7 +246,9 @@ class Op:
         return [op for op in self.recording.all_ops() if op.backward and op.node == self._row[NODE]]
 
 
-def walk(start: Iterable[T], onward: Callable[[T], Iterable[T]], most: int | None = None) -> Iterator[T]:
+def walk(
+    start: Iterable[T], onward: Callable[[T], Iterable[T]], most: int | None = None
+) -> Iterator[T]:
     """Visit what is reached from some places, each once, nearest first; at most so many of them."""
     seen: dict[T, None] = dict.fromkeys(start)
     waiting = list(seen)

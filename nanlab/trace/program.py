@@ -1,4 +1,5 @@
-"""A training step as a program: calls of operators over numbered storages, and what they begin with."""
+"""A training step as a program: calls of operators over numbered storages, and what they begin
+with."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ import torch
 
 
 class Ref(tuple[Any, ...]):
-    """A tensor as a view of a numbered storage: ``(storage, offset, size, stride, dtype, tracked, bits)``.
+    """A tensor as a view of a numbered storage: ``(storage, offset, size, stride, dtype, tracked,
+    bits)``.
 
-    ``tracked``: 0 where autograd did not follow the tensor, 1 where it did, 2 for a leaf of its graph; None of a result,
-    which autograd sees later. ``bits``: 1 for a lazy conjugate, 2 for a lazy negation.
+    ``tracked``: 0 where autograd did not follow the tensor, 1 where it did, 2 for a leaf of its
+    graph; None of a result, which autograd sees later. ``bits``: 1 for a lazy conjugate, 2 for a
+    lazy negation.
     """
 
     __slots__ = ()
@@ -42,7 +45,8 @@ class Ref(tuple[Any, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor that is no view of a plain storage (sparse, nested, quantised, a subclass), held as it is."""
+    """A tensor that is no view of a plain storage (sparse, nested, quantised, a subclass), held as
+    it is."""
 
     tensor: Any
 
@@ -91,22 +95,28 @@ class Segment:
     """The calls between two boundaries of training steps."""
 
     start: int  # position in the trace
-
+    threads: int = 1  # of torch: sums are split between them, and round accordingly
     calls: list[Call] = field(default_factory=list)
     leaves: dict[int, Any] = field(default_factory=dict)  # storage -> it, as it is now
-    saved: dict[int, Any] = field(default_factory=dict)  # storage -> a copy of what it held, where it was overwritten
-    blank: dict[int, tuple[int, str]] = field(default_factory=dict)  # storage -> (bytes, device): overwritten unread
+    # storage -> a copy of what it held, where it was overwritten
+    saved: dict[int, Any] = field(default_factory=dict)
+    # storage -> (bytes, device): overwritten unread
+    blank: dict[int, tuple[int, str]] = field(default_factory=dict)
     known: set[int] = field(default_factory=set)  # storages that it has met
-    states: dict[int, Any] = field(default_factory=dict)  # index of a call that draws -> state of its generator
-    generators: dict[int, Any] = field(default_factory=dict)  # index of a call that draws -> its own generator
+    # index of a call that draws -> state of its generator
+    states: dict[int, Any] = field(default_factory=dict)
+    # index of a call that draws -> its own generator
+    generators: dict[int, Any] = field(default_factory=dict)
     loads: dict[int, tuple[int, Any]] = field(
         default_factory=dict
     )  # index -> (storage, what uninitialised memory held)
-    results: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # index -> copies of results that are leaves
+    # index -> copies of results that are leaves
+    results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     engine: list[EngineRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
-    intact: set[int] = field(default_factory=set)  # of the saved: copied at the end only, nothing overwrote them
+    # of the saved: copied at the end only, nothing overwrote them
+    intact: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 ARRIVED = "from-another-rank"  # the cause of what a collective brought
 MOST_FIXES = 3  # of a finding that is sent
 # Fields of a finding that a process sends to the others, as plain data.
-SENT = "cause severity title explanation phase op module step file line source symptom samples".split()
+SENT = (
+    "cause severity title explanation phase op module step file line source symptom samples".split()
+)
 
 
 @dataclass(slots=True)
@@ -22,7 +24,8 @@ class Ranks:
 
     rank: int  # of this process
     world: int  # processes in all
-    told: list[dict[str, Any]] = field(default_factory=list)  # a culprit of each rank in which one began
+    # a culprit of each rank in which one began
+    told: list[dict[str, Any]] = field(default_factory=list)
     heard: int = 0  # ranks that had ended their watch, and told what they found
     struck: int = 0  # of these, ranks that had only what others brought
 
@@ -33,7 +36,8 @@ class Ranks:
 
 
 def ranks_frame(recording: Recording) -> pd.DataFrame:
-    """A row for each rank in which a culprit began, the first of them first; empty where there is one process."""
+    """A row for each rank in which a culprit began, the first of them first; empty where there is
+    one process."""
     columns = ["rank", "step", "cause", "phase", "op", "module", "file", "line", "source", "title"]
     told = recording.ranks.told if recording.ranks is not None else []
     rows = sorted(told, key=lambda each: (each["step"], each["rank"]))

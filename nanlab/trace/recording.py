@@ -1,4 +1,5 @@
-"""What a watch wrote down: rows of numbers, the edges between them, and the few tensors kept as evidence."""
+"""What a watch wrote down: rows of numbers, the edges between them, and the few tensors kept as
+evidence."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ SinkKind = Literal["loss", "gradient", "parameter", "state", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that was read and that no recorded operation had written: data, a parameter, a buffer."""
+    """A tensor that was read and that no recorded operation had written: data, a parameter, a
+    buffer."""
 
     number: int  # negative; stands for it in the edges
     kind: Literal["data", "literal", "parameter", "buffer", "snapshot", "unseen-write", "arrival"]
@@ -120,7 +122,8 @@ class Recording:
     """All that one watch recorded. Capture appends to it, everything else reads it."""
 
     chunks: list[Chunk] = field(default_factory=lambda: [Chunk(0, 0)])
-    starts: list[int] = field(default_factory=lambda: [0])  # position at which each training step begins
+    # position at which each training step begins
+    starts: list[int] = field(default_factory=lambda: [0])
     first_step: int = 0  # number of the first step in the run that this is a replay of
     clock: list[float] = field(default_factory=list)  # seconds, one per start
     ops: Names = field(default_factory=Names)
@@ -129,40 +132,56 @@ class Recording:
     dtypes: Names = field(default_factory=Names)
     devices: Names = field(default_factory=lambda: Names("cpu"))
     places: list[tuple[str, int, str]] = field(default_factory=lambda: [("", 0, "")])
-    spans: list[Span | None] = field(default_factory=lambda: [None])  # the expression at each place, if known
+    # the expression at each place, if known
+    spans: list[Span | None] = field(default_factory=lambda: [None])
     status: dict[int, int] = field(default_factory=dict)  # of the rows that are not "ok"
-    began: int = 1 << 62  # where the first graph that went backward begins; before it the program was being built
+    # where the first graph that went backward begins; before it the program was being built
+    began: int = 1 << 62
     owned: set[int] = field(default_factory=set)  # rows that made what became a parameter or buffer
-    undecided: bool = False  # gradients that overflow at the present loss scale may yet be skipped: nobody took them
-    pending: bool = False  # some rows are still on their device: what is bad among them is not known yet
+    # gradients that overflow at the present loss scale may yet be skipped: nobody took them
+    undecided: bool = False
+    # some rows are still on their device: what is bad among them is not known yet
+    pending: bool = False
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
     sources: dict[int, Source] = field(default_factory=dict)
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)
     kept: dict[int, Kept] = field(default_factory=dict)
-    inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)  # of kept calls: file, line, function
-    absorbed: dict[int, Kept] = field(default_factory=dict)  # by parameter: an update that changed nothing
+    # of kept calls: file, line, function
+    inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)
+    # by parameter: an update that changed nothing
+    absorbed: dict[int, Kept] = field(default_factory=dict)
     shadows: dict[int, Shadow] = field(default_factory=dict)
-    scalars: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by call: what it adds, clamps to, scales by
+    # by call: what it adds, clamps to, scales by
+    scalars: dict[int, tuple[float, ...]] = field(default_factory=dict)
     node_runs: NodeRuns = field(default_factory=NodeRuns)
     passes: list[BackwardPass] = field(default_factory=list)
     nodes: Nodes = field(default_factory=Nodes)
     parameter_names: list[str] = field(default_factory=list)  # by owner number
     parameter_kinds: list[Literal["parameter", "buffer"]] = field(default_factory=list)
     history: History = field(default_factory=History)
-    catch_up: Callable[[], None] = lambda: None  # brings the history up to date: looks through steps that wait for it
+    # brings the history up to date: looks through steps that wait for it
+    catch_up: Callable[[], None] = lambda: None
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
-    whole: set[int] = field(default_factory=set)  # folded steps that keep every row: of the first faults
-    folded_parameters: list[dict[str, Any]] = field(default_factory=list)  # columns of the folded parameter rows
+    # folded steps that keep every row: of the first faults
+    whole: set[int] = field(default_factory=set)
+    # columns of the folded parameter rows
+    folded_parameters: list[dict[str, Any]] = field(default_factory=list)
     escapes: Escapes = field(default_factory=Escapes)
-    texts: dict[str, str] = field(default_factory=dict)  # of files, where they are not those of this machine
-    trusted: bool = True  # whether its source may be run, as fixes are tried: that of a file may not
+    # of files, where they are not those of this machine
+    texts: dict[str, str] = field(default_factory=dict)
+    # whether its source may be run, as fixes are tried: that of a file may not
+    trusted: bool = True
     program: Program = field(default_factory=Program)  # the kept steps, to be run again
     ranks: Ranks | None = None  # of a distributed run that has ended: what the others told
-    notes: list[str] = field(default_factory=list)  # what nanlab itself has to say: its own failures, what it left out
-    bad_samples: dict[int, dict[int, Any]] = field(default_factory=dict)  # by row of a batch: index in dataset by place
-    updates_apart: bool = False  # a step's parameters are new tensors, which the next step computes with
-    compiled: list[tuple[int, int]] = field(default_factory=list)  # rows that torch.compile's code made: first, end
+    # what nanlab itself has to say: its own failures, what it left out
+    notes: list[str] = field(default_factory=list)
+    # by row of a batch: index in dataset by place
+    bad_samples: dict[int, dict[int, Any]] = field(default_factory=dict)
+    # a step's parameters are new tensors, which the next step computes with
+    updates_apart: bool = False
+    # rows that torch.compile's code made: first, end
+    compiled: list[tuple[int, int]] = field(default_factory=list)
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"; "failed": nanlab itself
 
     @property
@@ -244,7 +263,8 @@ class Recording:
         return chunk.stats.stats(chunk.stat_row(stat))
 
     def would_be_compiled(self, position: int) -> bool:
-        """Whether the code of a row, or of the forward row that it differentiates, runs compiled without a watch."""
+        """Whether the code of a row, or of the forward row that it differentiates, runs compiled
+        without a watch."""
         row = self.row(position)
         node = self.nodes.get(row[NODE]) if row is not None and row[PHASE] == BACKWARD else None
         place = position if node is None else node.position
@@ -263,7 +283,8 @@ class Recording:
         return stats.mean  # type: ignore[no-any-return]
 
     def operands(self, position: int) -> list[tuple[int, int]]:
-        """(source, slot) of what the call of this row read; in-place targets come first, as in its arguments."""
+        """(source, slot) of what the call of this row read; in-place targets come first, as in its
+        arguments."""
         row = self.row(position)
         if row is None:
             return []
@@ -278,8 +299,9 @@ class Recording:
     def own_operands(self, position: int) -> list[tuple[int, int]]:
         """(source, slot) of what this very output was made from.
 
-        Of an operation on lists (``_foreach_``), which has an output for each element, that is the element at the same
-        place in each list, and the single tensors that follow the lists. Of any other it is all that the call read.
+        Of an operation on lists (``_foreach_``), which has an output for each element, that is the
+        element at the same place in each list, and the single tensors that follow the lists. Of any
+        other it is all that the call read.
         """
         row = self.row(position)
         if row is None or not self.ops.items[row[OP]].startswith("_foreach_"):

@@ -1,4 +1,5 @@
-"""The selection of a trace: one row, which all its views show and the user's code reads as ``trace.at``."""
+"""The selection of a trace: one row, which all its views show and the user's code reads as
+``trace.at``."""
 
 from __future__ import annotations
 
@@ -15,11 +16,13 @@ from nanlab.trace.locations import location
 if TYPE_CHECKING:
     from nanlab.trace import Trace
 
-ROW_OF = ("position", "position_out", "position_in")  # columns by which a row of a table names its position
+# columns by which a row of a table names its position
+ROW_OF = ("position", "position_out", "position_in")
 
 
 class Place(int):
-    """A row of ``trace.ops`` as its position, with what stands there: ``trace.ops.loc[trace.at]``."""
+    """A row of ``trace.ops`` as its position, with what stands there:
+    ``trace.ops.loc[trace.at]``."""
 
     op: str
     phase: str
@@ -32,7 +35,9 @@ class Place(int):
     def __repr__(self) -> str:
         node = "" if self.node is None else f"node {self.node}"
         where = location(self.file, self.line)
-        told = ", ".join(part for part in (self.op, self.phase, where, node, f"step {self.step}") if part)
+        told = ", ".join(
+            part for part in (self.op, self.phase, where, node, f"step {self.step}") if part
+        )
         return f"{int(self)} ({told})"
 
 
@@ -57,7 +62,8 @@ def culprit_place(trace: Trace) -> Place | None:
 
 
 def position_of(what: Any) -> int:
-    """The position that a position, a row of a table, a finding or a widget means. Raises TypeMismatchError."""
+    """The position that a position, a row of a table, a finding or a widget means. Raises
+    TypeMismatchError."""
     if isinstance(what, (str, bytes)):
         raise TypeMismatchError(f"expected a position or a row of a table, got {what!r}")
     try:
@@ -65,15 +71,17 @@ def position_of(what: Any) -> int:
     except TypeError:
         pass
     row: Any = getattr(what, "row", what)  # a widget has the row that it shows
-    get: Callable[[str], Any] = row.get if hasattr(row, "get") else lambda name: getattr(row, name, None)
+    get: Callable[[str], Any] = (
+        row.get if hasattr(row, "get") else lambda name: getattr(row, name, None)
+    )
     for name in ROW_OF:
         try:
             return operator.index(get(name))
         except TypeError:
             continue
     raise TypeMismatchError(
-        f"expected a position, a row of trace.ops or trace.backward, or a finding, got {type(what).__name__}; "
-        "try: trace.at = trace.culprit"
+        "expected a position, a row of trace.ops or trace.backward, or a finding, got"
+        f" {type(what).__name__}; try: trace.at = trace.culprit"
     )
 
 

@@ -18,10 +18,13 @@ _PARAMETER_STATS = ("numel", "nan", "inf", "zero", "rms", "absmax")
 
 
 def parameter_numbers(recording: Recording, limit: int) -> None:
-    """Turn the parameter rows before position ``limit`` into numbers, so that their statistics can be folded."""
+    """Turn the parameter rows before position ``limit`` into numbers, so that their statistics can
+    be folded."""
     rows = [r for r in recording.training.parameters if r.position < limit]
     if rows:
-        recording.training.parameters = [r for r in recording.training.parameters if r.position >= limit]
+        recording.training.parameters = [
+            r for r in recording.training.parameters if r.position >= limit
+        ]
         recording.folded_parameters.append(_parameter_columns(recording, rows))
 
 
@@ -33,7 +36,9 @@ def _parameter_columns(recording: Recording, rows: list[ParameterStep]) -> dict[
     }
     for name in ("value", "gradient", "used", "update"):
         chosen = [getattr(r, name) for r in rows]
-        stats = [-1 if c is None else c if name == "update" else recording.stat_of(c) for c in chosen]
+        stats = [
+            -1 if c is None else c if name == "update" else recording.stat_of(c) for c in chosen
+        ]
         numbers = stat_columns(recording, np.array(stats, np.int64))
         columns[f"{name}_known"] = numbers["known"]
         for stat in _PARAMETER_STATS:
@@ -57,7 +62,8 @@ def parameter_columns(recording: Recording) -> dict[str, Array]:
 
 
 def parameters_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each parameter and step: its value, its gradient, its update (new value - old value)."""
+    """One row for each parameter and step: its value, its gradient, its update (new value - old
+    value)."""
     merged = parameter_columns(recording)
     frame: dict[str, Any] = {
         "step": np.searchsorted(recording.starts, merged["position"], side="right") - 1,
@@ -71,7 +77,9 @@ def parameters_frame(recording: Recording) -> pd.DataFrame:
     }
     for name in ("value", "gradient", "update"):
         for stat in ("nan", "inf", "zero"):
-            frame[f"{name}_{stat}"] = counts_array(merged[f"{name}_{stat}"], merged[f"{name}_known"])
+            frame[f"{name}_{stat}"] = counts_array(
+                merged[f"{name}_{stat}"], merged[f"{name}_known"]
+            )
         for stat in ("rms", "absmax"):
             frame[f"{name}_{stat}"] = values_array(merged[f"{name}_{stat}"])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -93,10 +101,17 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     history = recording.training
 
     def within(items: list[Any]) -> list[Any]:
-        """Events are in the order of their positions, and there is one or more of each kind a step."""
-        return items[bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)]
+        """Events are in the order of their positions, and there is one or more of each kind a
+        step."""
+        return items[
+            bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)
+        ]
 
-    losses, scales, steps = within(history.losses), within(history.scales), within(history.optimizer_steps)
+    losses, scales, steps = (
+        within(history.losses),
+        within(history.scales),
+        within(history.optimizer_steps),
+    )
     rows = within(history.parameters)
     scale = scales[-1].before if scales else None
     skipped = sum(s.skipped for s in scales)
@@ -106,10 +121,16 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
         seconds = clock[step + 1] - clock[step]
     bad = [p for p in recording.bad if low <= p < high]
     rates = {s.rates[0] for s in steps if s.rates}
-    words = [recording.status.get(p, 0) for p in range(low, high)] if recording.status and high - low < 10**6 else []
+    words = (
+        [recording.status.get(p, 0) for p in range(low, high)]
+        if recording.status and high - low < 10**6
+        else []
+    )
     return {
         "step": step,
-        "loss": _loss(recording, losses, steps) if losses else _root_of_gradients(recording, within(recording.passes)),
+        "loss": _loss(recording, losses, steps)
+        if losses
+        else _root_of_gradients(recording, within(recording.passes)),
         "gradient_norm": norm,
         "loss_scale": scale,
         "skipped": skipped,
@@ -125,9 +146,12 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
 def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) -> float | None:
     """The last loss, and those before it on the same line to whose gradients its own were added.
 
-    Of those that a closure gave to one optimizer step it is the first, which ``Optimizer.step`` returns: the one before the update.
+    Of those that a closure gave to one optimizer step it is the first, which ``Optimizer.step``
+    returns: the one before the update.
     """
-    inside = [loss for loss in losses if any(s.position <= loss.position < s.end for s in steps[-1:])]
+    inside = [
+        loss for loss in losses if any(s.position <= loss.position < s.end for s in steps[-1:])
+    ]
     if inside:
         return _unscaled(recording, inside[0])
     total, first = _unscaled(recording, losses[-1]), losses[-1]
@@ -142,12 +166,17 @@ def _loss(recording: Recording, losses: list[Loss], steps: list[OptimizerStep]) 
 def _unscaled(recording: Recording, loss: Loss) -> float | None:
     """The value of a loss, a loss scale of the program's own divided out."""
     value = recording.value(loss.source)
-    by_hand = not loss.scaled and loss.line in recording.training.scaled_lines and math.frexp(loss.factor)[0] == 0.5
+    by_hand = (
+        not loss.scaled
+        and loss.line in recording.training.scaled_lines
+        and math.frexp(loss.factor)[0] == 0.5
+    )
     return value / loss.factor if value is not None and by_hand else value
 
 
 def _root_of_gradients(recording: Recording, passes: list[BackwardPass]) -> float | None:
-    """The last single number whose gradients were asked of ``torch.autograd.grad``, in a step without ``backward``."""
+    """The last single number whose gradients were asked of ``torch.autograd.grad``, in a step
+    without ``backward``."""
     for run in reversed(passes):
         stats = recording.stats(run.roots[0]) if len(run.roots) == 1 else None
         if stats is not None and stats.numel == 1:
@@ -157,7 +186,9 @@ def _root_of_gradients(recording: Recording, passes: list[BackwardPass]) -> floa
 
 def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> float | None:
     """Norm of all gradients together, the loss scale divided out; None without gradients."""
-    stats = np.array([recording.stat_of(r.gradient) for r in rows if r.gradient is not None], np.int64)
+    stats = np.array(
+        [recording.stat_of(r.gradient) for r in rows if r.gradient is not None], np.int64
+    )
     if not len(stats):
         return None
     numbers = stat_columns(recording, stats)
@@ -170,7 +201,8 @@ def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> floa
 
 
 def steps_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each training step. A NaN or infinite loss stays what it is; <NA> means that there was none."""
+    """One row for each training step. A NaN or infinite loss stays what it is; <NA> means that
+    there was none."""
     rows = [*recording.folded]
     rows += [step_numbers(recording, s) for s in range(len(rows), len(recording.starts))]
     frame = pd.DataFrame(rows)

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 def register_formatters(ip: InteractiveShell) -> None:
-    """Teach the notebook to show a Trace, a Finding, an Explanation and a LossScale; doing so twice changes nothing.
+    """Teach the notebook to show a Trace, a Finding, an Explanation and a LossScale; doing so twice
+    changes nothing.
 
-    The tables of a trace, its report and its widgets show themselves. Nothing is imported until something is shown.
+    The tables of a trace, its report and its widgets show themselves. Nothing is imported until
+    something is shown.
     """
     formatter = ip.display_formatter
     if formatter is None:
@@ -35,8 +37,14 @@ def _trace_html(trace: Any) -> str:
     from nanlab.views._html import escape
     from nanlab.views.report import verdict
 
-    doors = " · ".join(f"<code>.{door}</code>" for door in ("report()", "stepper()", "underflow()", "ops", "backward"))
-    return f'{verdict(trace)}<div style="opacity:0.8;font-size:12px">{escape("Look closer: ")}{doors}</div>'
+    doors = " · ".join(
+        f"<code>.{door}</code>"
+        for door in ("report()", "stepper()", "underflow()", "ops", "backward")
+    )
+    return (
+        f"{verdict(trace)}<div"
+        f' style="opacity:0.8;font-size:12px">{escape("Look closer: ")}{doors}</div>'
+    )
 
 
 def _finding_html(finding: Finding) -> str:

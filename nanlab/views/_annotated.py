@@ -1,4 +1,5 @@
-"""The user's code, annotated: what each line computed in one training step, and what became bad on it."""
+"""The user's code, annotated: what each line computed in one training step, and what became bad on
+it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class SourceLine:
     place: str = ""  # as the page knows it
     position: int = -1  # of the row that a click selects; -1: nothing ran here
     status: str = ""  # worst of its rows; "" where nothing is bad
-    bad: int = 0  # NaN and infinities in its forward results; where those are finite, in its gradients
+    # NaN and infinities in its forward results; where those are finite, in its gradients
+    bad: int = 0
     backward: bool = False  # whether it is in the gradients only
     poisons: int = 0  # the next line of the path
     note: str = ""  # why an infinity healed
@@ -54,7 +56,8 @@ class SourceFile:
 
 
 def annotated(trace: Trace, finding: Finding | None = None) -> list[SourceFile]:
-    """The program's own lines of one step: that of the finding, else the last at hand; the finding's file first."""
+    """The program's own lines of one step: that of the finding, else the last at hand; the
+    finding's file first."""
     rows = _rows_of_step(trace, finding)
     if not len(rows):
         return []
@@ -65,7 +68,9 @@ def annotated(trace: Trace, finding: Finding | None = None) -> list[SourceFile]:
     path = _next_lines(finding)
     made, left, budget = [], MOST, [WITH_STRIPS]
     for name in names[:FILES]:
-        lines = list(_lines(trace, str(name), rows[rows["file"] == name], finding, path, budget))[:left]
+        lines = list(_lines(trace, str(name), rows[rows["file"] == name], finding, path, budget))[
+            :left
+        ]
         left -= len(lines)
         made += [SourceFile(str(name), lines)] if lines else []
     return made
@@ -83,7 +88,9 @@ def _rows_of_step(trace: Trace, finding: Finding | None) -> pd.DataFrame:
 
 def _next_lines(finding: Finding | None) -> dict[tuple[str, int], int]:
     """Of each line on the finding's path the next other line, in the same file."""
-    stations = [(str(s.get("file")), int(s.get("line") or 0)) for s in (finding.path if finding else [])]
+    stations = [
+        (str(s.get("file")), int(s.get("line") or 0)) for s in (finding.path if finding else [])
+    ]
     found: dict[tuple[str, int], int] = {}
     for (file, line), (next_file, next_line) in pairwise(stations):
         if file and file == next_file and line != next_line:
@@ -105,7 +112,9 @@ def _lines(
     wanted = _wanted(texts, {*by_line, culprit} - {0})
     before = 0
     for number in wanted:
-        line = SourceLine(number, texts[number], f"{file}:{number}", gap=number - before - 1 if before else 0)
+        line = SourceLine(
+            number, texts[number], f"{file}:{number}", gap=number - before - 1 if before else 0
+        )
         before = number
         if number in by_line:
             _describe(trace, line, by_line[number], budget)
@@ -151,7 +160,11 @@ def _describe(trace: Trace, line: SourceLine, rows: pd.DataFrame, budget: list[i
     if worst == "healed":
         line.note = f"{at['op']} makes it finite"
     up, down = (_exponents(trace, part, budget) for part in (forward, backward))
-    spans = [f"{name} {span_of(found)}" for name, found in (("forward", up), ("backward", down)) if span_of(found)]
+    spans = [
+        f"{name} {span_of(found)}"
+        for name, found in (("forward", up), ("backward", down))
+        if span_of(found)
+    ]
     line.strip = strip(up, down, "exponents: " + "; ".join(spans)) if spans else ""
 
 
@@ -178,12 +191,16 @@ def _mark_culprit(line: SourceLine, finding: Finding) -> None:
 
 
 def as_html(files: list[SourceFile]) -> str:
-    """The lines with their gutter; plain text with its line numbers where no style sheet is let in."""
+    """The lines with their gutter; plain text with its line numbers where no style sheet is let
+    in."""
     parts = []
     for file in files:
         parts.append(f'<div class="nl-file">{escape(location(file.name, "").rstrip(":"))}</div>')
         parts += [_line_html(line) for line in file.lines]
-    return f'<div class="nl-lines" tabindex="0" style="white-space:pre;font-family:monospace">{"".join(parts)}</div>'
+    return (
+        '<div class="nl-lines" tabindex="0"'
+        f' style="white-space:pre;font-family:monospace">{"".join(parts)}</div>'
+    )
 
 
 def _line_html(line: SourceLine) -> str:
@@ -193,10 +210,13 @@ def _line_html(line: SourceLine) -> str:
     tint = ' style="background:rgba(229,57,53,0.22)"' if line.status == "culprit" else ""
     about = "".join(f" <span>{escape(text)}</span>" for text in _remarks(line))
     return (
-        f'{gap}<div class="nl-line{kind}{ran}" data-place="{escape(line.place)}" data-position="{line.position}"{tint}>'
-        f'<span class="nl-no">{line.number:>4} </span><span class="nl-mark" title="{_TOLD.get(line.status, "")}">'
-        f'{_MARKS.get(line.status, " ")}</span><span class="nl-strip-at">{line.strip}</span>'
-        f'<span class="nl-text">{escape(line.text) or " "}</span><span class="nl-remark">{about}</span></div>'
+        f'{gap}<div class="nl-line{kind}{ran}" data-place="{escape(line.place)}"'
+        f' data-position="{line.position}"{tint}><span class="nl-no">{line.number:>4} </span><span'
+        ' class="nl-mark"'
+        f' title="{_TOLD.get(line.status, "")}">{_MARKS.get(line.status, " ")}</span><span'
+        f' class="nl-strip-at">{line.strip}</span><span'
+        f' class="nl-text">{escape(line.text) or " "}</span><span'
+        f' class="nl-remark">{about}</span></div>'
     )
 
 
@@ -224,10 +244,12 @@ def _remarks(line: SourceLine) -> list[str]:
 
 
 def path_by_line(finding: Finding) -> list[dict[str, Any]]:
-    """The path of a finding, runs of one line folded: file, line, phase, ops, nonfinite, position."""
+    """The path of a finding, runs of one line folded: file, line, phase, ops, nonfinite,
+    position."""
     folded: list[dict[str, Any]] = []
     for station in finding.path:
-        if station.get("op") == "snapshot":  # parts of what was read, their own stations come before
+        # parts of what was read, their own stations come before
+        if station.get("op") == "snapshot":
             continue
         key = {name: station.get(name) for name in ("file", "line", "phase")}
         last = folded[-1] if folded else None
@@ -237,7 +259,11 @@ def path_by_line(finding: Finding) -> list[dict[str, Any]]:
         else:
             folded.append(
                 key
-                | {"ops": [station.get("op")], "position": station.get("position"), "module": station.get("module")}
+                | {
+                    "ops": [station.get("op")],
+                    "position": station.get("position"),
+                    "module": station.get("module"),
+                }
                 | {"nonfinite": station.get("nonfinite")}
             )
     return folded

@@ -1,4 +1,5 @@
-"""The card that a person reads in three seconds: what, where, the line, the best fix, the samples."""
+"""The card that a person reads in three seconds: what, where, the line, the best fix, the
+samples."""
 
 from __future__ import annotations
 
@@ -16,14 +17,22 @@ if TYPE_CHECKING:
 
 ORDER = ("verified", "finite", "untried", "fails")  # of fixes, the best first
 RANGES = 8  # of sample numbers that are shown
-EDGES = {"error": "rgba(217,69,61,0.9)", "warning": "rgba(217,138,31,0.9)", "note": "rgba(92,107,192,0.9)"}
+EDGES = {
+    "error": "rgba(217,69,61,0.9)",
+    "warning": "rgba(217,138,31,0.9)",
+    "note": "rgba(92,107,192,0.9)",
+}
 
 
 def card(finding: Finding, trace: Trace | None = None, which: int = -1) -> str:
-    """Headline with place, three lines of code, the best fix, the samples; which: its number in ``trace.findings``."""
+    """Headline with place, three lines of code, the best fix, the samples; which: its number in
+    ``trace.findings``."""
     fix = best_fix(finding)
     parts = [headline(finding), facts(finding), code(finding, trace)]
-    parts += [fix_block(fix, finding.fixes.index(fix), which) if fix else "", samples(finding, trace)]
+    parts += [
+        fix_block(fix, finding.fixes.index(fix), which) if fix else "",
+        samples(finding, trace),
+    ]
     edge = EDGES.get(finding.severity, EDGES["note"])
     style = f"border-left:4px solid {edge};padding-left:10px"
     return f'<div class="nl-card nl-{finding.severity}" style="{style}">{"".join(parts)}</div>'
@@ -35,7 +44,10 @@ def headline(finding: Finding) -> str:
     where = f'<code class="nl-place">{escape(place)}</code> ' if place else ""
     coming = HEADING.get(finding.symptom, "")
     words = sentence(finding.title, "" if coming else finding.op)
-    return f'<div class="nl-headline" role="heading" aria-level="2">{where}<b>{coming}{words}</b></div>'
+    return (
+        '<div class="nl-headline" role="heading"'
+        f' aria-level="2">{where}<b>{coming}{words}</b></div>'
+    )
 
 
 HEADING = {"trend-overflow": "Heading for overflow: ", "trend-underflow": "Heading for zero: "}
@@ -47,7 +59,14 @@ def facts(finding: Finding) -> str:
     module = f"in <code>{escape(finding.module)}</code>" if finding.module else ""
     symptom = SYMPTOMS.get(finding.symptom, "")
     rank = finding.rank
-    parts = [module, step, finding.phase, symptom, f"rank {rank}" if rank is not None else "", escape(finding.cause)]
+    parts = [
+        module,
+        step,
+        finding.phase,
+        symptom,
+        f"rank {rank}" if rank is not None else "",
+        escape(finding.cause),
+    ]
     if finding.library:
         file, line, function = finding.library
         parts.append(f"inside <code>{escape(function)}</code> ({escape(location(file, line))})")
@@ -68,7 +87,11 @@ SYMPTOMS = {
 
 def code(finding: Finding, trace: Trace | None, context: int = 1) -> str:
     """The line with its neighbours; the line alone where no more is known."""
-    lines = excerpt(trace, finding.file, finding.line, context) if trace is not None and finding.file else []
+    lines = (
+        excerpt(trace, finding.file, finding.line, context)
+        if trace is not None and finding.file
+        else []
+    )
     if not lines and finding.source:
         lines = [(finding.line, as_typed(finding.source))]
     return source_block(lines, finding.line)
@@ -94,17 +117,25 @@ def best_fix(finding: Finding) -> Fix | None:
 
 def fix_block(fix: Fix, number: int, which: int = -1) -> str:
     """A fix: its verdict in a word and why, what it does, and what to write."""
-    why = f' <span class="nl-dim">({escape(fix.why)})</span>' if fix.why and fix.why not in fix.title else ""
+    why = (
+        f' <span class="nl-dim">({escape(fix.why)})</span>'
+        if fix.why and fix.why not in fix.title
+        else ""
+    )
     return (
-        f'<div class="nl-fix" data-finding="{which}" data-fix="{number}"><div class="nl-fix-head">{verdict(fix)} '
-        f'<span class="nl-fix-title">{sentence(fix.title)}{why}</span></div>'
-        f'<pre class="nl-code nl-written" tabindex="0">{escape(written(fix))}</pre></div>'
+        f'<div class="nl-fix" data-finding="{which}" data-fix="{number}"><div'
+        f' class="nl-fix-head">{verdict(fix)} <span'
+        f' class="nl-fix-title">{sentence(fix.title)}{why}</span></div><pre class="nl-code'
+        f' nl-written" tabindex="0">{escape(written(fix))}</pre></div>'
     )
 
 
 def verdict(fix: Fix) -> str:
     """The word of the contract on its colour."""
-    return f'<span class="nl-tag nl-{fix.verdict}" title="{VERDICTS[fix.verdict]}">{fix.verdict}</span>'
+    return (
+        f'<span class="nl-tag nl-{fix.verdict}"'
+        f' title="{VERDICTS[fix.verdict]}">{fix.verdict}</span>'
+    )
 
 
 VERDICTS = {
@@ -121,7 +152,8 @@ def written(fix: Fix) -> str:
 
 
 def samples(finding: Finding, trace: Trace | None) -> str:
-    """Which samples of the batch carry the fault: ``all 128 samples``, ``3 of 128 samples: 4, 7–9``."""
+    """Which samples of the batch carry the fault: ``all 128 samples``, ``3 of 128 samples: 4,
+    7–9``."""
     if not finding.samples:
         return ""
     batch = batch_size(finding, trace)
@@ -130,7 +162,10 @@ def samples(finding: Finding, trace: Trace | None) -> str:
         told = "the only sample" if count == 1 else f"all {count:,} samples"
         return f'<div class="nl-samples">In the batch: {told}</div>'
     of = f" of {batch:,}" if batch and batch > count else ""
-    return f'<div class="nl-samples">In the batch: {of_samples(count, of)}: {ranges(finding.samples)}</div>'
+    return (
+        f'<div class="nl-samples">In the batch: {of_samples(count, of)}:'
+        f" {ranges(finding.samples)}</div>"
+    )
 
 
 def of_samples(count: int, of: str) -> str:
@@ -158,6 +193,8 @@ def ranges(numbers: Iterable[int]) -> str:
             runs[-1][1] = n
         else:
             runs.append([n, n])
-    shown = ", ".join(str(a) if a == b else f"{a}{', ' if b == a + 1 else '–'}{b}" for a, b in runs[:RANGES])
+    shown = ", ".join(
+        str(a) if a == b else f"{a}{', ' if b == a + 1 else '–'}{b}" for a, b in runs[:RANGES]
+    )
     left = sum(b - a + 1 for a, b in runs[RANGES:])
     return f"{shown} and {left:,} more" if left else shown

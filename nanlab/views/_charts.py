@@ -1,4 +1,5 @@
-"""Pictures as SVG: exponent strips and charts, a few hundred bytes each, for light themes and dark ones."""
+"""Pictures as SVG: exponent strips and charts, a few hundred bytes each, for light themes and dark
+ones."""
 
 from __future__ import annotations
 
@@ -45,16 +46,19 @@ class Level:
 
 
 def strip(forward: pd.Series[int] | None, backward: pd.Series[int] | None, told: str) -> str:
-    """Values by binary exponent, 2^-44 to 2^24: forward upward, backward downward. Heights are logarithmic."""
+    """Values by binary exponent, 2^-44 to 2^24: forward upward, backward downward. Heights are
+    logarithmic."""
     if forward is None and backward is None:
         return ""
     bars = [("nl-up", forward, -1), ("nl-down", backward, 1)]
     paths = "".join(
-        f'<path class="{name}" d="{_bars(counts, way)}"/>' for name, counts, way in bars if counts is not None
+        f'<path class="{name}" d="{_bars(counts, way)}"/>'
+        for name, counts, way in bars
+        if counts is not None
     )
     return (
-        f'<svg class="nl-strip" width="{STRIP_WIDTH}" height="{STRIP_HEIGHT}" role="img" aria-label="{escape(told)}">'
-        f"{paths}</svg>"
+        f'<svg class="nl-strip" width="{STRIP_WIDTH}" height="{STRIP_HEIGHT}" role="img"'
+        f' aria-label="{escape(told)}">{paths}</svg>'
     )
 
 
@@ -66,7 +70,9 @@ def _bars(exponents: pd.Series[int], way: int) -> str:
     most = math.log1p(max(counts.values(), default=1))
     start = MIDDLE + (1 if way > 0 else 0)
     return "".join(
-        f"M{at + 1} {start}v{way * max(1, round(TALL * math.log1p(n) / most))}" for at, n in sorted(counts.items()) if n
+        f"M{at + 1} {start}v{way * max(1, round(TALL * math.log1p(n) / most))}"
+        for at, n in sorted(counts.items())
+        if n
     )
 
 
@@ -90,7 +96,8 @@ def chart(
 ) -> str:
     """A small chart as an image; ``told`` is what it shows, in words.
 
-    log: a logarithmic axis of base 10; values that are not positive are left out. bands: from x to x, in red: not finite.
+    log: a logarithmic axis of base 10; values that are not positive are left out. bands: from x to
+    x, in red: not finite.
     """
     width, height = size
     left, right, top, bottom = 46, width - 8, 10, height - (30 if x_label else 18)
@@ -110,8 +117,9 @@ def chart(
         return f"{left + (x - x_low) * across:.4g} {bottom - (y - y_low) * down:.4g}"
 
     parts = [
-        f'<rect x="{left + (a - x_low) * across:.4g}" y="{top}" width="{max(2.0, (b - a) * across):.4g}" '
-        f'height="{bottom - top}" fill="{RED}" opacity=".22"/>'
+        f'<rect x="{left + (a - x_low) * across:.4g}" y="{top}"'
+        f' width="{max(2.0, (b - a) * across):.4g}" height="{bottom - top}" fill="{RED}"'
+        ' opacity=".22"/>'
         for a, b in bands
     ]
     parts += [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{GREY}"/>']
@@ -136,8 +144,8 @@ def chart(
 def image(parts: str, told: str, width: int, height: int) -> str:
     """Drawn elements as an ``<img>``, which survives a sanitiser."""
     svg = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' font-family='system-ui,sans-serif' "
-        f"font-size='10'>{parts}</svg>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0"
+        f" {width} {height}' font-family='system-ui,sans-serif' font-size='10'>{parts}</svg>"
     ).replace('"', "'")
     return (
         f'<img class="nl-chart" alt="{escape(told)}" width="{width}" height="{height}" '
@@ -178,7 +186,11 @@ def _drawn(line: Line, points: list[tuple[float, float]], place: object) -> list
     known = [place(x, y).split() for x, y in points if not math.isnan(y)]
     dots = known if line.dots or len(points) < 40 else known[-1:]
     marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.2"/>' for x, y in dots)
-    drawn = "" if line.dots else f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
+    drawn = (
+        ""
+        if line.dots
+        else f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
+    )
     return [drawn, f'<g fill="{line.colour}">{marks}</g>' if marks else ""]
 
 
@@ -198,9 +210,17 @@ def _ticks(low: float, high: float, log: bool, left: int, bottom: int, down: flo
     ]
 
 
-def _x_ticks(low: float, high: float, left: int, right: int, bottom: int, across: float) -> list[str]:
+def _x_ticks(
+    low: float, high: float, left: int, right: int, bottom: int, across: float
+) -> list[str]:
     return [
-        _text(min(left + (value - low) * across, right - 4), bottom + 12, number(value), GREY, "middle")
+        _text(
+            min(left + (value - low) * across, right - 4),
+            bottom + 12,
+            number(value),
+            GREY,
+            "middle",
+        )
         for value in _round_steps(low, high, 6)
         if value == int(value)
     ]
@@ -226,21 +246,39 @@ def _level(
     if level.upright:
         x = left + (level.at - x_axis[0]) * x_axis[1]
         near = x > (left + right) / 2
-        label = _text(x + (-4 if near else 4), bottom - 6, level.label, level.colour, "end" if near else "start")
+        label = _text(
+            x + (-4 if near else 4),
+            bottom - 6,
+            level.label,
+            level.colour,
+            "end" if near else "start",
+        )
         line = f"M{x:.4g} {top}V{bottom}"
     else:
         at = math.log10(level.at) if log and level.at > 0 else level.at
         y = bottom - (at - y_axis[0]) * y_axis[1]
-        line, label = f"M{left} {y:.4g}H{right}", _text(right - 2, y - 3, level.label, level.colour, "end")
+        line, label = (
+            f"M{left} {y:.4g}H{right}",
+            _text(right - 2, y - 3, level.label, level.colour, "end"),
+        )
     return [f'<path d="{line}" stroke="{level.colour}" stroke-dasharray="4 3" fill="none"/>', label]
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str) -> str:
-    return f'<text x="{x:.4g}" y="{y:.4g}" fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'
+    return (
+        f'<text x="{x:.4g}" y="{y:.4g}" fill="{colour}"'
+        f' text-anchor="{anchor}">{escape(text)}</text>'
+    )
 
 
-def pixels(cells: npt.NDArray[np.uint8], palette: Sequence[tuple[int, int, int, int]], told: str, height: int) -> str:
-    """A picture of one pixel a cell. cells: (rows, columns) of palette numbers; palette: red, green, blue, opacity."""
+def pixels(
+    cells: npt.NDArray[np.uint8],
+    palette: Sequence[tuple[int, int, int, int]],
+    told: str,
+    height: int,
+) -> str:
+    """A picture of one pixel a cell. cells: (rows, columns) of palette numbers; palette: red,
+    green, blue, opacity."""
     rows, columns = cells.shape
     raw = b"".join(b"\0" + cells[row].tobytes() for row in range(rows))
     chunks = [
@@ -251,8 +289,12 @@ def pixels(cells: npt.NDArray[np.uint8], palette: Sequence[tuple[int, int, int, 
         (b"IEND", b""),
     ]
     png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     )
     address = base64.b64encode(png).decode()
     style = f"image-rendering:pixelated;width:100%;height:{height}px"
-    return f'<img class="nl-pixels" alt="{escape(told)}" style="{style}" src="data:image/png;base64,{address}">'
+    return (
+        f'<img class="nl-pixels" alt="{escape(told)}" style="{style}"'
+        f' src="data:image/png;base64,{address}">'
+    )

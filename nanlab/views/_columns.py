@@ -41,7 +41,9 @@ def _finite_or_marked(text: str) -> str:
 
 
 def _text(name: str, title: str = "") -> Column:
-    return Column(title or name, lambda row, trace: escape(str(known(getattr(row, name)))), name, "left")
+    return Column(
+        title or name, lambda row, trace: escape(str(known(getattr(row, name)))), name, "left"
+    )
 
 
 def _share(name: str) -> Column:
@@ -58,7 +60,9 @@ def known(value: Any) -> Any:
 
 
 def _status(row: Row, trace: Trace | None) -> str:
-    return badge(str(row.status)) if severity(str(row.status)) < severity("ok") else escape(row.status)
+    return (
+        badge(str(row.status)) if severity(str(row.status)) < severity("ok") else escape(row.status)
+    )
 
 
 def _where(row: Row, trace: Trace | None) -> str:
@@ -82,7 +86,9 @@ def _inf(row: Row, trace: Trace | None) -> str:
 def _histogram(name: str) -> Column:
     def html(row: Row, trace: Trace | None) -> str:
         position = getattr(row, name, None)
-        return "" if trace is None or pd.isna(position) else sparkline(trace.histogram(int(position)))
+        return (
+            "" if trace is None or pd.isna(position) else sparkline(trace.histogram(int(position)))
+        )
 
     return Column("exponents", html, name, "left")
 
@@ -91,21 +97,53 @@ WHERE = Column("where", _where, "file", "left")
 STATUS = Column("status", _status, "status", "left")
 KINDS: dict[str, Sequence[Column]] = {
     "ops": [
-        *(STATUS, _number("step"), _number("position"), _text("phase"), _text("op"), _text("module"), WHERE),
+        *(
+            STATUS,
+            _number("step"),
+            _number("position"),
+            _text("phase"),
+            _text("op"),
+            _text("module"),
+            WHERE,
+        ),
         *(_number("nan", "NaN"), Column("inf", _inf, "posinf"), _histogram("position")),
         *(_number("zero"), _number("min"), _number("max"), _number("rms")),
         *(_number("fp16_zero", "fp16 → 0"), _number("fp16_subnormal", "fp16 subnormal")),
         *(_number("fp16_inf", "fp16 → inf"), _text("shape"), _text("dtype")),
     ],
     "backward": [
-        *(STATUS, _number("step"), _number("order"), _text("name"), _text("parameter"), _text("module"), WHERE),
-        *(_number("grad_in_nan", "in NaN"), _number("grad_in_inf", "in inf"), _number("grad_out_nan", "out NaN")),
-        *(_number("grad_out_inf", "out inf"), _histogram("position_out"), _number("grad_in_rms", "in rms")),
+        *(
+            STATUS,
+            _number("step"),
+            _number("order"),
+            _text("name"),
+            _text("parameter"),
+            _text("module"),
+            WHERE,
+        ),
+        *(
+            _number("grad_in_nan", "in NaN"),
+            _number("grad_in_inf", "in inf"),
+            _number("grad_out_nan", "out NaN"),
+        ),
+        *(
+            _number("grad_out_inf", "out inf"),
+            _histogram("position_out"),
+            _number("grad_in_rms", "in rms"),
+        ),
         *(_number("grad_out_rms", "out rms"), _number("gain"), _number("grad_out_max", "out max")),
         *(_number("grad_out_zero", "out zero"), _number("fp16_zero", "fp16 → 0"), _number("node")),
     ],
     "signal_loss": [
-        *(_text("parameter"), _number("step"), _share("flushed"), _share("zero"), _text("op"), WHERE, _text("dtype")),
+        *(
+            _text("parameter"),
+            _number("step"),
+            _share("flushed"),
+            _share("zero"),
+            _text("op"),
+            WHERE,
+            _text("dtype"),
+        ),
         *(_text("measured", "known by"), _text("kept_by", "would be kept by")),
     ],
     "parameters": [],
@@ -114,12 +152,14 @@ KINDS: dict[str, Sequence[Column]] = {
 
 
 def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
-    """The columns of a kind that the frame can fill; of a kind without a list of its own, all of the frame's."""
+    """The columns of a kind that the frame can fill; of a kind without a list of its own, all of
+    the frame's."""
     listed = KINDS.get(kind, ())
     if listed:
         return [column for column in listed if column.sort_by in frame.columns]
     return [
-        _text(n) if frame[n].dtype.kind in "OU" or _is_text(frame[n]) else _number(n) for n in map(str, frame.columns)
+        _text(n) if frame[n].dtype.kind in "OU" or _is_text(frame[n]) else _number(n)
+        for n in map(str, frame.columns)
     ]
 
 
@@ -130,11 +170,14 @@ def is_blank(rows: pd.DataFrame, column: Column) -> bool:
 
 
 def _is_text(column: pd.Series[Any]) -> bool:
-    return isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind == "b"
+    return (
+        isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind == "b"
+    )
 
 
 def trouble_first(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows by status, worst first; the bad ones in order, the healthy ones by what float16 would lose.
+    """The rows by status, worst first; the bad ones in order, the healthy ones by what float16
+    would lose.
 
     A frame that its owner sorted otherwise keeps its order.
     """

@@ -1,4 +1,5 @@
-"""What stands below the card, in one fold: why, the code annotated, run-up, evidence, other fixes and findings, tables."""
+"""What stands below the card, in one fold: why, the code annotated, run-up, evidence, other fixes
+and findings, tables."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def section(title: str, body: str, kind: str = "") -> str:
     if not body:
         return ""
     return (
-        f'<div class="nl-section {kind}"><div class="nl-title" role="heading" aria-level="3">{title}</div>{body}</div>'
+        f'<div class="nl-section {kind}"><div class="nl-title" role="heading"'
+        f' aria-level="3">{title}</div>{body}</div>'
     )
 
 
@@ -57,16 +59,16 @@ def source(trace: Trace, finding: Finding | None) -> str:
     beside = path(finding) if finding is not None else ""
     chosen = f'<div class="nl-chosen-line" role="status">{line_of(trace, finding)}</div>'
     return (
-        '<div class="nl-section"><div class="nl-title" role="heading" aria-level="3">Your code, annotated</div>'
-        '<div class="nl-columns"><div class="nl-annotated" role="region" aria-label="Annotated source">'
-        f"{_annotated.as_html(files)}{LEGEND}</div>"
-        f'<div class="nl-beside">{beside}{chosen}</div></div></div>'
+        '<div class="nl-section"><div class="nl-title" role="heading" aria-level="3">Your code,'
+        ' annotated</div><div class="nl-columns"><div class="nl-annotated" role="region"'
+        f' aria-label="Annotated source">{_annotated.as_html(files)}{LEGEND}</div><div'
+        f' class="nl-beside">{beside}{chosen}</div></div></div>'
     )
 
 
 LEGEND = (
-    '<div class="nl-dim nl-legend">Bars: values by exponent, 2⁻⁴⁴ to 2²⁴; forward up, backward down. '
-    "● born here, • came in bad, ✓ left finite.</div>"
+    '<div class="nl-dim nl-legend">Bars: values by exponent, 2⁻⁴⁴ to 2²⁴; forward up, backward'
+    " down. ● born here, • came in bad, ✓ left finite.</div>"
 )
 
 
@@ -85,7 +87,9 @@ def _station(station: dict[str, Any] | None, left: int) -> str:
     if station is None:
         return f'<li class="nl-gap">⋯ {left:,} more</li>'
     where = (
-        location(str(station["file"]), int(station["line"] or 0)) if station["file"] else str(station["module"] or "")
+        location(str(station["file"]), int(station["line"] or 0))
+        if station["file"]
+        else str(station["module"] or "")
     )
     ops = [str(op or "leaf") for op in station["ops"]]
     names = " → ".join(ops if len(ops) <= 4 else [*ops[:2], f"{len(ops) - 3:,} more", ops[-1]])
@@ -104,7 +108,9 @@ def line_of(trace: Trace, finding: Finding | None = None, position: int | None =
     if at not in ops.index:
         return ""
     row = ops.loc[at]
-    same = (ops["step"] == row["step"]) & (ops["file"] == row["file"]) & (ops["line"] == row["line"])
+    same = (
+        (ops["step"] == row["step"]) & (ops["file"] == row["file"]) & (ops["line"] == row["line"])
+    )
     rows = ops[same.fillna(False).to_numpy(dtype=bool)]
     return _operations(rows, at)
 
@@ -134,20 +140,34 @@ def _operations(rows: pd.DataFrame, at: int) -> str:
     first = rows.iloc[0]
     cells = []
     for position, row in shown.iterrows():
-        counts = [f"{int(row[name] or 0):,} {told}" for name, told in COUNTED if int(known(row[name]) or 0)]
-        largest = max((abs(float(row[n])) for n in ("min", "max") if not pd.isna(row[n])), default=math.nan)
+        counts = [
+            f"{int(row[name] or 0):,} {told}"
+            for name, told in COUNTED
+            if int(known(row[name]) or 0)
+        ]
+        largest = max(
+            (abs(float(row[n])) for n in ("min", "max") if not pd.isna(row[n])), default=math.nan
+        )
         mark = "▸ " if position == at else ""
         cells.append(
             [
-                f'<span data-position="{position}">{mark}{escape(row["op"] or "accumulate")}</span>',
+                (
+                    "<span"
+                    f' data-position="{position}">{mark}{escape(row["op"] or "accumulate")}</span>'
+                ),
                 escape(str(row["phase"])),
-                escape("×".join(str(row["shape"]).strip("()[], ").replace(" ", "").split(",")) or "scalar"),
+                escape(
+                    "×".join(str(row["shape"]).strip("()[], ").replace(" ", "").split(","))
+                    or "scalar"
+                ),
                 escape(", ".join(counts) or "finite"),
                 number(largest) if math.isfinite(largest) else "–",
             ]
         )
     where = f"<code>{escape(location(str(first['file']), int(first['line'])))}</code>"
-    told = f"{plural(len(rows), 'result')} of {where}" + (f", {int((bad > 0).sum()):,} bad" if (bad > 0).any() else "")
+    told = f"{plural(len(rows), 'result')} of {where}" + (
+        f", {int((bad > 0).sum()):,} bad" if (bad > 0).any() else ""
+    )
     heads = ["operation", "phase", "shape", "bad values", "largest"]
     return data_table(heads, cells, ["left", "left", "right", "left", "right"], told)
 
@@ -171,7 +191,9 @@ def course(trace: Trace, finding: Finding) -> str:
     made = next((each for each in known_ if each is not None), None)
     if made is None:
         return ""
-    return section("Run-up", f'<p class="nl-prose">{run_up_text(trace, made)}</p>{run_up_chart(trace, made)}')
+    return section(
+        "Run-up", f'<p class="nl-prose">{run_up_text(trace, made)}</p>{run_up_chart(trace, made)}'
+    )
 
 
 def operand_name(trace: Trace, made: RunUp) -> str:
@@ -181,14 +203,21 @@ def operand_name(trace: Trace, made: RunUp) -> str:
 
 
 def run_up_text(trace: Trace, made: RunUp) -> str:
-    """``logvar`` reached 1,062 at step 3 (before: 0.09, 0.31, 0.06); exp overflows float32 above 88.7."""
+    """``logvar`` reached 1,062 at step 3 (before: 0.09, 0.31, 0.06); exp overflows float32 above
+    88.7."""
     before = ", ".join(number(value) for value in made.values[-4:-1])
-    told = f"{operand_name(trace, made)} reached {number(made.values[-1])} at step {made.steps[-1]} (before: {before})."
+    told = (
+        f"{operand_name(trace, made)} reached {number(made.values[-1])} at step {made.steps[-1]}"
+        f" (before: {before})."
+    )
     if made.values[-1] > made.limit:
         told += f" `{made.op}` overflows {made.dtype} above {number(made.limit)}."
     if made.parameter:
         times = number(made.update_ratio)
-        told += f" The update of step {made.update_step} moved `{made.parameter}` by {times} times its own size."
+        told += (
+            f" The update of step {made.update_step} moved `{made.parameter}` by {times} times its"
+            " own size."
+        )
     return inline(told)
 
 
@@ -220,8 +249,13 @@ def _numbers(fix: Any) -> str:
 def other_findings(trace: Trace, shown: Finding | None) -> str:
     """The findings besides that of the card, each in a fold."""
     rest = [(i, each) for i, each in enumerate(trace.findings) if each is not shown]
-    folds = [fold(_summary(each), _card.card(each, trace, i) + why(each) + evidence(each)) for i, each in rest[:OTHERS]]
-    more = f"<div>{plural(len(rest) - OTHERS, 'further finding')} in <code>trace.findings</code></div>"
+    folds = [
+        fold(_summary(each), _card.card(each, trace, i) + why(each) + evidence(each))
+        for i, each in rest[:OTHERS]
+    ]
+    more = (
+        f"<div>{plural(len(rest) - OTHERS, 'further finding')} in <code>trace.findings</code></div>"
+    )
     return section(
         plural(len(rest), "other finding" if shown else "finding"),
         "".join(folds) + (more if len(rest) > OTHERS else ""),
@@ -231,18 +265,30 @@ def other_findings(trace: Trace, shown: Finding | None) -> str:
 def _summary(finding: Finding) -> str:
     tag = f'<span class="nl-tag nl-{finding.severity}">{finding.severity}</span>'
     place = location(finding.file, finding.line)
-    return f"{tag} {sentence(finding.title, finding.op)} {f'<code>{escape(place)}</code>' if place else ''}"
+    return (
+        f"{tag} {sentence(finding.title, finding.op)}"
+        f" {f'<code>{escape(place)}</code>' if place else ''}"
+    )
 
 
 def steps(trace: Trace) -> str:
-    """Loss and gradient norm by step, what is not finite in red; the map of all steps; the table."""
+    """Loss and gradient norm by step, what is not finite in red; the map of all steps; the
+    table."""
     frame = trace.steps
     if not len(frame):
         return ""
     drawn = steps_chart(frame) if len(frame) > 1 else ""
     told = minimap(trace)
-    table = fold(f"Table of {plural(len(frame), 'training step')}", compact(frame, "steps", trace, last=True))
-    return section("Training steps", f'<div class="nl-columns">{drawn}{told}</div>' if drawn or told else " ") + table
+    table = fold(
+        f"Table of {plural(len(frame), 'training step')}", compact(frame, "steps", trace, last=True)
+    )
+    return (
+        section(
+            "Training steps",
+            f'<div class="nl-columns">{drawn}{told}</div>' if drawn or told else " ",
+        )
+        + table
+    )
 
 
 def steps_chart(frame: pd.DataFrame) -> str:
@@ -255,7 +301,8 @@ def steps_chart(frame: pd.DataFrame) -> str:
         if name not in frame or not frame[name].notna().any():
             continue
         values = [
-            float(v) if not pd.isna(v) else math.nan for v in frame[name].astype("Float64").fillna(pd.NA).tolist()
+            float(v) if not pd.isna(v) else math.nan
+            for v in frame[name].astype("Float64").fillna(pd.NA).tolist()
         ]
         if name == "loss_scale" and len(set(values)) == 1:
             continue
@@ -269,15 +316,21 @@ def steps_chart(frame: pd.DataFrame) -> str:
     log = bool(positive) and min(positive) > 0 and max(positive) > 20 * min(positive)
     words = "; ".join(["loss and gradient norm by training step", *told])
     caption = f'<div class="nl-dim">{"; ".join(told)}</div>' if told else ""
-    return f"<div>{chart(lines, words, log=log, bands=bands, x_label='training step')}{caption}</div>"
+    return (
+        f"<div>{chart(lines, words, log=log, bands=bands, x_label='training step')}{caption}</div>"
+    )
 
 
-def _not_finite(at: list[float], loss: pd.Series[Any]) -> tuple[list[tuple[float, float]], list[str]]:
+def _not_finite(
+    at: list[float], loss: pd.Series[Any]
+) -> tuple[list[tuple[float, float]], list[str]]:
     """The steps in which the loss is NaN or infinite, as bands, and in words."""
     known_ = ~loss.isna().to_numpy() if loss.dtype.name == "Float64" else loss.notna().to_numpy()
     values = loss.astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
     bad = [
-        step for step, value, is_known in zip(at, values, known_, strict=True) if is_known and not math.isfinite(value)
+        step
+        for step, value, is_known in zip(at, values, known_, strict=True)
+        if is_known and not math.isfinite(value)
     ]
     if not bad:
         return [], []
@@ -309,9 +362,15 @@ def backward(trace: Trace) -> str:
 
 def gain_chart(rows: pd.DataFrame) -> str:
     """Root mean square of the gradient along a backward pass, in the engine's order."""
-    values = rows["grad_out_rms"].astype("Float64").to_numpy(dtype="float64", na_value=math.nan).tolist()
+    values = (
+        rows["grad_out_rms"].astype("Float64").to_numpy(dtype="float64", na_value=math.nan).tolist()
+    )
     bad = [i for i, status in enumerate(rows["status"].astype(str)) if status in BAD]
-    levels = [Level(f"not finite from {rows['name'].iloc[bad[0]]} on", float(bad[0]), RED, True)] if bad else []
+    levels = (
+        [Level(f"not finite from {rows['name'].iloc[bad[0]]} on", float(bad[0]), RED, True)]
+        if bad
+        else []
+    )
     keep = range(0, len(values), max(1, len(values) // 400))
     line = Line("", [float(i) for i in keep], [values[i] for i in keep])
     told = "gradient rms along the backward pass"
@@ -340,13 +399,17 @@ def parameters(trace: Trace) -> str:
     frame = trace.parameters
     if not len(frame):
         return ""
-    return fold(f"Parameters: {plural(len(frame), 'row')}", compact(frame, "parameters", trace, last=True))
+    return fold(
+        f"Parameters: {plural(len(frame), 'row')}", compact(frame, "parameters", trace, last=True)
+    )
 
 
 def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) -> str:
     """A few rows of a table of the trace: the trouble first, or the last ones."""
     rows = frame.tail(ROWS) if last else trouble_first(frame).head(ROWS)
-    columns = [c for c in columns_for(frame, kind) if c.title not in HEAVY and not is_blank(rows, c)]
+    columns = [
+        c for c in columns_for(frame, kind) if c.title not in HEAVY and not is_blank(rows, c)
+    ]
     cells = [
         [_where(row) if c.title == "where" else c.html(row, trace) for c in columns]
         for row in rows.itertuples(index=False)
@@ -361,4 +424,7 @@ def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) ->
 def _where(row: Any) -> str:
     if not known(row.file):
         return ""
-    return f"{escape(location(str(row.file), int(known(row.line) or 0)))} <code>{escape(shortened(as_typed(str(known(row.source)))))}</code>"
+    return (
+        f"{escape(location(str(row.file), int(known(row.line) or 0)))}"
+        f" <code>{escape(shortened(as_typed(str(known(row.source)))))}</code>"
+    )

@@ -1,4 +1,5 @@
-"""The offending elements: under the user's own names, the most extreme first, what is the same in all said once."""
+"""The offending elements: under the user's own names, the most extreme first, what is the same in
+all said once."""
 
 from __future__ import annotations
 
@@ -21,7 +22,18 @@ LONGEST = 28  # characters of an expression that names a column
 FIRST = {"x", "base", "numerator", "operand 0", "scores", "argument", "input"}
 SECOND = {"divisor", "operand 1", "denominator", "exponent"}
 _OPERATORS = {one.name: getattr(ast, one.symbol) for one in CARDS.values() if one.symbol}
-_LIBRARIES = {"torch", "F", "nn", "np", "numpy", "math", "nanlab", "functional", "linalg", "special"}
+_LIBRARIES = {
+    "torch",
+    "F",
+    "nn",
+    "np",
+    "numpy",
+    "math",
+    "nanlab",
+    "functional",
+    "linalg",
+    "special",
+}
 
 
 def evidence(finding: Finding) -> str:
@@ -30,16 +42,29 @@ def evidence(finding: Finding) -> str:
     if frame is None or not len(frame):
         return ""
     frame = renamed(frame, finding)
-    total = int(frame.attrs.get("total", len(frame)))  # the frame itself may hold the first of them only
-    same = {str(name): frame[name].iloc[0] for name in frame.columns if len(frame) > 1 and _is_constant(frame[name])}
+    # the frame itself may hold the first of them only
+    total = int(frame.attrs.get("total", len(frame)))
+    same = {
+        str(name): frame[name].iloc[0]
+        for name in frame.columns
+        if len(frame) > 1 and _is_constant(frame[name])
+    }
     rest = [name for name in frame.columns if str(name) not in same]
-    said = ", ".join(f"<code>{escape(name)}</code> = {_value(value)}" for name, value in same.items())
+    said = ", ".join(
+        f"<code>{escape(name)}</code> = {_value(value)}" for name, value in same.items()
+    )
     if same and len(rest) <= 1:
         where = _indices(frame[rest[0]], total) if rest else ""
         return f'<div class="nl-evidence">{plural(total, "element")}, all with {said}{where}</div>'
-    rows = [[_value(value) for value in row] for row in frame[rest].head(ROWS).itertuples(index=False)]
+    rows = [
+        [_value(value) for value in row] for row in frame[rest].head(ROWS).itertuples(index=False)
+    ]
     aligns = ["right" if pd.api.types.is_numeric_dtype(frame[name]) else "left" for name in rest]
-    shown = f"{len(rows):,} of {plural(total, 'element')}" if total > len(rows) else plural(total, "element")
+    shown = (
+        f"{len(rows):,} of {plural(total, 'element')}"
+        if total > len(rows)
+        else plural(total, "element")
+    )
     caption = shown + (f"; in all of them {said}" if same else "")
     return data_table([str(name) for name in rest], rows, aligns, caption)
 
@@ -58,7 +83,11 @@ def _value(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     text = number(value) if is_number else str(known(value))
     bad = text in {"nan", "inf", "-inf"}
-    return f'<span class="nl-tag nl-fails">{"NaN" if text == "nan" else text}</span>' if bad else escape(text)
+    return (
+        f'<span class="nl-tag nl-fails">{"NaN" if text == "nan" else text}</span>'
+        if bad
+        else escape(text)
+    )
 
 
 def renamed(frame: pd.DataFrame, finding: Finding) -> pd.DataFrame:
@@ -77,7 +106,8 @@ def renamed(frame: pd.DataFrame, finding: Finding) -> pd.DataFrame:
 
 
 def operand_names(source: str, op: str) -> list[str]:
-    """The expressions that an operator is given on a line; empty where it occurs there not exactly once."""
+    """The expressions that an operator is given on a line; empty where it occurs there not exactly
+    once."""
     name = op.strip("_").rpartition("_")[2] if op.startswith("linalg") else op.strip("_")
     found = [operands for tree in _parsed(source) for operands in _operands_of(tree, name)]
     if len(found) != 1:

@@ -21,7 +21,9 @@ def place(finding: Finding) -> str:
     inside = f"inside {library_text(finding)}" if finding.library else ""
     step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
     return ", ".join(
-        part for part in (location(finding.file, finding.line), inside, module, step, finding.phase) if part
+        part
+        for part in (location(finding.file, finding.line), inside, module, step, finding.phase)
+        if part
     )
 
 

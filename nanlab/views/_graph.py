@@ -8,7 +8,15 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-COUNTS = ["grad_in_nan", "grad_in_inf", "grad_in_zero", "grad_out_nan", "grad_out_inf", "grad_out_zero", "fp16_zero"]
+COUNTS = [
+    "grad_in_nan",
+    "grad_in_inf",
+    "grad_in_zero",
+    "grad_out_nan",
+    "grad_out_inf",
+    "grad_out_zero",
+    "fp16_zero",
+]
 VALUES = ["grad_in_rms", "grad_in_max", "grad_out_rms", "grad_out_max", "gain"]
 STATUSES = ["born", "turned", "carried", "intended", "healed", "ok"]  # from worst to best
 BAD = STATUSES[:3]
@@ -41,11 +49,16 @@ def _pass_of(backward: pd.DataFrame) -> pd.Series[int]:
 
 
 def graph_columns(rows: pd.DataFrame, numel: pd.Series[int]) -> dict[str, Any]:
-    """The rows as lists: texts as numbers into lists of distinct texts, statistics with four digits.
+    """The rows as lists: texts as numbers into lists of distinct texts, statistics with four
+    digits.
 
-    numel: elements of each row's outgoing gradient, 0 where it is not known; for the share that float16 flushes.
+    numel: elements of each row's outgoing gradient, 0 where it is not known; for the share that
+    float16 flushes.
     """
-    columns: dict[str, Any] = {"node": _integers(rows["node"], -1), "status": [severity(s) for s in rows["status"]]}
+    columns: dict[str, Any] = {
+        "node": _integers(rows["node"], -1),
+        "status": [severity(s) for s in rows["status"]],
+    }
     texts = rows if "parameter" in rows else rows.assign(parameter="")
     for name in ("name", "op", "module", "parameter"):
         columns[name], columns[f"{name}s"] = _numbered(texts[name].fillna("").astype(str))
@@ -73,11 +86,15 @@ def _rounded(column: pd.Series[Any]) -> list[float | None]:
 
 
 def edge_bytes(edges: pd.DataFrame, rows: pd.DataFrame, step: int, number: int) -> bytes:
-    """The edges of a pass as int32 pairs (row that passes its gradient on, row that takes it), earlier row first."""
+    """The edges of a pass as int32 pairs (row that passes its gradient on, row that takes it),
+    earlier row first."""
     mine = edges[(edges["step"] == step) & (_pass_of(edges) == number)]
     place = pd.Series(np.arange(len(rows)), index=rows["node"].to_numpy(dtype="int64", na_value=-1))
     place = place[~place.index.duplicated()].drop(-1, errors="ignore")
-    ends = {name: place.reindex(mine[name].to_numpy("int64")).to_numpy() for name in ("source", "target")}
+    ends = {
+        name: place.reindex(mine[name].to_numpy("int64")).to_numpy()
+        for name in ("source", "target")
+    }
     pairs = pd.concat([pd.DataFrame(ends).dropna(), _leaf_edges(rows)]).astype("int32")
     pairs = pairs[pairs["source"] < pairs["target"]]
     return pairs.to_numpy(dtype="<i4").tobytes()
@@ -89,5 +106,11 @@ def _leaf_edges(rows: pd.DataFrame) -> pd.DataFrame:
     The engine runs such a node at once after the last of those that pass it a gradient.
     """
     leaf = rows["node"].isna().to_numpy(dtype=bool)
-    latest = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows)))) if len(rows) else np.zeros(0, dtype=int)
-    return pd.DataFrame({"source": latest[leaf], "target": np.flatnonzero(leaf)}).query("source >= 0")
+    latest = (
+        np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows))))
+        if len(rows)
+        else np.zeros(0, dtype=int)
+    )
+    return pd.DataFrame({"source": latest[leaf], "target": np.flatnonzero(leaf)}).query(
+        "source >= 0"
+    )

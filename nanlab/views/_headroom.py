@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 
 def headroom_line(trace: Trace) -> str:
-    """``Headroom: 2.1 bits below float16's ceiling at blocks.0.attn, 14 above its floor at ...``; "" where nothing is known."""
+    """``Headroom: 2.1 bits below float16's ceiling at blocks.0.attn, 14 above its floor at ...``;
+    "" where nothing is known."""
     recording = getattr(trace, "recording", None)
     found = headroom(trace) if recording is not None else None
     if found is None:
         return ""
     if found.ceiling < 0 or found.floor < 0:
-        beyond = [f"{_bits(-found.ceiling)} above {found.dtype}'s ceiling at {_at(trace, found.highest)}"]
+        beyond = [
+            f"{_bits(-found.ceiling)} above {found.dtype}'s ceiling at {_at(trace, found.highest)}"
+        ]
         beyond = beyond if found.ceiling < 0 else []
         if found.floor < 0:
             beyond.append(f"{_bits(-found.floor)} below its floor at {_at(trace, found.lowest)}")

@@ -42,7 +42,8 @@ def dense(exponents: pd.Series[int]) -> dict[str, Any]:
 
 
 def browser_histogram(trace: Trace, row: pd.Series[Any] | None) -> dict[str, Any]:
-    """Histogram of a row with its zeros, infinities and NaN; parts add up to numel. Empty where the row is unknown."""
+    """Histogram of a row with its zeros, infinities and NaN; parts add up to numel. Empty where the
+    row is unknown."""
     if row is None or pd.isna(row["numel"]):
         return {}
     names = ("numel", "zero", "neginf", "posinf", "nan")
@@ -56,16 +57,20 @@ def twin_histogram(trace: Trace, row: pd.Series[Any]) -> pd.Series[int] | None:
 
 
 def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None:
-    """The twin's histogram with its zeros, infinities and NaN, and ``flushed``: values that are zero in the row only."""
+    """The twin's histogram with its zeros, infinities and NaN, and ``flushed``: values that are
+    zero in the row only."""
     found = _shadow_row(trace, row)
     if found is None:
         return None
-    others = {name: int(found.get(f"twin_{name}", 0)) for name in ("zero", "neginf", "posinf", "nan")}
+    others = {
+        name: int(found.get(f"twin_{name}", 0)) for name in ("zero", "neginf", "posinf", "nan")
+    }
     return dense(found["exponents"]) | others | {"flushed": int(found["flushed"])}
 
 
 def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
-    """The histogram of what a row's operation gave before it was rounded: of its twin where there is one."""
+    """The histogram of what a row's operation gave before it was rounded: of its twin where there
+    is one."""
     twin = twin_histogram(trace, row)
     return trace.histogram(int(row["position"])) if twin is None else twin
 

@@ -1,4 +1,5 @@
-"""Small pieces of HTML that survive a notebook's sanitiser: inline styles, translucent colours, no scripts."""
+"""Small pieces of HTML that survive a notebook's sanitiser: inline styles, translucent colours, no
+scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ TINTS = {
 CODE = "font:0.95em monospace;background:none;color:inherit;padding:0"
 LINE = "rgba(128,128,128,0.35)"
 SHADE = "rgba(128,128,128,0.12)"
-CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"  # JupyterLab sets each cell, so each cell says it
+# JupyterLab sets each cell, so each cell says it
+CELL = "padding:2px 9px;text-align:{align};white-space:nowrap"
 
 
 def escape(text: object) -> str:
@@ -37,12 +39,16 @@ def inline(text: str) -> str:
     parts = str(text).split("`")
     if len(parts) % 2 == 0:  # a backtick that is never closed is one
         return escape(text)
-    made = (f'<code style="{CODE}">{escape(part)}</code>' if i % 2 else escape(part) for i, part in enumerate(parts))
+    made = (
+        f'<code style="{CODE}">{escape(part)}</code>' if i % 2 else escape(part)
+        for i, part in enumerate(parts)
+    )
     return "".join(made)
 
 
 def sentence(text: str, op: str = "") -> str:
-    """The text with a capital, backticks set as code; an operator that it begins with is code and keeps its name.
+    """The text with a capital, backticks set as code; an operator that it begins with is code and
+    keeps its name.
 
     op: the operator that the text is about.
     """
@@ -50,7 +56,8 @@ def sentence(text: str, op: str = "") -> str:
     if op and first == op:
         return inline(f"`{first}`{text[len(first) :]}")
     word = first.rstrip(",:;.").replace("-", "")
-    plain = word.isalpha() and word.islower() and (len(word) > 1 or word == "a")  # not x, nor nanlab.safe.sqrt
+    # not x, nor nanlab.safe.sqrt
+    plain = word.isalpha() and word.islower() and (len(word) > 1 or word == "a")
     return inline(text[:1].upper() + text[1:] if plain else text)
 
 
@@ -83,7 +90,10 @@ def _float(value: float) -> str:
 def badge(word: str, tint: str | None = None) -> str:
     """A word on its colour; the word alone says it too."""
     colour = TINTS.get(tint or word, SHADE)
-    return f'<span style="background:{colour};border-radius:3px;padding:0 6px;white-space:nowrap">{escape(word)}</span>'
+    return (
+        f'<span style="background:{colour};border-radius:3px;padding:0'
+        f' 6px;white-space:nowrap">{escape(word)}</span>'
+    )
 
 
 def cell(content: str, align: str = "right") -> str:
@@ -91,18 +101,24 @@ def cell(content: str, align: str = "right") -> str:
     return f'<td style="{CELL.format(align=align)}">{content}</td>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = "") -> str:
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = ""
+) -> str:
     """A table of ready-made HTML cells."""
     heads = "".join(
-        f'<th style="{CELL.format(align=align)};font-weight:600;border-bottom:1px solid {LINE}">{escape(name)}</th>'
+        f'<th style="{CELL.format(align=align)};font-weight:600;border-bottom:1px solid'
+        f' {LINE}">{escape(name)}</th>'
         for name, align in zip(head, aligns, strict=True)
     )
     body = "".join(
-        '<tr style="background:transparent">' + "".join(cell(c, a) for c, a in zip(row, aligns, strict=True)) + "</tr>"
+        '<tr style="background:transparent">'
+        + "".join(cell(c, a) for c, a in zip(row, aligns, strict=True))
+        + "</tr>"
         for row in rows
     )
     title = (
-        f'<caption style="text-align:left;caption-side:top;padding:4px 0;opacity:0.8">{caption}</caption>'
+        '<caption style="text-align:left;caption-side:top;padding:4px'
+        f' 0;opacity:0.8">{caption}</caption>'
         if caption
         else ""
     )
@@ -117,13 +133,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[s
 def code(lines: Iterable[tuple[int, str]], marked: int) -> str:
     """Source lines with their numbers, one of them marked."""
     shown = "".join(
-        f'<div style="{_line_style(n == marked)}"><span style="opacity:0.85;display:inline-block;width:4.5em">'
+        f'<div style="{_line_style(n == marked)}"><span'
+        ' style="opacity:0.85;display:inline-block;width:4.5em">'
         f"{'→' if n == marked else ' '}&nbsp;{n}</span>{escape(text) or '&nbsp;'}</div>"
         for n, text in lines
     )
     return (
-        f'<div tabindex="0" style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;'
-        f'border:1px solid {LINE};border-radius:3px;padding:3px 0;margin:4px 0;line-height:1.5">{shown}</div>'
+        '<div tabindex="0"'
+        ' style="font-family:monospace;font-size:12px;white-space:pre;overflow-x:auto;border:1px'
+        f' solid {LINE};border-radius:3px;padding:3px 0;margin:4px 0;line-height:1.5">{shown}</div>'
     )
 
 

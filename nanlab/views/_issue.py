@@ -1,4 +1,5 @@
-"""A finding as the text of an issue: what was seen, where, a minimal reproduction, the fixes, the versions."""
+"""A finding as the text of an issue: what was seen, where, a minimal reproduction, the fixes, the
+versions."""
 
 from __future__ import annotations
 
@@ -32,12 +33,19 @@ def as_issue(trace: Trace, finding: Finding, program: str) -> str:
     where = f"`{place}`" + (f", in `{finding.module}`" if finding.module else "")
     lines = excerpt(trace, finding.file, finding.line) if finding.file else []
     marked = [f"{'>' if n == finding.line else ' '} {n:>4}  {text}" for n, text in lines]
-    parts = [f"### {finding.title}", f"At {where}, step {finding.step}, {finding.phase} (`{finding.cause}`)."]
+    parts = [
+        f"### {finding.title}",
+        f"At {where}, step {finding.step}, {finding.phase} (`{finding.cause}`).",
+    ]
     parts += ["\n".join(["```", *marked, "```"])] if marked else []
     parts += [finding.explanation]
     parts += [f"Path: {Path(finding.path).chain()}"] if finding.path else []
     parts += [f"Minimal reproduction:\n\n```python\n{program.rstrip()}\n```"] if program else []
-    tried = [f"- {fix.verdict}: {fix.title}\n  `{fix.code}`" for fix in finding.fixes if "\n" not in fix.code]
+    tried = [
+        f"- {fix.verdict}: {fix.title}\n  `{fix.code}`"
+        for fix in finding.fixes
+        if "\n" not in fix.code
+    ]
     parts += ["Fixes that nanlab offers:\n\n" + "\n".join(tried)] if tried else []
     parts += [f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()}"]
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,5 @@
-"""The lens: the function at fault drawn around the user's own values, its limits, and each fix as a curve over it."""
+"""The lens: the function at fault drawn around the user's own values, its limits, and each fix as a
+curve over it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
 
 
 def lens(trace: Trace, finding: Finding) -> str:
-    """A chart of a function of one operand, with the values that it was given; "" of any other operation."""
+    """A chart of a function of one operand, with the values that it was given; "" of any other
+    operation."""
     values = operand(trace, finding)
     function = getattr(torch, finding.op, None) or getattr(torch.special, finding.op, None)
     if values is None or function is None or finding.op not in FUNCTIONS:
@@ -52,22 +54,37 @@ def lens(trace: Trace, finding: Finding) -> str:
     known_ = [y for y in lines[0].y if math.isfinite(y)] or [1.0]
     ends = {math.inf: max(known_), -math.inf: min(known_)}
     lines.append(
-        Line("", bad.tolist(), [ends.get(y, min(known_)) if not math.isfinite(y) else y for y in dots], RED, dots=True)
+        Line(
+            "",
+            bad.tolist(),
+            [ends.get(y, min(known_)) if not math.isfinite(y) else y for y in dots],
+            RED,
+            dots=True,
+        )
     )
-    limit = limit_of(finding.op, values.dtype) if finding.op in (*_EXPONENTIAL, "square") else math.inf
-    levels = [Level(f"limit {limit:.4g}", limit, GREY, upright=True)] if math.isfinite(limit) else []
+    limit = (
+        limit_of(finding.op, values.dtype) if finding.op in (*_EXPONENTIAL, "square") else math.inf
+    )
+    levels = (
+        [Level(f"limit {limit:.4g}", limit, GREY, upright=True)] if math.isfinite(limit) else []
+    )
     told = f"`{finding.op}` around {plural(len(values), 'value')} of `{name}` (red)"
     log = finding.op in _EXPONENTIAL
-    picture = chart(lines, told.replace("`", ""), log=log, levels=levels, x_label=name, size=(440, 170))
+    picture = chart(
+        lines, told.replace("`", ""), log=log, levels=levels, x_label=name, size=(440, 170)
+    )
     return f'<div class="nl-dim">{inline(told)}</div>{picture}'
 
 
 def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
-    """The operand's offending elements, as kept with the evidence; None where they are not known."""
+    """The operand's offending elements, as kept with the evidence; None where they are not
+    known."""
     frame = finding.evidence
     if frame is None or not len(frame):
         return None
-    column = next((c for c in ("x", "argument", "base", "operand 0", "operand_0") if c in frame.columns), None)
+    column = next(
+        (c for c in ("x", "argument", "base", "operand 0", "operand_0") if c in frame.columns), None
+    )
     if column is not None:
         values = [float(v) for v in frame[column].tolist() if isinstance(v, (int, float))]
     elif finding.op == "sqrt" and "root" in frame.columns:
@@ -105,10 +122,14 @@ def curve(fix: Fix, name: str, grid: torch.Tensor) -> list[float] | None:
         "_operand": grid,
     }
     replaced = _Replaced(target).visit(tree)
-    parts = [n for n in ast.walk(replaced) if isinstance(n, (ast.Call, ast.BinOp)) and _is_closed(n)]
+    parts = [
+        n for n in ast.walk(replaced) if isinstance(n, (ast.Call, ast.BinOp)) and _is_closed(n)
+    ]
     for part in sorted(parts, key=lambda n: -len(ast.dump(n))):
         try:
-            made = eval(compile(ast.Expression(ast.fix_missing_locations(part)), "<fix>", "eval"), scope)
+            made = eval(
+                compile(ast.Expression(ast.fix_missing_locations(part)), "<fix>", "eval"), scope
+            )
         except Exception:  # a part that is no function of one tensor
             continue
         if isinstance(made, torch.Tensor) and made.shape == grid.shape:

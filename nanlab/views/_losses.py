@@ -1,4 +1,5 @@
-"""Where signal is lost first, in words: what low precision made zero, and epsilons that do nothing."""
+"""Where signal is lost first, in words: what low precision made zero, and epsilons that do
+nothing."""
 
 from __future__ import annotations
 
@@ -24,8 +25,14 @@ def told(loss: Any) -> str:
         what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
         return f"{what} is 0 in {loss.dtype}: {loss.op} changes nothing"
     share = "all" if loss.share == 1 else f"{100 * loss.share:.3g} %"
-    flushed = f"{loss.op} flushes {share} of its non-zero values ({loss.lost:,}) to zero in {loss.dtype}"
-    return flushed if pd.isna(loss.largest) else f"{flushed}; in float32 they reach {number(loss.largest)}"
+    flushed = (
+        f"{loss.op} flushes {share} of its non-zero values ({loss.lost:,}) to zero in {loss.dtype}"
+    )
+    return (
+        flushed
+        if pd.isna(loss.largest)
+        else f"{flushed}; in float32 they reach {number(loss.largest)}"
+    )
 
 
 def place(loss: Any) -> str:
@@ -36,7 +43,8 @@ def place(loss: Any) -> str:
 
 
 def first_loss(trace: Trace) -> Any | None:
-    """The first place where at least half of a result's values are lost, an epsilon included; None without any."""
+    """The first place where at least half of a result's values are lost, an epsilon included; None
+    without any."""
     rows = first_losses(trace)
     return next(rows[rows["share"] >= TELLING].itertuples(index=False), None)
 
@@ -66,7 +74,11 @@ def _places(rows: pd.DataFrame) -> str:
     if not len(rows):
         return ""
     cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]
-    more = f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run" if len(rows) > PLACES else ""
+    more = (
+        f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
+        if len(rows) > PLACES
+        else ""
+    )
     title = "Where signal is lost first"
     body = table(["where", "source", "what is lost"], cells, ["left", "left", "left"], more)
     if rows["share"].max() < TELLING:
@@ -75,6 +87,8 @@ def _places(rows: pd.DataFrame) -> str:
 
 
 def _cells(loss: Any) -> list[str]:
-    source = f'<span style="font:12px monospace">{escape(shortened(as_typed(loss.source), 60))}</span>'
+    source = (
+        f'<span style="font:12px monospace">{escape(shortened(as_typed(loss.source), 60))}</span>'
+    )
     words = f'<div style="white-space:normal;min-width:18em">{escape(told(loss))}</div>'
     return [escape(place(loss)), source, words]

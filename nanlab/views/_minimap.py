@@ -19,7 +19,8 @@ WIDEST = 900  # columns; neighbours share one beyond that, which shows the worst
 
 
 def cells(trace: Trace) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """(steps, operations) of UNSEEN, FINE, FLUSHED (all zero, and not always) or BAD; the training step of each row.
+    """(steps, operations) of UNSEEN, FINE, FLUSHED (all zero, and not always) or BAD; the training
+    step of each row.
 
     The last step is in it though it did not end.
     """
@@ -42,7 +43,8 @@ def cells(trace: Trace) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
 
 
 def _last_step(trace: Trace, columns: int) -> tuple[int | None, npt.NDArray[np.uint8]]:
-    """The step that the run ended in, on the columns of the others: the same line, operator, module and turn."""
+    """The step that the run ended in, on the columns of the others: the same line, operator, module
+    and turn."""
     row = np.zeros(columns, np.uint8)
     ops = trace.ops
     if not len(ops):
@@ -57,7 +59,9 @@ def _last_step(trace: Trace, columns: int) -> tuple[int | None, npt.NDArray[np.u
     rows = ops[(ops["step"] == last).to_numpy(dtype=bool)]
     bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
     phases = {"forward": 0, "backward": 1, "optimizer": 2, "recompute": 3, "other": 4}
-    seen = zip(rows["op"], rows["phase"], rows["module"], rows["file"], rows["line"], bad, strict=True)
+    seen = zip(
+        rows["op"], rows["phase"], rows["module"], rows["file"], rows["line"], bad, strict=True
+    )
     for op, phase, module, file, line, is_bad in seen:
         waiting = turns.get((op, phases.get(str(phase), 4), module, file, int(line)))
         if waiting:
@@ -75,8 +79,9 @@ def minimap(trace: Trace) -> str:
     told = f"{plural(len(steps), 'step')} by {plural(found.shape[1], 'result')}: {bad:,} not finite"
     height = min(150, max(30, 4 * len(steps)))
     return (
-        f'<div class="nl-minimap"><div class="nl-dim">Steps {steps[0]} to {steps[-1]} (downward), operations in their order '
-        f"(across): grey finite, amber all zero, red not finite.</div>{pixels(narrow, PALETTE, escape(told), height)}</div>"
+        f'<div class="nl-minimap"><div class="nl-dim">Steps {steps[0]} to {steps[-1]} (downward),'
+        " operations in their order (across): grey finite, amber all zero, red not"
+        f" finite.</div>{pixels(narrow, PALETTE, escape(told), height)}</div>"
     )
 
 

@@ -1,4 +1,5 @@
-"""What is told of one backward node: its story, its source, the tensors of its forward operation."""
+"""What is told of one backward node: its story, its source, the tensors of its forward
+operation."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ KEPT = {"yes": "", "perhaps": " if needed", "no": "not kept", "unknown": "not kn
 
 
 def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
-    """All that the browser shows of a row of ``trace.backward`` beside its counts, as JSON can carry it."""
+    """All that the browser shows of a row of ``trace.backward`` beside its counts, as JSON can
+    carry it."""
     into, out = (trace_row(trace, row.get(f"position_{side}")) for side in ("in", "out"))
     return {
         "story": told(trace, row),
@@ -59,7 +61,9 @@ def source_of(trace: Trace, row: pd.Series[Any]) -> list[tuple[int, str]]:
 
 def tensors_of(trace: Trace, row: pd.Series[Any]) -> list[ForwardTensor]:
     """Operands and results of the forward operation, with what the node keeps of them."""
-    return [] if pd.isna(row["node"]) else forward_tensors(trace, int(row["node"]), str(row["name"]))
+    return (
+        [] if pd.isna(row["node"]) else forward_tensors(trace, int(row["node"]), str(row["name"]))
+    )
 
 
 def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
@@ -67,10 +71,17 @@ def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
 
 
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
-    """Of one tensor: kept (as which attribute), name, texts of its numbers, and its exponents as a line of blocks."""
+    """Of one tensor: kept (as which attribute), name, texts of its numbers, and its exponents as a
+    line of blocks."""
     stats, kept = tensor.stats, tensor.kept in ("yes", "perhaps")
-    values = asdict(stats) | {"inf": stats.posinf + stats.neginf} if stats is not None else dict.fromkeys(STATISTICS)
-    exponents = trace.histogram(tensor.number) if tensor.number is not None and stats is not None else None
+    values = (
+        asdict(stats) | {"inf": stats.posinf + stats.neginf}
+        if stats is not None
+        else dict.fromkeys(STATISTICS)
+    )
+    exponents = (
+        trace.histogram(tensor.number) if tensor.number is not None and stats is not None else None
+    )
     return {
         "kept": kept,
         "as": (tensor.attribute or "kept") + KEPT[tensor.kept] if kept else KEPT[tensor.kept],

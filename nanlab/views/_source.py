@@ -17,15 +17,19 @@ OUR_MAGIC, TYPED_AS = "_nanwatch_cell", "%%nanwatch"
 
 
 def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
-    """(number, text) of a line and those around it, blank lines and magics as typed; empty where no text is known."""
+    """(number, text) of a line and those around it, blank lines and magics as typed; empty where no
+    text is known."""
     found = dict(trace.source(file, int(line), context))
     if not any(text.strip() for text in found.values()):
         return []
-    return [(n, as_typed(found.get(n, ""))) for n in range(max(1, int(line) - context), max(found) + 1)]
+    return [
+        (n, as_typed(found.get(n, ""))) for n in range(max(1, int(line) - context), max(found) + 1)
+    ]
 
 
 def as_typed(text: str) -> str:
-    """A source line of a cell with its magic as the user wrote it: IPython runs, and remembers, a function call."""
+    """A source line of a cell with its magic as the user wrote it: IPython runs, and remembers, a
+    function call."""
     match = _TRANSFORMED.match(text)
     if match is None:
         return text

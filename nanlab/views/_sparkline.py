@@ -1,4 +1,5 @@
-"""An exponent histogram as a line of text: one block per two exponents, on one axis for every row of a table."""
+"""An exponent histogram as a line of text: one block per two exponents, on one axis for every row
+of a table."""
 
 from __future__ import annotations
 
@@ -12,11 +13,17 @@ from nanlab.views._html import TINTS, plural
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 LOWEST, HIGHEST, WIDTH = -41, 20, 2  # what lies outside goes into the first and last block
-ZONES = {"zero": TINTS["error"], "subnormal": TINTS["warning"], "normal": "transparent", "overflow": TINTS["turned"]}
+ZONES = {
+    "zero": TINTS["error"],
+    "subnormal": TINTS["warning"],
+    "normal": "transparent",
+    "overflow": TINTS["turned"],
+}
 
 
 def blocks(exponents: pd.Series[int]) -> str:
-    """The histogram's heights, logarithmic, as block characters; a block that holds any value is visible."""
+    """The histogram's heights, logarithmic, as block characters; a block that holds any value is
+    visible."""
     counts = [0] * ((HIGHEST - LOWEST + 1) // WIDTH)
     for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
         place = (min(max(int(exponent), LOWEST), HIGHEST) - LOWEST) // WIDTH
@@ -31,9 +38,8 @@ def sparkline(exponents: pd.Series[int]) -> str:
     zones = [_zone(LOWEST + WIDTH * i) for i in range(len(text))]
     for i in range(1, len(text) + 1):
         if i == len(text) or zones[i] != zones[start]:
-            parts.append(
-                f'<span style="background:{ZONES[zones[start]]}">{text[start:i].replace(" ", "&nbsp;")}</span>'
-            )
+            run = text[start:i].replace(" ", "&nbsp;")
+            parts.append(f'<span style="background:{ZONES[zones[start]]}">{run}</span>')
             start = i
     style = "font:8px/1 monospace;white-space:pre"
     return f'<span title="{_title(exponents)}" style="{style}">{"".join(parts)}</span>'
@@ -52,4 +58,7 @@ def _title(exponents: pd.Series[int]) -> str:
     if not len(exponents):
         return "no non-zero finite value"
     low, high = int(exponents.index.min()), int(exponents.index.max())
-    return f"{plural(int(exponents.sum()), 'non-zero finite value')} from 2^{low} to 2^{high + 1}; zones of float16"
+    return (
+        f"{plural(int(exponents.sum()), 'non-zero finite value')} from 2^{low} to 2^{high + 1};"
+        " zones of float16"
+    )

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from nanlab.views.plots import GREY, plot_exponents
 
-# A picture cannot follow the theme: texts and axes in a grey that is read on white and on black, and nothing behind them.
+# A picture cannot follow the theme: texts and axes in a grey that is read on white and on black,
+# and nothing behind them.
 _BOTH_THEMES: dict[Any, Any] = dict.fromkeys(
     ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), GREY
 )

@@ -13,7 +13,8 @@ from nanlab.views._html import number, plural
 def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
     """The local story of a row of ``trace.backward``.
 
-    numel: elements of its outgoing gradient, 0 if unknown. forward_bad: non-finite values in the forward result.
+    numel: elements of its outgoing gradient, 0 if unknown. forward_bad: non-finite values in the
+    forward result.
     """
     if row.get("name") == ACCUMULATES:
         return _received(row)
@@ -25,9 +26,15 @@ def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
     if nan_in + inf_in and not nan_out + inf_out:
         return f"Healed: {_bad(nan_in, inf_in)} came in, and every outgoing value is finite."
     if inf_in and not nan_in and nan_out:
-        return f"Turned: {_bad(0, inf_in)} came in and became {_bad(nan_out, inf_out)}; 0 × inf and inf − inf are NaN."
+        return (
+            f"Turned: {_bad(0, inf_in)} came in and became {_bad(nan_out, inf_out)}; 0 × inf and"
+            " inf − inf are NaN."
+        )
     if nan_in + inf_in:
-        return f"Carried: {_bad(nan_in, inf_in)} came in, {_bad(nan_out, inf_out)} went on. Its origin is further up."
+        return (
+            f"Carried: {_bad(nan_in, inf_in)} came in, {_bad(nan_out, inf_out)} went on. Its origin"
+            " is further up."
+        )
     return _finite(row, numel)
 
 
@@ -44,17 +51,29 @@ def _received(row: pd.Series[Any]) -> str:
 
 def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
     if forward_bad or row.get("status") == "carried":
-        held = f"; the forward result already holds {plural(forward_bad, 'non-finite value')}" if forward_bad else ""
+        held = (
+            f"; the forward result already holds {plural(forward_bad, 'non-finite value')}"
+            if forward_bad
+            else ""
+        )
         return f"Carried from forward: finite gradients came in, {_bad(nan, inf)} went out{held}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
         told = f"{_bad(nan, 0)}; {plural(zeros, 'zero')} came in"
         return f"Born here: incoming 0, local derivative inf, product NaN ({told})."
     if nan and inf and zeros:
-        return f"Born here: the local derivative is inf. Times an incoming 0 it is NaN, else inf ({_bad(nan, inf)})."
+        return (
+            "Born here: the local derivative is inf. Times an incoming 0 it is NaN, else inf"
+            f" ({_bad(nan, inf)})."
+        )
     if inf and not nan:
-        return f"Born here: finite came in, local derivative or product inf ({_bad(0, inf)} went out)."
-    return f"Born here: only finite values came in, {_bad(nan, inf)} went out; the local derivative is not a number."
+        return (
+            f"Born here: finite came in, local derivative or product inf ({_bad(0, inf)} went out)."
+        )
+    return (
+        f"Born here: only finite values came in, {_bad(nan, inf)} went out; the local derivative is"
+        " not a number."
+    )
 
 
 def _finite(row: pd.Series[Any], numel: int) -> str:
@@ -71,7 +90,9 @@ def _finite(row: pd.Series[Any], numel: int) -> str:
 
 
 def _bad(nan: int, inf: int) -> str:
-    return " and ".join(part for part in (f"{nan:,} NaN" if nan else "", f"{inf:,} inf" if inf else "") if part)
+    return " and ".join(
+        part for part in (f"{nan:,} NaN" if nan else "", f"{inf:,} inf" if inf else "") if part
+    )
 
 
 def _count(row: pd.Series[Any], name: str) -> int:

@@ -1,4 +1,5 @@
-"""A fix tried on the recorded step: loss, gradients and parameters before and after, side by side."""
+"""A fix tried on the recorded step: loss, gradients and parameters before and after, side by
+side."""
 
 from __future__ import annotations
 
@@ -35,13 +36,20 @@ def tried(trace: Trace, finding: Finding, number_of_fix: int) -> str:
         ["gradients not finite", *(_bad(each.gradients) for each in (before, after))],
         ["parameters not finite", *(_bad(each.parameters) for each in (before, after))],
     ]
-    rows += [[f"gradient of <code>{escape(name)}</code>", "as it was", told] for name, told in _moved(before, after)]
+    rows += [
+        [f"gradient of <code>{escape(name)}</code>", "as it was", told]
+        for name, told in _moved(before, after)
+    ]
     looked = after.looked_at
     warning = (
-        f'<div class="nl-dim">The program read a value that is now another at {escape(", ".join(looked[:3]))}.</div>'
+        '<div class="nl-dim">The program read a value that is now another at'
+        f" {escape(', '.join(looked[:3]))}.</div>"
     )
     table = data_table(
-        ["", "as it ran", "with the fix"], rows, ["left", "right", "right"], f"Step {after.step}, run again"
+        ["", "as it ran", "with the fix"],
+        rows,
+        ["left", "right", "right"],
+        f"Step {after.step}, run again",
     )
     return table + (warning if looked else "") + _difference(fix)
 
@@ -52,12 +60,14 @@ def _difference(fix: Any) -> str:
         return ""
     places = ", ".join(location(edit.file, edit.first) for edit in fix.edits)
     return (
-        f'<pre class="nl-code nl-diff" tabindex="0" aria-label="Edits at {escape(places)}">{escape(fix.diff())}</pre>'
+        '<pre class="nl-code nl-diff" tabindex="0" aria-label="Edits at'
+        f' {escape(places)}">{escape(fix.diff())}</pre>'
     )
 
 
 def edited(trace: Trace, finding: Finding, number_of_fix: int) -> str:
-    """The text of the cell or file of the finding with the edits of a fix; "" where it is not known or has none."""
+    """The text of the cell or file of the finding with the edits of a fix; "" where it is not known
+    or has none."""
     edits = [edit for edit in finding.fixes[number_of_fix].edits if edit.file == finding.file]
     if not edits or not finding.file.startswith("In["):
         return ""
@@ -81,7 +91,11 @@ def _shown(value: float) -> str:
 
 def _largest(tensors: dict[str, torch.Tensor]) -> str:
     """The largest finite magnitude, and whose it is."""
-    found = [(float(t.detach().abs().max()), name) for name, t in tensors.items() if t.numel() and _finite(t)]
+    found = [
+        (float(t.detach().abs().max()), name)
+        for name, t in tensors.items()
+        if t.numel() and _finite(t)
+    ]
     if not found:
         return "–"
     value, name = max(found)
@@ -90,7 +104,11 @@ def _largest(tensors: dict[str, torch.Tensor]) -> str:
 
 def _bad(tensors: dict[str, torch.Tensor]) -> str:
     bad = sum(not _finite(t) for t in tensors.values())
-    return f'<span class="nl-tag nl-fails">{bad} of {len(tensors)}</span>' if bad else f"none of {len(tensors)}"
+    return (
+        f'<span class="nl-tag nl-fails">{bad} of {len(tensors)}</span>'
+        if bad
+        else f"none of {len(tensors)}"
+    )
 
 
 def _finite(tensor: torch.Tensor) -> bool:
@@ -102,11 +120,19 @@ def _moved(before: Replay, after: Replay) -> list[tuple[str, str]]:
     found = []
     for name, old in before.gradients.items():
         new = after.gradients.get(name)
-        if new is None or new.shape != old.shape or not (_finite(old) and _finite(new)) or not old.numel():
+        if (
+            new is None
+            or new.shape != old.shape
+            or not (_finite(old) and _finite(new))
+            or not old.numel()
+        ):
             continue
         size = float(old.detach().double().norm())
         change = float((new.detach().double() - old.detach().double()).norm())
         if change:
             found.append((change / size if size else math.inf, name))
     ranked = sorted(found, reverse=True)[:MOVED]
-    return [(name, "was zero" if math.isinf(share) else f"moved by {100 * share:.2g} %") for share, name in ranked]
+    return [
+        (name, "was zero" if math.isinf(share) else f"moved by {100 * share:.2g} %")
+        for share, name in ranked
+    ]

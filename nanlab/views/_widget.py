@@ -1,4 +1,5 @@
-"""What all widgets share: their script and style, and the static picture that stands in for them."""
+"""What all widgets share: their script and style, and the static picture that stands in for
+them."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ import traitlets
 from IPython.display import display
 
 _HERE = Path(__file__).parent
-# While the page still loads the widget, which will take its place, the summary has no height: nothing flashes up.
-# Where style sheets are not let in, and where no widget comes, it is there.
-_WAIT = "@keyframes nanlab-wait { from, to { max-height: 0; overflow: hidden; visibility: hidden; } }"
+# While the page still loads the widget, which will take its place, the summary has no height:
+# nothing flashes up. Where style sheets are not let in, and where no widget comes, it is there.
+_WAIT = (
+    "@keyframes nanlab-wait { from, to { max-height: 0; overflow: hidden; visibility: hidden; } }"
+)
 _WAITING = "animation: nanlab-wait 1s"
 _NEEDS_KERNEL = "Above is a static view; run the cell in a notebook for the interactive one."
 
@@ -31,8 +34,9 @@ def style(name: str) -> str:
 class View(anywidget.AnyWidget):
     """A widget that leaves a static summary behind where no widget can be shown.
 
-    The summary is displayed first, as an output of its own; the widget hides it while it is there. It is also in the
-    widget's own bundle, for front ends that show the HTML of a notebook they do not trust.
+    The summary is displayed first, as an output of its own; the widget hides it while it is there.
+    It is also in the widget's own bundle, for front ends that show the HTML of a notebook they do
+    not trust.
     """
 
     fallback = traitlets.Unicode().tag(sync=True)  # class of the static summary in the page
@@ -50,7 +54,10 @@ class View(anywidget.AnyWidget):
 
     def _summary(self) -> dict[str, str]:
         return {
-            "text/html": f'<style>{_WAIT}</style><div class="{self.fallback}" style="{_WAITING}">{self.static_html()}</div>',
+            "text/html": (
+                f'<style>{_WAIT}</style><div class="{self.fallback}"'
+                f' style="{_WAITING}">{self.static_html()}</div>'
+            ),
             "text/plain": self.static_text(),
         }
 

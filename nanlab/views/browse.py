@@ -20,35 +20,44 @@ SOUGHT = ("op", "name", "parameter", "module", "where", "status")  # what one fi
 
 
 class TableBrowser(View):
-    """Scrolls through a table of any length; ``browser.frame`` is what is shown: filtered and sorted."""
+    """Scrolls through a table of any length; ``browser.frame`` is what is shown: filtered and
+    sorted."""
 
     _esm = script("browse")
     _css = style("browse")
 
-    heads: traitlets.List[Any] = traitlets.List().tag(sync=True)  # title and alignment of each column
+    # title and alignment of each column
+    heads: traitlets.List[Any] = traitlets.List().tag(sync=True)
     texts: traitlets.List[Any] = traitlets.List().tag(
         sync=True
     )  # columns that the filter looks at, the likeliest first
-    troubled = traitlets.Bool(True).tag(sync=True)  # whether rows have a status, and trouble can go first
+    # whether rows have a status, and trouble can go first
+    troubled = traitlets.Bool(True).tag(sync=True)
     total = traitlets.Int(0).tag(sync=True)  # rows after the filter
     caption = traitlets.Unicode().tag(sync=True)
     want = traitlets.Int(0).tag(sync=True)  # the first row the page needs
-    block = traitlets.Dict().tag(sync=True)  # first: its first row, rows: their cells as HTML, status of each
+    # first: its first row, rows: their cells as HTML, status of each
+    block = traitlets.Dict().tag(sync=True)
     needle = traitlets.Unicode().tag(sync=True)  # the filter: text found in any text column
-    selected = traitlets.Int(-1).tag(sync=True)  # row of ``frame`` that is selected in all views; -1: none of them
-    sort_by = traitlets.List([-1, True]).tag(sync=True)  # number of the column, -1: trouble first; ascending
+    # row of ``frame`` that is selected in all views; -1: none of them
+    selected = traitlets.Int(-1).tag(sync=True)
+    # number of the column, -1: trouble first; ascending
+    sort_by = traitlets.List([-1, True]).tag(sync=True)
 
     def __init__(self, table: TraceTable) -> None:
         self._table = table
         self._columns = columns_for(table, table.kind)
         self.frame = trouble_first(table)
         self._following = False  # whether the selection comes from elsewhere
-        self._order = 0  # counts the filters and sorts, so that the page forgets the rows of the last one
+        # counts the filters and sorts, so that the page forgets the rows of the last one
+        self._order = 0
         heads = [[column.title, column.align] for column in self._columns]
         texts = [c.title for c in self._columns if c.align == "left" and c.title != "exponents"]
         super().__init__(
             heads=heads,
-            texts=sorted(texts, key=lambda title: SOUGHT.index(title) if title in SOUGHT else len(SOUGHT)),
+            texts=sorted(
+                texts, key=lambda title: SOUGHT.index(title) if title in SOUGHT else len(SOUGHT)
+            ),
             troubled="status" in table.columns,
             total=len(table),
             caption=self._caption(),
@@ -93,7 +102,11 @@ class TableBrowser(View):
             self.frame = trouble_first(rows)
         else:
             name = self._columns[number].sort_by
-            key = (lambda c: c.map(lambda s: severity(str(s))).astype(int)) if name == "status" else None
+            key = (
+                (lambda c: c.map(lambda s: severity(str(s))).astype(int))
+                if name == "status"
+                else None
+            )
             self.frame = rows.sort_values(name, ascending=bool(ascending), kind="stable", key=key)
         self._order += 1
         place = self._table.trace.selection.place if self._table.trace is not None else None
@@ -108,7 +121,10 @@ class TableBrowser(View):
 
     def _block(self, first: int) -> dict[str, Any]:
         rows = self.frame.iloc[first : first + BLOCK]
-        cells = [[c.html(row, self._table.trace) for c in self._columns] for row in rows.itertuples(index=False)]
+        cells = [
+            [c.html(row, self._table.trace) for c in self._columns]
+            for row in rows.itertuples(index=False)
+        ]
         return {"first": first, "rows": cells, "order": self._order}
 
     def _caption(self) -> str:
@@ -130,7 +146,9 @@ def _holds(frame: pd.DataFrame, needle: str) -> Any:
     for name in frame.columns:
         if not pd.api.types.is_numeric_dtype(frame[name]):
             texts = frame[name].astype("string").fillna("")
-            found |= texts.str.contains(needle.strip(), case=False, regex=False).to_numpy(dtype=bool)
+            found |= texts.str.contains(needle.strip(), case=False, regex=False).to_numpy(
+                dtype=bool
+            )
     return found
 
 

@@ -20,15 +20,22 @@ ROWS = 12  # of the evidence that are shown
 def place(explanation: Explanation) -> str:
     """``train.py:41, in encoder.0``; what is not known is left out."""
     module = f"in {explanation.module}" if explanation.module else ""
-    return ", ".join(part for part in (location(explanation.file, explanation.line), module) if part)
+    return ", ".join(
+        part for part in (location(explanation.file, explanation.line), module) if part
+    )
 
 
 def to_change(explanation: Explanation) -> str:
-    """``train.py:12: with torch.no_grad():``; empty where the line to change is the one shown, or not known."""
+    """``train.py:12: with torch.no_grad():``; empty where the line to change is the one shown, or
+    not known."""
     if explanation.change is None:
         return ""
     file, line, source = explanation.change
-    return "" if line == explanation.line and file == explanation.file else f"{location(file, line)}: {source}"
+    return (
+        ""
+        if line == explanation.line and file == explanation.file
+        else f"{location(file, line)}: {source}"
+    )
 
 
 def as_html(explanation: Explanation) -> str:
@@ -38,20 +45,31 @@ def as_html(explanation: Explanation) -> str:
         f'<div style="font-size:15px;font-weight:600">{sentence(explanation.title)}</div>'
         f"<div>{badge(explanation.cause, 'note')} {escape(place(explanation))}</div>"
     )
-    line = code([(explanation.line, as_typed(explanation.source))], explanation.line) if explanation.source else ""
+    line = (
+        code([(explanation.line, as_typed(explanation.source))], explanation.line)
+        if explanation.source
+        else ""
+    )
     body = f'<div style="margin:6px 0;max-width:75em">{sentence(explanation.explanation)}</div>'
     if changed := to_change(explanation):
         body += f"<div>Change {escape(changed)}</div>"
     style = f"border-left:4px solid {edge};padding:6px 12px;margin:6px 0;background:{SHADE}"
     parts = f"{_evidence(explanation.evidence)}{_fixes(explanation)}"
-    return f'<div style="font-size:13px;line-height:1.45"><div style="{style}">{head}{line}{body}</div>{parts}</div>'
+    return (
+        '<div style="font-size:13px;line-height:1.45"><div'
+        f' style="{style}">{head}{line}{body}</div>{parts}</div>'
+    )
 
 
 def _evidence(frame: pd.DataFrame) -> str:
     if not len(frame):
         return ""
-    aligns = ["right" if pd.api.types.is_numeric_dtype(frame[name]) else "left" for name in frame.columns]
-    rows = [[escape(_text(value)) for value in row] for row in frame.head(ROWS).itertuples(index=False)]
+    aligns = [
+        "right" if pd.api.types.is_numeric_dtype(frame[name]) else "left" for name in frame.columns
+    ]
+    rows = [
+        [escape(_text(value)) for value in row] for row in frame.head(ROWS).itertuples(index=False)
+    ]
     caption = f"the first {ROWS} of {len(frame)} rows" if len(frame) > ROWS else ""
     return table([str(name).replace("_", " ") for name in frame.columns], rows, aligns, caption)
 

@@ -17,12 +17,22 @@ SHARES = ("flushed", "subnormal", "overflow")
 def advice(result: LossScale) -> str:
     """The scales to take, the one in use and what is left above it, in one sentence."""
     if result.advised is None:
-        return f"no loss scale keeps every gradient below the largest {result.dtype}; in use: {power(result.used)}"
+        return (
+            f"no loss scale keeps every gradient below the largest {result.dtype}; in use:"
+            f" {power(result.used)}"
+        )
     low, high = result.advised
     between = power(low) if low == high else f"{power(low)} to {power(high)}"
     room = result.headroom or 0
-    left = f"{plural(room, 'doubling')} below the first overflow" if room >= 0 else "so large that gradients overflow"
-    return f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use: {power(result.used)}, {left}"
+    left = (
+        f"{plural(room, 'doubling')} below the first overflow"
+        if room >= 0
+        else "so large that gradients overflow"
+    )
+    return (
+        f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use:"
+        f" {power(result.used)}, {left}"
+    )
 
 
 def power(scale: float) -> str:
@@ -41,9 +51,16 @@ def as_text(result: LossScale) -> str:
 def as_html(result: LossScale) -> str:
     """The advice, the shares against the scale as a figure, and as a table in a fold."""
     told = advice(result)
-    title = f'<div style="font-size:15px;font-weight:600">{escape(told[0].upper() + told[1:])}</div>'
-    chart = picture(result.plot, "shares of the gradients flushed, subnormal and overflowing against the loss scale")
-    rows = [[f"2^{k}", *(_percent(row[name]) for name in SHARES)] for k, row in result.table.iterrows()]
+    title = (
+        f'<div style="font-size:15px;font-weight:600">{escape(told[0].upper() + told[1:])}</div>'
+    )
+    chart = picture(
+        result.plot,
+        "shares of the gradients flushed, subnormal and overflowing against the loss scale",
+    )
+    rows = [
+        [f"2^{k}", *(_percent(row[name]) for name in SHARES)] for k, row in result.table.iterrows()
+    ]
     shares = table(["loss scale", *(f"{name} (%)" for name in SHARES)], rows, ["right"] * 4)
     body = fold(f"Table of {plural(len(rows), 'loss scale')}", shares)
     return f'<div style="font-size:13px;line-height:1.45">{title}{chart}{body}</div>'

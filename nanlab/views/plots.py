@@ -19,9 +19,17 @@ from nanlab.views._graph import BAD
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RED, ORANGE, BLUE, PURPLE, GREY, GREEN = "#d32f2f", "#e9a13b", "#4f8fc0", "#ad1499", "#777777", "#3d8b46"
+RED, ORANGE, BLUE, PURPLE, GREY, GREEN = (
+    "#d32f2f",
+    "#e9a13b",
+    "#4f8fc0",
+    "#ad1499",
+    "#777777",
+    "#3d8b46",
+)
 OTHERS = {"zero": "zero", "neginf": "−inf", "posinf": "+inf", "nan": "NaN"}  # what has no exponent
-FATES = (RED, "#a86400", "#2f6f9f", PURPLE)  # of the names of zones: flushed, subnormal, normal, overflow
+# of the names of zones: flushed, subnormal, normal, overflow
+FATES = (RED, "#a86400", "#2f6f9f", PURPLE)
 
 
 def plot_exponents(
@@ -36,9 +44,11 @@ def plot_exponents(
     """Draw an exponent histogram against the limits of ``dtype``.
 
     exponents: count of values per floor(log2|x|), as ``trace.histogram(position)`` gives it.
-    log2_scale: the values are multiplied by 2**log2_scale before the cast; the limits move, the bars stay.
-    others: counts of values without an exponent, as a row of ``trace.ops`` holds them (zero, neginf, posinf, nan), a bar
-    each at the right; ``flushed``: how many of the zeros were other values before they were rounded.
+    log2_scale: the values are multiplied by 2**log2_scale before the cast; the limits move, the
+    bars stay.
+    others: counts of values without an exponent, as a row of ``trace.ops`` holds them (zero,
+    neginf, posinf, nan), a bar each at the right; ``flushed``: how many of the zeros were other
+    values before they were rounded.
     log: heights by the logarithm of the count.
     """
     ax = ax or _axes()
@@ -47,7 +57,10 @@ def plot_exponents(
     colours = [_fate_colour(int(e) + log2_scale, bins) for e in index]
     ax.bar(index + 0.5, exponents.to_numpy(dtype="int64"), width=0.9, color=colours)
     low, high = _span(index, bins.zero_limit - log2_scale, bins.overflow_limit - log2_scale)
-    limits = [edge - log2_scale for edge in (bins.zero_limit, bins.normal_limit + 1, bins.overflow_limit + 1)]
+    limits = [
+        edge - log2_scale
+        for edge in (bins.zero_limit, bins.normal_limit + 1, bins.overflow_limit + 1)
+    ]
     right = _others(ax, high, (high - low) / 24, others or {})
     ax.set_xlim(low, right)
     _zones(ax, low, high, limits)
@@ -72,14 +85,23 @@ def _others(ax: Axes, high: int, wide: float, others: Mapping[str, int]) -> floa
         ax.bar(at, count - flushed, width=wide, color=GREY if name == "zero" else PURPLE)
         ax.bar(at, flushed, width=wide, bottom=count - flushed, color=RED)
         told = f"{text}\n{count:,}" if not flushed else f"{text}\n{count:,}\n{flushed:,} flushed"
-        ax.annotate(told, (at, count), (0, 2), textcoords="offset points", ha="center", fontsize=7, color=GREY)
+        ax.annotate(
+            told,
+            (at, count),
+            (0, 2),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7,
+            color=GREY,
+        )
     if bars:
         ax.margins(y=0.3)
     return high + wide * 2 * (len(bars) + 0.5) if bars else high
 
 
 def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
-    """Dashed lines at the limits of a format, and above each zone between them its name where there is room for it."""
+    """Dashed lines at the limits of a format, and above each zone between them its name where there
+    is room for it."""
     for limit in limits:
         if low < limit < high:
             ax.axvline(limit, color=GREY, linestyle="--", linewidth=1)
@@ -87,10 +109,20 @@ def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
     inches = ax.bbox.width / ax.get_figure(root=True).dpi / (high - low)  # type: ignore[union-attr]
     names = [("flushed to 0", "→ 0"), ("subnormal", "sub"), ("normal", ""), ("overflow", "over")]
     for names_of_zone, colour, left, right in zip(names, FATES, edges[:-1], edges[1:], strict=True):
-        fitting = [name for name in names_of_zone if name and 0.075 * len(name) < (right - left) * inches]
+        fitting = [
+            name for name in names_of_zone if name and 0.075 * len(name) < (right - left) * inches
+        ]
         if fitting:
-            ax.text((left + right) / 2, 1.01, fitting[0], transform=ax.get_xaxis_transform(), ha="center", va="bottom",
-                    color=colour, fontsize=8)  # fmt: skip
+            ax.text(
+                (left + right) / 2,
+                1.01,
+                fitting[0],
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                va="bottom",
+                color=colour,
+                fontsize=8,
+            )
 
 
 def _fate_colour(exponent: int, bins: Any) -> str:
@@ -111,35 +143,49 @@ def _span(index: npt.NDArray[np.int64], low: int, high: int) -> tuple[int, int]:
 
 
 def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Loss and gradient norm of each training step, and the loss scale at the right; skipped steps are marked.
+    """Loss and gradient norm of each training step, and the loss scale at the right; skipped steps
+    are marked.
 
     steps: ``trace.steps``. A value that is not finite is a cross at the top.
     """
     ax = ax or _axes()
     drawn = [ax]
-    columns = [name for name in ("loss", "gradient_norm") if name in steps and steps[name].notna().any()]
+    columns = [
+        name for name in ("loss", "gradient_norm") if name in steps and steps[name].notna().any()
+    ]
     for name in columns:
         colour, top = (BLUE, 1.0) if name == "loss" else (GREEN, 0.93)
         _line(ax, steps["step"], steps[name], name.replace("_", " "), colour, top)
     if "loss_scale" in steps and steps["loss_scale"].notna().any():
         drawn.append(_loss_scale(ax, steps))
     if "skipped" in steps:
-        skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"].to_numpy(dtype="float64")
+        skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"].to_numpy(
+            dtype="float64"
+        )
         for i, step in enumerate(skipped):
-            ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label="skipped" if i == 0 else None)
+            ax.axvline(
+                step,
+                color=ORANGE,
+                linestyle=":",
+                linewidth=1.5,
+                label="skipped" if i == 0 else None,
+            )
     ax.set_xlabel("training step")
     _set_scale(ax, [steps[name] for name in columns])
     _plain_numbers(ax)
     _bands(ax, steps, columns)
     ax.xaxis.set_major_locator(
-        MaxNLocator(integer=True) if len(steps) > 2 else FixedLocator(_numbers(steps["step"]).tolist())
+        MaxNLocator(integer=True)
+        if len(steps) > 2
+        else FixedLocator(_numbers(steps["step"]).tolist())
     )
     _legend(ax, drawn)
     return ax
 
 
 def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
-    """All steps from the first one on; a red band with words over those from which on a value is never finite again."""
+    """All steps from the first one on; a red band with words over those from which on a value is
+    never finite again."""
     at = _numbers(steps["step"])
     if not len(at):
         return
@@ -164,7 +210,8 @@ def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
 
 
 def _set_scale(ax: Axes, columns: list[pd.Series[Any]]) -> None:
-    """Logarithmic where every number is positive; else linear, or, where they span decades, logarithmic on both sides of zero."""
+    """Logarithmic where every number is positive; else linear, or, where they span decades,
+    logarithmic on both sides of zero."""
     values = np.concatenate([_numbers(column) for column in columns] or [np.empty(0)])
     values = values[np.isfinite(values)]
     sizes = np.abs(values[values != 0])
@@ -198,7 +245,15 @@ def _loss_scale(ax: Axes, steps: pd.DataFrame) -> Axes:
     right = ax.twinx()
     at, scale = _numbers(steps["step"]), _numbers(steps["loss_scale"])
     marker = "o" if np.isfinite(scale).sum() == 1 else ""  # a single value makes no line
-    right.step(at, scale, where="post", marker=marker, markersize=4, color=PURPLE, label="loss scale (right)")
+    right.step(
+        at,
+        scale,
+        where="post",
+        marker=marker,
+        markersize=4,
+        color=PURPLE,
+        label="loss scale (right)",
+    )
     right.set_yscale("log", base=2)
     right.tick_params(axis="y", labelcolor=PURPLE)
     return right
@@ -206,7 +261,9 @@ def _loss_scale(ax: Axes, steps: pd.DataFrame) -> Axes:
 
 def _legend(ax: Axes, drawn: list[Axes]) -> None:
     """One legend above the axes for all that is drawn on them."""
-    entries = [entry for each in drawn for entry in zip(*each.get_legend_handles_labels(), strict=True)]
+    entries = [
+        entry for each in drawn for entry in zip(*each.get_legend_handles_labels(), strict=True)
+    ]
     if entries:
         lines, names = zip(*entries, strict=True)
         ax.legend(
@@ -221,7 +278,14 @@ def _legend(ax: Axes, drawn: list[Axes]) -> None:
         )
 
 
-def _line(ax: Axes, steps: pd.Series[Any], column: pd.Series[Any], label: str, colour: str, top: float = 1.0) -> None:
+def _line(
+    ax: Axes,
+    steps: pd.Series[Any],
+    column: pd.Series[Any],
+    label: str,
+    colour: str,
+    top: float = 1.0,
+) -> None:
     at, values = _numbers(steps), _numbers(column)
     usable = np.isfinite(values)
     if usable.any():
@@ -247,7 +311,13 @@ def plot_clipping(clipping: Any, ax: Axes | None = None) -> Axes:
     """
     ax = ax or _axes()
     history = clipping.history
-    _line(ax, history["step"], history["before"], "norm before clipping" if clipping.kind else "gradient norm", BLUE)
+    _line(
+        ax,
+        history["step"],
+        history["before"],
+        "norm before clipping" if clipping.kind else "gradient norm",
+        BLUE,
+    )
     if clipping.kind:
         _line(ax, history["step"], history["after"], "after", GREEN)
     if clipping.advised_max_norm is not None:
@@ -262,15 +332,24 @@ def plot_clipping(clipping: Any, ax: Axes | None = None) -> Axes:
 
 
 def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Root mean square of the gradient along a backward pass, in the engine's order, on a logarithmic axis.
+    """Root mean square of the gradient along a backward pass, in the engine's order, on a
+    logarithmic axis.
 
-    backward: rows of ``trace.backward``, all of one pass. Nodes that are not finite are marked at the bottom.
+    backward: rows of ``trace.backward``, all of one pass. Nodes that are not finite are marked at
+    the bottom.
     """
     ax = ax or _axes()
     order, rms = np.arange(len(backward)), _numbers(backward["grad_out_rms"])
     usable = np.isfinite(rms) & (rms > 0)
     marker = "o" if usable.sum() == 1 else ""
-    ax.plot(order[usable], rms[usable], color=BLUE, linewidth=1.2, marker=marker, label="rms of the outgoing gradient")
+    ax.plot(
+        order[usable],
+        rms[usable],
+        color=BLUE,
+        linewidth=1.2,
+        marker=marker,
+        label="rms of the outgoing gradient",
+    )
     bad = order[backward["status"].isin(BAD).to_numpy()]
     if len(bad):
         floor = [0.02] * len(bad)
@@ -278,19 +357,29 @@ def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ax.axvline(bad[0], color=RED, linestyle="--", linewidth=1)
         first = f"{backward['name'].iloc[int(bad[0])]}"
         ax.annotate(
-            first, (bad[0], 1.0), (3, 3), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8
+            first,
+            (bad[0], 1.0),
+            (3, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            fontsize=8,
         )
-    ax.set(xlabel="nodes in the order of execution", ylabel="gradient rms", yscale="log" if usable.any() else "linear")
+    ax.set(
+        xlabel="nodes in the order of execution",
+        ylabel="gradient rms",
+        yscale="log" if usable.any() else "linear",
+    )
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(fontsize=8, frameon=False)
     return ax
 
 
 def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
-    """What each epsilon costs and what it protects: distortion and largest gradient over eps, both logarithmic.
+    """What each epsilon costs and what it protects: distortion and largest gradient over eps, both
+    logarithmic.
 
-    advice: result of ``nanlab.advise_eps``; its table has a row per eps. Epsilons that vanish in the dtype, or leave a
-    value or gradient that is not finite, are crossed out at the bottom.
+    advice: result of ``nanlab.advise_eps``; its table has a row per eps. Epsilons that vanish in
+    the dtype, or leave a value or gradient that is not finite, are crossed out at the bottom.
     """
     ax = ax or _axes()
     table = advice.table
@@ -299,18 +388,37 @@ def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
     for name, colour in curves:
         values = _numbers(table[name])
         usable = np.isfinite(values) & (values > 0)
-        ax.plot(eps[usable], values[usable], marker="o", markersize=3, color=colour, label=name.replace("_", " "))
-    useless = ~(table["finite_value"].astype(bool) & table["finite_gradient"].astype(bool)) | table["vanishes"].astype(
-        bool
-    )
+        ax.plot(
+            eps[usable],
+            values[usable],
+            marker="o",
+            markersize=3,
+            color=colour,
+            label=name.replace("_", " "),
+        )
+    useless = ~(table["finite_value"].astype(bool) & table["finite_gradient"].astype(bool)) | table[
+        "vanishes"
+    ].astype(bool)
     if useless.any():
         at = eps[useless.to_numpy()]
         ax.plot(
-            at, [0.03] * len(at), "x", color=RED, transform=ax.get_xaxis_transform(), label="vanishes or not finite"
+            at,
+            [0.03] * len(at),
+            "x",
+            color=RED,
+            transform=ax.get_xaxis_transform(),
+            label="vanishes or not finite",
         )
     if advice.recommended is not None:
-        ax.axvline(float(advice.recommended), color=GREY, linestyle="--", label=f"recommended: {advice.recommended:g}")
-    ax.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="relative distortion; largest gradient")
+        ax.axvline(
+            float(advice.recommended),
+            color=GREY,
+            linestyle="--",
+            label=f"recommended: {advice.recommended:g}",
+        )
+    ax.set(
+        xscale="log", yscale="log", xlabel="epsilon", ylabel="relative distortion; largest gradient"
+    )
     ax.legend(fontsize=8, frameon=False)
     return ax
 

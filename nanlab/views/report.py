@@ -1,4 +1,5 @@
-"""The report of a trace: a card with the culprit's line and the best fix, and everything else in one fold."""
+"""The report of a trace: a card with the culprit's line and the best fix, and everything else in
+one fold."""
 
 from __future__ import annotations
 
@@ -25,21 +26,26 @@ PAGE = """<!doctype html>
 <title>nanlab report</title>
 <style>
 :root {{ color-scheme: light dark; --nl-page: #fff; --nl-ink: #111; }}
-body {{ margin: 1.2em auto; max-width: 1150px; padding: 0 1em; background: var(--nl-page); color: var(--nl-ink); }}
+body {{ margin: 1.2em auto; max-width: 1150px; padding: 0 1em; background: var(--nl-page);
+  color: var(--nl-ink); }}
 h1 {{ font: 600 15px system-ui, sans-serif; margin: 0 0 8px; }}
 {style}
-@media (prefers-color-scheme: dark) {{ :root {{ --nl-page: #141414; --nl-ink: #eee; }} .nanlab {{ {dark} }} }}
-</style></head><body><main><h1>nanlab report</h1>{body}</main><script type="module">{script}</script></body></html>
+@media (prefers-color-scheme: dark) {{
+  :root {{ --nl-page: #141414; --nl-ink: #eee; }} .nanlab {{ {dark} }} }}
+</style></head><body><main><h1>nanlab report</h1>{body}</main>
+<script type="module">{script}</script></body></html>
 """
 DARK = (
-    "--nl-paper: #141414; --nl-text: #eee; --nl-dim: #b0b0b0; --nl-line: #444; --nl-hover: #2a2a2a; --nl-accent: #64a8ec; "
-    "--nl-born: #ff6b62; --nl-turned: #f06ad8; --nl-carried: #ffab40; --nl-healed: #4dd0e1; --nl-normal: #6fb1e4;"
+    "--nl-paper: #141414; --nl-text: #eee; --nl-dim: #b0b0b0; --nl-line: #444; --nl-hover: #2a2a2a;"
+    " --nl-accent: #64a8ec; --nl-born: #ff6b62; --nl-turned: #f06ad8; --nl-carried: #ffab40;"
+    " --nl-healed: #4dd0e1; --nl-normal: #6fb1e4;"
 )
 HERE = Path(__file__).parent
 
 
 class Report:
-    """What to look at after a watch: shows itself in a notebook and a terminal, and as a file of its own."""
+    """What to look at after a watch: shows itself in a notebook and a terminal, and as a file of
+    its own."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -62,7 +68,8 @@ class Report:
         """The page without its style sheet: the card, and the rest in a fold."""
         rest = "".join(self._section(name, make) for name, make in SECTIONS)
         folded = (
-            f'<details class="nl-more"><summary>{self._section("contents", contents)}</summary>{rest}</details>'
+            '<details class="nl-more">'
+            f"<summary>{self._section('contents', contents)}</summary>{rest}</details>"
             if rest
             else ""
         )
@@ -82,7 +89,10 @@ class Report:
         try:
             return make()
         except Exception as failure:
-            told = f"the part '{name}' of the report failed ({type(failure).__name__}: {failure}); the others are shown"
+            told = (
+                f"the part '{name}' of the report failed ({type(failure).__name__}: {failure}); the"
+                " others are shown"
+            )
             return [f'<div class="nl-note">{escape(told)}</div>'] if html else [told]
 
     def to_html(self, path: str | Path) -> Path:
@@ -110,7 +120,11 @@ def top_of(trace: Trace) -> str:
     found = first_of(trace)
     if found is None:
         return f"{healthy_html(trace)}{_losses.great_section(trace)}"
-    calm = "" if trace.culprit is not None else f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
+    calm = (
+        ""
+        if trace.culprit is not None
+        else f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
+    )
     return _card.card(found, trace, number_of(trace, found)) + calm
 
 
@@ -125,7 +139,8 @@ def healthy_html(trace: Trace) -> str:
     else:
         kind, word = "note", "finite"
     tag = f'<span class="nl-tag nl-{kind}">{word}</span> '
-    return f'<div class="nl-healthy">{tag if len(trace.ops) or _guarded(trace) is not None else ""}{escape(healthy_text(trace))}</div>'
+    watched = len(trace.ops) or _guarded(trace) is not None
+    return f'<div class="nl-healthy">{tag if watched else ""}{escape(healthy_text(trace))}</div>'
 
 
 def contents(trace: Trace) -> str:
@@ -137,29 +152,40 @@ def contents(trace: Trace) -> str:
     rest = len(trace.findings) - (found is not None)
     parts += [plural(rest, "other finding")] if rest > 0 else []
     return escape(
-        ", ".join([*parts, "training steps, tables"])[:1].upper() + ", ".join([*parts, "training steps, tables"])[1:]
+        ", ".join([*parts, "training steps, tables"])[:1].upper()
+        + ", ".join([*parts, "training steps, tables"])[1:]
     )
 
 
 def covered(trace: Trace) -> str:
-    """What was watched: operations, also those of steps that were folded since, steps, phases, seconds."""
+    """What was watched: operations, also those of steps that were folded since, steps, phases,
+    seconds."""
     ops, steps_ = trace.ops, trace.steps
     results = int(steps_["ops"].sum()) if "ops" in steps_ else len(ops)
     present = set(ops["phase"].astype(str))
     phases = [name for name in PHASES if name in present]
-    seconds = float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
+    seconds = (
+        float(steps_["seconds"].fillna(0).sum()) if "seconds" in steps_ and len(steps_) else 0.0
+    )
     parts = [plural(results, "operation result"), _steps(trace), ", ".join(phases)]
     guarded = _guarded(trace)
     replayed = str(guarded) if guarded is not None and guarded.identical else ""
-    return "; ".join(part for part in [*parts, f"{seconds:.3g} s" if seconds else "", replayed] if part)
+    return "; ".join(
+        part for part in [*parts, f"{seconds:.3g} s" if seconds else "", replayed] if part
+    )
 
 
 def _steps(trace: Trace) -> str:
-    """How many training steps; turns of a loop without a backward pass and an optimizer are none."""
+    """How many training steps; turns of a loop without a backward pass and an optimizer are
+    none."""
     frame = trace.steps
     if len(trace.backward) or frame["loss"].notna().any() or frame["optimizer_steps"].gt(0).any():
         return plural(len(frame), "training step")
-    return "no training step" if len(frame) < 2 else f"{plural(len(frame), 'turn')} of a loop, no training step"
+    return (
+        "no training step"
+        if len(frame) < 2
+        else f"{plural(len(frame), 'turn')} of a loop, no training step"
+    )
 
 
 def verdict_text(trace: Trace) -> str:
@@ -179,10 +205,15 @@ def has_failed(trace: Trace) -> bool:
 def healthy_text(trace: Trace) -> str:
     """That no harmful value was seen, and what was watched."""
     if has_failed(trace):
-        return f"Incomplete: nanlab itself failed (see the note). No fault had shown before; watched: {covered(trace)}."
+        return (
+            "Incomplete: nanlab itself failed (see the note). No fault had shown before; watched:"
+            f" {covered(trace)}."
+        )
     if (guarded := _guarded(trace)) is not None:
         told = str(guarded)[:1].upper() + str(guarded)[1:]
-        return f"{told}; no cause was found for what stopped it." if guarded.identical else f"{told}."
+        return (
+            f"{told}; no cause was found for what stopped it." if guarded.identical else f"{told}."
+        )
     if not len(trace.ops):
         return "Nothing was watched: no operation ran (those in other threads are not seen)."
     parts = ["No harmful NaN or infinity.", headroom_line(trace), f"Watched: {covered(trace)}."]
@@ -198,7 +229,10 @@ def verdict(trace: Trace) -> str:
     found = trace.culprit
     if found is None:
         return f"<div>{escape(healthy_text(trace))}</div>"
-    return f"<div><b>Culprit:</b> {sentence(found.title, found.op)} ({escape(_finding.place(found))}).</div>"
+    return (
+        f"<div><b>Culprit:</b> {sentence(found.title, found.op)}"
+        f" ({escape(_finding.place(found))}).</div>"
+    )
 
 
 def finding_html(found: Finding) -> str:
@@ -226,7 +260,11 @@ def proof(trace: Trace) -> str:
         return ""
     parts = [_details.course(trace, found), _details.section("Evidence", evidence(found))]
     shown = [part for part in [*parts, _details.section("Lens", lens(trace, found))] if part]
-    return f'<div class="nl-columns nl-even">{"".join(shown)}</div>' if len(shown) > 1 else "".join(shown)
+    return (
+        f'<div class="nl-columns nl-even">{"".join(shown)}</div>'
+        if len(shown) > 1
+        else "".join(shown)
+    )
 
 
 def fixes(trace: Trace) -> str:
@@ -251,7 +289,11 @@ def minimal(trace: Trace) -> str:
 
 def watched(trace: Trace) -> str:
     """What was watched."""
-    return f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>' if trace.culprit is not None else ""
+    return (
+        f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>'
+        if trace.culprit is not None
+        else ""
+    )
 
 
 def notes(trace: Trace) -> list[str]:

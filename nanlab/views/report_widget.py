@@ -1,4 +1,5 @@
-"""The report as a widget: its code is clicked, its fixes are copied, and it follows the selection of the trace."""
+"""The report as a widget: its code is clicked, its fixes are copied, and it follows the selection
+of the trace."""
 
 from __future__ import annotations
 
@@ -31,8 +32,10 @@ class ReportView(View):
     issue = traitlets.Unicode().tag(sync=True)  # the finding as the text of an issue
     selected = traitlets.Int(-1).tag(sync=True)  # position of the selected row of ``trace.ops``
     place = traitlets.Unicode().tag(sync=True)  # its line, as the page knows it
-    asked = traitlets.List([-1, -1, 0]).tag(sync=True)  # finding and fix to try, and how often the page has asked
-    tried = traitlets.Dict().tag(sync=True)  # of the last one: finding, fix, html, cell (its text with the edits)
+    # finding and fix to try, and how often the page has asked
+    asked = traitlets.List([-1, -1, 0]).tag(sync=True)
+    # of the last one: finding, fix, html, cell (its text with the edits)
+    tried = traitlets.Dict().tag(sync=True)
     line = traitlets.Unicode().tag(sync=True)  # the operations of that line, as HTML
 
     def __init__(self, report: Report) -> None:
@@ -46,11 +49,16 @@ class ReportView(View):
     def _try(self) -> None:
         """Run the step again with the fix that the page asked for."""
         which, fix, _ = self.asked
-        if not 0 <= which < len(self._trace.findings) or not 0 <= fix < len(self._trace.findings[which].fixes):
+        if not 0 <= which < len(self._trace.findings) or not 0 <= fix < len(
+            self._trace.findings[which].fixes
+        ):
             return
         finding = self._trace.findings[which]
         try:
-            told = {"html": tried(self._trace, finding, fix), "cell": edited(self._trace, finding, fix)}
+            told = {
+                "html": tried(self._trace, finding, fix),
+                "cell": edited(self._trace, finding, fix),
+            }
         except Exception as failure:  # ours: the page is told, the kernel goes on
             text = f"trying it failed ({type(failure).__name__}: {failure})"
             told = {"html": f'<div class="nl-note">{escape(text)}</div>', "cell": ""}
@@ -58,7 +66,11 @@ class ReportView(View):
 
     def _issue(self) -> str:
         found = first_of(self._trace)
-        return "" if found is None else as_issue(self._trace, found, reproduction_of(self._trace, found))
+        return (
+            ""
+            if found is None
+            else as_issue(self._trace, found, reproduction_of(self._trace, found))
+        )
 
     def _shown(self, place: Place | None) -> dict[str, Any]:
         if place is None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Stepper(View):
     """Steps through a backward pass; what is selected can be read in the next cell.
 
-    ``stepper.position`` is the place in the pass (0 is the first node executed) and may be set; ``stepper.node`` is the
-    autograd sequence number, ``stepper.row`` the row of ``trace.backward``.
+    ``stepper.position`` is the place in the pass (0 is the first node executed) and may be set;
+    ``stepper.node`` is the autograd sequence number, ``stepper.row`` the row of ``trace.backward``.
     """
 
     _esm = script("stepper")
@@ -42,8 +42,10 @@ class Stepper(View):
     edges = traitlets.Bytes(b"").tag(sync=True)  # int32 pairs of positions
     position = traitlets.Int(0).tag(sync=True)
     detail = traitlets.Dict().tag(sync=True)  # what the selected node is shown with
-    culprit = traitlets.Dict().tag(sync=True)  # text: where it began; chosen, position: its node, if it has one
-    wanted = traitlets.Int(0).tag(sync=True)  # counts how often the page asked for the culprit's pass
+    # text: where it began; chosen, position: its node, if it has one
+    culprit = traitlets.Dict().tag(sync=True)
+    # counts how often the page asked for the culprit's pass
+    wanted = traitlets.Int(0).tag(sync=True)
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -76,14 +78,18 @@ class Stepper(View):
     def _in_range(self, proposal: Any) -> int:
         last = max(0, len(self._rows) - 1)
         if not 0 <= proposal["value"] <= last:
-            raise UsageError(f"expected a position from 0 to {last}, got {proposal['value']}; try stepper.position = 0")
+            raise UsageError(
+                f"expected a position from 0 to {last}, got {proposal['value']}; try"
+                " stepper.position = 0"
+            )
         return int(proposal["value"])
 
     @traitlets.validate("chosen")
     def _is_a_pass(self, proposal: Any) -> int:
         if not 0 <= proposal["value"] < max(1, len(self.passes)):
             raise UsageError(
-                f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see stepper.passes"
+                f"expected a pass from 0 to {len(self.passes) - 1}, got {proposal['value']}; see"
+                " stepper.passes"
             )
         return int(proposal["value"])
 
@@ -102,17 +108,22 @@ class Stepper(View):
                 self._following = False
 
     def _own_row(self) -> int | None:
-        """The row of ``trace.ops`` that stands for the node: of its own work, else of its forward operation."""
+        """The row of ``trace.ops`` that stands for the node: of its own work, else of its forward
+        operation."""
         row, ops = self.row, self._trace.ops
         if row is None:
             return None
-        known = [int(row[side]) for side in ("position_out", "position_in") if not pd.isna(row.get(side))]
+        known = [
+            int(row[side]) for side in ("position_out", "position_in") if not pd.isna(row.get(side))
+        ]
         known = [position for position in known if position in ops.index]
         if self.node is None:
             return next(iter(known), None)
         same = (ops["node"] == self.node) & (ops["step"] == row["step"])
         own = ops.index[same.fillna(False).to_numpy(dtype=bool)].tolist()
-        return next((position for position in [*known, *own] if position in own), next(iter(known), None))
+        return next(
+            (position for position in [*known, *own] if position in own), next(iter(known), None)
+        )
 
     def _show_culprit(self) -> None:
         if "position" in self.culprit:
@@ -135,7 +146,8 @@ class Stepper(View):
             self._following = False
 
     def _node_of(self, place: Place, passes: list[dict[str, Any]]) -> tuple[int, int] | None:
-        """Which pass, and which node of it, a row of ``trace.ops`` belongs to; None if to none that is at hand."""
+        """Which pass, and which node of it, a row of ``trace.ops`` belongs to; None if to none that
+        is at hand."""
         frame = self._trace.backward
         same = (frame["position_out"] == place) | (frame["position_in"] == place)
         if place.node is not None:
@@ -157,9 +169,15 @@ class Stepper(View):
         where = f"{found.phase} in {told}" if told else found.phase
         at = None if place is None else self._node_of(place, passes)
         if at is None:
-            return {"text": f"The fault began {where}, step {found.step}, outside of the backward pass."}
+            return {
+                "text": f"The fault began {where}, step {found.step}, outside of the backward pass."
+            }
         met = "; backward meets it here" if place is not None and place.phase == "forward" else ""
-        return {"text": f"Culprit: born {where}, step {found.step}{met}.", "chosen": at[0], "position": at[1]}
+        return {
+            "text": f"Culprit: born {where}, step {found.step}{met}.",
+            "chosen": at[0],
+            "position": at[1],
+        }
 
     def _pass(self, chosen: dict[str, Any], position: int | None = None) -> dict[str, Any]:
         """What shows a pass, at a node of it: by default its first bad one, or its first."""
@@ -195,7 +213,10 @@ class Stepper(View):
         nodes = plural(len(self._rows), "node")
         if row["status"] not in BAD:
             return f"Backward stepper: {nodes}, all finite"
-        return f"Backward stepper: {nodes}, first bad one {row['name']} at {location(row['file'], row['line'])}"
+        return (
+            f"Backward stepper: {nodes}, first bad one {row['name']} at"
+            f" {location(row['file'], row['line'])}"
+        )
 
     def static_html(self) -> str:
         """The first bad node with its source, the gain along the pass, and the rows around it."""
@@ -208,7 +229,9 @@ class Stepper(View):
         row = self._rows.iloc[at]
         around = self._rows.iloc[max(0, at - 4) : at + 6]
         words = escape(told(self._trace, row))
-        head = f"<div>{escape(self.static_text())} {badge(str(row['status']))}</div><div>{words}</div>"
+        head = (
+            f"<div>{escape(self.static_text())} {badge(str(row['status']))}</div><div>{words}</div>"
+        )
         lines = source_of(self._trace, row)
         source = code(lines, int(row["line"])) if lines else ""
         table = static_table(around, "backward", self._trace, in_order=True)

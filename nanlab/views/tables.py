@@ -16,10 +16,11 @@ ROWS = 50  # in a static table; more makes notebooks slow and large
 
 
 class TraceTable(pd.DataFrame):
-    """A DataFrame that a notebook shows with the trouble on top, source lines and exponent histograms.
+    """A DataFrame that a notebook shows with the trouble on top, source lines and exponent
+    histograms.
 
-    Whatever is taken from it (rows, columns, a copy) is one too; what has lost its telling columns shows as pandas
-    shows it.
+    Whatever is taken from it (rows, columns, a copy) is one too; what has lost its telling columns
+    shows as pandas shows it.
     """
 
     _metadata = ["kind", "trace"]  # noqa: RUF012  # pandas' own protocol
@@ -58,7 +59,8 @@ class TraceTable(pd.DataFrame):
 def as_table(frame: pd.DataFrame, kind: str, trace: Trace | None = None) -> TraceTable:
     """The frame as one that shows itself.
 
-    kind: "ops", "backward", "parameters" or "steps". trace: where the histograms come from; none are shown without it.
+    kind: "ops", "backward", "parameters" or "steps". trace: where the histograms come from; none
+    are shown without it.
     """
     made = TraceTable(frame)
     made.kind, made.trace = kind, trace
@@ -70,7 +72,10 @@ def nothing_lost(frame: TraceTable) -> str:
     if frame.kind != "signal_loss" or not len(frame) or (frame["flushed"] > 0).any():
         return ""
     steps, parameters = frame["step"].nunique(), frame["parameter"].nunique()
-    return f"No gradient lost a value in {plural(steps, 'kept step')} ({plural(parameters, 'parameter')})."
+    return (
+        f"No gradient lost a value in {plural(steps, 'kept step')}"
+        f" ({plural(parameters, 'parameter')})."
+    )
 
 
 def _is_telling(frame: TraceTable) -> bool:
@@ -95,8 +100,15 @@ def static_table(
     """
     rows = frame.tail(most) if last else (frame if in_order else trouble_first(frame)).head(most)
     columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
-    cells = [[column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)]
-    return table([c.title for c in columns], cells, [c.align for c in columns], _caption(frame, rows, in_order, last))
+    cells = [
+        [column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)
+    ]
+    return table(
+        [c.title for c in columns],
+        cells,
+        [c.align for c in columns],
+        _caption(frame, rows, in_order, last),
+    )
 
 
 def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool, last: bool) -> str:
@@ -104,5 +116,9 @@ def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool, last: bool
         return plural(len(frame), "row")
     if last:
         return f"{plural(len(frame), 'row')}; the last {len(rows)} are shown"
-    first = "the first" if in_order or not frame.index.is_monotonic_increasing else "trouble first, the top"
+    first = (
+        "the first"
+        if in_order or not frame.index.is_monotonic_increasing
+        else "trouble first, the top"
+    )
     return f"{plural(len(frame), 'row')}; {first} {len(rows)} are shown"

@@ -9,14 +9,23 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from nanlab.trace import Trace
 
-_COLOURS = {"error": 31, "warning": 33, "note": 36, "verified": 32, "fails": 31, "finite": 33, "untried": 36}
+_COLOURS = {
+    "error": 31,
+    "warning": 33,
+    "note": 36,
+    "verified": 32,
+    "fails": 31,
+    "finite": 33,
+    "untried": 36,
+}
 _BOLD, _DIM = 1, 2
 _HEAD = re.compile(r"^(error|warning|note)(: .*)$")
 _FIX = re.compile(r"^(  fix \()(\w+)([^)]*\))(.*)$")
 
 
 def is_coloured(stream: IO[str]) -> bool:
-    """Whether to write in colour: to a terminal, unless the environment says no (``NO_COLOR``, ``TERM=dumb``)."""
+    """Whether to write in colour: to a terminal, unless the environment says no (``NO_COLOR``,
+    ``TERM=dumb``)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

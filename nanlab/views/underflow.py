@@ -1,4 +1,5 @@
-"""A widget for what low precision loses: exponent histograms against the formats, with a loss-scale slider."""
+"""A widget for what low precision loses: exponent histograms against the formats, with a loss-scale
+slider."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import torch
 import traitlets
 
 from nanlab.analysis.first_losses import first_losses, flushed_at
-from nanlab.analysis.precision import LOSS_SCALES, add_histograms, best_scale, cast_shares, format_bins
+from nanlab.analysis.precision import (
+    LOSS_SCALES,
+    add_histograms,
+    best_scale,
+    cast_shares,
+    format_bins,
+)
 from nanlab.errors import UsageError
 from nanlab.trace.selection import Place
 from nanlab.views._columns import known
@@ -39,19 +46,22 @@ MOST = 500  # tensors in the list
 class UnderflowExplorer(View):
     """What a cast to a low-precision format does to each tensor, under a loss scale.
 
-    It opens on the tensor where signal is lost first, if any. ``explorer.row`` is the row of ``trace.ops`` at hand,
-    ``explorer.shares`` the counts for each chosen format, ``explorer.log2_scale`` the slider; ``selected``, ``chosen`` and ``log2_scale`` may be set.
+    It opens on the tensor where signal is lost first, if any. ``explorer.row`` is the row of
+    ``trace.ops`` at hand, ``explorer.shares`` the counts for each chosen format,
+    ``explorer.log2_scale`` the slider; ``selected``, ``chosen`` and ``log2_scale`` may be set.
     """
 
     _esm = script("underflow")
     _css = style("underflow")
 
-    formats: traitlets.List[Any] = traitlets.List().tag(sync=True)  # the limits of each format, as histogram bins
+    # the limits of each format, as histogram bins
+    formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
     tensors: traitlets.List[Any] = traitlets.List().tag(
         sync=True
     )  # label, histogram, twin, best, run_scale, scalable; by what float16 would lose
     gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
-    first_loss = traitlets.Dict().tag(sync=True)  # text: where half of a result is lost first; selected: its number
+    # text: where half of a result is lost first; selected: its number
+    first_loss = traitlets.Dict().tag(sync=True)
     left_out = traitlets.Int(0).tag(sync=True)  # tensors that did not fit into the list
     selected = traitlets.Int(0).tag(sync=True)  # which of ``tensors``
     chosen = traitlets.List(["float16"]).tag(sync=True)  # names of the formats that are drawn
@@ -94,7 +104,11 @@ class UnderflowExplorer(View):
 
     def _first_loss(self) -> dict[str, Any]:
         loss = first_loss(self._trace)
-        at = np.flatnonzero(self.rows["position"] == loss.position).tolist() if loss is not None else []
+        at = (
+            np.flatnonzero(self.rows["position"] == loss.position).tolist()
+            if loss is not None
+            else []
+        )
         return {"text": f"{place(loss)}: {told(loss)}", "selected": at[0]} if at else {}
 
     @property
@@ -104,20 +118,34 @@ class UnderflowExplorer(View):
 
     @property
     def shares(self) -> pd.DataFrame:
-        """A row per chosen format: counts of the chosen tensor's non-zero finite values after scaling and casting.
+        """A row per chosen format: counts of the chosen tensor's non-zero finite values after
+        scaling and casting.
 
-        The values are those of its float32 twin where there is one: what was flushed as it ran can be lost no more.
+        The values are those of its float32 twin where there is one: what was flushed as it ran can
+        be lost no more.
         """
         row = self.row
-        exponents = before_rounding(self._trace, row) if row is not None else pd.Series(dtype="int64")
-        casts = {name: cast_shares(exponents, getattr(torch, name), self.log2_scale) for name in self.chosen}
+        exponents = (
+            before_rounding(self._trace, row) if row is not None else pd.Series(dtype="int64")
+        )
+        casts = {
+            name: cast_shares(exponents, getattr(torch, name), self.log2_scale)
+            for name in self.chosen
+        }
         names = ["numel", "zero", "subnormal", "normal", "overflow", "limit"]
-        return pd.DataFrame([[getattr(c, n) for n in names] for c in casts.values()], index=list(casts), columns=names)
+        return pd.DataFrame(
+            [[getattr(c, n) for n in names] for c in casts.values()],
+            index=list(casts),
+            columns=names,
+        )
 
     @traitlets.validate("selected")
     def _in_list(self, proposal: Any) -> int:
         if not 0 <= proposal["value"] < max(1, len(self.rows)):
-            raise UsageError(f"expected a tensor from 0 to {len(self.rows) - 1}, got {proposal['value']}; see .tensors")
+            raise UsageError(
+                f"expected a tensor from 0 to {len(self.rows) - 1}, got {proposal['value']}; see"
+                " .tensors"
+            )
         return int(proposal["value"])
 
     @traitlets.validate("chosen")
@@ -131,7 +159,8 @@ class UnderflowExplorer(View):
     def _within_slider(self, proposal: Any) -> int:
         if proposal["value"] not in LOSS_SCALES:
             raise UsageError(
-                f"expected a power of two from {LOSS_SCALES[0]} to {LOSS_SCALES[-1]}, got {proposal['value']}"
+                f"expected a power of two from {LOSS_SCALES[0]} to {LOSS_SCALES[-1]}, got"
+                f" {proposal['value']}"
             )
         return int(proposal["value"])
 
@@ -168,7 +197,9 @@ class UnderflowExplorer(View):
         gone = [f"{lost[name]:,} became {what}" for name, what in GONE.items() if lost[name]]
         if gone:
             of = plural(int(row["numel"]), "value")
-            return f"{row['op']} loses most: as it ran in {row['dtype']} {' and '.join(gone)} of {of}"
+            return (
+                f"{row['op']} loses most: as it ran in {row['dtype']} {' and '.join(gone)} of {of}"
+            )
         zero, inf = int(known(row["fp16_zero"]) or 0), int(known(row["fp16_inf"]) or 0)
         if not zero and not inf:
             return "float16 would flush and overflow nothing"
@@ -182,7 +213,15 @@ class UnderflowExplorer(View):
             return f"<div>{escape(self.static_text())}</div>"
         from nanlab.views._static import exponents_picture
 
-        heads = ["tensor", "values", "lost as it ran", "fp16 → 0", "fp16 subnormal", "fp16 → inf", "best scale"]
+        heads = [
+            "tensor",
+            "values",
+            "lost as it ran",
+            "fp16 → 0",
+            "fp16 subnormal",
+            "fp16 → inf",
+            "best scale",
+        ]
         names = ["fp16_zero", "fp16_subnormal", "fp16_inf"]
         rows = [
             [
@@ -208,25 +247,33 @@ class UnderflowExplorer(View):
 
 
 def by_loss(trace: Trace) -> pd.DataFrame:
-    """Rows of ``trace.ops`` with values, the one that would lose the largest share in float16 first.
+    """Rows of ``trace.ops`` with values, the one that would lose the largest share in float16
+    first.
 
-    What counts is the share flushed to zero or overflowing, or already lost when it was computed in low precision
-    (see ``first_losses``), then the share that becomes subnormal; between equals the earlier row, where the signal is lost first. What an optimizer keeps in
-    full precision comes last: no loss scale reaches it.
+    What counts is the share flushed to zero or overflowing, or already lost when it was computed in
+    low precision (see ``first_losses``), then the share that becomes subnormal; between equals the
+    earlier row, where the signal is lost first. What an optimizer keeps in full precision comes
+    last: no loss scale reaches it.
     """
     ops = trace.ops
     ops = ops[(ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
     numel = ops["numel"].to_numpy(dtype="float64", na_value=np.nan)
     lost = _floats(ops["fp16_zero"]) + _floats(ops["fp16_inf"])
-    lost = np.maximum(lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64"))
+    lost = np.maximum(
+        lost, ops["position"].map(_twin_flushed(trace)).fillna(0).to_numpy(dtype="float64")
+    )
     born = ops["status"].eq("born") & ops["dtype"].isin(NARROW)
     lost = np.where(born, np.maximum(lost, _floats(ops["posinf"]) + _floats(ops["neginf"])), lost)
     already = first_losses(trace).set_index("position")["share"]
-    share = np.maximum(lost / numel, ops["position"].map(already).fillna(0).to_numpy(dtype="float64"))
-    aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(["float32", "float64"]).to_numpy(
-        dtype=bool
+    share = np.maximum(
+        lost / numel, ops["position"].map(already).fillna(0).to_numpy(dtype="float64")
     )
-    keys = pd.DataFrame({"aside": aside, "lost": -share, "faint": -_floats(ops["fp16_subnormal"]) / numel})
+    aside = (ops["phase"] == "optimizer").to_numpy(dtype=bool) & ops["dtype"].isin(
+        ["float32", "float64"]
+    ).to_numpy(dtype=bool)
+    keys = pd.DataFrame(
+        {"aside": aside, "lost": -share, "faint": -_floats(ops["fp16_subnormal"]) / numel}
+    )
     return ops.iloc[keys.sort_values(list(keys.columns), kind="stable").index.to_numpy()]
 
 
@@ -241,7 +288,9 @@ def _twin_flushed(trace: Trace) -> dict[int, int]:
     shadow = getattr(trace, "shadow", None)
     if shadow is None or "flushed" not in shadow:
         return {}
-    return {int(p): int(n) for p, n in zip(shadow["position"], shadow["flushed"].fillna(0), strict=True)}
+    return {
+        int(p): int(n) for p, n in zip(shadow["position"], shadow["flushed"].fillna(0), strict=True)
+    }
 
 
 def _floats(column: pd.Series[Any]) -> Any:
@@ -251,7 +300,9 @@ def _floats(column: pd.Series[Any]) -> Any:
 def _label(row: pd.Series[Any]) -> str:
     place = f"{str(known(row['file'])).rsplit('/', 1)[-1]}:{known(row['line'])}"
     kind = "gradient" if row["phase"] == "backward" else str(row["phase"])
-    return f"{row['op'] or 'accumulate'} · {kind} · {place} · step {row['step']} · #{row['position']}"
+    return (
+        f"{row['op'] or 'accumulate'} · {kind} · {place} · step {row['step']} · #{row['position']}"
+    )
 
 
 def _whole_label(tensor: dict[str, Any]) -> str:
@@ -261,9 +312,14 @@ def _whole_label(tensor: dict[str, Any]) -> str:
 def _gradients(trace: Trace) -> dict[str, Any]:
     """The histogram of every gradient together."""
     ops = trace.ops
-    rows = ops[(ops["phase"] == "backward").to_numpy(dtype=bool) & (ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)]
+    rows = ops[
+        (ops["phase"] == "backward").to_numpy(dtype=bool)
+        & (ops["numel"].fillna(0) > 0).to_numpy(dtype=bool)
+    ]
     shadow = getattr(trace, "shadow", None)
-    twins = {} if shadow is None else dict(zip(shadow["position"], shadow["exponents"], strict=True))
+    twins = (
+        {} if shadow is None else dict(zip(shadow["position"], shadow["exponents"], strict=True))
+    )
     positions = rows["position"].astype(int).tolist()
     together = add_histograms(twins[at] if at in twins else trace.histogram(at) for at in positions)
     return {"tensors": len(rows), "data": dense(together), "best": _best(together)}
@@ -275,7 +331,10 @@ def _run_scales(trace: Trace) -> dict[int, int]:
     if "loss_scale" not in steps:
         return {}
     known_ = steps[steps["loss_scale"].gt(0).fillna(False).to_numpy(dtype=bool)]
-    return {int(n): round(math.log2(float(s))) for n, s in zip(known_["step"], known_["loss_scale"], strict=True)}
+    return {
+        int(n): round(math.log2(float(s)))
+        for n, s in zip(known_["step"], known_["loss_scale"], strict=True)
+    }
 
 
 def _best(exponents: pd.Series[int]) -> dict[str, int]:

@@ -43,14 +43,19 @@ window.ready = true;
 
 
 def state_of(widget: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """The synchronised state that a page gets: what JSON carries, and the binary parts in base64."""
+    """The synchronised state that a page gets: what JSON carries, and the binary parts in
+    base64."""
     state = widget.get_state()
     plain = {
         k: v
         for k, v in state.items()
         if not isinstance(v, bytes | memoryview) and not k.startswith("_") and k != "layout"
     }
-    binary = {k: base64.b64encode(v).decode() for k, v in state.items() if isinstance(v, bytes | memoryview)}
+    binary = {
+        k: base64.b64encode(v).decode()
+        for k, v in state.items()
+        if isinstance(v, bytes | memoryview)
+    }
     return json.loads(json.dumps(plain, allow_nan=False)), binary
 
 

@@ -32,10 +32,17 @@ FLAGS = [
     "--disable-component-update",
 ]
 SETTINGS = {
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
+    "apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
     "notebook-extension/tracker": {"scrollPastEnd": False},
 }
-FOLDERS = [f"JUPYTER{kind}_DIR" for kind in ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")]
+FOLDERS = [
+    f"JUPYTER{kind}_DIR"
+    for kind in ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
+]
 expect.set_options(timeout=15_000)
 
 
@@ -84,8 +91,20 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
         file = base / "JUPYTERLAB_SETTINGS_DIR/@jupyterlab" / f"{plugin}.jupyterlab-settings"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps(values))
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
-    command += ["--ServerApp.port_retries=0", f"--ServerApp.root_dir={made.root}", "--LabApp.news_url="]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+    ]
+    command += [
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={made.root}",
+        "--LabApp.news_url=",
+    ]
     command += [f"--IdentityProvider.token={made.token}", "--LabApp.expose_app_in_browser=True"]
     command += ["--LabApp.extension_manager=readonly"]
     command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
@@ -101,7 +120,9 @@ def lab(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
             server.wait(20)
 
 
-def wait_until_up(lab: Lab, server: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+def wait_until_up(
+    lab: Lab, server: subprocess.Popen[bytes], log: Path, seconds: float = 60
+) -> None:
     end = time.monotonic() + seconds
     while True:
         try:
@@ -145,9 +166,15 @@ def kernel(lab: Lab) -> str:
 class Notebook:
     """A notebook open in the page, on the shared kernel."""
 
-    def __init__(self, lab: Lab, page: Page, kernel: str, name: str, cells: tuple[str, ...]) -> None:
+    def __init__(
+        self, lab: Lab, page: Page, kernel: str, name: str, cells: tuple[str, ...]
+    ) -> None:
         nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nb.metadata["kernelspec"] = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
         nbformat.write(nb, lab.root / name)
         self.page = page
         self.path = lab.root / name
@@ -182,10 +209,13 @@ class Notebook:
 
     def out(self, index: int) -> Locator:
         """The output area of a cell."""
-        return self.root.locator(f".jp-Cell[data-windowed-list-index='{index}'] .jp-Cell-outputArea")
+        return self.root.locator(
+            f".jp-Cell[data-windowed-list-index='{index}'] .jp-Cell-outputArea"
+        )
 
     def py(self, expression: str = "None", code: str = "") -> Any:
-        """Value of an expression in the kernel, over the page's own connection; the notebook does not change."""
+        """Value of an expression in the kernel, over the page's own connection; the notebook does
+        not change."""
         # a request that arrives while a failing cell still ends would be aborted with it
         body = """const kernel = w.context.sessionContext.session.kernel;
             while (kernel.status !== 'idle') await new Promise(go => setTimeout(go, 20));
@@ -196,7 +226,8 @@ class Notebook:
         return json.loads(ast.literal_eval(value["data"]["text/plain"]))
 
     def until(self, expression: str, value: Any, seconds: float = 10) -> None:
-        """Wait until an expression in the kernel has a value: what a widget reports is served beside the cells."""
+        """Wait until an expression in the kernel has a value: what a widget reports is served
+        beside the cells."""
         end = time.monotonic() + seconds
         while (found := self.py(expression)) != value:
             assert time.monotonic() < end, f"{expression} is {found!r}, not {value!r}"
@@ -206,14 +237,18 @@ class Notebook:
         """Leave the kernel as a new one: no variables, no widgets, no extension."""
         ip = "get_ipython()"
         self.py(
-            code=f"{ip}.extension_manager.unload_extension('nanlab'); {ip}.run_line_magic('reset', '-f')\n"
-            "import ipywidgets; ipywidgets.Widget.close_all()"
+            code=(
+                f"{ip}.extension_manager.unload_extension('nanlab'); {ip}.run_line_magic('reset',"
+                " '-f')\nimport ipywidgets; ipywidgets.Widget.close_all()"
+            )
         )
         self.js("await w.context.save(); w.dispose()")
 
 
 @pytest.fixture
-def notebook(lab: Lab, page: Page, kernel: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Notebook]]:
+def notebook(
+    lab: Lab, page: Page, kernel: str, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Notebook]]:
     """Make and open a notebook of these code cells: `nb = notebook("x = 1", "x")`."""
     made: list[Notebook] = []
 
@@ -232,8 +267,13 @@ def theme(page: Page) -> Iterator[Callable[[str], None]]:
     """Switch JupyterLab to the `Light` or `Dark` theme; light again afterwards."""
 
     def switch(name: str) -> None:
-        page.evaluate("t => jupyterapp.commands.execute('apputils:change-theme', {theme: t})", f"JupyterLab {name}")
-        page.wait_for_function("l => document.body.dataset.jpThemeLight === l", arg=str(name == "Light").lower())
+        page.evaluate(
+            "t => jupyterapp.commands.execute('apputils:change-theme', {theme: t})",
+            f"JupyterLab {name}",
+        )
+        page.wait_for_function(
+            "l => document.body.dataset.jpThemeLight === l", arg=str(name == "Light").lower()
+        )
 
     yield switch
     switch("Light")

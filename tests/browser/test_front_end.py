@@ -1,4 +1,5 @@
-"""The widgets on a bare page, without kernel: what they draw, how they behave by keyboard, whom they leave out."""
+"""The widgets on a bare page, without kernel: what they draw, how they behave by keyboard, whom
+they leave out."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_axe_finds_nothing_against_it(bare: Page, name: str, dark: bool) -> None
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_against_the_report_file(browser: Browser, tmp_path: Path, scheme: str) -> None:
+def test_axe_finds_nothing_against_the_report_file(
+    browser: Browser, tmp_path: Path, scheme: str
+) -> None:
     page = browser.new_page(color_scheme=scheme, offline=True)
     page.goto(report(fake_trace()).to_html(tmp_path / "report.html").as_uri())
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
@@ -76,7 +79,10 @@ def test_axe_finds_nothing_against_the_report_file(browser: Browser, tmp_path: P
 
 def test_first_bad_next_previous_and_slider_move_one_selection(bare: Page) -> None:
     mount(bare, stepper(fake_trace()))
-    tree, slider = bare.get_by_role("tree", name="Backward graph"), bare.get_by_role("slider", name="Backward step")
+    tree, slider = (
+        bare.get_by_role("tree", name="Backward graph"),
+        bare.get_by_role("slider", name="Backward step"),
+    )
     chosen = tree.get_by_role("treeitem", selected=True)
     expect(chosen).to_contain_text("SqrtBackward0")
     bare.get_by_role("button", name="Next").click()
@@ -108,7 +114,9 @@ def test_groups_open_and_close_and_keep_their_worst_status(bare: Page) -> None:
 
 def test_the_keyboard_alone_walks_the_graph_and_keeps_its_keys(bare: Page) -> None:
     mount(bare, stepper(fake_trace()))
-    bare.evaluate("window.heard = []; document.addEventListener('keydown', (e) => window.heard.push(e.key))")
+    bare.evaluate(
+        "window.heard = []; document.addEventListener('keydown', (e) => window.heard.push(e.key))"
+    )
     tree = bare.get_by_role("tree", name="Backward graph")
     chosen = tree.get_by_role("treeitem", selected=True)
     tree.focus()
@@ -123,10 +131,14 @@ def test_the_keyboard_alone_walks_the_graph_and_keeps_its_keys(bare: Page) -> No
     expect(bare.get_by_role("searchbox", name="Find node")).to_be_focused()
     assert bare.evaluate("window.heard") == []
     bare.keyboard.press("Control+s")
-    assert bare.evaluate("window.heard") == ["Control", "s"] or bare.evaluate("window.heard") == ["s"]
+    assert bare.evaluate("window.heard") == ["Control", "s"] or bare.evaluate("window.heard") == [
+        "s"
+    ]
 
 
-def test_plain_keys_are_marked_as_the_widgets_own_before_a_capturing_notebook_hears_them(bare: Page) -> None:
+def test_plain_keys_are_marked_as_the_widgets_own_before_a_capturing_notebook_hears_them(
+    bare: Page,
+) -> None:
     mount(bare, stepper(fake_trace()))
     bare.evaluate(
         """window.seen = []; document.addEventListener('keydown',
@@ -137,7 +149,11 @@ def test_plain_keys_are_marked_as_the_widgets_own_before_a_capturing_notebook_he
         bare.keyboard.press(key)
     bare.keyboard.press("Control+s")
     seen = bare.evaluate("window.seen")
-    assert [pair for pair in seen if pair[0] != "Control"] == [["d", True], ["Escape", False], ["s", False]]
+    assert [pair for pair in seen if pair[0] != "Control"] == [
+        ["d", True],
+        ["Escape", False],
+        ["s", False],
+    ]
 
 
 def test_a_node_shows_what_it_saved_and_a_leaf_its_parameter(bare: Page) -> None:
@@ -161,7 +177,9 @@ def test_the_first_loss_is_told_and_found_by_a_button(bare: Page) -> None:
     made = underflow(trace)
     made.selected = 2
     mount(bare, made)
-    expect(bare.get_by_text("Signal is lost first at")).to_contain_text("flushes 66.7 % of its non-zero values")
+    expect(bare.get_by_text("Signal is lost first at")).to_contain_text(
+        "flushes 66.7 % of its non-zero values"
+    )
     bare.get_by_role("button", name="First loss").click()
     at = bare.evaluate("window.model.get('selected')")
     assert (made.rows.iloc[at]["op"], made.rows.iloc[at]["dtype"]) == ("mul", "float16")
@@ -198,18 +216,21 @@ def test_colours_change_and_the_words_with_them(bare: Page, colour: str) -> None
     mount(bare, stepper(fake_trace()))
     bare.get_by_label("Colour by").select_option(colour)
     row = bare.get_by_role("treeitem", selected=True)
-    expect(row).to_contain_text({"status": "born", "gain": "born · × 2.01", "underflow": "% flushed"}[colour])
-    assert bare.evaluate("document.querySelector('.nl-stepper').classList.contains('nl-by-status')") == (
-        colour == "status"
+    expect(row).to_contain_text(
+        {"status": "born", "gain": "born · × 2.01", "underflow": "% flushed"}[colour]
     )
+    assert bare.evaluate(
+        "document.querySelector('.nl-stepper').classList.contains('nl-by-status')"
+    ) == (colour == "status")
     tint = row.locator(".nl-value").evaluate("node => getComputedStyle(node).backgroundColor")
-    assert (tint == "rgba(0, 0, 0, 0)") == (colour != "status"), "a number bears no colour of a status"
+    assert (tint == "rgba(0, 0, 0, 0)") == (colour != "status"), (
+        "a number bears no colour of a status"
+    )
 
 
 def test_no_two_edges_share_a_lane_at_one_row(bare: Page) -> None:
     mount(bare, stepper(fake_trace()))
-    clashes = bare.evaluate(
-        """async () => {
+    clashes = bare.evaluate("""async () => {
       const { lanes } = await window.module;
       let seed = 1; const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
       const clashes = [];
@@ -226,8 +247,7 @@ def test_no_two_edges_share_a_lane_at_one_row(bare: Page) -> None:
           for (let r = a + 1; r < b; r++) if (lane[r] === lane[b]) clashes.push([trial, a, r, b]);
       }
       return clashes;
-    }"""
-    )
+    }""")
     assert clashes == []
 
 
@@ -236,7 +256,10 @@ def test_the_browser_counts_shares_as_python_does(bare: Page) -> None:
     made = underflow(trace)
     made.chosen = [format_bins(dtype).name for dtype in FORMATS]
     mount(bare, made)
-    slider, table = bare.get_by_role("slider", name="Loss scale (log2)"), bare.get_by_role("status", name="Shares")
+    slider, table = (
+        bare.get_by_role("slider", name="Loss scale (log2)"),
+        bare.get_by_role("status", name="Shares"),
+    )
     for selected, scale in [(0, 0), (0, 24), (5, -16), (9, 40), (20, 7)]:
         bare.get_by_label("Tensor").select_option(str(selected))
         slider.fill(str(scale))
@@ -280,7 +303,8 @@ def test_the_drawn_bars_carry_every_value(bare: Page) -> None:
 def heights(page: Page) -> dict[str, float]:
     """Height of each bar of the first histogram by its count, as a share of the tallest."""
     found = page.locator(".nl-plots figure svg").first.evaluate(
-        "svg => [...svg.querySelectorAll('.nl-bar')].map(b => [b.textContent.split(': ')[1], b.height.baseVal.value])"
+        "svg => [...svg.querySelectorAll('.nl-bar')].map(b => [b.textContent.split(': ')[1],"
+        " b.height.baseVal.value])"
     )
     most = max(height for _, height in found)
     return {text.split()[0]: height / most for text, height in found}
@@ -292,7 +316,9 @@ def test_heights_are_shares_of_an_axis_and_logarithmic_by_a_click(bare: Page) ->
     build.op(values, step=0, phase="forward", op="mul", module="", line=4)
     mount(bare, underflow(build.trace([], [])))
     drawn = heights(bare)
-    assert drawn["10"] == pytest.approx(10 / 990, abs=0.02), "one in a hundred looks like one in a hundred"
+    assert drawn["10"] == pytest.approx(10 / 990, abs=0.02), (
+        "one in a hundred looks like one in a hundred"
+    )
     axis = bare.locator(".nl-plots figure svg .nl-axis").all_text_contents()
     assert {"25 %", "50 %", "75 %"} & set(axis)
     log = bare.get_by_role("button", name="log")
@@ -309,10 +335,14 @@ def test_tensors_are_found_by_words_and_stand_by_module(bare: Page) -> None:
     modules = list(dict.fromkeys(t["module"] or "outside any module" for t in made.tensors))
     assert select.locator("optgroup").evaluate_all("groups => groups.map(g => g.label)") == modules
     bare.get_by_role("searchbox", name="Search").fill("sqrt step 1")
-    wanted = [i for i, t in enumerate(made.tensors) if "sqrt" in t["label"] and "step 1" in t["label"]]
+    wanted = [
+        i for i, t in enumerate(made.tensors) if "sqrt" in t["label"] and "step 1" in t["label"]
+    ]
     offered = select.locator("option").evaluate_all("options => options.map(o => Number(o.value))")
     assert sorted(offered) == sorted({0, *wanted}), "the tensor at hand stays in the list"
-    expect(bare.get_by_role("status", name="Matches")).to_have_text(f"{len(wanted)} of {len(made.tensors)} tensors")
+    expect(bare.get_by_role("status", name="Matches")).to_have_text(
+        f"{len(wanted)} of {len(made.tensors)} tensors"
+    )
     select.select_option(str(wanted[0]))
     assert bare.evaluate("window.model.get('selected')") == wanted[0]
 
@@ -323,15 +353,21 @@ def test_a_table_asks_for_the_rows_in_view_only(bare: Page) -> None:
     mount(bare, made)
     assert bare.locator("tbody tr").count() < 60
     bare.get_by_role("region", name="Table").evaluate("(node) => { node.scrollTop = 1000 * 23; }")
-    bare.wait_for_function("() => window.model.saved.some(([name, value]) => name === 'want' && value > 900)")
+    bare.wait_for_function(
+        "() => window.model.saved.some(([name, value]) => name === 'want' && value > 900)"
+    )
     bare.get_by_role("button", name="rms").click()
-    assert bare.evaluate("window.model.get('sort_by')")[0] == [title for title, _ in made.heads].index("rms")
+    assert bare.evaluate("window.model.get('sort_by')")[0] == [
+        title for title, _ in made.heads
+    ].index("rms")
     bare.get_by_role("searchbox", name="Filter").fill("sqrt")
     bare.wait_for_function("() => window.model.get('needle') === 'sqrt'")
 
 
 @pytest.mark.parametrize("name", ["stepper", "underflow", "table", "report"])
-def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(bare: Page, name: str) -> None:
+def test_a_widget_cleans_up_after_itself_and_brings_the_static_picture_back(
+    bare: Page, name: str
+) -> None:
     made = widgets()[name]
     mount(bare, made)
     shown = bare.evaluate(
@@ -356,9 +392,13 @@ def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: P
     bare.goto("about:blank")
     bare.set_content(made._summary()["text/html"])
     static = bare.locator(f".{made.fallback}")
-    heights = bare.evaluate("name => [document.querySelector('.' + name).offsetHeight]", made.fallback)
+    heights = bare.evaluate(
+        "name => [document.querySelector('.' + name).offsetHeight]", made.fallback
+    )
     assert heights == [0]
-    bare.wait_for_function("name => document.querySelector('.' + name).offsetHeight > 300", arg=made.fallback)
+    bare.wait_for_function(
+        "name => document.querySelector('.' + name).offsetHeight > 300", arg=made.fallback
+    )
     expect(static).to_be_visible()
 
 

@@ -48,7 +48,11 @@ def test_fault_stops_the_cell_with_a_report_in_place_of_a_traceback(
 
 
 def test_healthy_cell_keeps_its_value_and_adds_one_line(notebook: Callable) -> None:
-    nb = notebook("%load_ext nanlab\n" + SETUP, "%%nanwatch model" + HEALTHY + "print('printed'); 6 * 7", "after = _")
+    nb = notebook(
+        "%load_ext nanlab\n" + SETUP,
+        "%%nanwatch model" + HEALTHY + "print('printed'); 6 * 7",
+        "after = _",
+    )
     assert nb.run_all()
     output = nb.out(1)
     expect(output.locator(".jp-OutputArea-executeResult")).to_contain_text("42")
@@ -59,7 +63,9 @@ def test_healthy_cell_keeps_its_value_and_adds_one_line(notebook: Callable) -> N
 
 
 def test_steps_end_the_cell_and_run_all_goes_on(notebook: Callable) -> None:
-    nb = notebook("%load_ext nanlab\n" + SETUP, "%%nanwatch model --steps 2 -o trace" + HEALTHY, "after = 1")
+    nb = notebook(
+        "%load_ext nanlab\n" + SETUP, "%%nanwatch model --steps 2 -o trace" + HEALTHY, "after = 1"
+    )
     assert nb.run_all()
     expect(nb.out(1).locator(TRACEBACK)).to_have_count(0)
     assert nb.py("[len(trace.steps), after]") == [2, 1]
@@ -74,7 +80,10 @@ def test_exception_of_the_users_own_is_shown_as_ever(notebook: Callable) -> None
 
 def test_interrupt_ends_the_cell_and_reports_what_was_recorded(notebook: Callable) -> None:
     wait = "import time\nfor _ in range(600):\n    time.sleep(0.1)"
-    nb = notebook("%load_ext nanlab\n" + SETUP, "%%nanwatch model -o trace" + HEALTHY + "print('waiting')\n" + wait)
+    nb = notebook(
+        "%load_ext nanlab\n" + SETUP,
+        "%%nanwatch model -o trace" + HEALTHY + "print('waiting')\n" + wait,
+    )
     nb.run(0)
     nb.js("w.content.activeCellIndex = 1; void jupyterapp.commands.execute('notebook:run-cell')")
     expect(nb.out(1)).to_contain_text("waiting")
@@ -118,7 +127,8 @@ def test_tab_offers_models_and_options(notebook: Callable) -> None:
 
 
 def test_progress_leaves_a_bar_of_the_cells_own_in_one_piece(notebook: Callable) -> None:
-    """A bar is rewritten in place by a carriage return as long as no other output comes in between."""
+    """A bar is rewritten in place by a carriage return as long as no other output comes in
+    between."""
     bar = """%%nanwatch model
 import sys, time
 for i in range(30):
@@ -126,7 +136,8 @@ for i in range(30):
     time.sleep(0.1)
     print(f"\\r{i + 1:2d}/30 |{'#' * i}", end="", file=sys.stderr)"""
     train = "\ndef train():" + HEALTHY.replace("\n", "\n    ")
-    open_in_a_tab = "import os\nos.environ['JPY_SESSION_NAME'] = 'bar.ipynb'\n"  # the kernel of the tests is bare
+    # the kernel of the tests is bare
+    open_in_a_tab = "import os\nos.environ['JPY_SESSION_NAME'] = 'bar.ipynb'\n"
     nb = notebook("%load_ext nanlab\n" + SETUP + open_in_a_tab + train, bar)
     nb.run(0)
     nb.js("w.content.activeCellIndex = 1; void jupyterapp.commands.execute('notebook:run-cell')")
@@ -136,11 +147,17 @@ for i in range(30):
     expect(nb.out(1).locator(TRACEBACK)).to_have_count(1)
     expect(nb.out(1).locator(TRACEBACK)).to_contain_text("30/30")
     assert nb.out(1).inner_text().count("/30") == 1
-    assert nb.out(1).locator(".jp-OutputArea-child").first.bounding_box() is None, "the empty line takes no room"
+    assert nb.out(1).locator(".jp-OutputArea-child").first.bounding_box() is None, (
+        "the empty line takes no room"
+    )
 
 
-def test_a_crash_shows_what_it_means_and_then_the_users_own_lines(notebook: Callable, tmp_path: Path) -> None:
-    nb = notebook("%load_ext nanlab\n" + SETUP, "%%nanwatch model\nfor x, y in loader:\n    model(x.T)")
+def test_a_crash_shows_what_it_means_and_then_the_users_own_lines(
+    notebook: Callable, tmp_path: Path
+) -> None:
+    nb = notebook(
+        "%load_ext nanlab\n" + SETUP, "%%nanwatch model\nfor x, y in loader:\n    model(x.T)"
+    )
     assert not nb.run_all()
     nb.out(1).screenshot(path=tmp_path / "crash.png")
     text = nb.out(1).inner_text()

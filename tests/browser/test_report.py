@@ -58,10 +58,16 @@ def test_headline_place_and_best_fix_are_on_the_screen_after_shift_enter(
     nb = notebook(SETUP, FAULTY)
     assert nb.run(0)
     card = run_with_keys(nb, 1)
-    for part in (card.locator(".nl-headline"), card.locator(".nl-place"), card.locator(".nl-fix .nl-code")):
+    for part in (
+        card.locator(".nl-headline"),
+        card.locator(".nl-place"),
+        card.locator(".nl-fix .nl-code"),
+    ):
         expect(part).to_be_in_viewport(ratio=1)
     expect(card.get_by_role("button", name="Copy fix")).to_be_in_viewport(ratio=1)
-    expect(card.locator(".nl-place")).to_have_text(nb.py("f'{trace.culprit.file}:{trace.culprit.line}'"))
+    expect(card.locator(".nl-place")).to_have_text(
+        nb.py("f'{trace.culprit.file}:{trace.culprit.line}'")
+    )
     assert nb.py("trace.culprit.line") == LINE
     box = card.bounding_box()
     assert box is not None and box["height"] <= 320
@@ -91,10 +97,15 @@ def test_try_it_runs_the_step_again_with_the_fix(notebook: Callable[..., Any]) -
     card.get_by_role("button", name="Copy the edited cell").click()
     nb.page.wait_for_function("() => window.copied")
     edited = nb.page.evaluate("window.copied")
-    assert edited.startswith("%%nanwatch model -o trace") and "distance = torch.linalg.vector_norm(" in edited
+    assert (
+        edited.startswith("%%nanwatch model -o trace")
+        and "distance = torch.linalg.vector_norm(" in edited
+    )
 
 
-def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(notebook: Callable[..., Any]) -> None:
+def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(
+    notebook: Callable[..., Any],
+) -> None:
     nb = notebook(WATCHED, "trace.report()", "s = trace.stepper(); s", "u = trace.underflow(); u")
     assert nb.run_all()
     out = nb.out(1).locator(".nl-live")
@@ -138,7 +149,9 @@ def test_a_long_table_scrolls_filters_and_sorts(notebook: Callable[..., Any]) ->
     nb = notebook(WATCHED, TABLES)
     assert nb.run_all()
     out = nb.out(1).locator(".nl-browse")
-    expect(out.get_by_role("button", name="Trouble first")).to_have_attribute("aria-pressed", "true")
+    expect(out.get_by_role("button", name="Trouble first")).to_have_attribute(
+        "aria-pressed", "true"
+    )
     expect(out.locator("tbody td").first).to_contain_text("born")
     out.get_by_role("searchbox", name="Filter").fill("sqrt")
     expect(out.get_by_role("status")).to_contain_text(" of ")

@@ -25,7 +25,9 @@ def opened(notebook: Callable[..., Any]) -> Any:
     return nb
 
 
-def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(notebook: Callable[..., Any]) -> None:
+def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(
+    notebook: Callable[..., Any],
+) -> None:
     nb = opened(notebook)
     out = nb.out(1)
     chosen = out.get_by_role("tree", name="Backward graph").get_by_role("treeitem", selected=True)
@@ -34,7 +36,10 @@ def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(notebook: Cal
         "Born here: finite came in, local derivative or product inf"
     )
     expect(out.get_by_role("group", name="Source")).to_contain_text(".sqrt()")
-    nb.until("[s.row['name'], s.row['status'], s.node == int(s.row['node'])]", ["SqrtBackward0", "born", True])
+    nb.until(
+        "[s.row['name'], s.row['status'], s.node == int(s.row['node'])]",
+        ["SqrtBackward0", "born", True],
+    )
 
     out.get_by_role("button", name="Next").click()
     expect(chosen).to_contain_text("SumBackward1")
@@ -71,7 +76,11 @@ def test_the_keyboard_alone_and_the_notebook_keeps_its_cells(notebook: Callable[
     nb = opened(notebook)
     tree = nb.out(1).get_by_role("tree", name="Backward graph")
     tree.focus()
-    for key, name in [("Home", "MeanBackward0"), ("ArrowDown", "SqrtBackward0"), ("n", "SumBackward1")]:
+    for key, name in [
+        ("Home", "MeanBackward0"),
+        ("ArrowDown", "SqrtBackward0"),
+        ("n", "SumBackward1"),
+    ]:
         nb.page.keyboard.press(key)
         expect(tree.get_by_role("treeitem", selected=True)).to_contain_text(name)
         nb.until("s.row['name']", name)
@@ -100,26 +109,32 @@ def test_training_steps_and_backward_passes_can_be_chosen(notebook: Callable[...
     nb.until("[s.chosen, int(s.row['step'])]", [0, 0])
 
 
-def test_it_follows_the_dark_theme(notebook: Callable[..., Any], theme: Callable[[str], None]) -> None:
+def test_it_follows_the_dark_theme(
+    notebook: Callable[..., Any], theme: Callable[[str], None]
+) -> None:
     nb = opened(notebook)
     theme("Dark")
     widget = nb.out(1).locator(".nl-stepper")
-    colours = widget.evaluate("node => [getComputedStyle(node).backgroundColor, getComputedStyle(node).color]")
-    lightness = [sum(map(float, colour[colour.index("(") + 1 : -1].split(",")[:3])) / 3 for colour in colours]
+    colours = widget.evaluate(
+        "node => [getComputedStyle(node).backgroundColor, getComputedStyle(node).color]"
+    )
+    lightness = [
+        sum(map(float, colour[colour.index("(") + 1 : -1].split(",")[:3])) / 3 for colour in colours
+    ]
     assert lightness[0] < 60
     assert lightness[1] > 180
 
 
-def test_the_static_picture_steps_aside_and_returns_without_a_kernel(notebook: Callable[..., Any]) -> None:
+def test_the_static_picture_steps_aside_and_returns_without_a_kernel(
+    notebook: Callable[..., Any],
+) -> None:
     nb = opened(notebook)
     static = nb.out(1).locator("[class^='nanlab-static']")
     expect(static).to_have_count(1)
     expect(static).to_be_hidden()
     nb.js("await w.context.save()")
-    again = nb.js(
-        """const m = jupyterapp.serviceManager.contents, path = 'without_kernel.ipynb';
-        await m.save(path, await m.get(w.context.path)); return path;"""
-    )
+    again = nb.js("""const m = jupyterapp.serviceManager.contents, path = 'without_kernel.ipynb';
+        await m.save(path, await m.get(w.context.path)); return path;""")
     nb.page.evaluate(
         """path => jupyterapp.commands.execute('docmanager:open', {path, factory: 'Notebook',
            kernelPreference: {shouldStart: false, canStart: false, autoStartDefault: false}}).then(() => 1)""",
@@ -130,7 +145,10 @@ def test_the_static_picture_steps_aside_and_returns_without_a_kernel(notebook: C
     expect(root.locator("[class^='nanlab-static']")).to_be_visible()
     expect(root.locator("[class^='nanlab-static'] img")).to_be_visible()
     expect(root.locator("[class^='nanlab-static'] table")).to_contain_text("SqrtBackward0")
-    assert nb.page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.session") is None
+    assert (
+        nb.page.evaluate("() => jupyterapp.shell.currentWidget.context.sessionContext.session")
+        is None
+    )
     nb.page.evaluate("() => jupyterapp.shell.currentWidget.dispose()")
 
 
@@ -147,5 +165,7 @@ def test_html_export_opened_from_disk_shows_the_static_picture(
     page = context.new_page()
     page.goto(file.as_uri(), wait_until="domcontentloaded")
     expect(page.locator("[class^='nanlab-static']")).to_contain_text("SqrtBackward0")
-    assert page.locator("[class^='nanlab-static'] img").evaluate("image => image.naturalWidth") > 300
+    assert (
+        page.locator("[class^='nanlab-static'] img").evaluate("image => image.naturalWidth") > 300
+    )
     context.close()

@@ -77,10 +77,16 @@ def test_python_moves_the_page_too(notebook: Callable[..., Any]) -> None:
     expect(nb.out(1).get_by_role("slider", name="Loss scale (log2)")).to_have_value("16")
 
 
-def test_it_follows_the_dark_theme(notebook: Callable[..., Any], theme: Callable[[str], None]) -> None:
+def test_it_follows_the_dark_theme(
+    notebook: Callable[..., Any], theme: Callable[[str], None]
+) -> None:
     nb = opened(notebook)
     theme("Dark")
-    colour = nb.out(1).locator(".nl-underflow").evaluate("node => getComputedStyle(node).backgroundColor")
+    colour = (
+        nb.out(1)
+        .locator(".nl-underflow")
+        .evaluate("node => getComputedStyle(node).backgroundColor")
+    )
     assert sum(map(float, colour[colour.index("(") + 1 : -1].split(",")[:3])) / 3 < 60
 
 

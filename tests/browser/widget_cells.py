@@ -1,4 +1,5 @@
-"""Notebook cells that the tests of the widgets start from: a small net whose root of zero spoils every gradient."""
+"""Notebook cells that the tests of the widgets start from: a small net whose root of zero spoils
+every gradient."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ def main() -> None:
     rank, out = dist.get_rank(), Path(sys.argv[1])
     model, optimizer = model_and_optimizer()
     error: Exception | None = None
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others; this one is to say what it saw
+    # torchrun ends the others; this one is to say what it saw
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with nanlab.watch(model) as trace:
             for i, x in batches(rank):

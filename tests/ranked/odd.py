@@ -1,4 +1,5 @@
-"""Programs in which the processes are not alike: one watches, one records, one leaves early. torchrun ... odd.py OUT"""
+"""Programs in which the processes are not alike: one watches, one records, one leaves early.
+torchrun ... odd.py OUT"""
 
 from __future__ import annotations
 
@@ -28,7 +29,11 @@ def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def steps(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, spoil: bool, guilty: int = 1, count: int = 5
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    spoil: bool,
+    guilty: int = 1,
+    count: int = 5,
 ) -> None:
     rank = dist.get_rank()
     for i, x in batches(rank, count):
@@ -68,7 +73,8 @@ def one_leaves_early() -> Any:
 
 
 def group_inside(rank: int, world: int) -> Any:
-    store = dist.FileStore(str(Path(sys.argv[1]) / "store"), world)  # the first group's keys are in torchrun's
+    # the first group's keys are in torchrun's
+    store = dist.FileStore(str(Path(sys.argv[1]) / "store"), world)
     with nanlab.watch() as trace:
         start(store=store, rank=rank, world_size=world)
         model, optimizer = model_and_optimizer()

@@ -1,7 +1,9 @@
-"""Programs that train in several processes: each with a fault on one rank, and healthy where nothing is spoilt.
+"""Programs that train in several processes: each with a fault on one rank, and healthy where
+nothing is spoilt.
 
-The line at which the fault is born ends in ``# SPOILT``. A program gets (rank, world, spoil) and returns the model to
-watch, or None, and the function that trains it; ``spoil`` says whether to be faulty.
+The line at which the fault is born ends in ``# SPOILT``. A program gets (rank, world, spoil) and
+returns the model to watch, or None, and the function that trains it; ``spoil`` says whether to be
+faulty.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def plain_training(model: nn.Module, rank: int, spoil: bool, guilty: int = 1) ->
     return train
 
 
-# -- DDP ---------------------------------------------------------------------------------------------------------------
+# -- DDP
+# ------------------------------------------------------------
 
 
 @program("log-of-zero")
@@ -248,7 +251,8 @@ def ddp_evaluates_on_rank_0(rank: int, world: int, spoil: bool) -> Made:
     return model, train
 
 
-# -- FSDP --------------------------------------------------------------------------------------------------------------
+# -- FSDP
+# ------------------------------------------------------------
 
 
 @program("log-of-zero")
@@ -263,7 +267,9 @@ def fsdp1(rank: int, world: int, spoil: bool) -> Made:
 def fsdp1_keeps_its_parameters(rank: int, world: int, spoil: bool) -> Made:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = FullyShardedDataParallel(network(), device_id=torch.device("cpu"), use_orig_params=True)
+        model = FullyShardedDataParallel(
+            network(), device_id=torch.device("cpu"), use_orig_params=True
+        )
     return model, plain_training(model, rank, spoil)
 
 
@@ -304,7 +310,8 @@ def fsdp2_fault_in_one_shard(rank: int, world: int, spoil: bool) -> Made:
     return model, train
 
 
-# -- collectives by hand -----------------------------------------------------------------------------------------------
+# -- collectives by hand
+# ------------------------------------------------------------
 
 
 @program("log-of-zero")
@@ -475,7 +482,10 @@ def weights_broadcast_by_rank_0(rank: int, world: int, spoil: bool) -> Made:
             with torch.no_grad():
                 if rank == 0:
                     bias = model[2].bias
-                    bias.add_((bias.abs().amax() * factor(rank, i, spoil, guilty=0)).log().clamp_max(0.0))  # SPOILT
+                    # SPOILT
+                    bias.add_(
+                        (bias.abs().amax() * factor(rank, i, spoil, guilty=0)).log().clamp_max(0.0)
+                    )
                 for parameter in model.parameters():
                     dist.broadcast(parameter, 0)
 

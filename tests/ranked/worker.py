@@ -1,4 +1,5 @@
-"""Run some of the programs in this process, one after the other, and write what nanlab says of each.
+"""Run some of the programs in this process, one after the other, and write what nanlab says of
+each.
 
 torchrun ... worker.py OUT PROGRAM:MODE:spoilt ...
 """
@@ -21,16 +22,28 @@ from nanlab.analysis import fixes
 
 
 def note(
-    out: Path, wish: str, trace: Any, rank: int | None = None, error: Exception | None = None, **more: Any
+    out: Path,
+    wish: str,
+    trace: Any,
+    rank: int | None = None,
+    error: Exception | None = None,
+    **more: Any,
 ) -> None:
     """Write what nanlab says of a run; trace: None where this process did not watch."""
     rank = dist.get_rank() if rank is None else rank
-    said: dict[str, Any] = {"wish": wish, "rank": rank, "finished": error is None, "error": str(error or "")} | more
+    said: dict[str, Any] = {
+        "wish": wish,
+        "rank": rank,
+        "finished": error is None,
+        "error": str(error or ""),
+    } | more
     if trace is not None:
         culprit = trace.culprit
         place = ("rank", "step", "line", "source", "cause", "title")
         said |= {
-            "culprit": None if culprit is None else {name: getattr(culprit, name) for name in place},
+            "culprit": None
+            if culprit is None
+            else {name: getattr(culprit, name) for name in place},
             "errors": [f.cause for f in trace.findings if f.severity == "error"],
             "ended": trace.recording.ended,
             "steps": len(trace.recording.starts),

@@ -1,4 +1,5 @@
-"""A fix tried out: one operation run again, forward and backward, written otherwise, on the operands that failed."""
+"""A fix tried out: one operation run again, forward and backward, written otherwise, on the
+operands that failed."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ SECONDS = 1.5  # of processor time; what is not tried by then is said to be untr
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate, what became of it, and the user's line written so (None: the line could not be rewritten)."""
+    """A candidate, what became of it, and the user's line written so (None: the line could not be
+    rewritten)."""
 
     candidate: Candidate
     trial: Trial | None  # None: it could not be tried
@@ -78,18 +80,34 @@ def candidates_for(op: Operation) -> list[Candidate]:
             *of_reciprocal(op),
             *parameters(op),
         ]
-        for table in (ELEMENTWISE, POWERS, QUOTIENTS, ROWS, REDUCTIONS, MATRICES, INFINITIES, RANGE):
+        for table in (
+            ELEMENTWISE,
+            POWERS,
+            QUOTIENTS,
+            ROWS,
+            REDUCTIONS,
+            MATRICES,
+            INFINITIES,
+            RANGE,
+        ):
             if op.name in table:
                 found += table[op.name](op)
     return found
 
 
 def try_out(
-    op: Operation, candidates: Sequence[Candidate], text: str, line: int, autocast: str = "", half: bool = False
+    op: Operation,
+    candidates: Sequence[Candidate],
+    text: str,
+    line: int,
+    autocast: str = "",
+    half: bool = False,
 ) -> list[Tried]:
-    """Each candidate on the operands of the operation, with the user's line (of a file's text) written so.
+    """Each candidate on the operands of the operation, with the user's line (of a file's text)
+    written so.
 
-    autocast: device type, where the line runs under autocast, which would cast back what is to be float32.
+    autocast: device type, where the line runs under autocast, which would cast back what is to be
+    float32.
     half: parameters are in half precision, so that float32 does not go with them.
 
     Where some are written in the words of the line, those that are not are left out.
@@ -101,7 +119,9 @@ def try_out(
         if op.custom:
             candidate = replace(candidate, title=f"in {op.custom}.backward: {candidate.title}")
         spelled = (
-            _in_backward(op, candidate, text, line) if op.custom else _rewritten(candidate, text, line, _calls(op))
+            _in_backward(op, candidate, text, line)
+            if op.custom
+            else _rewritten(candidate, text, line, _calls(op))
         )
         spelled = spelled or _written_in_place(op, candidate, text, line)
         if spelled is None and candidate.only_spelled:
@@ -110,9 +130,15 @@ def try_out(
         if spelled is None and composite and candidate.forms:
             continue
         if candidate.title in (IN_FLOAT32, EPS_IN_FLOAT32) and half:
-            candidate = replace(candidate, run=None, why="what follows is in half precision, and must take float32 too")
+            candidate = replace(
+                candidate,
+                run=None,
+                why="what follows is in half precision, and must take float32 too",
+            )
         if spelled is not None and spelled.nested and "epsilon" in candidate.title:
-            candidate = replace(candidate, run=None, why="the line has the operation twice, one inside the other")
+            candidate = replace(
+                candidate, run=None, why="the line has the operation twice, one inside the other"
+            )
         if autocast and candidate.title == IN_FLOAT32:
             spelled = spelled or (whole_line(text, line) if op.name == "_to_copy" else None)
             spelled = _outside_autocast(spelled, autocast) if spelled is not None else None
@@ -120,8 +146,16 @@ def try_out(
         if candidate.run is not None and time.process_time() - started < SECONDS:
             trial = judged(op, candidate, _tried(op, candidate, *sample), spelled)
             trial = _followed(op, candidate, trial, *sample)
-            if spelled is not None and spelled.nested and candidate.title == IN_FLOAT32 and not trial.finite:
-                candidate, trial = replace(candidate, why="it takes the inner one with it, on the same line"), None
+            if (
+                spelled is not None
+                and spelled.nested
+                and candidate.title == IN_FLOAT32
+                and not trial.finite
+            ):
+                candidate, trial = (
+                    replace(candidate, why="it takes the inner one with it, on the same line"),
+                    None,
+                )
         elif candidate.run is not None:
             candidate = replace(candidate, why=f"the others took {SECONDS} s")
         found.append(Tried(candidate, trial, spelled))
@@ -131,11 +165,14 @@ def try_out(
     return [t for t in found if t.line is not None or not (written and t.candidate.forms)]
 
 
-def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient: torch.Tensor | None) -> Trial:
+def _tried(
+    op: Operation, candidate: Candidate, operands: list[object], gradient: torch.Tensor | None
+) -> Trial:
     assert candidate.run is not None
     carrying = op.carrying
     if candidate.operands:
-        if len(candidate.operands) != len(op.operands) or candidate.plain is not None:  # made of what carries
+        # made of what carries
+        if len(candidate.operands) != len(op.operands) or candidate.plain is not None:
             carrying = () if op.carrying == () else None
         operands, gradient = list(candidate.operands), op.gradient
     return attempt(
@@ -150,7 +187,11 @@ def _tried(op: Operation, candidate: Candidate, operands: list[object], gradient
 
 
 def _followed(
-    op: Operation, candidate: Candidate, trial: Trial, operands: list[object], gradient: torch.Tensor | None
+    op: Operation,
+    candidate: Candidate,
+    trial: Trial,
+    operands: list[object],
+    gradient: torch.Tensor | None,
 ) -> Trial:
     """A trial in view of what the next operations make of the new value."""
     if not trial.holds or candidate.run is None or candidate.plain is not None or not op.onward:
@@ -159,25 +200,33 @@ def _followed(
         operands, gradient = list(candidate.operands), op.gradient
     wanted = range(len(operands)) if op.carrying is None else op.carrying
     try:
-        doubt = followed(op.onward, candidate.run, op.plain, operands, wanted, gradient, op.backward)
+        doubt = followed(
+            op.onward, candidate.run, op.plain, operands, wanted, gradient, op.backward
+        )
     except (RuntimeError, TypeError):  # sampled operands, or a dtype that a step does not take
         doubt = None
     if doubt is None:
         return trial
-    return replace(trial, finite=False, why=doubt.why) if doubt.sure else replace(trial, doubt=doubt.why)
+    return (
+        replace(trial, finite=False, why=doubt.why)
+        if doubt.sure
+        else replace(trial, doubt=doubt.why)
+    )
 
 
 def judged(op: Operation, candidate: Candidate, trial: Trial, line: Rewritten | None) -> Trial:
     """A trial in view of what stands before and after the operation.
 
-    line: the user's line, rewritten with every such operation on it; others that fail there go on failing.
+    line: the user's line, rewritten with every such operation on it; others that fail there go on
+    failing.
     """
     if trial.finite and op.trapped and not candidate.frees:
         return replace(trial, finite=False, why=op.trapped)
     rerun = bool(op.onward) and candidate.plain is None  # what follows is run on its value
     if trial.finite and op.divides and trial.zeros and not rerun:
         return replace(trial, finite=False, why="what follows divides by its 0")
-    wider = candidate.plain is not None or candidate.frees or candidate.at_source  # it reaches the rest of the line
+    # it reaches the rest of the line
+    wider = candidate.plain is not None or candidate.frees or candidate.at_source
     cured = line is not None and (wider or (trial.finite and _cures_twins(op, candidate, line)))
     doubt = _doubt(op, candidate, trial) or ("" if cured else op.here)
     return replace(trial, doubt=doubt) if trial.finite else trial
@@ -187,13 +236,19 @@ def _cures_twins(op: Operation, candidate: Candidate, line: Rewritten) -> bool:
     """Whether the others on the line that fail are written anew as well, and hold then."""
     if not op.twins or line.count <= len(op.twins) or candidate.run is None or candidate.operands:
         return False
-    tried = (attempt(candidate.run, twin.plain, twin.operands, carrying=twin.carrying) for twin in op.twins)
+    tried = (
+        attempt(candidate.run, twin.plain, twin.operands, carrying=twin.carrying)
+        for twin in op.twins
+    )
     return all(trial.finite for trial in tried)
 
 
 def _doubt(op: Operation, candidate: Candidate, trial: Trial) -> str:
-    """Why the program may stay bad although the operation is finite: "" where nothing recorded says so."""
-    ends = (path for path in op.onward if path[-1].line == op.logged and path[-1].name.startswith("log"))
+    """Why the program may stay bad although the operation is finite: "" where nothing recorded says
+    so."""
+    ends = (
+        path for path in op.onward if path[-1].line == op.logged and path[-1].name.startswith("log")
+    )
     rerun = any(all(step.known for step in path) for path in ends)
     if op.logged and trial.zeros and op.name in QUOTIENTS and not rerun:
         return f"the logarithm at line {op.logged} may be taken of a 0 that comes of it"
@@ -222,12 +277,17 @@ def _in_backward(op: Operation, candidate: Candidate, text: str, line: int) -> R
 
 
 def _calls(op: Operation) -> Calls:
-    """Where the operation stands; through a value of the program only what takes its operands alone."""
-    plain = (op.name in ELEMENTWISE or op.name in POWERS or op.name in QUOTIENTS) and op.differentiates
+    """Where the operation stands; through a value of the program only what takes its operands
+    alone."""
+    plain = (
+        op.name in ELEMENTWISE or op.name in POWERS or op.name in QUOTIENTS
+    ) and op.differentiates
     return op.calls if plain else replace(op.calls, own=None)
 
 
-def _rewritten(candidate: Candidate, text: str, line: int, calls: Calls = NOWHERE) -> Rewritten | None:
+def _rewritten(
+    candidate: Candidate, text: str, line: int, calls: Calls = NOWHERE
+) -> Rewritten | None:
     if candidate.line not in (0, line):
         line, calls = candidate.line, NOWHERE
     if candidate.only_spelled:
@@ -242,9 +302,15 @@ def _rewritten(candidate: Candidate, text: str, line: int, calls: Calls = NOWHER
     return None
 
 
-def _written_in_place(op: Operation, candidate: Candidate, text: str, line: int) -> Rewritten | None:
+def _written_in_place(
+    op: Operation, candidate: Candidate, text: str, line: int
+) -> Rewritten | None:
     """The line where it has the operation as an in-place method."""
-    page = out_of_place(text, line, op.name) if candidate.forms and op.differentiates and not candidate.line else None
+    page = (
+        out_of_place(text, line, op.name)
+        if candidate.forms and op.differentiates and not candidate.line
+        else None
+    )
     if page is None:
         return None
     found = (rewrite(text, line, form.spellings, form.text, page) for form in candidate.forms)

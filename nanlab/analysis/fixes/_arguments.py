@@ -8,10 +8,15 @@ from nanlab.analysis.fixes._rewriting import Found, Spelling
 
 
 def keyword(*names: str) -> Spelling:
-    """A keyword argument ``name=value`` of one of these names, whose value is looked up rather than written there."""
+    """A keyword argument ``name=value`` of one of these names, whose value is looked up rather than
+    written there."""
 
     def match(node: ast.AST) -> Found | None:
-        if isinstance(node, ast.keyword) and node.arg in names and isinstance(node.value, ast.Name | ast.Attribute):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg in names
+            and isinstance(node.value, ast.Name | ast.Attribute)
+        ):
             return Found((node.value,))
         return None
 
@@ -25,6 +30,8 @@ def without(spelling: Spelling, *keywords: str) -> Spelling:
         found = spelling(node)
         if found is None:
             return None
-        return Found(found.operands, tuple(a for a in found.rest if getattr(a, "arg", None) not in keywords))
+        return Found(
+            found.operands, tuple(a for a in found.rest if getattr(a, "arg", None) not in keywords)
+        )
 
     return match

@@ -20,13 +20,16 @@ IN_FLOAT32 = "compute this operation in float32"
 EPS_IN_FLOAT32 = "compute this operation in float32, from the epsilon on: float32 holds it"
 MASK = 1e4  # a logit this far below the others is masked, in every dtype
 MOST_TRIED = 2048  # elements on which an epsilon is advised
-_STRIDE, _LEAST = 3, 2.0**-160  # of the sweep over powers of two: the result is told as a power of ten
-MOST_STEPS = 100.0  # above the default of the dtype: of data without healthy elements every epsilon is harmless
+# of the sweep over powers of two: the result is told as a power of ten
+_STRIDE, _LEAST = 3, 2.0**-160
+# above the default of the dtype: of data without healthy elements every epsilon is harmless
+MOST_STEPS = 100.0
 
 
 @dataclass(frozen=True)
 class Form:
-    """What replaces an expression that has one of the spellings; a template, see :func:`rewrite`."""
+    """What replaces an expression that has one of the spellings; a template, see
+    :func:`rewrite`."""
 
     spellings: tuple[Spelling, ...]
     text: str
@@ -38,12 +41,15 @@ class Candidate:
 
     title: str
     forms: tuple[Form, ...]  # the first whose spelling the line has is taken
-    run: Callable[..., Tensor] | None  # of the operation's operands; None: it cannot be tried on them
-    plain: Callable[..., Tensor] | None = None  # what it is compared with, where that is more than the operation
+    # of the operation's operands; None: it cannot be tried on them
+    run: Callable[..., Tensor] | None
+    # what it is compared with, where that is more than the operation
+    plain: Callable[..., Tensor] | None = None
     snippet: str = ""  # what to write where the line has none of the spellings; "": the first form
     only_spelled: bool = False  # of no use where the line does not have the spelling
     why: str = ""  # it cannot be tried
-    operands: tuple[Any, ...] = ()  # what it is run on, where that is not the operation's: rebuilt from its operands
+    # what it is run on, where that is not the operation's: rebuilt from its operands
+    operands: tuple[Any, ...] = ()
     line: int = 0  # of the file, whose expressions are replaced; 0: the operation's own
     rewriter: Callable[[str, int], Rewritten | None] | None = (
         None  # of a file's text and the line, in place of the forms
@@ -58,7 +64,8 @@ def default_eps(dtype: torch.dtype) -> float:
 
 
 def eps_for(op: Operation, fn: Callable[..., Tensor], *operands: Tensor) -> float:
-    """The advised epsilon of ``fn(*operands, eps)`` as a power of ten; a default of the dtype where none is advised."""
+    """The advised epsilon of ``fn(*operands, eps)`` as a power of ten; a default of the dtype where
+    none is advised."""
     try:
         advice = swept(fn, [_thinned(t) for t in operands], op.dtype, stride=_STRIDE, least=_LEAST)
     except (NanlabError, RuntimeError):
@@ -70,7 +77,8 @@ def eps_for(op: Operation, fn: Callable[..., Tensor], *operands: Tensor) -> floa
 
 
 def inside(op: Operation, eps: float) -> float:
-    """An epsilon that leads away from an edge at 1, where the dtype has no smaller steps than its ulp."""
+    """An epsilon that leads away from an edge at 1, where the dtype has no smaller steps than its
+    ulp."""
     return max(eps, default_eps(op.dtype)) if op.dtype != torch.bfloat16 else max(eps, 1e-2)
 
 

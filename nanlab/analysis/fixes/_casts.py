@@ -28,7 +28,8 @@ def _cast_to_half(node: ast.AST) -> Found | None:
 
 
 def copied(op: Operation) -> list[Candidate]:
-    """A copy into a tensor of a dtype that cannot hold the value: a teacher, an average or a buffer in half precision."""
+    """A copy into a tensor of a dtype that cannot hold the value: a teacher, an average or a buffer
+    in half precision."""
     into, value = (*op.operands[:2], None, None)[:2]
     if not isinstance(into, torch.Tensor) or not isinstance(value, torch.Tensor) or not op.low:
         return []
@@ -37,7 +38,10 @@ def copied(op: Operation) -> list[Candidate]:
             "keep what is written to in float32",
             (),
             lambda a, b: op.plain(a.float(), b),
-            snippet="teacher.float()   # whatever holds the copy; or .bfloat16(), whose range is that of float32",
+            snippet=(
+                "teacher.float()   # whatever holds the copy; or .bfloat16(), whose range is that"
+                " of float32"
+            ),
         )
     ]
 
@@ -53,22 +57,37 @@ def cast(op: Operation) -> list[Candidate]:
     largest = float(x.abs().max()) if x.numel() else 0.0
     room = limits.max if limits.bits == 8 else ceiling(dtype)
     bound = float(math.floor(min(max(MASK, largest), max(room, largest))))
-    share = 10.0 ** math.ceil(math.log10(max(float(wide[torch.isfinite(wide)].abs().max()) / min(room, 1e3), 1.0)))
+    share = 10.0 ** math.ceil(
+        math.log10(max(float(wide[torch.isfinite(wide)].abs().max()) / min(room, 1e3), 1.0))
+    )
     clamp = f".clamp(-{bound:.0f}, {bound:.0f})"
-    explicit = [Form((called("half"),), f"{{X}}{clamp}.half()"), Form((called("to"),), f"{{X}}{clamp}.to({{args}})")]
+    explicit = [
+        Form((called("half"),), f"{{X}}{clamp}.half()"),
+        Form((called("to"),), f"{{X}}{clamp}.to({{args}})"),
+    ]
     name = str(dtype).removeprefix("torch.")
     return [
-        Candidate(IN_FLOAT32, forms(_cast_to_half, "{X}.float()"), lambda t: t.float(), snippet="x.float()"),
+        Candidate(
+            IN_FLOAT32,
+            forms(_cast_to_half, "{X}.float()"),
+            lambda t: t.float(),
+            snippet="x.float()",
+        ),
         Candidate(
             f"clamp at {bound:.0f} before the cast, within what {name} holds",
             tuple(explicit),
             lambda t: op.plain(t.clamp(-bound, bound)),
         ),
         Candidate(
-            f"bring the values into range before the cast, here by {number(share)}; what follows must expect that",
+            f"bring the values into range before the cast, here by {number(share)}; what follows"
+            " must expect that",
             tuple(
                 Form((called(name),), f"({{X}} / {number(share)}).{call}")
-                for name, call in (("half", "half()"), ("to", "to({args})"), ("bfloat16", "bfloat16()"))
+                for name, call in (
+                    ("half", "half()"),
+                    ("to", "to({args})"),
+                    ("bfloat16", "bfloat16()"),
+                )
             ),
             lambda t: op.plain(t / share),
             snippet=f"x / {number(share)}",

@@ -1,4 +1,5 @@
-"""Candidates that rewrite an operation together with those before it: the form that a chain of operations has by itself."""
+"""Candidates that rewrite an operation together with those before it: the form that a chain of
+operations has by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ RECOVERED = "its logits recovered from the probabilities and the range that was 
 
 
 def composites(op: Operation) -> list[Candidate]:
-    """What to write for the operation and its neighbours together; empty where no such form is known."""
+    """What to write for the operation and its neighbours together; empty where no such form is
+    known."""
     return [
         *_of_probabilities(op),
         *_of_loss(op),
@@ -34,7 +36,8 @@ def composites(op: Operation) -> list[Candidate]:
     ]
 
 
-# -- the logarithm of a probability ------------------------------------------------------------------------------------
+# -- the logarithm of a probability
+# ------------------------------------------------------------
 
 
 def _of_probabilities(op: Operation) -> list[Candidate]:
@@ -46,7 +49,11 @@ def _of_probabilities(op: Operation) -> list[Candidate]:
     complement = any(m.name == "rsub" for m in chain[: chain.index(maker)])
     if complement and maker.name != "sigmoid":
         return []
-    return _of_softmax(op, maker, chain) if maker.name == "_softmax" else _of_sigmoid(op, maker, complement)
+    return (
+        _of_softmax(op, maker, chain)
+        if maker.name == "_softmax"
+        else _of_sigmoid(op, maker, complement)
+    )
 
 
 def _of_softmax(op: Operation, maker: Maker, chain: tuple[Maker, ...]) -> list[Candidate]:
@@ -62,7 +69,9 @@ def _of_softmax(op: Operation, maker: Maker, chain: tuple[Maker, ...]) -> list[C
         (),
         stable,
         lambda t: torch.log(soft(t)),
-        snippet=f"torch.log_softmax(z, dim)   # z: what the softmax at line {maker.line} is taken of",
+        snippet=(
+            f"torch.log_softmax(z, dim)   # z: what the softmax at line {maker.line} is taken of"
+        ),
         operands=(z,),
         rewriter=lambda text, line: logarithm_of(text, line, "softmax"),
     )
@@ -79,12 +88,15 @@ def _of_sigmoid(op: Operation, maker: Maker, complement: bool) -> list[Candidate
 
     minus = "-" if complement else ""
     fused = Candidate(
-        f"logsigmoid of the logits, the logarithm in binary_cross_entropy_with_logits ({RECOVERED})",
+        "logsigmoid of the logits, the logarithm in binary_cross_entropy_with_logits"
+        f" ({RECOVERED})",
         (),
         lambda t: F.logsigmoid(sign * t),
         lambda t: torch.log(soft(t)),
-        snippet=f"torch.nn.functional.logsigmoid({minus}z)   # z: what the sigmoid at line {maker.line} is taken of; "
-        "or binary_cross_entropy_with_logits(z, target)",
+        snippet=(
+            f"torch.nn.functional.logsigmoid({minus}z)   # z: what the sigmoid at line {maker.line}"
+            " is taken of; or binary_cross_entropy_with_logits(z, target)"
+        ),
         operands=(z,),
         rewriter=lambda text, line: logarithm_of(text, line, "sigmoid"),
     )
@@ -113,7 +125,11 @@ def _wide_probability(
 
 def _of_loss(op: Operation) -> list[Candidate]:
     """``binary_cross_entropy(sigmoid(z), t)``."""
-    maker = first_of(op.makers[0], "sigmoid") if op.name == "binary_cross_entropy" and op.makers else None
+    maker = (
+        first_of(op.makers[0], "sigmoid")
+        if op.name == "binary_cross_entropy" and op.makers
+        else None
+    )
     if maker is None:
         return []
     p, target = op.operands
@@ -125,7 +141,10 @@ def _of_loss(op: Operation) -> list[Candidate]:
         (),
         partial(F.binary_cross_entropy_with_logits, reduction=reduction),
         lambda t, y: plain(torch.sigmoid(t), y),
-        snippet=f"torch.nn.functional.binary_cross_entropy_with_logits(z, target)   # z: of the sigmoid at line {maker.line}",
+        snippet=(
+            "torch.nn.functional.binary_cross_entropy_with_logits(z, target)   # z: of the sigmoid"
+            f" at line {maker.line}"
+        ),
         operands=(z, target),
         rewriter=loss_of_logits,
     )
@@ -140,7 +159,8 @@ def _of_loss(op: Operation) -> list[Candidate]:
     return [fused, wide] if op.low else [fused]
 
 
-# -- quotients whose divisor, or whose vectors, come out of a root -----------------------------------------------------
+# -- quotients whose divisor, or whose vectors, come out of a root
+# -----------------------------------------------------
 
 
 def _by_root(op: Operation) -> list[Candidate]:
@@ -149,8 +169,14 @@ def _by_root(op: Operation) -> list[Candidate]:
         return []
     x, y = op.operands[:2]
     twice = op.makers[1][:1] and op.makers[1][0].name == "mul" and op.makers[1][0].numbers == (2,)
-    maker = first_of(op.makers[1][1:] if twice else op.makers[1], "sqrt")  # 2 sqrt(q): its derivative in forward mode
-    if maker is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or not y.is_floating_point():
+    # 2 sqrt(q): its derivative in forward mode
+    maker = first_of(op.makers[1][1:] if twice else op.makers[1], "sqrt")
+    if (
+        maker is None
+        or not isinstance(x, Tensor)
+        or not isinstance(y, Tensor)
+        or not y.is_floating_point()
+    ):
         return []
     square = y.detach().square()
     eps = eps_for(op, lambda a, q, e: a / torch.sqrt(q + e), *torch.broadcast_tensors(x, square))
@@ -178,7 +204,12 @@ def _of_roots(op: Operation) -> list[Candidate]:
         return []
     x, y = op.operands[:2]
     maker = first_of(op.makers[0], "sqrt")
-    if maker is None or not isinstance(x, Tensor) or not isinstance(y, Tensor) or y.dim() != x.dim():
+    if (
+        maker is None
+        or not isinstance(x, Tensor)
+        or not isinstance(y, Tensor)
+        or y.dim() != x.dim()
+    ):
         return []
     dim = next((d for d in reversed(range(x.dim())) if y.shape[d] == 1 or _constant(y, d)), None)
     if dim is None:
@@ -206,11 +237,13 @@ def _constant(y: Tensor, dim: int) -> bool:
     return bool(y.shape[dim]) and bool((y == y.narrow(dim, 0, 1)).all())
 
 
-# -- quotients of exponentials -----------------------------------------------------------------------------------------
+# -- quotients of exponentials
+# ------------------------------------------------------------
 
 
 def _of_exponentials(op: Operation) -> list[Candidate]:
-    """``exp(z) / exp(z).sum(d)``, which is a softmax, and no exponential can be too large or too small in it."""
+    """``exp(z) / exp(z).sum(d)``, which is a softmax, and no exponential can be too large or too
+    small in it."""
     if op.name == "exp":
         z = op.operands[0]
     elif op.name in ("div", "true_divide") and op.makers and isinstance(op.operands[0], Tensor):
@@ -218,7 +251,11 @@ def _of_exponentials(op: Operation) -> list[Candidate]:
         if maker is None:
             return []
         x = op.operands[0].detach().double()
-        z = torch.where(x > 0, x.clamp_min(1e-300).log(), maker.low).clamp(maker.low, maker.high).to(op.dtype)
+        z = (
+            torch.where(x > 0, x.clamp_min(1e-300).log(), maker.low)
+            .clamp(maker.low, maker.high)
+            .to(op.dtype)
+        )
     else:
         return []
     if not z.dim():
@@ -242,10 +279,14 @@ def _summed(op: Operation) -> int:
     x, y = op.operands[:2]
     if not isinstance(y, Tensor) or y.dim() != x.dim():
         return int(x.dim()) - 1
-    return next((d for d in reversed(range(x.dim())) if y.shape[d] == 1 or _constant(y, d)), int(x.dim()) - 1)
+    return next(
+        (d for d in reversed(range(x.dim())) if y.shape[d] == 1 or _constant(y, d)),
+        int(x.dim()) - 1,
+    )
 
 
-# -- a mask after the fact ---------------------------------------------------------------------------------------------
+# -- a mask after the fact
+# ------------------------------------------------------------
 
 # operator -> spellings, the operand that is bad, and what it may be instead
 _MASKABLE: dict[str, tuple[tuple[Spelling, ...], int, float]] = {
@@ -265,7 +306,11 @@ def _masked_before(op: Operation) -> list[Candidate]:
         return []
     spellings, which, benign = _MASKABLE[op.name]
     tensors = op.operands
-    if which >= len(tensors) or not isinstance(tensors[which], Tensor) or not tensors[which].is_floating_point():
+    if (
+        which >= len(tensors)
+        or not isinstance(tensors[which], Tensor)
+        or not tensors[which].is_floating_point()
+    ):
         return []
     kept = _kept(op, tensors[which])
     if kept is None:
@@ -276,13 +321,18 @@ def _masked_before(op: Operation) -> list[Candidate]:
         changed[which] = torch.where(kept, given[which], benign)
         return op.plain(*changed)
 
-    rewriter = partial(double_where, spellings=spellings, which=which, benign=f"{benign}", products=op.products)
+    rewriter = partial(
+        double_where, spellings=spellings, which=which, benign=f"{benign}", products=op.products
+    )
     title = "the mask on the argument, too (the double where): what it hides is not computed"
-    return [Candidate(title, (), run, operands=tuple(tensors), rewriter=rewriter, only_spelled=True)]
+    return [
+        Candidate(title, (), run, operands=tuple(tensors), rewriter=rewriter, only_spelled=True)
+    ]
 
 
 def _kept(op: Operation, bad: Tensor) -> Tensor | None:
-    """What the program's mask lets through: a gradient came in; where none was kept: the value and derivative are finite."""
+    """What the program's mask lets through: a gradient came in; where none was kept: the value and
+    derivative are finite."""
     if op.gradient is not None:
         return op.gradient != 0 if op.gradient.shape == bad.shape else None
     with torch.enable_grad():
@@ -293,5 +343,6 @@ def _kept(op: Operation, bad: Tensor) -> Tensor | None:
             return None
         (slope,) = torch.autograd.grad(value.sum(), leaf)
     kept = torch.isfinite(value.detach()) & torch.isfinite(slope)
-    masked = op.unreached is not None and int((~kept).sum()) <= op.unreached  # else some gradient came to what is bad
+    # else some gradient came to what is bad
+    masked = op.unreached is not None and int((~kept).sum()) <= op.unreached
     return kept if masked else None

@@ -15,7 +15,8 @@ SMALL = 1e-3  # standard deviation of weights that are to be next to nothing
 
 
 def zero_direction(op: Operation) -> list[Candidate]:
-    """weight_norm of zeros takes no eps: the layer, or the rows that are zero, have to be something else."""
+    """weight_norm of zeros takes no eps: the layer, or the rows that are zero, have to be something
+    else."""
     weight, dims = op.operands[0], op.operands[2:]  # the dimension only where it is not the first
     if op.backward:
         return []
@@ -27,7 +28,10 @@ def zero_direction(op: Operation) -> list[Candidate]:
             f"begin with weights of standard deviation {number(SMALL)} instead of zeros",
             (),
             op.plain,
-            snippet=f"torch.nn.init.normal_(layer.weight, std={number(SMALL)})   # before weight_norm(layer)",
+            snippet=(
+                f"torch.nn.init.normal_(layer.weight, std={number(SMALL)})   # before"
+                " weight_norm(layer)"
+            ),
             operands=(small, torch.norm_except_dim(small, 2, *(dims or (0,))), *dims),
         )
     ]
@@ -36,10 +40,13 @@ def zero_direction(op: Operation) -> list[Candidate]:
 def _zero_rows(op: Operation, weight: Tensor, dims: Sequence[Any]) -> Candidate:
     length = torch.norm_except_dim(weight, 2, *(dims or (0,)))
     return Candidate(
-        "ones in the place of the directions v that are zero; to switch a row off, set its gain g to 0 instead",
+        "ones in the place of the directions v that are zero; to switch a row off, set its gain g"
+        " to 0 instead",
         (),
         op.plain,
-        snippet="v = layer.parametrizations.weight.original1   # weight_v of the older weight_norm\n"
-        "v.data[v.flatten(1).norm(dim=1) == 0] = 1.0",
+        snippet=(
+            "v = layer.parametrizations.weight.original1   # weight_v of the older weight_norm\n"
+            "v.data[v.flatten(1).norm(dim=1) == 0] = 1.0"
+        ),
         operands=(torch.where(length == 0, 1.0, weight), *op.operands[1:]),
     )

@@ -1,4 +1,5 @@
-"""Candidates for the arguments of a distribution: a value at the edge of its support, a probability of 0 or 1."""
+"""Candidates for the arguments of a distribution: a value at the edge of its support, a probability
+of 0 or 1."""
 
 from __future__ import annotations
 
@@ -30,11 +31,13 @@ def _method(name: str) -> Spelling:
     return match
 
 
-_MAKE_PARAMETERS = frozenset("mul sub div add softplus exp addmm relu elu square".split())  # and not the value itself
+# and not the value itself
+_MAKE_PARAMETERS = frozenset("mul sub div add softplus exp addmm relu elu square".split())
 
 
 def support(op: Operation) -> list[Candidate]:
-    """A value at the edge of a distribution's support, whose logarithm or power failed in ``log_prob``."""
+    """A value at the edge of a distribution's support, whose logarithm or power failed in
+    ``log_prob``."""
     if op.name not in ("log", "xlogy", "log1p", "atanh") or op.backward or op.here:
         return []
     slot = 1 if op.name == "xlogy" else 0  # xlogy(concentration - 1, value)
@@ -42,9 +45,11 @@ def support(op: Operation) -> list[Candidate]:
     if made and made[0].name in _MAKE_PARAMETERS:
         return []
     eps = default_eps(op.dtype)
-    two_sided = op.name == "log1p" or any(m.name == "stack" for m in made)  # of a share and what is left of it
+    # of a share and what is left of it
+    two_sided = op.name == "log1p" or any(m.name == "stack" for m in made)
     kept = f"clamp({number(eps)}, 1 - {number(eps)})" if two_sided else f"clamp_min({number(eps)})"
-    kept = f"clamp(-1 + {number(eps)}, 1 - {number(eps)})" if op.name == "atanh" else kept  # the inverse of a tanh
+    # the inverse of a tanh
+    kept = f"clamp(-1 + {number(eps)}, 1 - {number(eps)})" if op.name == "atanh" else kept
     text = f"{{X}}.log_prob({{Y}}.{kept})"
 
     def clamped(*ts: Any) -> Tensor:
@@ -63,7 +68,8 @@ def support(op: Operation) -> list[Candidate]:
     ]
 
 
-# What quantile functions are computed with, and where a probability between eps and 1 - eps keeps its argument.
+# What quantile functions are computed with, and where a probability between eps and 1 - eps keeps
+# its argument.
 _QUANTILES = {
     "erfinv": lambda t, eps: t.clamp(-1 + 2 * eps, 1 - 2 * eps),
     "special_ndtri": lambda t, eps: t.clamp(eps, 1 - eps),
@@ -74,7 +80,8 @@ _QUANTILES = {
 
 
 def quantile(op: Operation) -> list[Candidate]:
-    """A probability of 0 or 1, whose quantile ``icdf`` is infinite, or has an infinite derivative."""
+    """A probability of 0 or 1, whose quantile ``icdf`` is infinite, or has an infinite
+    derivative."""
     if op.name not in _QUANTILES or op.here:
         return []
     eps = max(default_eps(op.dtype), 2 * torch.finfo(op.dtype).eps)

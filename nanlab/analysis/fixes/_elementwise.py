@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from nanlab import safe
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, inside, number
+from nanlab.analysis.fixes._candidate import (
+    IN_FLOAT32,
+    Candidate,
+    Form,
+    default_eps,
+    eps_for,
+    inside,
+    number,
+)
 from nanlab.analysis.fixes._epsilons import epsilon_in_float32
 from nanlab.analysis.fixes._operation import Operation
 from nanlab.analysis.fixes._rewriting import Found, Spelling, called, power
@@ -24,20 +32,29 @@ def forms(spelling: Spelling | tuple[Spelling, ...], text: str) -> tuple[Form, .
     return (Form(spelling if isinstance(spelling, tuple) else (spelling,), text),)
 
 
-# -- one operand with a pole or a floor --------------------------------------------------------------------------------
+# -- one operand with a pole or a floor
+# ------------------------------------------------------------
 
 
 def square_root(node: ast.AST) -> Found | None:
     """``x ** 0.5``."""
     found = power(node)
-    if found is None or not isinstance(found.operands[1], ast.Constant) or found.operands[1].value != 0.5:
+    if (
+        found is None
+        or not isinstance(found.operands[1], ast.Constant)
+        or found.operands[1].value != 0.5
+    ):
         return None
     return Found(found.operands[:1])
 
 
 def _bounded(above: bool) -> list[str]:
     """Operators whose domain has a lower bound alone, or one ``above`` as well."""
-    return [one.name for one in CARDS.values() if one.domain[0] > -inf and (one.domain[1] < inf) == above]
+    return [
+        one.name
+        for one in CARDS.values()
+        if one.domain[0] > -inf and (one.domain[1] < inf) == above
+    ]
 
 
 def _home(name: str) -> str:
@@ -68,18 +85,31 @@ def floored(op: Operation) -> list[Candidate]:
             )
         )
     title = f"an epsilon of {number(eps)} inside the {'root' if 'sqrt' in op.name else bare}"
-    if op.x.is_complex() or not bool((op.x < low).any()):  # the next batch may be lower by more than that
-        found.append(Candidate(title, forms(spelled, f"torch.{name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)))
+    # the next batch may be lower by more than that
+    if op.x.is_complex() or not bool((op.x < low).any()):
+        found.append(
+            Candidate(
+                title, forms(spelled, f"torch.{name}({{X}} + {number(eps)})"), lambda t: fn(t + eps)
+            )
+        )
     if not op.x.is_complex():
         floor = number(eps) if not low else f"{low:.0f} + {number(eps)}"
         text = f"torch.{name}({{X}}.clamp_min({floor}))"
         found.append(
-            Candidate(f"clamp the argument at {floor}", forms(spelled, text), lambda t: fn(t.clamp_min(low + eps)))
+            Candidate(
+                f"clamp the argument at {floor}",
+                forms(spelled, text),
+                lambda t: fn(t.clamp_min(low + eps)),
+            )
         )
     if "sqrt" in op.name:
         outside = f"(torch.{name}({{x}}) + {number(eps)})"
         found.append(
-            Candidate("an epsilon after the root instead of inside", forms(spelled, outside), lambda t: fn(t) + eps)
+            Candidate(
+                "an epsilon after the root instead of inside",
+                forms(spelled, outside),
+                lambda t: fn(t) + eps,
+            )
         )
     own = epsilon_in_float32(op, 0, spelled, f"torch.{name}({{KEPT}})", fn) if not low else []
     return found + own + in_float32(op, spelled, f"torch.{name}({{X}}.float())")
@@ -89,14 +119,19 @@ def in_float32(op: Operation, spelled: tuple[Spelling, ...], text: str) -> list[
     """The same in float32, where it was in half precision."""
     if not op.low:
         return []
-    return [Candidate(IN_FLOAT32, forms(spelled, text), lambda *ts: op.plain(*[as_float32(t) for t in ts]))]
+    return [
+        Candidate(
+            IN_FLOAT32, forms(spelled, text), lambda *ts: op.plain(*[as_float32(t) for t in ts])
+        )
+    ]
 
 
 def as_float32(t: Any) -> Any:
     return t.float() if isinstance(t, Tensor) and t.is_floating_point() else t
 
 
-# -- inverse functions -------------------------------------------------------------------------------------------------
+# -- inverse functions
+# ------------------------------------------------------------
 
 
 def inverse(op: Operation) -> list[Candidate]:
@@ -105,7 +140,8 @@ def inverse(op: Operation) -> list[Candidate]:
     low, high = card(op.name).domain
     spelled = (called(name.removeprefix("special.")),)
 
-    own = {"eps": op.options["eps"]} if op.options.get("eps") is not None else {}  # of logit, which stays in the line
+    # of logit, which stays in the line
+    own = {"eps": op.options["eps"]} if op.options.get("eps") is not None else {}
 
     def clamped(t: Tensor, eps: float) -> Tensor:
         return fn(t.clamp(low + eps, high - eps), **own)
@@ -128,7 +164,9 @@ def inverse(op: Operation) -> list[Candidate]:
     if bool(((op.x == low) | (op.x == high)).any()):
         text = f"torch.{name}({{X}}.clamp({low:.0f}, {high:.0f}){{rest}})"
         at_edge = lambda t: fn(t.clamp(low, high), **own)  # noqa: E731
-        found.append(Candidate("clamp the argument to the edge itself", forms(spelled, text), at_edge))
+        found.append(
+            Candidate("clamp the argument to the edge itself", forms(spelled, text), at_edge)
+        )
     return found + in_float32(op, spelled, f"torch.{name}({{X}}.float(){{rest}})")
 
 
@@ -139,7 +177,13 @@ def angles(op: Operation) -> list[Candidate]:
         eps = eps_for(op, lambda a, b, e: torch.sqrt(a * a + b * b + e), x, y)
         text = f"torch.sqrt({{X}} ** 2 + {{Y}} ** 2 + {number(eps)})"
         run = lambda a, b: torch.sqrt(a**2 + b**2 + eps)  # noqa: E731
-        return [Candidate(f"an epsilon of {number(eps)} inside the root", forms(called("hypot", arity=2), text), run)]
+        return [
+            Candidate(
+                f"an epsilon of {number(eps)} inside the root",
+                forms(called("hypot", arity=2), text),
+                run,
+            )
+        ]
     if op.name == "atan2":
         text = "nanlab.safe.atan2({x}, {y})"
         return [
@@ -156,7 +200,9 @@ def angles(op: Operation) -> list[Candidate]:
         lambda z: safe.atan2(z.imag, z.real),
     )
     floor = Candidate(
-        "an epsilon on the argument", forms(spelled, "torch.angle({X} + 1e-6)"), lambda z: torch.angle(z + 1e-6)
+        "an epsilon on the argument",
+        forms(spelled, "torch.angle({X} + 1e-6)"),
+        lambda z: torch.angle(z + 1e-6),
     )
     return [safely, floor] if op.x.is_complex() else []
 
@@ -166,7 +212,8 @@ def together(x: Tensor, y: Tensor) -> list[Tensor]:
     return list(torch.broadcast_tensors(x, y))
 
 
-# -- products with a logarithm ----------------------------------------------------------------------------------------
+# -- products with a logarithm
+# ------------------------------------------------------------
 
 
 def xlogy(op: Operation) -> list[Candidate]:
@@ -176,7 +223,9 @@ def xlogy(op: Operation) -> list[Candidate]:
     eps = eps_for(op, lambda a, b, e: torch.xlogy(a, b + e), *together(x, y))
     return [
         Candidate(
-            "nanlab.safe.xlogy: finite value and gradient", forms(spelled, "nanlab.safe.xlogy({x}, {y})"), safe.xlogy
+            "nanlab.safe.xlogy: finite value and gradient",
+            forms(spelled, "nanlab.safe.xlogy({x}, {y})"),
+            safe.xlogy,
         ),
         Candidate(
             f"clamp the argument at {number(eps)}",
@@ -205,7 +254,10 @@ def polygamma(op: Operation) -> list[Candidate]:
     return [
         Candidate(
             f"clamp the argument at {number(eps)}",
-            forms(called("polygamma", arity=2), f"torch.polygamma({{x}}, {{Y}}.clamp_min({number(eps)}))"),
+            forms(
+                called("polygamma", arity=2),
+                f"torch.polygamma({{x}}, {{Y}}.clamp_min({number(eps)}))",
+            ),
             lambda n, t: op.plain(n, t.clamp_min(eps)),
         )
     ]

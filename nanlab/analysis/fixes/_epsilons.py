@@ -17,7 +17,8 @@ _CLAMPS = ("clamp", "clamp_min")
 
 
 def vanished(op: Operation, slot: int) -> tuple[bool, float] | None:
-    """(whether it is a clamp, the number) that keeps an operand off zero, and is zero in its dtype; None if there is none."""
+    """(whether it is a clamp, the number) that keeps an operand off zero, and is zero in its dtype;
+    None if there is none."""
     made = op.makers[slot] if op.low and slot < len(op.makers) else ()
     if not made or made[0].name not in ("add", *_CLAMPS):
         return None
@@ -28,7 +29,8 @@ def vanished(op: Operation, slot: int) -> tuple[bool, float] | None:
 def epsilon_in_float32(
     op: Operation, slot: int, spellings: tuple[Spelling, ...], text: str, run: Callable[..., Tensor]
 ) -> list[Candidate]:
-    """One candidate where an operand was kept off zero by an epsilon that vanished, on the line itself.
+    """One candidate where an operand was kept off zero by an epsilon that vanished, on the line
+    itself.
 
     text: a template with ``{KEPT}`` for that operand. run: the operation, of operands in float32.
     """
@@ -37,11 +39,17 @@ def epsilon_in_float32(
         return []
     clamped, eps = found
     inner, name = "XY"[slot], "yz"[slot]
-    kept = f"{{{inner}}}.float().clamp_min({{{name}}})" if clamped else f"{{{inner}}}.float() + {{{name}}}"
+    kept = (
+        f"{{{inner}}}.float().clamp_min({{{name}}})"
+        if clamped
+        else f"{{{inner}}}.float() + {{{name}}}"
+    )
     text = text.replace("({KEPT})", f"({kept})").replace("{KEPT}", kept if clamped else f"({kept})")
 
     def with_epsilon(*operands: Any) -> Tensor:
-        wide = [t.float() if isinstance(t, Tensor) and t.is_floating_point() else t for t in operands]
+        wide = [
+            t.float() if isinstance(t, Tensor) and t.is_floating_point() else t for t in operands
+        ]
         at = min(slot, len(wide) - 1)
         wide[at] = wide[at].clamp_min(eps) if clamped else wide[at] + eps
         return run(*wide)
@@ -56,7 +64,11 @@ def _around(spelling: Spelling, slot: int, clamped: bool) -> Spelling:
     def match(node: ast.AST) -> Found | None:
         found = spelling(node)
         inside = _kept_off(found.operands[slot], clamped) if found is not None else None
-        return None if found is None or inside is None else Found((*found.operands[:slot], *inside), found.rest)
+        return (
+            None
+            if found is None or inside is None
+            else Found((*found.operands[:slot], *inside), found.rest)
+        )
 
     return match
 

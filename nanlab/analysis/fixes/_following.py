@@ -1,4 +1,5 @@
-"""What the recorded graph says of a fix beyond its operation: products that overflow next, other lines that fail, too."""
+"""What the recorded graph says of a fix beyond its operation: products that overflow next, other
+lines that fail, too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,18 @@ import torch
 
 from nanlab.analysis.fixes._neighbours import MOVES
 from nanlab.analysis.provenance import leads_to_harm
-from nanlab.trace.recording import BACKWARD, BORN, CALL, DTYPE, LINE, NODE, OP, PASS, PHASE, Recording
+from nanlab.trace.recording import (
+    BACKWARD,
+    BORN,
+    CALL,
+    DTYPE,
+    LINE,
+    NODE,
+    OP,
+    PASS,
+    PHASE,
+    Recording,
+)
 
 _PRODUCTS = frozenset("mul mm bmm addmm baddbmm".split())
 _SUMS = frozenset("sum mean".split())
@@ -57,7 +69,8 @@ def products_after(recording: Recording, position: int) -> tuple[Product, ...]:
 
 
 def products_before(recording: Recording, position: int) -> tuple[Product, ...]:
-    """The products in float16 that made the operands: the gradient that comes back is multiplied by their factors."""
+    """The products in float16 that made the operands: the gradient that comes back is multiplied by
+    their factors."""
     found = []
     for at in recording.parents(position):
         row = recording.row(at) if at >= 0 else None
@@ -74,20 +87,23 @@ def products_before(recording: Recording, position: int) -> tuple[Product, ...]:
 
 
 def reached(recording: Recording, row: tuple[int, ...]) -> bool:
-    """Whether a backward pass came, or may still have come, to the node of a forward row: not to what was detached."""
+    """Whether a backward pass came, or may still have come, to the node of a forward row: not to
+    what was detached."""
     step = recording.step_of(row[CALL])
     runs = [run for run in recording.node_runs if recording.step_of(run.position) == step]
     return not runs or row[NODE] < 0 or any(_is_of(recording, run.node, row) for run in runs)
 
 
 def _is_of(recording: Recording, node: int, row: tuple[int, ...]) -> bool:
-    """Whether a node is that of a forward row: under ``torch.func`` each level of a derivative has its own."""
+    """Whether a node is that of a forward row: under ``torch.func`` each level of a derivative has
+    its own."""
     info = recording.nodes.get(node) if node != row[NODE] else None
     return node == row[NODE] or (info is not None and info.position == row[CALL])
 
 
 def usual_gradient(recording: Recording, position: int) -> float:
-    """Largest magnitude of the gradients that came into this operation of the program, with room; at most 1.
+    """Largest magnitude of the gradients that came into this operation of the program, with room;
+    at most 1.
 
     In this step or another that is at hand, where they were finite; 1 where none was recorded.
     """
@@ -97,34 +113,49 @@ def usual_gradient(recording: Recording, position: int) -> float:
         info = recording.nodes.get(run.node)
         if own is None or info is None or (info.line, info.op) != (own[LINE], own[OP]):
             continue
-        known = [stats for source in run.taken if (stats := recording.stats(source)) is not None and stats.known]
+        known = [
+            stats
+            for source in run.taken
+            if (stats := recording.stats(source)) is not None and stats.known
+        ]
         sizes += [max(abs(stats.min or 0.0), abs(stats.max or 0.0)) for stats in known]
     return min(1.0, ROOM * max(sizes)) or 1.0
 
 
-# Operations that take one operand in float32 beside another in half precision, and then give float32.
+# Operations that take one operand in float32 beside another in half precision, and then give
+# float32.
 _PROMOTING = (
     MOVES
     | _SUMS
     | frozenset(
-        """abs neg add sub rsub mul div pow square sqrt log log1p log2 log10 exp tanh sigmoid relu clamp clamp_min
-        clamp_max cumsum amax amin max min maximum minimum softplus where _softmax _log_softmax logsumexp var std round
+        """abs neg add sub rsub mul div pow square sqrt log log1p log2 log10 exp tanh sigmoid relu
+        clamp clamp_min
+        clamp_max cumsum amax amin max min maximum minimum softplus where _softmax _log_softmax
+        logsumexp var std round
         reciprocal rsqrt""".split()
     )
 )
-_COMPRESSING = frozenset("log log1p log2 log10 tanh sigmoid _softmax _log_softmax".split())  # back into half's range
+# back into half's range
+_COMPRESSING = frozenset("log log1p log2 log10 tanh sigmoid _softmax _log_softmax".split())
 
 
 def takes_float32(recording: Recording, position: int) -> bool:
-    """Whether what follows goes on in float32 as it is written, until it is small enough for the cast that leads back.
+    """Whether what follows goes on in float32 as it is written, until it is small enough for the
+    cast that leads back.
 
     Only where it was recorded to the end: to a loss, or to that cast.
     """
     waiting: list[tuple[int, bool]] = [(position, False)]
     for at, small in islice(waiting, MOST_ROWS):
-        readers = [(call, row) for call in _readers(recording, at) if (row := recording.row(call)) is not None]
+        readers = [
+            (call, row)
+            for call in _readers(recording, at)
+            if (row := recording.row(call)) is not None
+        ]
         own = recording.row(at)
-        if not readers and (own is None or (name_of(recording, own) != "detach" and not _ends(recording, at))):
+        if not readers and (
+            own is None or (name_of(recording, own) != "detach" and not _ends(recording, at))
+        ):
             return False
         for call, row in readers:
             name = name_of(recording, row)
@@ -136,7 +167,8 @@ def takes_float32(recording: Recording, position: int) -> bool:
 
 
 def _ends(recording: Recording, position: int) -> bool:
-    """Whether the backward pass begins here: at a loss function, or at what was recorded as the loss."""
+    """Whether the backward pass begins here: at a loss function, or at what was recorded as the
+    loss."""
     row = recording.row(position)
     named = row is not None and "loss" in name_of(recording, row)
     return named or any(loss.source == position for loss in recording.training.losses)
@@ -156,18 +188,27 @@ def made_of(recording: Recording, position: int) -> set[int]:
 
 
 def fails_too(
-    recording: Recording, position: int, seen: set[int], here: bool | None = False, cured: int | None = None
+    recording: Recording,
+    position: int,
+    seen: set[int],
+    here: bool | None = False,
+    cured: int | None = None,
 ) -> str:
-    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was recorded.
+    """Which other line gives a NaN or an infinity of its own that meets the result; "": none was
+    recorded.
 
     seen: the row and what was made of it, see :func:`made_of`.
     here: which other operation of the same line does; None: of any line.
     cured: a row; what is made of it does not count.
     """
     line, step = _line(recording, position), recording.step_of(position)
-    if not here and (divided := _divides_by_own_zero(recording, sorted(seen - {position}), seen, line)):
+    if not here and (
+        divided := _divides_by_own_zero(recording, sorted(seen - {position}), seen, line)
+    ):
         return divided
-    others = (p for call in sorted(seen - {position}) for p in recording.parents(call) if p not in seen)
+    others = (
+        p for call in sorted(seen - {position}) for p in recording.parents(call) if p not in seen
+    )
     for other in others:
         origin = _origin(recording, other, step)
         if origin is None or origin in seen or here not in (None, _line(recording, origin) == line):
@@ -178,18 +219,24 @@ def fails_too(
         if row is not None and own is not None and (row[LINE], row[OP]) == (own[LINE], own[OP]):
             continue  # the same words, run a second time
         named = f"{name_of(recording, row)} on this line" if here and row is not None else ""
-        return f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own account"
+        return (
+            f"{named or f'line {_line(recording, origin)}'} is not finite either, on its own"
+            " account"
+        )
     return ""
 
 
 def twins_of(recording: Recording, position: int) -> list[int]:
-    """The other calls on a forward row's line that fail on finite operands of their own, in the same step.
+    """The other calls on a forward row's line that fail on finite operands of their own, in the
+    same step.
 
     None of them where one is another operation.
     """
     own, step = recording.row(position), recording.step_of(position)
     found = []
-    for at in sorted(p for p, status in recording.status.items() if status == BORN and p >= 0 and p != position):
+    for at in sorted(
+        p for p, status in recording.status.items() if status == BORN and p >= 0 and p != position
+    ):
         row = recording.row(at)
         if own is None or row is None or row[PHASE] == BACKWARD or recording.step_of(at) != step:
             continue
@@ -199,13 +246,16 @@ def twins_of(recording: Recording, position: int) -> list[int]:
 
 
 def derivative_fails_too(recording: Recording, position: int) -> str:
-    """Which other line has a derivative that fails of finite numbers in the same pass, and harms; "": none was recorded."""
+    """Which other line has a derivative that fails of finite numbers in the same pass, and harms;
+    "": none was recorded."""
     own = recording.row(position)
     for at in sorted(p for p, status in recording.status.items() if status == BORN and p >= 0):
         row = recording.row(at)
         if own is None or row is None or row[PHASE] != BACKWARD or row[PASS] != own[PASS]:
             continue
-        if recording.places[row[LINE]][:2] != recording.places[own[LINE]][:2] and leads_to_harm(recording, at):
+        if recording.places[row[LINE]][:2] != recording.places[own[LINE]][:2] and leads_to_harm(
+            recording, at
+        ):
             return f"the derivative at line {_line(recording, at)} fails on its own account, too"
     return ""
 
@@ -231,7 +281,12 @@ def _divides_by_own_zero(recording: Recording, calls: list[int], seen: set[int],
     """Which of these calls divides by a 0 that does not come of the result; "": none does."""
     for call in calls:
         row, parents = recording.row(call), recording.parents(call)
-        if row is None or name_of(recording, row) != "div" or len(parents) < 2 or parents[1] in seen:
+        if (
+            row is None
+            or name_of(recording, row) != "div"
+            or len(parents) < 2
+            or parents[1] in seen
+        ):
             continue
         stats = recording.stats(parents[1])
         if stats is not None and stats.zero and _line(recording, call) != line:
@@ -250,11 +305,17 @@ def _comes_of(recording: Recording, position: int, source: int) -> bool:
 
 
 def _origin(recording: Recording, position: int, step: int) -> int | None:
-    """Where what is bad in a forward result came about, in the same step; None if it is no operation on finite values."""
+    """Where what is bad in a forward result came about, in the same step; None if it is no
+    operation on finite values."""
     at = position
     for _ in range(MOST_ROWS):
         row = recording.row(at) if at >= 0 else None
-        if row is None or row[PHASE] == BACKWARD or recording.step_of(at) != step or not _broken(recording, at):
+        if (
+            row is None
+            or row[PHASE] == BACKWARD
+            or recording.step_of(at) != step
+            or not _broken(recording, at)
+        ):
             return None
         bad = [p for p in recording.parents(at) if _broken(recording, p)]
         if not bad:
@@ -264,11 +325,14 @@ def _origin(recording: Recording, position: int, step: int) -> int | None:
 
 
 def _broken(recording: Recording, position: int) -> bool:
-    """Whether it has a NaN or +inf, or made -inf of finite numbers; -inf from elsewhere may be a mask."""
+    """Whether it has a NaN or +inf, or made -inf of finite numbers; -inf from elsewhere may be a
+    mask."""
     stats = recording.stats(position)
     if stats is None:
         return False
-    return bool(stats.nan or stats.posinf or (stats.neginf and recording.status.get(position) == BORN))
+    return bool(
+        stats.nan or stats.posinf or (stats.neginf and recording.status.get(position) == BORN)
+    )
 
 
 def _product(recording: Recording, row: tuple[int, ...], other: int, line: int) -> Product:
@@ -277,7 +341,9 @@ def _product(recording: Recording, row: tuple[int, ...], other: int, line: int) 
     step = recording.step_of(other) if other >= 0 else -1
     origin = _origin(recording, other, step) if other >= 0 else None
     itself = origin is not None and _line(recording, origin) == line
-    return Product(recording.places[row[LINE]][1], factor, itself, recording.dtypes.items[row[DTYPE]])
+    return Product(
+        recording.places[row[LINE]][1], factor, itself, recording.dtypes.items[row[DTYPE]]
+    )
 
 
 def _line(recording: Recording, position: int) -> int:

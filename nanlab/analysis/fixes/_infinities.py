@@ -33,7 +33,9 @@ def product(op: Operation) -> list[Candidate]:
         return [*wide(op), *bounded_factors(op)]
     spelled = (binary(ast.Mult), called("mul", "multiply", arity=2))
     second = bool(torch.isinf(y).any())
-    text = "{X} * {Y}.masked_fill({X} == 0, 0.0)" if second else "{X}.masked_fill({Y} == 0, 0.0) * {Y}"
+    text = (
+        "{X} * {Y}.masked_fill({X} == 0, 0.0)" if second else "{X}.masked_fill({Y} == 0, 0.0) * {Y}"
+    )
     bound = MASK if ceiling(op.dtype) > MASK else 1e3
     shown = f"clamp(-{bound:.0f}, {bound:.0f})"
     low = f"{{X}} * {{Y}}.{shown}" if second else f"{{X}}.{shown} * {{Y}}"
@@ -46,10 +48,16 @@ def product(op: Operation) -> list[Candidate]:
 
     computed = any(m.born for made in op.makers for m in made)  # and no mask that the program wrote
     finite = (
-        f"clamp the infinite factor at {bound:.0f}" if computed else f"a finite mask of {-bound:.0f} instead of -inf"
+        f"clamp the infinite factor at {bound:.0f}"
+        if computed
+        else f"a finite mask of {-bound:.0f} instead of -inf"
     )
     return [
-        Candidate("set the infinite factor to 0 where the other is 0, before they meet", forms(spelled, text), filled),
+        Candidate(
+            "set the infinite factor to 0 where the other is 0, before they meet",
+            forms(spelled, text),
+            filled,
+        ),
         Candidate(finite, forms(spelled, low), bounded),
     ]
 
@@ -86,9 +94,20 @@ _DIVIDE = ("div", "reciprocal")
 
 def of_quotients(op: Operation) -> list[Candidate]:
     """``(1 / y) * x`` under the program's own mask, where y is 0: the mask on the divisors, too."""
-    spoilt = [slot for slot, t in enumerate(op.operands) if isinstance(t, Tensor) and not bool(torch.isfinite(t).all())]
-    made = [next((m for m in op.makers[slot] if m.born), None) if slot < len(op.makers) else None for slot in spoilt]
-    if not op.backward or not made or any(m is None or m.line != op.line or m.name not in _DIVIDE for m in made):
+    spoilt = [
+        slot
+        for slot, t in enumerate(op.operands)
+        if isinstance(t, Tensor) and not bool(torch.isfinite(t).all())
+    ]
+    made = [
+        next((m for m in op.makers[slot] if m.born), None) if slot < len(op.makers) else None
+        for slot in spoilt
+    ]
+    if (
+        not op.backward
+        or not made
+        or any(m is None or m.line != op.line or m.name not in _DIVIDE for m in made)
+    ):
         return []
     kept = torch.isfinite(op.plain(*op.operands))
 
@@ -100,7 +119,11 @@ def of_quotients(op: Operation) -> list[Candidate]:
             "the mask on what is divided by, too (the double where): what it hides is not computed",
             (),
             run,
-            rewriter=partial(masked_divisors, product=binary(ast.Mult), quotients=(*QUOTIENT, called("reciprocal"))),
+            rewriter=partial(
+                masked_divisors,
+                product=binary(ast.Mult),
+                quotients=(*QUOTIENT, called("reciprocal")),
+            ),
             only_spelled=True,
             frees=True,
         )
@@ -147,7 +170,11 @@ def difference(op: Operation) -> list[Candidate]:
     if infinite and len(operands) == 2:
         text = f"{{X}}.clamp(-{MASK:.0f}, {MASK:.0f}) {sign} {{Y}}.clamp(-{MASK:.0f}, {MASK:.0f})"
         run = lambda a, b, *r: op.plain(a.clamp(-MASK, MASK), b.clamp(-MASK, MASK), *r)  # noqa: E731
-        return [Candidate(f"a finite mask of {-MASK:.0f} instead of -inf, in both", forms(spelled, text), run)]
+        return [
+            Candidate(
+                f"a finite mask of {-MASK:.0f} instead of -inf, in both", forms(spelled, text), run
+            )
+        ]
     if not operands or infinite:
         return []
     if bool(torch.isposinf(op.plain(*op.operands)).any()):  # what grew upwards is no mask
@@ -155,7 +182,10 @@ def difference(op: Operation) -> list[Candidate]:
     floor = min(MASK, torch.finfo(op.dtype).max / 8)
     text = f"({{X}} {sign} {{Y}}).clamp_min(-{floor:.0f})"
     run = lambda *ts: op.plain(*ts).clamp_min(-floor)  # noqa: E731
-    return [*wide(op), Candidate(f"bound the sum of the masks at {-floor:.0f}", forms(spelled, text), run)]
+    return [
+        *wide(op),
+        Candidate(f"bound the sum of the masks at {-floor:.0f}", forms(spelled, text), run),
+    ]
 
 
 def _unfilled(t: Any) -> Any:
@@ -170,15 +200,24 @@ def of_module(name: str) -> Spelling:
     def match(node: ast.AST) -> Found | None:
         if not isinstance(node, ast.Call) or not node.args or not last.isidentifier():
             return None
-        called_by = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return Found((node.func, node.args[0]), (*node.args[1:], *node.keywords)) if called_by == last else None
+        called_by = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
+        return (
+            Found((node.func, node.args[0]), (*node.args[1:], *node.keywords))
+            if called_by == last
+            else None
+        )
 
     return match
 
 
 def infinite_factor(op: Operation) -> list[Candidate]:
-    """A product of matrices, or a convolution, of which one factor holds an infinity that the program wrote."""
-    if op.backward or not any(isinstance(t, Tensor) and bool(torch.isinf(t).any()) for t in op.operands):
+    """A product of matrices, or a convolution, of which one factor holds an infinity that the
+    program wrote."""
+    if op.backward or not any(
+        isinstance(t, Tensor) and bool(torch.isinf(t).any()) for t in op.operands
+    ):
         return []
 
     spoilt = [isinstance(t, Tensor) and bool(torch.isinf(t).any()) for t in op.operands[-2:]]
@@ -187,16 +226,28 @@ def infinite_factor(op: Operation) -> list[Candidate]:
         return f"{{{name}}}.masked_fill({{{name}}}.isinf(), 0.0)"
 
     # matmul may hand its factors to mm and mv in turned order, to bmm never
-    x, y = (filled(n) if s or op.name != "bmm" else f"{{{n}}}" for n, s in zip("XY", spoilt, strict=True))
+    x, y = (
+        filled(n) if s or op.name != "bmm" else f"{{{n}}}"
+        for n, s in zip("XY", spoilt, strict=True)
+    )
 
     made = (
         Form((binary(ast.MatMult),), f"{x} @ {y}"),
         Form((called("matmul", "mm", "bmm", "mv", "dot", arity=2),), f"torch.matmul({x}, {y})"),
-        Form((called("einsum", arity=3),), f"torch.einsum({{x}}, {filled('Y')}, {filled('Z')}{{rest}})"),
-        Form((called("linear", arity=2),), f"torch.nn.functional.linear({filled('X')}, {{y}}{{rest}})"),
+        Form(
+            (called("einsum", arity=3),),
+            f"torch.einsum({{x}}, {filled('Y')}, {filled('Z')}{{rest}})",
+        ),
+        Form(
+            (called("linear", arity=2),),
+            f"torch.nn.functional.linear({filled('X')}, {{y}}{{rest}})",
+        ),
         Form((of_module(op.module),), f"{{x}}({filled('Y')}{{rest}})"),
     )
-    title = "0 in the place of the infinities before the product: right where the other factor is 0, or nothing arrived"
+    title = (
+        "0 in the place of the infinities before the product: right where the other factor is 0, or"
+        " nothing arrived"
+    )
     return [
         Candidate(
             title,
@@ -211,7 +262,13 @@ def infinite_factor(op: Operation) -> list[Candidate]:
 def scaled_mask(op: Operation) -> list[Candidate]:
     """A finite number for "masked" that overflows when it is divided or multiplied by a number."""
     x, y = (*op.operands[:2], None, None)[:2]
-    if op.backward or not isinstance(x, Tensor) or isinstance(y, Tensor) or not y or not x.is_floating_point():
+    if (
+        op.backward
+        or not isinstance(x, Tensor)
+        or isinstance(y, Tensor)
+        or not y
+        or not x.is_floating_point()
+    ):
         return []
     if not _is_masked(x):
         return []
@@ -231,7 +288,11 @@ def _is_masked(x: Tensor) -> bool:
     """Whether all that is very low is one number: what grew step by step is not."""
     limit = torch.finfo(x.dtype).max / 8
     low = x[x <= -limit]
-    return bool(torch.isfinite(x).all()) and low.numel() > 0 and bool((low == low.min()).all() and x.max() < limit)
+    return (
+        bool(torch.isfinite(x).all())
+        and low.numel() > 0
+        and bool((low == low.min()).all() and x.max() < limit)
+    )
 
 
 def _by_number(kind: type[ast.operator]) -> Spelling:

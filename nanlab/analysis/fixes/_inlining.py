@@ -1,4 +1,5 @@
-"""Rewritings that look at more than one expression: what a name was assigned, what stands around a call."""
+"""Rewritings that look at more than one expression: what a name was assigned, what stands around a
+call."""
 
 from __future__ import annotations
 
@@ -8,17 +9,21 @@ from dataclasses import dataclass
 from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, called
 from nanlab.analysis.fixes._scope import Scope
 
-_PICKING = frozenset("gather index_select squeeze flatten view reshape select unsqueeze diagonal take".split())
+_PICKING = frozenset(
+    "gather index_select squeeze flatten view reshape select unsqueeze diagonal take".split()
+)
 _BOUNDING = frozenset("clamp clamp_min clip float double".split())
 MOST_LOOKUPS = 4
 
 
-# -- the logarithm of a probability ------------------------------------------------------------------------------------
+# -- the logarithm of a probability
+# ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Probability:
-    """The expression of a softmax or sigmoid, and what was done to its result before the logarithm."""
+    """The expression of a softmax or sigmoid, and what was done to its result before the
+    logarithm."""
 
     call: Found
     line: int  # where it stands
@@ -28,10 +33,12 @@ class _Probability:
 
 
 def logarithm_of(text: str, line: int, kind: str) -> Rewritten | None:
-    """``log(softmax(z))`` as ``log_softmax(z)``, ``log(sigmoid(z))`` as ``logsigmoid(z)``, on one line or on several.
+    """``log(softmax(z))`` as ``log_softmax(z)``, ``log(sigmoid(z))`` as ``logsigmoid(z)``, on one
+    line or on several.
 
-    kind: "softmax" or "sigmoid". Of a name the logarithm is taken of what it was assigned last; what was added to the
-    probability or bounded it falls away. None where the line has no such logarithm.
+    kind: "softmax" or "sigmoid". Of a name the logarithm is taken of what it was assigned last;
+    what was added to the probability or bounded it falls away. None where the line has no such
+    logarithm.
     """
     scope = Scope.of(text, line)
     if scope is None:
@@ -60,7 +67,13 @@ def _probability(
         found = _probability(scope, rest, kind, line, lookups)
         if found is None or (complement and kind != "sigmoid"):
             return None
-        return _Probability(found.call, found.line, (*found.picks, *pick), found.complement != complement, found.name)
+        return _Probability(
+            found.call,
+            found.line,
+            (*found.picks, *pick),
+            found.complement != complement,
+            found.name,
+        )
     if not isinstance(node, ast.Name) or not lookups:
         return None
     assigned = scope.assignment(node.id, line)
@@ -70,11 +83,14 @@ def _probability(
     if found is None:
         return None
     whole = called(kind)(assigned.value) is not None
-    return _Probability(found.call, found.line, found.picks, found.complement, node.id if whole else "")
+    return _Probability(
+        found.call, found.line, found.picks, found.complement, node.id if whole else ""
+    )
 
 
 def _stripped(page: Page, node: ast.expr) -> tuple[ast.expr, tuple[str, ...], bool] | None:
-    """What an index, a bound, an added constant or a complement is taken of; the index as text; whether 1 - it."""
+    """What an index, a bound, an added constant or a complement is taken of; the index as text;
+    whether 1 - it."""
     if isinstance(node, ast.Subscript):
         return node.value, (f"[{page.source(node.slice)}]",), False
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -115,7 +131,8 @@ def _logarithm(page: Page, found: _Probability, kind: str) -> str:
 
 
 def _in_two_steps(scope: Scope, node: ast.AST, found: _Probability, kind: str) -> Rewritten | None:
-    """The logarithm first, the probability as its exp, and the old logarithm replaced by the first."""
+    """The logarithm first, the probability as its exp, and the old logarithm replaced by the
+    first."""
     if not found.name or found.complement:
         return None
     log = f"log_{found.name}"
@@ -142,15 +159,19 @@ def loss_of_logits(text: str, line: int) -> Rewritten | None:
             continue
         rest = "".join(", " + scope.page.source(a) for a in (*loss.operands[1:], *loss.rest))
         logits = scope.page.source(z) + "".join(found.picks)
-        return scope.page.replaced([(node, f"torch.nn.functional.binary_cross_entropy_with_logits({logits}{rest})")])
+        return scope.page.replaced(
+            [(node, f"torch.nn.functional.binary_cross_entropy_with_logits({logits}{rest})")]
+        )
     return None
 
 
-# -- a quotient of exponentials ----------------------------------------------------------------------------------------
+# -- a quotient of exponentials
+# ------------------------------------------------------------
 
 
 def softmax_of(text: str, line: int) -> Rewritten | None:
-    """``exp(z) / exp(z).sum(d)`` as ``softmax(z, d)``, also where exp(z) has a name; the line is that of either."""
+    """``exp(z) / exp(z).sum(d)`` as ``softmax(z, d)``, also where exp(z) has a name; the line is
+    that of either."""
     scope = Scope.of(text, line)
     if scope is None:
         return None
@@ -175,7 +196,8 @@ def _exponential(scope: Scope, node: ast.expr, line: int) -> ast.Call | None:
 
 
 def log_sum_exp_of(text: str, line: int) -> Rewritten | None:
-    """``log(exp(z).sum(d))`` as ``logsumexp(z, d)``, also in steps with names; the line is that of the first or last.
+    """``log(exp(z).sum(d))`` as ``logsumexp(z, d)``, also in steps with names; the line is that of
+    the first or last.
 
     Of a mean the logarithm of the count is subtracted.
     """
@@ -189,9 +211,16 @@ def log_sum_exp_of(text: str, line: int) -> Rewritten | None:
         total = _resolved(scope, outer.operands[0], node.lineno)
         summed, averaged = called("sum")(total), called("mean")(total)
         reduced = summed or averaged
-        power = _exponential(scope, reduced.operands[0], total.lineno) if reduced is not None else None
+        power = (
+            _exponential(scope, reduced.operands[0], total.lineno) if reduced is not None else None
+        )
         exponent = called("exp")(power) if power is not None else None
-        if reduced is None or power is None or exponent is None or line not in (node.lineno, power.lineno):
+        if (
+            reduced is None
+            or power is None
+            or exponent is None
+            or line not in (node.lineno, power.lineno)
+        ):
             continue
         if scope.rebound(exponent.operands[0], power.lineno, node.lineno):
             continue
@@ -202,7 +231,11 @@ def log_sum_exp_of(text: str, line: int) -> Rewritten | None:
 
 def _log_sum_exp(page: Page, z: ast.expr, reduced: Found, averaged: bool) -> str:
     """Its text; "" for a mean along a dimension that is not written as one."""
-    x, rest, dim = page.source(z), "".join(", " + page.source(a) for a in reduced.rest), _dim(page, reduced)
+    x, rest, dim = (
+        page.source(z),
+        "".join(", " + page.source(a) for a in reduced.rest),
+        _dim(page, reduced),
+    )
     form = f"torch.logsumexp({x}{rest})" if rest else f"torch.logsumexp(({x}).flatten(), 0)"
     if not averaged:
         return form
@@ -212,14 +245,15 @@ def _log_sum_exp(page: Page, z: ast.expr, reduced: Found, averaged: bool) -> str
     return f"({form} - torch.tensor(float({count})).log())"
 
 
-# -- a mean, written as a sum over a count -----------------------------------------------------------------------------
+# -- a mean, written as a sum over a count
+# ------------------------------------------------------------
 
 
 def mean_of(text: str, line: int, divided: bool) -> Rewritten | None:
     """``x.sum(d)`` as ``x.mean(d)``; ``x.sum(d) / x.shape[d]`` as the same.
 
-    divided: the sums to be rewritten are divided by their count. None where some on the line are and others are not, or
-    where the divisor is not surely the count.
+    divided: the sums to be rewritten are divided by their count. None where some on the line are
+    and others are not, or where the divisor is not surely the count.
     """
     scope = Scope.of(text, line)
     if scope is None:
@@ -249,13 +283,18 @@ def _divides(node: ast.AST, total: ast.AST) -> bool:
 
 
 def _counts(page: Page, total: Found, divisor: ast.expr) -> bool:
-    """Whether a divisor is the number of what a sum adds up: ``x.shape[d]``, ``x.size(d)``, ``x.numel()``, ``len(x)``."""
+    """Whether a divisor is the number of what a sum adds up: ``x.shape[d]``, ``x.size(d)``,
+    ``x.numel()``, ``len(x)``."""
     dim = _dim(page, total)
     text, x = page.source(divisor), page.source(total.operands[0])
     name = x.split(".")[0].split("(")[0]
     if not total.rest:
         return text == f"{x}.numel()"
-    sizes = [f"{t}.{size}" for t in dict.fromkeys((x, name)) for size in (f"shape[{dim}]", f"size({dim})")]
+    sizes = [
+        f"{t}.{size}"
+        for t in dict.fromkeys((x, name))
+        for size in (f"shape[{dim}]", f"size({dim})")
+    ]
     return bool(dim) and (text in sizes or (dim == "0" and text == f"len({x})"))
 
 

@@ -11,10 +11,11 @@ from nanlab.analysis.fixes._scope import Scope
 
 
 def out_of_place(text: str, line: int, name: str) -> Page | None:
-    """The page of a text in which the calls ``.name_()`` of a line bear the function's name; None where it has none.
+    """The page of a text in which the calls ``.name_()`` of a line bear the function's name; None
+    where it has none.
 
-    Only those that nobody else can see the change of: of a result that was computed in the same function, under a name
-    or none.
+    Only those that nobody else can see the change of: of a result that was computed in the same
+    function, under a name or none.
     """
     scope = Scope.of(text, line)
     if scope is None:
@@ -27,11 +28,16 @@ def out_of_place(text: str, line: int, name: str) -> Page | None:
 
 
 def _writes(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == f"{name}_"
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == f"{name}_"
+    )
 
 
 def _own(scope: Scope, node: ast.AST) -> bool:
-    """Whether what a call writes to is a result of the function around it, which has one name at most."""
+    """Whether what a call writes to is a result of the function around it, which has one name at
+    most."""
     assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     written = node.func.value
     if isinstance(written, ast.Name):
@@ -42,7 +48,8 @@ def _own(scope: Scope, node: ast.AST) -> bool:
 
 
 def _made(node: ast.expr) -> bool:
-    """Whether an expression is a new tensor, as far as it tells: no name, no part, no view of something."""
+    """Whether an expression is a new tensor, as far as it tells: no name, no part, no view of
+    something."""
     if isinstance(node, ast.Call):
         called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         return called not in MOVES or called == "clone"

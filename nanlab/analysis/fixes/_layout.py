@@ -9,7 +9,8 @@ _OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}", ".", ",")
 
 
 def on_one_line(text: str) -> str:
-    """The text of an expression without its line breaks and comments; as it is where a string reaches over lines."""
+    """The text of an expression without its line breaks and comments; as it is where a string
+    reaches over lines."""
     if "\n" not in text:
         return text
     try:

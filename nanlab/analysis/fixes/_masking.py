@@ -20,11 +20,13 @@ def double_where(
     benign: str,
     products: frozenset[Span] | None = None,
 ) -> Rewritten | None:
-    """``where(mask, f(x), 0)`` with the mask on the argument, too: ``where(mask, f(where(mask, x, benign)), 0)``.
+    """``where(mask, f(x), 0)`` with the mask on the argument, too: ``where(mask, f(where(mask, x,
+    benign)), 0)``.
 
-    which: the operand of f that is bad. The mask may stand around the line's own call, or, on a line below it, around
-    the name that the result was assigned; ``masked_fill`` counts as well. products: those that may be masks; None: all.
-    None where no mask is found, or where it is made only after the line.
+    which: the operand of f that is bad. The mask may stand around the line's own call, or, on a
+    line below it, around the name that the result was assigned; ``masked_fill`` counts as well.
+    products: those that may be masks; None: all. None where no mask is found, or where it is made
+    only after the line.
     """
     scope = Scope.of(text, line)
     if scope is None:
@@ -44,8 +46,11 @@ def double_where(
     return page.replaced(changes[:1]) if changes else None
 
 
-def masked_divisors(text: str, line: int, product: Spelling, quotients: Sequence[Spelling]) -> Rewritten | None:
-    """``where(mask, (1 / y) * x, 0)`` with the mask on every divisor of the product: ``(1 / where(mask, y, 1)) * x``.
+def masked_divisors(
+    text: str, line: int, product: Spelling, quotients: Sequence[Spelling]
+) -> Rewritten | None:
+    """``where(mask, (1 / y) * x, 0)`` with the mask on every divisor of the product: ``(1 /
+    where(mask, y, 1)) * x``.
 
     None where the line has no product of quotients, or no mask is found.
     """
@@ -56,23 +61,44 @@ def masked_divisors(text: str, line: int, product: Spelling, quotients: Sequence
         mask = next(_masks(scope, node), None) if product(node) is not None else None
         if mask is None:
             continue
-        found = [f for n in ast.walk(node) if (f := next((f for s in quotients if (f := s(n)) is not None), None))]
+        found = [
+            f
+            for n in ast.walk(node)
+            if (f := next((f for s in quotients if (f := s(n)) is not None), None))
+        ]
         divisors = [f.operands[-1] for f in found]
-        outer = [d for d in divisors if not any(d is not e and any(n is d for n in ast.walk(e)) for e in divisors)]
+        outer = [
+            d
+            for d in divisors
+            if not any(d is not e and any(n is d for n in ast.walk(e)) for e in divisors)
+        ]
         condition, keeps = mask
         sources = [(d, scope.page.source(d)) for d in outer]
-        texts = [(d, f"torch.where({condition}, {f'{y}, 1.0' if keeps else f'1.0, {y}'})") for d, y in sources]
+        texts = [
+            (d, f"torch.where({condition}, {f'{y}, 1.0' if keeps else f'1.0, {y}'})")
+            for d, y in sources
+        ]
         return scope.page.replaced(texts) if texts else None
     return None
 
 
-def _masks(scope: Scope, node: ast.AST, products: frozenset[Span] | None = None) -> Iterator[tuple[str, bool]]:
-    """(condition, whether it is true where the result is kept) of the masks put on the result of an expression."""
+def _masks(
+    scope: Scope, node: ast.AST, products: frozenset[Span] | None = None
+) -> Iterator[tuple[str, bool]]:
+    """(condition, whether it is true where the result is kept) of the masks put on the result of an
+    expression."""
     for outer in scope.on_line():
         if outer is not node:
-            yield from _mask(scope.page, outer, lambda part: any(n is node for n in ast.walk(part)), products)
+            yield from _mask(
+                scope.page, outer, lambda part: any(n is node for n in ast.walk(part)), products
+            )
     holder = next(
-        (n for n in ast.walk(scope.body) if isinstance(n, ast.Assign) and any(m is node for m in ast.walk(n))), None
+        (
+            n
+            for n in ast.walk(scope.body)
+            if isinstance(n, ast.Assign) and any(m is node for m in ast.walk(n))
+        ),
+        None,
     )
     if holder is None or not isinstance(holder.targets[0], ast.Name):
         return
@@ -87,7 +113,9 @@ def _masks(scope: Scope, node: ast.AST, products: frozenset[Span] | None = None)
                 yield condition, keeps
 
 
-def _mask(page: Page, node: ast.AST, holds: object, products: frozenset[Span] | None) -> Iterator[tuple[str, bool]]:
+def _mask(
+    page: Page, node: ast.AST, holds: object, products: frozenset[Span] | None
+) -> Iterator[tuple[str, bool]]:
     assert callable(holds)
     found = called("where", arity=3)(node)
     if found is not None:
@@ -106,21 +134,33 @@ def _mask(page: Page, node: ast.AST, holds: object, products: frozenset[Span] | 
             if holds(kept) and isinstance(factor, ast.Name | ast.Attribute | ast.Subscript):
                 yield f"{page.source(factor)} != 0", True
     target = node.targets[0] if isinstance(node, ast.Assign) else None
-    if isinstance(target, ast.Subscript) and holds(target.value) and isinstance(target.slice, ast.Compare | ast.Name):
+    if (
+        isinstance(target, ast.Subscript)
+        and holds(target.value)
+        and isinstance(target.slice, ast.Compare | ast.Name)
+    ):
         yield page.source(target.slice), False
 
 
 def finite_mask(text: str, line: int) -> Rewritten | None:
-    """``masked_fill(mask, float("-inf"))`` with the dtype's lowest number; the last one on the line or above it."""
+    """``masked_fill(mask, float("-inf"))`` with the dtype's lowest number; the last one on the line
+    or above it."""
     scope = Scope.of(text, line)
     if scope is None:
         return None
     found: list[tuple[ast.expr, str]] = []
-    for node in sorted((n for n in ast.walk(scope.body) if isinstance(n, ast.Call)), key=lambda n: n.lineno):
+    for node in sorted(
+        (n for n in ast.walk(scope.body) if isinstance(n, ast.Call)), key=lambda n: n.lineno
+    ):
         fill = called("masked_fill", "masked_fill_", arity=3)(node)
         if fill is not None and node.lineno <= line and _is_minus_infinity(fill.operands[2]):
             x = scope.page.source(fill.operands[0])
-            found.append((fill.operands[2], f"torch.finfo({x}.dtype).min" if _is_plain(fill.operands[0]) else ""))
+            found.append(
+                (
+                    fill.operands[2],
+                    f"torch.finfo({x}.dtype).min" if _is_plain(fill.operands[0]) else "",
+                )
+            )
     return scope.page.replaced(found[-1:]) if found and found[-1][1] else None
 
 
@@ -140,14 +180,21 @@ def _is_minus_infinity(node: ast.expr) -> bool:
 
 
 def corrections(text: str, line: int) -> Rewritten | None:
-    """Every ``x / (1 - beta ** count)`` in the function around a line, with 1 in place of a divisor that is 0."""
+    """Every ``x / (1 - beta ** count)`` in the function around a line, with 1 in place of a divisor
+    that is 0."""
     scope = Scope.of(text, line)
     if scope is None:
         return None
-    found = [n for n in ast.walk(scope.body) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)]
+    found = [
+        n for n in ast.walk(scope.body) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div)
+    ]
     divisors = [n.right for n in found if _is_correction(n.right) or n.lineno == line]
     outer = [n for n in divisors if not any(n is not m and n in ast.walk(m) for m in divisors)]
-    return scope.page.replaced([(n, f"{scope.page.source(n)} or 1.0") for n in outer]) if outer else None
+    return (
+        scope.page.replaced([(n, f"{scope.page.source(n)} or 1.0") for n in outer])
+        if outer
+        else None
+    )
 
 
 def _is_correction(node: ast.expr) -> bool:
@@ -159,7 +206,16 @@ def _is_correction(node: ast.expr) -> bool:
 def backward_lines(text: str, name: str) -> range:
     """The lines of the ``backward`` of an autograd.Function; empty where the text has none."""
     page = Page.of(text)
-    classes = [n for n in ast.walk(page.tree) if isinstance(n, ast.ClassDef) and n.name == name] if page else []
-    for function in (n for c in classes for n in c.body if isinstance(n, ast.FunctionDef) and n.name == "backward"):
+    classes = (
+        [n for n in ast.walk(page.tree) if isinstance(n, ast.ClassDef) and n.name == name]
+        if page
+        else []
+    )
+    for function in (
+        n
+        for c in classes
+        for n in c.body
+        if isinstance(n, ast.FunctionDef) and n.name == "backward"
+    ):
         return range(function.lineno, (function.end_lineno or function.lineno) + 1)
     return range(0)

@@ -38,7 +38,9 @@ def degenerate(op: Operation) -> list[Candidate]:
     uneven = op.name in ("_linalg_svd", "_linalg_eigh", "linalg_eig")
     if uneven:
         ramp = torch.linspace(1, 2, n, dtype=a.dtype, device=a.device)
-        diagonal = "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"
+        diagonal = (
+            "torch.diag(torch.linspace(1, 2, {X}.shape[-1], dtype={X}.dtype, device={X}.device))"
+        )
         title = f"split equal eigenvalues by an uneven diagonal of {number(jitter)}"
     else:
         ramp = torch.ones(n, dtype=a.dtype, device=a.device)
@@ -55,7 +57,10 @@ def degenerate(op: Operation) -> list[Candidate]:
         found += [
             Candidate(
                 title,
-                tuple(Form((called(name),), _matrix_text(name, jitter, diagonal)) for name in _MATRIX[op.name]),
+                tuple(
+                    Form((called(name),), _matrix_text(name, jitter, diagonal))
+                    for name in _MATRIX[op.name]
+                ),
                 run,
             )
         ]
@@ -85,7 +90,8 @@ def _tall(op: Operation, jitter: float) -> Candidate:
     )
 
 
-_FACTOR = {"linalg_solve_triangular": 0, "triangular_solve": 1, "cholesky_solve": 1}  # slot of the triangular matrix
+# slot of the triangular matrix
+_FACTOR = {"linalg_solve_triangular": 0, "triangular_solve": 1, "cholesky_solve": 1}
 
 
 def triangular(op: Operation) -> list[Candidate]:
@@ -97,7 +103,9 @@ def triangular(op: Operation) -> list[Candidate]:
     jitter = 10.0 ** round(torch.tensor(default_eps(op.dtype) * 100).log10().item())
 
     def run(*ts: Any) -> Tensor:
-        shifted = ts[slot] + jitter * torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+        shifted = ts[slot] + jitter * torch.eye(
+            factor.shape[-1], dtype=factor.dtype, device=factor.device
+        )
         return op.plain(*ts[:slot], shifted, *ts[slot + 1 :])
 
     return [

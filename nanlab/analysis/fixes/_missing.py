@@ -1,4 +1,5 @@
-"""Candidates for data that was bad before the program computed with it, and for running statistics that absorbed it."""
+"""Candidates for data that was bad before the program computed with it, and for running statistics
+that absorbed it."""
 
 from __future__ import annotations
 
@@ -17,15 +18,22 @@ from nanlab.analysis.fixes._rewriting import binary, called
 FUNCTIONAL = "torch.nn.functional"
 ZERO = "nan=0.0, posinf=0.0, neginf=0.0"
 _LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-_STATISTICS = {"running_mean": (3, 0.0), "running_var": (4, 1.0)}  # operand of native_batch_norm, and as it starts
+# operand of native_batch_norm, and as it starts
+_STATISTICS = {"running_mean": (3, 0.0), "running_var": (4, 1.0)}
 
 
 def _filled(t: Any) -> Any:
-    return torch.nan_to_num(t, 0.0, 0.0, 0.0) if isinstance(t, Tensor) and t.is_floating_point() else t
+    return (
+        torch.nan_to_num(t, 0.0, 0.0, 0.0) if isinstance(t, Tensor) and t.is_floating_point() else t
+    )
 
 
 def _bad(t: Any) -> bool:
-    return isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) and not bool(torch.isfinite(t).all())
+    return (
+        isinstance(t, Tensor)
+        and (t.is_floating_point() or t.is_complex())
+        and not bool(torch.isfinite(t).all())
+    )
 
 
 def missing_input(op: Operation) -> list[Candidate]:
@@ -66,7 +74,12 @@ def missing_target(op: Operation) -> list[Candidate]:
     return [
         Candidate(
             "the loss of those whose target is there",
-            (Form((called(name, arity=2),), f"{FUNCTIONAL}.{name}({{X}}[{there}], {{Y}}[{there}]{{rest}})"),),
+            (
+                Form(
+                    (called(name, arity=2),),
+                    f"{FUNCTIONAL}.{name}({{X}}[{there}], {{Y}}[{there}]{{rest}})",
+                ),
+            ),
             lambda a, b, *rest: op.plain(a[seen], b[seen], *rest),
             snippet="seen = torch.isfinite(y); loss = loss_fn(pred[seen], y[seen])",
         )
@@ -105,16 +118,23 @@ def poisoned_state(op: Operation) -> list[Candidate]:
             (),
             op.plain,
             operands=tuple(_filled(t) for t in op.operands),
-            snippet="with torch.no_grad():\n"
-            "    for state in (*model.parameters(), *model.buffers()):\n"
-            f"        state.nan_to_num_({ZERO})   # before the optimizer is made",
+            snippet=(
+                "with torch.no_grad():\n"
+                "    for state in (*model.parameters(), *model.buffers()):\n"
+                f"        state.nan_to_num_({ZERO})   # before the optimizer is made"
+            ),
         )
     ]
 
 
 def infinite_mask(op: Operation) -> list[Candidate]:
-    """A buffer of nothing but 0 and -inf, which hides scores: a finite number instead, as 0 would hide none."""
-    masks = [slot for slot, t in enumerate(op.operands) if _bad(t) and bool(((t == 0) | (t == -float("inf"))).all())]
+    """A buffer of nothing but 0 and -inf, which hides scores: a finite number instead, as 0 would
+    hide none."""
+    masks = [
+        slot
+        for slot, t in enumerate(op.operands)
+        if _bad(t) and bool(((t == 0) | (t == -float("inf"))).all())
+    ]
     if op.backward or not masks:
         return []
     bounded = (t.clamp_min(-MASK) if slot in masks else t for slot, t in enumerate(op.operands))
@@ -124,15 +144,18 @@ def infinite_mask(op: Operation) -> list[Candidate]:
             (),
             op.plain,
             operands=tuple(bounded),
-            snippet="with torch.no_grad():\n"
-            "    for table in model.buffers():\n"
-            f"        table.clamp_(min={-MASK:.0f})   # those that are masks",
+            snippet=(
+                "with torch.no_grad():\n"
+                "    for table in model.buffers():\n"
+                f"        table.clamp_(min={-MASK:.0f})   # those that are masks"
+            ),
         )
     ]
 
 
 FRESH_MOMENTS = Candidate(
-    "load the optimizer's state of the checkpoint that the weights are of, or begin with a fresh one",
+    "load the optimizer's state of the checkpoint that the weights are of, or begin with a"
+    " fresh one",
     (),
     None,
     snippet="optimizer.state.clear()   # before the first step",
@@ -144,6 +167,8 @@ MISSING: dict[str, Callable[[Operation], list[Candidate]]] = {
     "nan-in-input": missing_input,
     "inf-in-input": missing_input,
     "nan-in-target": missing_target,
-    "poisoned-buffer": lambda op: poisoned_statistics(op) or infinite_mask(op) or poisoned_state(op),
+    "poisoned-buffer": lambda op: (
+        poisoned_statistics(op) or infinite_mask(op) or poisoned_state(op)
+    ),
     "poisoned-parameter": poisoned_state,
 }

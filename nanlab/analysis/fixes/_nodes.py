@@ -1,4 +1,5 @@
-"""The forward operation of an autograd node whose derivative failed, rebuilt from what the node had saved."""
+"""The forward operation of an autograd node whose derivative failed, rebuilt from what the node had
+saved."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ _BINARY: dict[str, tuple[Callable[..., Tensor], str, str]] = {
 }
 
 
-_INVERTED: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {  # of the saved result
+# of the saved result
+_INVERTED: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {
     "Sqrt": (torch.sqrt, lambda r: r * r),
     "Rsqrt": (torch.rsqrt, lambda r: r**-2),
     "Reciprocal": (torch.reciprocal, lambda r: 1 / r),
@@ -58,7 +60,8 @@ _INVERTED: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] =
 
 
 def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
-    """Name, operands, the operation itself and its options; None where the node is of another kind."""
+    """Name, operands, the operation itself and its options; None where the node is of another
+    kind."""
     found = re.match(r"(\w+?)Backward\d+$", kept.node_name)
     if found is None:
         return None
@@ -67,9 +70,14 @@ def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
         return _exponential(saved, recording, node)
     if kind in _UNARY:
         x = saved.get("self")
-        if x is None and kind.startswith("Log") and len(kept.args) > 1:  # recomputed: d log x = grad / x
+        # recomputed: d log x = grad / x
+        if x is None and kind.startswith("Log") and len(kept.args) > 1:
             x = kept.args[1]
-        return (_SPECIAL.get(kind, kind.lower()), (x,), _UNARY[kind], {}) if isinstance(x, Tensor) else None
+        return (
+            (_SPECIAL.get(kind, kind.lower()), (x,), _UNARY[kind], {})
+            if isinstance(x, Tensor)
+            else None
+        )
     if kind in _INVERTED:
         forward, back = _INVERTED[kind]
         result, x = saved.get("result"), saved.get("self")
@@ -88,7 +96,8 @@ def of_node(kept: Kept, recording: Recording, node: int) -> Rebuilt | None:
 
 
 def _by_number(recording: Recording, node: int) -> bool:
-    """Whether the second operand of the operation was a Python number: its node saved it as a tensor."""
+    """Whether the second operand of the operation was a Python number: its node saved it as a
+    tensor."""
     info = recording.nodes.get(node)
     read = recording.operands(info.position) if info is not None and info.position >= 0 else []
     return [slot for _, slot in read] == [0]
@@ -99,13 +108,24 @@ def _binary(kind: str, kept: Kept, by_number: bool) -> Rebuilt | None:
     x, y = kept.saved.get(first), kept.saved.get(second)
     if y is None and kind == "Div" and len(kept.args) > 1:
         y = kept.args[1]
-    if x is None and isinstance(y, Tensor):  # no derivative in y was asked for, so x does not matter
+    # no derivative in y was asked for, so x does not matter
+    if x is None and isinstance(y, Tensor):
         x = torch.ones_like(kept.args[0] if kept.args and _same_kind(kept.args[0], y) else y)
     if y is None and isinstance(x, Tensor):
         y = torch.ones_like(x)
-    if kind == "Div" and by_number and isinstance(y, Tensor) and y.dim() == 0 and not y.is_complex():
+    if (
+        kind == "Div"
+        and by_number
+        and isinstance(y, Tensor)
+        and y.dim() == 0
+        and not y.is_complex()
+    ):
         y = y.item()
-    return (kind.lower(), (x, y), forward, {}) if isinstance(x, Tensor) or isinstance(y, Tensor) else None
+    return (
+        (kind.lower(), (x, y), forward, {})
+        if isinstance(x, Tensor) or isinstance(y, Tensor)
+        else None
+    )
 
 
 def _same_kind(a: Any, b: Tensor) -> bool:
@@ -113,7 +133,8 @@ def _same_kind(a: Any, b: Tensor) -> bool:
 
 
 def _exponential(saved: dict[str, Any], recording: Recording, node: int) -> Rebuilt | None:
-    """Of exp only the result is saved; where that is inf the argument was at most the largest one seen going in."""
+    """Of exp only the result is saved; where that is inf the argument was at most the largest one
+    seen going in."""
     result, info = saved.get("result"), recording.nodes.get(node)
     if not isinstance(result, Tensor) or info is None:
         return None
@@ -121,11 +142,17 @@ def _exponential(saved: dict[str, Any], recording: Recording, node: int) -> Rebu
     stats = recording.stats(read[0][0]) if read else None
     if stats is None:
         return None
-    return "exp", (torch.where(torch.isinf(result), float(stats.max), torch.log(result)),), torch.exp, {}
+    return (
+        "exp",
+        (torch.where(torch.isinf(result), float(stats.max), torch.log(result)),),
+        torch.exp,
+        {},
+    )
 
 
 def _outside_domain(x: Tensor, recording: Recording, node: int) -> Tensor:
-    """An operand rebuilt from a result: where that is NaN though no operand was, the lowest that was seen going in."""
+    """An operand rebuilt from a result: where that is NaN though no operand was, the lowest that
+    was seen going in."""
     info = recording.nodes.get(node)
     read = recording.operands(info.position) if info is not None and info.position >= 0 else []
     stats = recording.stats(read[0][0]) if read else None
@@ -177,7 +204,12 @@ def _decomposition(kind: str, saved: dict[str, Any]) -> Rebuilt | None:
         roots, modes = saved["eigenvalues"], saved["eigenvectors"]
         matrix = (modes * roots.unsqueeze(-2)) @ torch.linalg.pinv(modes)
         real = bool((matrix.imag.abs() <= 1e-3 * matrix.abs().max()).all())
-        return "linalg_eig", (matrix.real if real else matrix,), lambda a: _composed(*torch.linalg.eig(a)), {}
+        return (
+            "linalg_eig",
+            (matrix.real if real else matrix,),
+            lambda a: _composed(*torch.linalg.eig(a)),
+            {},
+        )
     if kind == "LinalgQr" and isinstance(saved.get("Q"), Tensor):
         return "linalg_qr", (saved["Q"] @ saved["R"],), lambda a: _product(torch.linalg.qr(a)), {}
     return None
@@ -190,7 +222,8 @@ def _product(parts: Any) -> Tensor:
 
 
 def _composed(roots: Tensor, modes: Tensor) -> Tensor:
-    """A matrix of the same eigenvectors: what is taken of them must not depend on their phase and length."""
+    """A matrix of the same eigenvectors: what is taken of them must not depend on their phase and
+    length."""
     weights = torch.linspace(0.5, 1.5, roots.shape[-1], dtype=modes.dtype, device=modes.device)
     return torch.view_as_real((modes * (roots * weights).unsqueeze(-2)) @ torch.linalg.inv(modes))
 

@@ -1,4 +1,5 @@
-"""What follows an operation, run on its new value: a fix that only moves the NaN to the next line cures nothing."""
+"""What follows an operation, run on its new value: a fix that only moves the NaN to the next line
+cures nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ MOST_PATHS = 32
 
 _PASSED_ON = MOVES | JOINS | PICKS | {"copy"}
 _HIDES = frozenset("where masked_fill nan_to_num nansum nanmean".split())
-_NAMES = {"div": "division", "reciprocal": "division", "sqrt": "root", "rsqrt": "root", "pow": "power"}
+_NAMES = {
+    "div": "division",
+    "reciprocal": "division",
+    "sqrt": "root",
+    "rsqrt": "root",
+    "pow": "power",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,8 @@ class Onward:
     name: str
     line: int
     run: Step
-    known: bool  # False: a number or tensor in it was not recorded; only what becomes of a 0 is told
+    # False: a number or tensor in it was not recorded; only what becomes of a 0 is told
+    known: bool
     carries: bool  # whether it passes on a gradient
     bad: int  # elements of its result that were not finite
     passed: int | None  # and of them those that came through the mask that follows; None: none does
@@ -40,7 +48,11 @@ class Onward:
     @property
     def title(self) -> str:
         """In words: ``the logarithm at line 3``."""
-        named = "logarithm" if self.name in ("log", "log2", "log10") else _NAMES.get(self.name, self.name)
+        named = (
+            "logarithm"
+            if self.name in ("log", "log2", "log10")
+            else _NAMES.get(self.name, self.name)
+        )
         return f"the {named} at line {self.line}"
 
 
@@ -48,7 +60,8 @@ Path = tuple[Onward, ...]
 
 
 def paths_after(recording: Recording, position: int) -> tuple[Path, ...]:
-    """The ways on from a result, as far as they can be run again; the longer ones hold the shorter."""
+    """The ways on from a result, as far as they can be run again; the longer ones hold the
+    shorter."""
     waiting: list[tuple[int, Path]] = [(position, ())]
     found: list[Path] = []
     for at, path in islice(waiting, MOST_PATHS):
@@ -92,8 +105,14 @@ def _step(recording: Recording, call: int, slots: list[int]) -> Onward | None:
         known,
         carries=row[NODE] >= 0,
         bad=_bad(recording, call),
-        passed=max((_bad(recording, c) for c in made_of(recording, call) if _hides(recording, c)), default=None),
-        shared=name == "div" and slots == [1] and not alone and _carries(recording, recording.parents(call)[0]),
+        passed=max(
+            (_bad(recording, c) for c in made_of(recording, call) if _hides(recording, c)),
+            default=None,
+        ),
+        shared=name == "div"
+        and slots == [1]
+        and not alone
+        and _carries(recording, recording.parents(call)[0]),
     )
 
 
@@ -130,9 +149,11 @@ def followed(
     incoming: Tensor | None = None,
     backward: bool = False,
 ) -> Doubt | None:
-    """What becomes of a changed operation's value on the ways onward; None where nothing bad was seen.
+    """What becomes of a changed operation's value on the ways onward; None where nothing bad was
+    seen.
 
-    wanted: places of the operands that carry a gradient. incoming: the gradient that came into the operation.
+    wanted: places of the operands that carry a gradient. incoming: the gradient that came into the
+    operation.
     backward: the value reached no loss, so that no gradient but 0 comes back to it.
     Judged are only the elements that were bad before the change.
     """
@@ -149,7 +170,12 @@ def followed(
             zero = spoilt | (incoming == 0) if fits else spoilt
         for path in paths:
             found = _divides_others(path, now, spoilt) if backward else _lost(path, now, spoilt)
-            if found is None and wanted and all(step.carries for step in path) and _steep(path, now, zero):
+            if (
+                found is None
+                and wanted
+                and all(step.carries for step in path)
+                and _steep(path, now, zero)
+            ):
                 found = _lost_backward(path, changed, plain, operands, wanted, zero)
             if found is not None:
                 return found
@@ -157,7 +183,8 @@ def followed(
 
 
 def _steep(path: Path, value: Tensor, zero: Tensor) -> bool:
-    """Whether the way has an infinite derivative somewhere: without one it does no harm to a finite gradient."""
+    """Whether the way has an infinite derivative somewhere: without one it does no harm to a finite
+    gradient."""
     with torch.enable_grad():
         leaf = value.detach().clone().requires_grad_()
         (slope,) = _gradients(_end(path, leaf), [leaf], zero)
@@ -180,13 +207,16 @@ def _leaves(operands: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
 
 
 def _lost(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
-    """The first step that makes a finite value infinite or NaN: of an element that was spoilt, or on its own account."""
+    """The first step that makes a finite value infinite or NaN: of an element that was spoilt, or
+    on its own account."""
     known = True
     for step in path:
         after, known = step.run(value), known and step.known
         if step.name == "pow" and not step.known:
             if bool((spoilt & (value < 0)).any()):
-                return Doubt(f"{step.title} may be taken of a negative number that comes of it", False)
+                return Doubt(
+                    f"{step.title} may be taken of a negative number that comes of it", False
+                )
             if step.run is same:
                 return None
         lost = spoilt & torch.isfinite(value) & ~torch.isfinite(after)
@@ -204,7 +234,8 @@ def _lost(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
 
 
 def _divides_others(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
-    """A 0 that is divided by, though nothing arrives there: 0 / 0 is the gradient of what is divided."""
+    """A 0 that is divided by, though nothing arrives there: 0 / 0 is the gradient of what is
+    divided."""
     for step in path:
         if step.shared and bool((spoilt & (value == 0)).any()):
             return Doubt(f"{step.title} divides by the 0 that comes of it", True)
@@ -214,15 +245,25 @@ def _divides_others(path: Path, value: Tensor, spoilt: Tensor) -> Doubt | None:
 
 def _named(step: Onward, value: Tensor) -> Doubt:
     if bool((value == 0).all()):
-        text = "divides by the 0" if step.name in ("div", "reciprocal", "rsqrt") else "is taken of the 0"
+        text = (
+            "divides by the 0"
+            if step.name in ("div", "reciprocal", "rsqrt")
+            else "is taken of the 0"
+        )
         return Doubt(f"{step.title} {text} that comes of it", True)
     return Doubt(f"{step.title} is not finite for what comes of it", True)
 
 
 def _lost_backward(
-    path: Path, changed: Step, plain: Step, operands: Sequence[Any], wanted: Sequence[int], zero: Tensor
+    path: Path,
+    changed: Step,
+    plain: Step,
+    operands: Sequence[Any],
+    wanted: Sequence[int],
+    zero: Tensor,
 ) -> Doubt | None:
-    """The last step of the way, if the gradient of spoilt elements is finite without it, and not with it.
+    """The last step of the way, if the gradient of spoilt elements is finite without it, and not
+    with it.
 
     zero: the elements to which no gradient comes back.
     """
@@ -234,7 +275,10 @@ def _lost_backward(
         bad = ~torch.isfinite(now)
         spoilt = ~torch.isfinite(was) | (zero if zero.shape == was.shape else torch.zeros_like(bad))
         if bool((bad & spoilt).any()):
-            return Doubt(f"{path[-1].title} has an infinite derivative at what comes of it", all(s.known for s in path))
+            return Doubt(
+                f"{path[-1].title} has an infinite derivative at what comes of it",
+                all(s.known for s in path),
+            )
     return None
 
 
@@ -244,4 +288,6 @@ def _gradients(value: Tensor, leaves: list[Any], zero: Tensor) -> tuple[Tensor, 
     if not value.requires_grad:
         return tuple(torch.zeros_like(t) for t in wanted)
     start = torch.isfinite(value.detach()) & ~zero
-    return torch.autograd.grad((value * start.to(value.dtype)).sum(), wanted, allow_unused=True, materialize_grads=True)
+    return torch.autograd.grad(
+        (value * start.to(value.dtype)).sum(), wanted, allow_unused=True, materialize_grads=True
+    )

@@ -73,21 +73,25 @@ class Operation:
     behind: tuple[Product, ...] = ()  # what the gradient that it passes on is multiplied by
     beside: str = ""  # which other line fails as well
     line: int = 0  # of the user's file
-    unrelated: str = ""  # which other operation fails that is not made of the positive number this one is made of
+    # which other operation fails that is not made of the positive number this one is made of
+    unrelated: str = ""
     here: str = ""  # which other operation of the same line does
     twins: tuple[Operation, ...] = ()  # these, where all are of the same operator
-    unreached: int | None = None  # elements to which 0 or NaN came in as gradient, where that was recorded
+    # elements to which 0 or NaN came in as gradient, where that was recorded
+    unreached: int | None = None
     usual: float = 1.0  # magnitude of the gradients that come in, where no gradient was kept
     carrying: tuple[int, ...] | None = None  # which operands carry a gradient; None: all that may
     onward: tuple[Path, ...] = ()  # what reads its value, as far as it can be run again
-    makers: tuple[tuple[Maker, ...], ...] = ()  # of the first two operands: what made them, nearest first
+    # of the first two operands: what made them, nearest first
+    makers: tuple[tuple[Maker, ...], ...] = ()
     custom: str = ""  # the autograd.Function in whose backward it stands
     twice: bool = False  # its second derivative failed
     module: str = ""  # whose forward it belongs to
     hooked: bool = False  # its saved tensors go through hooks, as under activation checkpointing
     calls: Calls = NOWHERE  # of the operator in this run of the line
     only_way: bool = False  # every gradient of the backward pass comes through its derivative
-    products: frozenset[Span] | None = None  # where the step multiplies by a tensor that has zeros; None: not known
+    # where the step multiplies by a tensor that has zeros; None: not known
+    products: frozenset[Span] | None = None
 
     @property
     def x(self) -> Tensor:
@@ -96,7 +100,11 @@ class Operation:
     @property
     def dtype(self) -> torch.dtype:
         """The floating dtype in which it was computed."""
-        found = [t.dtype for t in self.operands if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+        found = [
+            t.dtype
+            for t in self.operands
+            if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
+        ]
         return found[0] if found else torch.get_default_dtype()
 
     @property
@@ -106,7 +114,8 @@ class Operation:
 
 
 def operation_of(recording: Recording, position: int) -> Operation | None:
-    """The operation of a row whose operands were kept; None where they were not, or where it cannot be rebuilt."""
+    """The operation of a row whose operands were kept; None where they were not, or where it cannot
+    be rebuilt."""
     row = recording.row(position) if position >= 0 else None
     kept = recording.kept.get(row[CALL]) if row is not None else None
     if row is None or kept is None:
@@ -122,8 +131,11 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
     differentiates = row[PHASE] not in (OPTIMIZER, BACKWARD) and not row[FLAGS] & NOGRAD
     if row[NODE] < 0 and comes_from_gradients(recording, call):
         differentiates = False  # an update written by hand
-    op = replace(as_called(kept), differentiates=differentiates, hooked=checkpointed(recording, row))
-    listed = recording.ops.items[row[OP]].startswith("_foreach_")  # each result has operands of its own
+    op = replace(
+        as_called(kept), differentiates=differentiates, hooked=checkpointed(recording, row)
+    )
+    # each result has operands of its own
+    listed = recording.ops.items[row[OP]].startswith("_foreach_")
     before = tuple(makers(recording, call, slot) for slot in ((row[OUTPUT],) if listed else (0, 1)))
     step = optimizer_step_at(recording, position) if row[PHASE] == OPTIMIZER else None
     if step is not None:
@@ -133,7 +145,9 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
     return replace(
         op,
         line=line,
-        unrelated=fails_too(recording, call, after, None, positive.position) if positive is not None else "",
+        unrelated=fails_too(recording, call, after, None, positive.position)
+        if positive is not None
+        else "",
         divides=divides(recording, call),
         logged=logarithm_after(recording, call),
         trapped=trap(recording, call) if arrives else "",
@@ -152,7 +166,8 @@ def _as_it_ran(recording: Recording, position: int, row: tuple[int, ...], kept: 
 
 
 def _twins(recording: Recording, call: int) -> tuple[Operation, ...]:
-    """The other calls on this line that fail by themselves; none where the operands of one were not kept."""
+    """The other calls on this line that fail by themselves; none where the operands of one were not
+    kept."""
     rows = {at: recording.row(at) for at in twins_of(recording, call)}
     kept = {at: recording.kept.get(row[CALL]) for at, row in rows.items() if row is not None}
     found = [
@@ -164,26 +179,50 @@ def _twins(recording: Recording, call: int) -> tuple[Operation, ...]:
 
 
 def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> Operation | None:
-    """The forward operation whose derivative failed, rebuilt from what its autograd node had saved."""
+    """The forward operation whose derivative failed, rebuilt from what its autograd node had
+    saved."""
     info = recording.nodes.get(row[NODE])
     if info is not None and info.custom:
-        return replace(as_called(kept), custom=kept.node_name.removesuffix("Backward"), differentiates=False)
+        return replace(
+            as_called(kept), custom=kept.node_name.removesuffix("Backward"), differentiates=False
+        )
     rebuilt = of_node(kept, recording, row[NODE])
     if rebuilt is None:
         return None
     name, operands, plain, options = rebuilt
     hooked = checkpointed(recording, row)
-    before = tuple(makers(recording, info.position, slot) for slot in (0, 1)) if info is not None else ()
+    before = (
+        tuple(makers(recording, info.position, slot) for slot in (0, 1)) if info is not None else ()
+    )
     above = recording.row(info.position) if info is not None and info.position >= 0 else None
     second = above is not None and above[PHASE] == BACKWARD
     if second and name == "pow" and not isinstance(operands[1], Tensor):  # d x**p = p x**(p - 1) dx
-        return Operation(name, (operands[0], operands[1] + 1), plain, options, None, True, twice=True, hooked=hooked)
+        return Operation(
+            name,
+            (operands[0], operands[1] + 1),
+            plain,
+            options,
+            None,
+            True,
+            twice=True,
+            hooked=hooked,
+        )
     trapped = "it is a second derivative, of which the line shows only the first" if second else ""
     if not trapped and above is not None and info is not None:
         trapped = trap(recording, info.position)
     gradient = incoming(recording, kept, row)
     onward = paths_after(recording, info.position) if info is not None and not second else ()
-    found = Operation(name, operands, plain, options, gradient, True, trapped=trapped, makers=before, hooked=hooked)
+    found = Operation(
+        name,
+        operands,
+        plain,
+        options,
+        gradient,
+        True,
+        trapped=trapped,
+        makers=before,
+        hooked=hooked,
+    )
     line = recording.places[info.line][1] if info is not None else 0
     taken = [source for run in recording.node_runs if run.node == row[NODE] for source in run.taken]
     stats = recording.stats(taken[0]) if len(taken) == 1 else None
@@ -196,7 +235,8 @@ def _differentiated(recording: Recording, row: tuple[int, ...], kept: Kept) -> O
         onward=onward,
         beside=derivative_fails_too(recording, row[CALL]),
         carrying=carrying(recording, above or row, operands),
-        unreached=int(stats.zero + stats.nan) if stats is not None and stats.known else None,  # NaN: 0 / NaN
+        # NaN: 0 / NaN
+        unreached=int(stats.zero + stats.nan) if stats is not None and stats.known else None,
     )
 
 
@@ -208,7 +248,9 @@ def as_called(kept: Kept) -> Operation:
     names = OPTIONS.get(name, ())
     if any(isinstance(a, list) and a and isinstance(a[0], Tensor) for a in kept.args):
         return _of_lists(kept, name)
-    slots = [i for i, a in enumerate(kept.args) if isinstance(a, Tensor) or (not names and is_number(a))]
+    slots = [
+        i for i, a in enumerate(kept.args) if isinstance(a, Tensor) or (not names and is_number(a))
+    ]
     options = dict(kept.kwargs)
     rest = [a for i, a in enumerate(kept.args) if i not in slots]
     options |= dict(zip(names, rest, strict=False))
@@ -225,11 +267,14 @@ def as_called(kept: Kept) -> Operation:
 
 
 def _of_lists(kept: Kept, name: str) -> Operation:
-    """A call on lists of one tensor (or number) each, as a function of these; its in-place results are the first list."""
+    """A call on lists of one tensor (or number) each, as a function of these; its in-place results
+    are the first list."""
     filled = [
         i
         for i, a in enumerate(kept.args)
-        if isinstance(a, list) and a and (isinstance(a[0], Tensor) or (len(a) == 1 and is_number(a[0])))
+        if isinstance(a, list)
+        and a
+        and (isinstance(a[0], Tensor) or (len(a) == 1 and is_number(a[0])))
     ]
 
     def call(changes: dict[str, Any], *operands: Any) -> Tensor:
@@ -247,4 +292,6 @@ def _of_lists(kept: Kept, name: str) -> Operation:
         "_foreach_norm": "linalg_vector_norm",
     }.get(name, name)
     options = {"with_eps": lambda eps, *ts: call({"eps": eps}, *ts)}
-    return Operation(single, tuple(kept.args[i][0] for i in filled), lambda *ts: call({}, *ts), options)
+    return Operation(
+        single, tuple(kept.args[i][0] for i in filled), lambda *ts: call({}, *ts), options
+    )

@@ -1,4 +1,5 @@
-"""Candidates for powers and exponentials: fractional powers at zero, and what grows beyond the largest number."""
+"""Candidates for powers and exponentials: fractional powers at zero, and what grows beyond the
+largest number."""
 
 from __future__ import annotations
 
@@ -47,11 +48,23 @@ def powers(op: Operation) -> list[Candidate]:
     spelled = _power_of(p)
     if base.is_complex():  # no order, so nothing to clamp at
         return [_with_epsilon(spelled, 1e-6)]
-    eps = eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), p), base) if not isinstance(p, Tensor) else 1e-6
+    eps = (
+        eps_for(op, lambda t, e: torch.pow(t.clamp_min(e), p), base)
+        if not isinstance(p, Tensor)
+        else 1e-6
+    )
     text = f"{{X}}.clamp_min({number(eps)}) ** {{Y}}"
     found = [
-        Candidate("nanlab.safe.pow: finite value and gradient", forms(spelled, "nanlab.safe.pow({x}, {y})"), safe.pow),
-        Candidate(f"clamp the base at {number(eps)}", forms(spelled, text), lambda t, q: t.clamp_min(eps) ** q),
+        Candidate(
+            "nanlab.safe.pow: finite value and gradient",
+            forms(spelled, "nanlab.safe.pow({x}, {y})"),
+            safe.pow,
+        ),
+        Candidate(
+            f"clamp the base at {number(eps)}",
+            forms(spelled, text),
+            lambda t, q: t.clamp_min(eps) ** q,
+        ),
         _with_epsilon(spelled, eps),
     ]
     if bool((base < 0).any()):
@@ -142,7 +155,11 @@ def _log_one_plus_exp(node: ast.AST) -> Found | None:
     inside = outer.operands[0] if outer is not None else None
     if not isinstance(inside, ast.BinOp) or not isinstance(inside.op, ast.Add):
         return None
-    one, other = (inside.left, inside.right) if isinstance(inside.left, ast.Constant) else (inside.right, inside.left)
+    one, other = (
+        (inside.left, inside.right)
+        if isinstance(inside.left, ast.Constant)
+        else (inside.right, inside.left)
+    )
     return called("exp")(other) if isinstance(one, ast.Constant) and one.value == 1 else None
 
 
@@ -152,7 +169,9 @@ def _log_of_exp_less_one(node: ast.AST) -> Found | None:
     inside = outer.operands[0] if outer is not None else None
     if isinstance(inside, ast.BinOp) and isinstance(inside.op, ast.Sub):
         one = inside.right
-        return called("exp")(inside.left) if isinstance(one, ast.Constant) and one.value == 1 else None
+        return (
+            called("exp")(inside.left) if isinstance(one, ast.Constant) and one.value == 1 else None
+        )
     return called("expm1")(inside) if inside is not None else None
 
 
@@ -167,7 +186,10 @@ _LOGARITHMS = (
     ),
     Candidate(
         "|x| + softplus(-2|x|) - log 2, which is log cosh x for every x",
-        forms(_log_of("cosh"), f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})"),
+        forms(
+            _log_of("cosh"),
+            f"({{X}}.abs() + torch.nn.functional.softplus(-2 * {{X}}.abs()) - {math.log(2):.10f})",
+        ),
         lambda t: t.abs() + torch.nn.functional.softplus(-2 * t.abs()) - math.log(2),
         lambda t: torch.log(torch.cosh(t)),
         only_spelled=True,
@@ -206,12 +228,18 @@ def exponential(op: Operation) -> list[Candidate]:
     found = [
         *_LOGARITHMS,
         Candidate(
-            f"clamp the argument at {bound}", forms(spelled, text), lambda t: op.plain(t.clamp(low, float(bound)))
+            f"clamp the argument at {bound}",
+            forms(spelled, text),
+            lambda t: op.plain(t.clamp(low, float(bound))),
         ),
     ]
     if op.name == "exp":
         found.append(
-            Candidate("nanlab.safe.exp: finite value and gradient", forms(spelled, "nanlab.safe.exp({x})"), safe.exp)
+            Candidate(
+                "nanlab.safe.exp: finite value and gradient",
+                forms(spelled, "nanlab.safe.exp({x})"),
+                safe.exp,
+            )
         )
     return found + in_float32(op, spelled, f"torch.{op.name}({{X}}.float())")
 

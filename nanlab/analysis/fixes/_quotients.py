@@ -1,4 +1,5 @@
-"""Candidates for quotients: by zero, by a tiny number, by a complex zero, by a Python number that is 0."""
+"""Candidates for quotients: by zero, by a tiny number, by a complex zero, by a Python number that
+is 0."""
 
 from __future__ import annotations
 
@@ -13,7 +14,14 @@ from torch import Tensor
 
 from nanlab import safe
 from nanlab.analysis.fixes._arguments import keyword
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, Candidate, Form, default_eps, eps_for, number
+from nanlab.analysis.fixes._candidate import (
+    IN_FLOAT32,
+    Candidate,
+    Form,
+    default_eps,
+    eps_for,
+    number,
+)
 from nanlab.analysis.fixes._elementwise import as_float32, forms, together
 from nanlab.analysis.fixes._epsilons import epsilon_in_float32
 from nanlab.analysis.fixes._operation import Operation
@@ -34,13 +42,18 @@ def quotient(op: Operation) -> list[Candidate]:
 
 def _bound_first(candidate: Candidate, one: Tensor) -> Candidate:
     run = candidate.run
-    return Candidate(candidate.title, candidate.forms, None if run is None else lambda y: run(one, y))
+    return Candidate(
+        candidate.title, candidate.forms, None if run is None else lambda y: run(one, y)
+    )
 
 
-Written = Callable[[str, str], tuple[Form, ...]]  # the text of a quotient, and of a reciprocal -> the forms of both
+# the text of a quotient, and of a reciprocal -> the forms of both
+Written = Callable[[str, str], tuple[Form, ...]]
 
 
-def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...]) -> list[Candidate]:
+def _guarded(
+    op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...]
+) -> list[Candidate]:
     if not isinstance(y, Tensor):
         return _number_at_least(op, y)
     if y.is_complex():
@@ -49,7 +62,8 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
     def both(text: str, single: str) -> tuple[Form, ...]:
         written = f"{{X}}.div_({text[6:]})" if text.startswith("{X} / ") else f"{{X}}.copy_({text})"
         inplace = forms(called("div_", "divide_", arity=2), written)
-        if op.differentiates and "copy_" in written:  # it would overwrite what the safe division keeps for its backward
+        # it would overwrite what the safe division keeps for its backward
+        if op.differentiates and "copy_" in written:
             inplace = ()
         return (*(Form((s,), single) for s, _ in own), *forms(QUOTIENT, text), *inplace)
 
@@ -57,10 +71,16 @@ def _guarded(op: Operation, x: Any, y: Any, own: tuple[tuple[Spelling, str], ...
     if not (isinstance(x, Tensor) and x.is_complex()):
         text = both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})")
         found.append(Candidate("nanlab.safe.div: 0 where nothing is divided by", text, safe.div))
-    if not y.is_floating_point() or bool((y == y.round()).all() and (y >= 0).all() and (y > 1).any()):
+    if not y.is_floating_point() or bool(
+        (y == y.round()).all() and (y >= 0).all() and (y > 1).any()
+    ):
         text = both("{X} / {Y}.clamp_min(1)", "{X}.clamp_min(1).reciprocal()")
-        seen = forms(called("nanmean"), "({X}.nansum({args}) / (~{X}.isnan()).sum({args}).clamp_min(1))")
-        found.append(Candidate("count at least one", (*text, *seen), lambda a, b: a / b.clamp_min(1)))
+        seen = forms(
+            called("nanmean"), "({X}.nansum({args}) / (~{X}.isnan()).sum({args}).clamp_min(1))"
+        )
+        found.append(
+            Candidate("count at least one", (*text, *seen), lambda a, b: a / b.clamp_min(1))
+        )
     if y.is_floating_point():
         found += [*_with_epsilon(op, x, y, both), *_wider_quotient(op, both)]
     return found
@@ -80,13 +100,22 @@ def _with_epsilon(op: Operation, x: Any, y: Tensor, both: Written) -> list[Candi
     shown, found = number(eps), []
     if positive:
         text = both(f"{{X}} / {{Y}}.clamp_min({shown})", f"{{X}}.clamp_min({shown}).reciprocal()")
-        found.append(Candidate(f"clamp the divisor at {shown}", text, lambda a, b: a / b.clamp_min(eps)))
-    elif y.dtype == torch.get_default_dtype():  # of Python numbers torch.where makes the default dtype
+        found.append(
+            Candidate(f"clamp the divisor at {shown}", text, lambda a, b: a / b.clamp_min(eps))
+        )
+    elif (
+        y.dtype == torch.get_default_dtype()
+    ):  # of Python numbers torch.where makes the default dtype
         found.append(_on_its_side(eps, both))
     text = both(f"{{X}} / ({{Y}} + {shown})", f"1 / ({{X}} + {shown})")
-    found.append(Candidate(f"an epsilon of {shown} on the divisor", text, lambda a, b: a / (b + eps)))
+    found.append(
+        Candidate(f"an epsilon of {shown} on the divisor", text, lambda a, b: a / (b + eps))
+    )
     if op.divides and positive and not numerator.is_complex() and bool((numerator >= 0).all()):
-        title = f"an epsilon of {shown} on both: the ratio of nothing to nothing is 1, and has a logarithm"
+        title = (
+            f"an epsilon of {shown} on both: the ratio of nothing to nothing is 1, and has a"
+            " logarithm"
+        )
         text = both(f"({{X}} + {shown}) / ({{Y}} + {shown})", f"(1 + {shown}) / ({{X}} + {shown})")
         found.append(Candidate(title, text, lambda a, b: (a + eps) / (b + eps)))
     return found
@@ -110,7 +139,11 @@ def _below_zero(eps: float, both: Written) -> list[Candidate]:
     less = both(f"{{X}} / ({{Y}} - {shown})", f"1 / ({{X}} - {shown})")
     return [
         Candidate(f"clamp the divisor at -{shown}", text, lambda a, b: a / b.clamp_max(-eps)),
-        Candidate(f"an epsilon of {shown} taken from the divisor, which is negative", less, lambda a, b: a / (b - eps)),
+        Candidate(
+            f"an epsilon of {shown} taken from the divisor, which is negative",
+            less,
+            lambda a, b: a / (b - eps),
+        ),
     ]
 
 
@@ -121,7 +154,9 @@ def _wider_quotient(op: Operation, both: Written) -> list[Candidate]:
     text = both(f"{above} / {{Y}}.float()", "{X}.float().reciprocal()")
     own = epsilon_in_float32(op, 1, QUOTIENT, "{X} / {KEPT}", torch.div)
     if op.name == "reciprocal":
-        own = epsilon_in_float32(replace(op, makers=((), *op.makers[:1])), 1, QUOTIENT, "{X} / {KEPT}", torch.div)
+        own = epsilon_in_float32(
+            replace(op, makers=((), *op.makers[:1])), 1, QUOTIENT, "{X} / {KEPT}", torch.div
+        )
     return [*own, Candidate(IN_FLOAT32, text, lambda a, b: as_float32(a) / as_float32(b))]
 
 
@@ -148,7 +183,8 @@ _TEMPERATURES = ("tau", "temperature", "temp")
 
 
 def _number_at_least(op: Operation, y: Any) -> list[Candidate]:
-    """A quotient by a Python number that is 0: a count, or a temperature that was annealed too far."""
+    """A quotient by a Python number that is 0: a count, or a temperature that was annealed too
+    far."""
     if y != 0 or not op.differentiates:
         return []
     least = 1 if isinstance(y, int) else LEAST_TEMPERATURE
@@ -157,13 +193,16 @@ def _number_at_least(op: Operation, y: Any) -> list[Candidate]:
     return [
         Candidate(f"divide by at least {least}", made, lambda x, n: x / max(n, least)),
         Candidate(
-            "nanlab.safe.div: 0 where nothing is divided by", forms(QUOTIENT, "nanlab.safe.div({x}, {y})"), safe.div
+            "nanlab.safe.div: 0 where nothing is divided by",
+            forms(QUOTIENT, "nanlab.safe.div({x}, {y})"),
+            safe.div,
         ),
     ]
 
 
 def _least_divisor(factor: float, y: Tensor) -> float:
-    """A divisor whose quotient, and the quotient's derivative, leave room for what follows; below the healthy ones."""
+    """A divisor whose quotient, and the quotient's derivative, leave room for what follows; below
+    the healthy ones."""
     least = math.sqrt(abs(factor) / ceiling(y.dtype))
     least = math.ceil(least * 100) / 100 if least > 0.01 else 10.0 ** math.ceil(math.log10(least))
     healthy = y.abs()[torch.isfinite(factor / y)]
@@ -175,7 +214,13 @@ def of_reciprocal(op: Operation) -> list[Candidate]:
     """``2.0 / y``, computed as a product of 2.0 and 1 / y, that overflows because y is tiny."""
     made_by = op.makers[0][0].name if op.makers and op.makers[0] else ""
     factor = op.operands[1] if op.name == "mul" and len(op.operands) > 1 else None
-    if op.backward or made_by != "reciprocal" or isinstance(factor, Tensor) or not factor or op.x.is_complex():
+    if (
+        op.backward
+        or made_by != "reciprocal"
+        or isinstance(factor, Tensor)
+        or not factor
+        or op.x.is_complex()
+    ):
         return []
     y = op.x.reciprocal()
     floor = max(_least_divisor(factor, y), eps_for(op, lambda b, e: factor / (b + e), y))
@@ -186,7 +231,11 @@ def of_reciprocal(op: Operation) -> list[Candidate]:
 
     return [
         Candidate(
-            title, forms(QUOTIENT, f"{{X}} / {guarded}"), run, lambda c, divisor: c / divisor, operands=(factor, y)
+            title,
+            forms(QUOTIENT, f"{{X}} / {guarded}"),
+            run,
+            lambda c, divisor: c / divisor,
+            operands=(factor, y),
         )
     ]
 
@@ -195,9 +244,17 @@ def _guard(y: Tensor, floor: float) -> tuple[str, str, Callable[[Tensor], Tensor
     """How a divisor is kept away from 0 on the side on which it is: title, text and function."""
     shown = number(floor)
     if bool((y >= 0).all()):
-        return f"clamp the divisor at {shown}", f"{{Y}}.clamp_min({shown})", lambda t: t.clamp_min(floor)
+        return (
+            f"clamp the divisor at {shown}",
+            f"{{Y}}.clamp_min({shown})",
+            lambda t: t.clamp_min(floor),
+        )
     if bool((y <= 0).all()):
-        return f"clamp the divisor at -{shown}", f"{{Y}}.clamp_max(-{shown})", lambda t: t.clamp_max(-floor)
+        return (
+            f"clamp the divisor at -{shown}",
+            f"{{Y}}.clamp_max(-{shown})",
+            lambda t: t.clamp_max(-floor),
+        )
     return f"an epsilon of {shown} on the divisor", f"({{Y}} + {shown})", lambda t: t + floor
 
 

@@ -15,13 +15,23 @@ from nanlab.analysis.fixes._casts import cast, copied
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._inlining import mean_of
 from nanlab.analysis.fixes._operation import Operation
-from nanlab.analysis.fixes._rewriting import Found, Page, Rewritten, Spelling, binary, called, is_number, rewrite
+from nanlab.analysis.fixes._rewriting import (
+    Found,
+    Page,
+    Rewritten,
+    Spelling,
+    binary,
+    called,
+    is_number,
+    rewrite,
+)
 from nanlab.analysis.fixes._trial import ceiling
 from nanlab.analysis.fixes._upstream import first_of
 
 
 def _function(*names: str) -> Spelling:
-    """A call of one of these functions by its name, not of the method: the function and what it is called on."""
+    """A call of one of these functions by its name, not of the method: the function and what it is
+    called on."""
 
     def match(node: ast.AST) -> Found | None:
         found = called(*names)(node)
@@ -32,7 +42,8 @@ def _function(*names: str) -> Spelling:
     return match
 
 
-_SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is written, and the same in float32
+# how an operation is written, and the same in float32
+_SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {
     "mm": (
         (binary(ast.MatMult), "{X}.float() @ {Y}.float()"),
         (called("matmul", "mm", arity=2), "torch.matmul({X}.float(), {Y}.float())"),
@@ -54,7 +65,12 @@ _SPELLED: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how an operation is
         (called("norm"), "{X}.float().norm({args})"),
     ),
     **{
-        name: ((called(name, arity=2), f"torch.nn.functional.{name}({{X}}.float(), {{Y}}.float(){{rest}})"),)
+        name: (
+            (
+                called(name, arity=2),
+                f"torch.nn.functional.{name}({{X}}.float(), {{Y}}.float(){{rest}})",
+            ),
+        )
         for name in ("mse_loss", "smooth_l1_loss", "huber_loss")
     },
 }
@@ -68,7 +84,8 @@ _PRODUCTS: tuple[Spelling, ...] = (
 
 
 def only_product(text: str, line: int, made: tuple[Form, ...]) -> Rewritten | None:
-    """A line rewritten by the first form that it has; None where it writes products in two ways: which failed is not told."""
+    """A line rewritten by the first form that it has; None where it writes products in two ways:
+    which failed is not told."""
     page = Page.of(text)
     nodes = list(page.covering(line)) if page is not None else []
     if sum(any(spelled(node) is not None for node in nodes) for spelled in _PRODUCTS) > 1:
@@ -77,7 +94,8 @@ def only_product(text: str, line: int, made: tuple[Form, ...]) -> Rewritten | No
     return next((line for line in found if line is not None), None)
 
 
-_LAYERS = frozenset("mm addmm bmm baddbmm convolution".split())  # what the modules of torch run on their weights
+# what the modules of torch run on their weights
+_LAYERS = frozenset("mm addmm bmm baddbmm convolution".split())
 _COSINES = "torch.nn.functional.normalize({x}, dim=-1) @ torch.nn.functional.normalize({y}, dim=-2)"
 
 
@@ -105,7 +123,8 @@ def _of_tensor(kind: type[ast.operator]) -> Spelling:
 
 
 def _call_of(module: str) -> Spelling:
-    """A call of the module at this path, or of one that holds it: ``self.blocks[1](x)`` for ``blocks.1.wo``."""
+    """A call of the module at this path, or of one that holds it: ``self.blocks[1](x)`` for
+    ``blocks.1.wo``."""
     names = [name for name in module.split(".") if not name.isdigit()]
 
     def match(node: ast.AST) -> Found | None:
@@ -113,7 +132,11 @@ def _call_of(module: str) -> Spelling:
             return None
         called_by = node.func.value if isinstance(node.func, ast.Subscript) else node.func
         name = getattr(called_by, "attr", getattr(called_by, "id", ""))
-        return Found((node.func, node.args[0]), (*node.args[1:], *node.keywords)) if name in names else None
+        return (
+            Found((node.func, node.args[0]), (*node.args[1:], *node.keywords))
+            if name in names
+            else None
+        )
 
     return match
 
@@ -123,9 +146,13 @@ def wide(op: Operation) -> list[Candidate]:
     if not op.low:
         return []
     pairs = _SPELLED.get(op.name) or ((called(op.name), f"torch.{op.name}({{X}}.float(){{rest}})"),)
-    if op.name in _SIGNS and any(not isinstance(t, Tensor) for t in op.operands[:2]):  # by a Python number
+    # by a Python number
+    if op.name in _SIGNS and any(not isinstance(t, Tensor) for t in op.operands[:2]):
         kind, sign = _SIGNS[op.name]
-        pairs = ((_of_tensor(kind), f"{{X}}.float() {sign} {{Y}}"), (binary(kind), f"{{X}} {sign} {{Y}}.float()"))
+        pairs = (
+            (_of_tensor(kind), f"{{X}}.float() {sign} {{Y}}"),
+            (binary(kind), f"{{X}} {sign} {{Y}}.float()"),
+        )
     if op.name == "pow":
         pairs = ((_power_call, "{X}.float() ** {Y}"),)
     if op.module and op.name in _LAYERS:
@@ -139,8 +166,11 @@ def wide(op: Operation) -> list[Candidate]:
     return found
 
 
-_BOUNDED_MSE = "torch.nn.functional.mse_loss({X}.clamp(-BOUND, BOUND), {Y}.clamp(-BOUND, BOUND){rest})"
-_FACTORS: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how a product is written, and with bounded factors
+_BOUNDED_MSE = (
+    "torch.nn.functional.mse_loss({X}.clamp(-BOUND, BOUND), {Y}.clamp(-BOUND, BOUND){rest})"
+)
+# how a product is written, and with bounded factors
+_FACTORS: dict[str, tuple[tuple[Spelling, str], ...]] = {
     "mul": ((binary(ast.Mult), "{X}.clamp(-BOUND, BOUND) * {Y}.clamp(-BOUND, BOUND)"),),
     "mm": ((binary(ast.MatMult), "{X}.clamp(-BOUND, BOUND) @ {Y}.clamp(-BOUND, BOUND)"),),
     "bmm": ((binary(ast.MatMult), "{X}.clamp(-BOUND, BOUND) @ {Y}.clamp(-BOUND, BOUND)"),),
@@ -149,13 +179,22 @@ _FACTORS: dict[str, tuple[tuple[Spelling, str], ...]] = {  # how a product is wr
 
 
 def bounded_factors(op: Operation) -> list[Candidate]:
-    """A product of finite factors that no wider dtype at hand could hold: factors of bounded size."""
+    """A product of finite factors that no wider dtype at hand could hold: factors of bounded
+    size."""
     tensors = [t for t in op.operands[:2] if isinstance(t, Tensor) and t.is_floating_point()]
-    if op.low or op.backward or len(tensors) < 2 or not all(bool(torch.isfinite(t).all()) for t in tensors):
+    if (
+        op.low
+        or op.backward
+        or len(tensors) < 2
+        or not all(bool(torch.isfinite(t).all()) for t in tensors)
+    ):
         return []
     terms = tensors[0].shape[-1] if op.name in ("mm", "bmm") else 4
     bound = 10.0 ** math.floor(math.log10(math.sqrt(ceiling(op.dtype) / max(terms, 1))))
-    made = tuple(Form((spelling,), text.replace("BOUND", number(bound))) for spelling, text in _FACTORS[op.name])
+    made = tuple(
+        Form((spelling,), text.replace("BOUND", number(bound)))
+        for spelling, text in _FACTORS[op.name]
+    )
     return [
         Candidate(
             f"clamp both factors at {number(bound)}: their product fits; see why they grow",
@@ -183,7 +222,9 @@ def bounded_run(op: Operation) -> list[Candidate]:
 
 
 def _in_float32(op: Operation) -> Callable[..., Tensor]:
-    return lambda *ts: op.plain(*[t.float() if isinstance(t, Tensor) and t.is_floating_point() else t for t in ts])
+    return lambda *ts: op.plain(
+        *[t.float() if isinstance(t, Tensor) and t.is_floating_point() else t for t in ts]
+    )
 
 
 def _normalised_factors(op: Operation) -> Candidate:
@@ -191,7 +232,9 @@ def _normalised_factors(op: Operation) -> Candidate:
     def run(*ts: Tensor) -> Tensor:
         x, y = ts[-2:]
         unit = torch.nn.functional.normalize(x.float(), dim=-1).to(x.dtype)
-        return op.plain(*ts[:-2], unit, torch.nn.functional.normalize(y.float(), dim=-2).to(y.dtype))
+        return op.plain(
+            *ts[:-2], unit, torch.nn.functional.normalize(y.float(), dim=-2).to(y.dtype)
+        )
 
     made = forms((binary(ast.MatMult), called("matmul", "mm", "bmm", arity=2)), _COSINES)
     return Candidate(
@@ -234,8 +277,10 @@ def long_norm(op: Operation) -> list[Candidate]:
             "the total norm in float64",
             (),
             lambda t: torch.linalg.vector_norm(t.double()),
-            snippet="norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters])\n"
-            "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
+            snippet=(
+                "norm = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters])\n"
+                "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)"
+            ),
         )
     ]
 
@@ -248,7 +293,8 @@ def averaged(op: Operation) -> list[Candidate]:
     made = forms(called("sum"), "{X}.mean({args})")
     count = op.x.sum(dim, keepdim).numel() / max(op.x.numel(), 1)
     mean = Candidate(
-        "the mean instead of the sum: smaller by the count, summed in float32; what follows must expect that",
+        "the mean instead of the sum: smaller by the count, summed in float32; what follows must"
+        " expect that",
         made,
         lambda t: t.mean(dim, keepdim),
         rewriter=partial(mean_of, divided=False),
@@ -261,7 +307,8 @@ def averaged(op: Operation) -> list[Candidate]:
         only_spelled=True,
         rewriter=partial(mean_of, divided=True),
     )
-    return [*wide(op), quotient] if keepdim else [*wide(op), quotient, mean]  # with keepdim it is a norm, not a loss
+    # with keepdim it is a norm, not a loss
+    return [*wide(op), quotient] if keepdim else [*wide(op), quotient, mean]
 
 
 RANGE: dict[str, Callable[[Operation], list[Candidate]]] = {

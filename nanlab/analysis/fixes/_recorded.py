@@ -1,4 +1,5 @@
-"""A recorded call on its own: which of its arguments are options, and one member of a call on lists."""
+"""A recorded call on its own: which of its arguments are options, and one member of a call on
+lists."""
 
 from __future__ import annotations
 
@@ -31,13 +32,19 @@ OPTIONS = {  # positional arguments after the tensors, by operator
 }
 
 
-# They warn of too few degrees of freedom; only through torch's Python functions is that a warning that can be caught.
+# They warn of too few degrees of freedom; only through torch's Python functions is that a warning
+# that can be caught.
 WARNING = frozenset("std var std_mean var_mean".split())
 
 
 def single(kept: Kept) -> Kept:
-    """Of a call on lists of tensors (``_foreach_``, ``_fused_``) the same on the first member whose result is bad."""
-    lists = [i for i, a in enumerate(kept.args) if isinstance(a, list | tuple) and a and isinstance(a[0], Tensor)]
+    """Of a call on lists of tensors (``_foreach_``, ``_fused_``) the same on the first member whose
+    result is bad."""
+    lists = [
+        i
+        for i, a in enumerate(kept.args)
+        if isinstance(a, list | tuple) and a and isinstance(a[0], Tensor)
+    ]
     if not lists or not kept.op.overloadpacket.__name__.startswith(("_foreach_", "_fused_")):
         return kept
     results = [t for t in kept.outputs if isinstance(t, Tensor)]
@@ -59,4 +66,6 @@ def first_tensor(value: Any) -> Tensor:
     """The (first floating) tensor among the results of an operation."""
     if isinstance(value, Tensor):
         return value
-    return next(v for v in value if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex()))
+    return next(
+        v for v in value if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())
+    )

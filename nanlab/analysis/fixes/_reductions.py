@@ -1,4 +1,5 @@
-"""Candidates for reductions of nothing: empty means and losses, targets that all count nothing, variance without an eps."""
+"""Candidates for reductions of nothing: empty means and losses, targets that all count nothing,
+variance without an eps."""
 
 from __future__ import annotations
 
@@ -28,10 +29,16 @@ def empty_mean(op: Operation) -> list[Candidate]:
     along = "" if dim is None else "{args}"
 
     def counted(t: Tensor) -> Tensor:
-        return t.sum() / max(t.numel(), 1) if dim is None else t.sum(dim, keepdim) / max(t.shape[dim[0]], 1)
+        return (
+            t.sum() / max(t.numel(), 1)
+            if dim is None
+            else t.sum(dim, keepdim) / max(t.shape[dim[0]], 1)
+        )
 
     title = "divide the sum by a count of at least one"
-    return [Candidate(title, forms(called("mean"), f"({{X}}.sum({along}) / max({count}, 1))"), counted)]
+    return [
+        Candidate(title, forms(called("mean"), f"({{X}}.sum({along}) / max({count}, 1))"), counted)
+    ]
 
 
 def ignored_targets(op: Operation) -> list[Candidate]:
@@ -86,7 +93,10 @@ def uncounted_targets(op: Operation) -> list[Candidate]:
 def _impossible(op: Operation) -> list[Candidate]:
     """A target to which the model gives no probability at all."""
     made = tuple(
-        Form((called(name, arity=2),), f"{FUNCTIONAL}.{name}({{X}}.clamp_min(-{MASK:.0f}), {{y}}{{rest}})")
+        Form(
+            (called(name, arity=2),),
+            f"{FUNCTIONAL}.{name}({{X}}.clamp_min(-{MASK:.0f}), {{y}}{{rest}})",
+        )
         for name in ("cross_entropy", "nll_loss")
     )
     return [
@@ -115,7 +125,9 @@ def _weightless(op: Operation, target: Tensor, weight: Tensor) -> list[Candidate
         )
         for name in ("cross_entropy", "nll_loss")
     )
-    return [Candidate(f"divide the sum by the weights of the targets, at least {least}", made, divided)]
+    return [
+        Candidate(f"divide the sum by the weights of the targets, at least {least}", made, divided)
+    ]
 
 
 def _weighted(name: str) -> Spelling:
@@ -124,10 +136,16 @@ def _weighted(name: str) -> Spelling:
 
     def match(node: ast.AST) -> Found | None:
         found = spelled(node)
-        given = [a for a in found.rest if isinstance(a, ast.keyword) and a.arg == "weight"] if found else []
+        given = (
+            [a for a in found.rest if isinstance(a, ast.keyword) and a.arg == "weight"]
+            if found
+            else []
+        )
         if found is None or not given:
             return None
-        return Found((*found.operands, given[0].value), tuple(a for a in found.rest if a is not given[0]))
+        return Found(
+            (*found.operands, given[0].value), tuple(a for a in found.rest if a is not given[0])
+        )
 
     return match
 
@@ -153,7 +171,8 @@ def empty_segment(op: Operation) -> list[Candidate]:
     if op.backward or reduce not in ("mean", "max", "min") or not isinstance(lengths, Tensor):
         return []
     own = without(called("segment_reduce"), "initial")
-    beyond = {"max": op.x < 0, "min": op.x > 0}.get(reduce)  # what an initial 0 would take the place of
+    # what an initial 0 would take the place of
+    beyond = {"max": op.x < 0, "min": op.x > 0}.get(reduce)
     if beyond is None or not bool(beyond.any()):
         return [
             Candidate(
@@ -166,14 +185,23 @@ def empty_segment(op: Operation) -> list[Candidate]:
     return [
         Candidate(
             f"0 in the place of the {_CALLED[reduce]} of a segment without elements",
-            forms(own, f'torch.segment_reduce({{x}}{{rest}}).nan_to_num(nan=float("nan"), {infinity}=0.0)'),
+            forms(
+                own,
+                f'torch.segment_reduce({{x}}{{rest}}).nan_to_num(nan=float("nan"), {infinity}=0.0)',
+            ),
             lambda t: op.plain(t).nan_to_num(nan=torch.nan, **{infinity: 0.0}),
         )
     ]
 
 
 _CALLED = {"mean": "mean", "max": "maximum", "min": "minimum"}
-_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+_LOSSES = (
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
 REDUCTIONS: dict[str, Callable[[Operation], list[Candidate]]] = {
     "mean": empty_mean,
     "segment_reduce": empty_segment,

@@ -1,4 +1,5 @@
-"""Recorded operations as functions of one operand, with the Python numbers that were noted of them."""
+"""Recorded operations as functions of one operand, with the Python numbers that were noted of
+them."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ Step = Callable[..., Tensor]
 
 # Of one tensor and nothing else, so that they can be run again.
 _UNARY = frozenset(
-    """log log2 log10 log1p lgamma sqrt rsqrt reciprocal exp expm1 sinh cosh abs neg square tanh sigmoid relu acos asin
+    """log log2 log10 log1p lgamma sqrt rsqrt reciprocal exp expm1 sinh cosh abs neg square tanh
+    sigmoid relu acos asin
     acosh atanh atan sin cos erf erfinv""".split()
 )
-# What puts values beside others, and what takes some of them: those that were spoilt, where the result was spoilt as well.
+# What puts values beside others, and what takes some of them: those that were spoilt, where the
+# result was spoilt as well.
 JOINS = frozenset("cat stack".split())
 PICKS = frozenset("index index_select gather split split_with_sizes unbind masked_select".split())
 _SHIFTS = frozenset("add sub rsub".split())
@@ -90,14 +93,17 @@ def _power(recording: Recording, call: int) -> tuple[Step, bool]:
 
 
 def _power_of_tensor(recording: Recording, call: int) -> tuple[Step, bool] | None:
-    """A power by a tensor, of which only the range was recorded: its lowest exponent, which is the one to fear at 0."""
+    """A power by a tensor, of which only the range was recorded: its lowest exponent, which is the
+    one to fear at 0."""
     read = recording.operands(call)
     stats = recording.stats(read[1][0]) if len(read) == 2 else None
     lowest = stats.min if stats is not None else None
     return None if lowest is None else ((lambda t: t**lowest), False)
 
 
-def _scaled(recording: Recording, name: str, call: int, slots: list[int], alone: bool) -> tuple[Step, bool] | None:
+def _scaled(
+    recording: Recording, name: str, call: int, slots: list[int], alone: bool
+) -> tuple[Step, bool] | None:
     """A product or quotient; what it is multiplied with counts as 1 where it is not known."""
     numbers = recording.scalars.get(call, ())
     if alone and len(numbers) == 1:

@@ -14,7 +14,9 @@ from nanlab.analysis.fixes._calls import NOWHERE, Calls, is_module
 from nanlab.analysis.fixes._calls import Found as Found
 from nanlab.analysis.fixes._layout import on_one_line
 
-_ALIASES = {f"arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2", "cosh", "sinh", "tanh")}
+_ALIASES = {
+    f"arc{name}": f"a{name}" for name in ("cos", "sin", "tan", "tan2", "cosh", "sinh", "tanh")
+}
 SHORT = 24  # characters of an operand that is written twice rather than named
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
 Parts = dict[str, ast.expr | None]
@@ -23,7 +25,8 @@ Spelling = Callable[[ast.AST], "Found | None"]
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Lines ``first`` to ``last`` of the file, in their new wording, without their common indentation."""
+    """Lines ``first`` to ``last`` of the file, in their new wording, without their common
+    indentation."""
 
     first: int
     last: int
@@ -33,20 +36,26 @@ class Rewritten:
 
 
 def called(*names: str, arity: int = 1) -> Spelling:
-    """A call of one of these functions, ``torch.sqrt(x)`` or ``sqrt(x)``, or of the method, ``x.sqrt()``."""
+    """A call of one of these functions, ``torch.sqrt(x)`` or ``sqrt(x)``, or of the method,
+    ``x.sqrt()``."""
 
     def match(node: ast.AST) -> Found | None:
         if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
             return None
         if isinstance(node.func, ast.Name) and _ALIASES.get(node.func.id, node.func.id) in names:
             args = list(node.args)
-        elif isinstance(node.func, ast.Attribute) and _ALIASES.get(node.func.attr, node.func.attr) in names:
+        elif (
+            isinstance(node.func, ast.Attribute)
+            and _ALIASES.get(node.func.attr, node.func.attr) in names
+        ):
             args = list(node.args) if is_module(node.func.value) else [node.func.value, *node.args]
         else:
             return None
         if len(args) < arity:
             return None
-        return Found(tuple(args[:arity]), (*args[arity:], *(k for k in node.keywords if k.arg != "out")))
+        return Found(
+            tuple(args[:arity]), (*args[arity:], *(k for k in node.keywords if k.arg != "out"))
+        )
 
     return match
 
@@ -57,7 +66,11 @@ def binary(kind: type[ast.operator]) -> Spelling:
     def match(node: ast.AST) -> Found | None:
         if isinstance(node, ast.BinOp) and isinstance(node.op, kind) and not is_number(node.right):
             return Found((node.left, node.right))
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, kind) and not is_number(node.value):
+        if (
+            isinstance(node, ast.AugAssign)
+            and isinstance(node.op, kind)
+            and not is_number(node.value)
+        ):
             return Found((node.target, node.value))
         return None
 
@@ -76,7 +89,9 @@ def is_number(node: ast.expr) -> bool:
         return is_number(node.left) and is_number(node.right)
     if isinstance(node, ast.UnaryOp):
         return is_number(node.operand)
-    return isinstance(node, ast.Constant) or (isinstance(node, ast.Attribute) and node.attr == "shape")
+    return isinstance(node, ast.Constant) or (
+        isinstance(node, ast.Attribute) and node.attr == "shape"
+    )
 
 
 def power(node: ast.AST) -> Found | None:
@@ -96,11 +111,13 @@ def rewrite(
     page: Page | None = None,
     calls: Calls = NOWHERE,
 ) -> Rewritten | None:
-    """Write every expression on a line that has one of the spellings in another form; None if there is none.
+    """Write every expression on a line that has one of the spellings in another form; None if there
+    is none.
 
-    text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they stand, ``{X}``,
-    ``{Y}``, ... for the same made safe to be followed by an operator or a dot, ``{rest}`` for the other arguments, with
-    the comma before them, ``{args}`` without it. page: of the text, where it is at hand. calls: which of the expressions.
+    text: of the whole file. form: a template with ``{x}``, ``{y}``, ... for the operands as they
+    stand, ``{X}``, ``{Y}``, ... for the same made safe to be followed by an operator or a dot,
+    ``{rest}`` for the other arguments, with the comma before them, ``{args}`` without it. page: of
+    the text, where it is at hand. calls: which of the expressions.
     """
     page = page or Page.of(text)
     if page is None:
@@ -148,12 +165,19 @@ def _bracketed(text: str) -> bool:
 
 
 def _unaliased(tree: ast.Module) -> ast.Module:
-    """The tree, in which calls name what a module's function is called there: ``ce = F.cross_entropy``, then ``ce(z, y)``."""
-    bound = [n for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Attribute)]
+    """The tree, in which calls name what a module's function is called there: ``ce =
+    F.cross_entropy``, then ``ce(z, y)``."""
+    bound = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Assign) and isinstance(n.value, ast.Attribute)
+    ]
     known = {
         n.targets[0].id: n.value.attr
         for n in bound
-        if isinstance(n.targets[0], ast.Name) and isinstance(n.value, ast.Attribute) and is_module(n.value.value)
+        if isinstance(n.targets[0], ast.Name)
+        and isinstance(n.value, ast.Attribute)
+        and is_module(n.value.value)
     }
     for node in ast.walk(tree) if known else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -167,7 +191,8 @@ class Page:
 
     lines: list[bytes]
     tree: ast.AST
-    writes: frozenset[ast.AST] = frozenset()  # calls of in-place methods, under the name of the function
+    # calls of in-place methods, under the name of the function
+    writes: frozenset[ast.AST] = frozenset()
 
     @staticmethod
     def of(text: str) -> Page | None:
@@ -213,7 +238,9 @@ class Page:
         if out is not None and isinstance(out, _ATOMS):
             return f"{self.source(out)}.copy_({new})"
         if node in self.writes and isinstance(found.operands[0], ast.Name):
-            around = next(n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and _directly(node, n))
+            around = next(
+                n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and _directly(node, n)
+            )
             if isinstance(around, ast.Expr) and around.value is node:
                 return f"{parts['x']} = {new}"
             if not isinstance(around, ast.Return):
@@ -224,9 +251,15 @@ class Page:
         """Whether what stands around an expression would take its new form apart."""
         if isinstance(new, _ATOMS):
             return False
-        if isinstance(old, ast.BinOp) and isinstance(new, ast.BinOp) and type(old.op) is type(new.op):
+        if (
+            isinstance(old, ast.BinOp)
+            and isinstance(new, ast.BinOp)
+            and type(old.op) is type(new.op)
+        ):
             return False
-        around = next((n for n in ast.walk(self.tree) if any(c is old for c in ast.iter_child_nodes(n))), None)
+        around = next(
+            (n for n in ast.walk(self.tree) if any(c is old for c in ast.iter_child_nodes(n))), None
+        )
         if isinstance(around, ast.Subscript):
             return around.value is old
         if isinstance(around, ast.Call):
@@ -272,9 +305,15 @@ class Page:
         rows = list(self.lines)
         for number in range(first, last + 1):
             rows[number - 1] = self.uncommented(number)
-        for node, text in sorted(changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True):  # type: ignore[attr-defined]
+        for node, text in sorted(
+            changes,
+            key=lambda c: (c[0].lineno, c[0].col_offset),  # type: ignore[attr-defined]
+            reverse=True,
+        ):
             start, end = node.lineno - 1, node.end_lineno - 1  # type: ignore[attr-defined]
-            joined = rows[start][: node.col_offset] + text.encode() + rows[end][node.end_col_offset :]  # type: ignore[attr-defined]
+            joined = (
+                rows[start][: node.col_offset] + text.encode() + rows[end][node.end_col_offset :]  # type: ignore[attr-defined]
+            )
             rows[start : end + 1] = [joined] + [b""] * 0
             last -= end - start
         code = b"\n".join(rows[first - 1 : last]).decode()

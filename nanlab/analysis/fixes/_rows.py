@@ -11,7 +11,16 @@ from torch import Tensor
 
 from nanlab import safe
 from nanlab.analysis.fixes._arguments import keyword, without
-from nanlab.analysis.fixes._candidate import IN_FLOAT32, MASK, MOST_TRIED, Candidate, Form, default_eps, eps_for, number
+from nanlab.analysis.fixes._candidate import (
+    IN_FLOAT32,
+    MASK,
+    MOST_TRIED,
+    Candidate,
+    Form,
+    default_eps,
+    eps_for,
+    number,
+)
 from nanlab.analysis.fixes._directions import zero_direction
 from nanlab.analysis.fixes._elementwise import forms
 from nanlab.analysis.fixes._masking import finite_mask
@@ -21,7 +30,8 @@ from nanlab.analysis.fixes._rewriting import called
 FUNCTIONAL = "torch.nn.functional"
 
 
-# -- softmax -----------------------------------------------------------------------------------------------------------
+# -- softmax
+# ------------------------------------------------------------
 
 
 def masked_rows(op: Operation) -> list[Candidate]:
@@ -76,14 +86,19 @@ def _unmask(op: Operation, dim: Any) -> list[Candidate]:
         dead = torch.isneginf(t).all(dim, keepdim=True)
         return op.plain(torch.where(dead, torch.zeros_like(t), t))
 
-    snippet = "mask = mask & ~mask.all(-1, keepdim=True)   # True: masked; a row that masks all keys masks none"
+    snippet = (
+        "mask = mask & ~mask.all(-1, keepdim=True)   # True: masked; a row that masks all keys"
+        " masks none"
+    )
     made = tuple(
-        Form((keyword(name),), f"{name}={{X}} & ~{{X}}.all(-1, keepdim=True)") for name in ("key_padding_mask",)
+        Form((keyword(name),), f"{name}={{X}} & ~{{X}}.all(-1, keepdim=True)")
+        for name in ("key_padding_mask",)
     )
     return [Candidate("leave at least one key unmasked", made, opened, snippet=snippet)]
 
 
-# -- quotients of a vector by its norm ---------------------------------------------------------------------------------
+# -- quotients of a vector by its norm
+# ------------------------------------------------------------
 
 
 _LENGTHS = frozenset("linalg_vector_norm norm hypot sqrt pow abs".split())
@@ -92,9 +107,17 @@ _LENGTHS = frozenset("linalg_vector_norm norm hypot sqrt pow abs".split())
 def normalised(op: Operation) -> list[Candidate]:
     """``F.normalize`` and ``x / x.norm(...)``, whose quotient failed."""
     x, y = (*op.operands, None, None)[:2]
-    if op.backward or op.name != "div" or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.is_complex():
+    if (
+        op.backward
+        or op.name != "div"
+        or not isinstance(x, Tensor)
+        or not isinstance(y, Tensor)
+        or x.is_complex()
+    ):
         return []
-    dim = next((d for d in reversed(range(x.dim())) if y.dim() == x.dim() and _constant_along(y, d)), None)
+    dim = next(
+        (d for d in reversed(range(x.dim())) if y.dim() == x.dim() and _constant_along(y, d)), None
+    )
     if dim is None or (len(op.makers) > 1 and not any(m.name in _LENGTHS for m in op.makers[1])):
         return []
     own = called("normalize")
@@ -138,9 +161,14 @@ def _constant_along(y: Tensor, dim: int) -> bool:
 
 
 def _vectors(t: Tensor, dim: int | Sequence[int] | None) -> Tensor:
-    """What a norm is taken of, one vector a row: the shortest and some others, that make no more than is tried."""
+    """What a norm is taken of, one vector a row: the shortest and some others, that make no more
+    than is tried."""
     dims = [dim] if isinstance(dim, int) else list(dim) if dim else list(range(t.dim()))
-    rows = t.detach().movedim(dims, list(range(-len(dims), 0))).reshape(-1, math.prod(t.shape[d] for d in dims))
+    rows = (
+        t.detach()
+        .movedim(dims, list(range(-len(dims), 0)))
+        .reshape(-1, math.prod(t.shape[d] for d in dims))
+    )
     most = max(1, MOST_TRIED // max(rows.shape[1], 1))
     if len(rows) > most:
         order = rows.float().norm(dim=1).argsort()
@@ -152,11 +180,18 @@ def norms(op: Operation) -> list[Candidate]:
     """The derivative of a norm at zero; where the norm itself overflows, nothing here helps."""
     if bool(torch.isfinite(op.x).all()) and not bool(torch.isfinite(op.plain(op.x)).all()):
         return []
-    dim, keepdim, p = op.options.get("dim"), bool(op.options.get("keepdim", False)), op.options.get("ord", 2)
+    dim, keepdim, p = (
+        op.options.get("dim"),
+        bool(op.options.get("keepdim", False)),
+        op.options.get("ord", 2),
+    )
     spelled = (called("norm", "vector_norm"),)
     eps = eps_for(op, lambda t, e: torch.sqrt(t.square().sum(-1) + e), _vectors(op.x, dim))
     where = "" if dim is None else f"{tuple(dim) if not isinstance(dim, int) else dim}"
-    text = f"torch.sqrt({{X}}.square().sum({where}{', keepdim=True' if keepdim else ''}) + {number(eps)})"
+    text = (
+        f"torch.sqrt({{X}}.square().sum({where}{', keepdim=True' if keepdim else ''}) +"
+        f" {number(eps)})"
+    )
     found = [
         Candidate(
             "nanlab.safe.norm: derivative 0 at norm zero",
@@ -166,11 +201,18 @@ def norms(op: Operation) -> list[Candidate]:
     ]
     if p == 2:
         run = lambda t: torch.sqrt(t.square().sum(dim, keepdim) + eps)  # noqa: E731
-        found.append(Candidate(f"an epsilon of {number(eps)} inside the root of the norm", forms(spelled, text), run))
+        found.append(
+            Candidate(
+                f"an epsilon of {number(eps)} inside the root of the norm",
+                forms(spelled, text),
+                run,
+            )
+        )
     return found
 
 
-# -- deviations --------------------------------------------------------------------------------------------------------
+# -- deviations
+# ------------------------------------------------------------
 
 
 def spreads(op: Operation) -> list[Candidate]:
@@ -207,7 +249,8 @@ def spreads(op: Operation) -> list[Candidate]:
     return found
 
 
-# -- likelihoods -------------------------------------------------------------------------------------------------------
+# -- likelihoods
+# ------------------------------------------------------------
 
 
 def ctc(op: Operation) -> list[Candidate]:

@@ -1,4 +1,5 @@
-"""Candidates for scales: a lower loss scale where one overflows, a power of two before a cast that flushes to zero."""
+"""Candidates for scales: a lower loss scale where one overflows, a power of two before a cast that
+flushes to zero."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def scaled_operation(recording: Recording, position: int) -> Operation | None:
 
 
 def loss_factor(recording: Recording, position: int) -> float:
-    """By how much the loss was multiplied whose backward pass a row belongs to, or leads to; 1 if it was not."""
+    """By how much the loss was multiplied whose backward pass a row belongs to, or leads to; 1 if
+    it was not."""
     row, losses = recording.row(position), recording.training.losses
     before = [loss for loss in losses if loss.position <= position]
     after = losses[len(before) : len(before) + 1]
@@ -35,18 +37,31 @@ def loss_factor(recording: Recording, position: int) -> float:
     chosen = (before[-1:] or after) if backward else (after or before[-1:])
     if not chosen:
         return 1.0
-    return chosen[0].factor if math.isfinite(chosen[0].factor) else _written_factor(recording, chosen[0].root)
+    return (
+        chosen[0].factor
+        if math.isfinite(chosen[0].factor)
+        else _written_factor(recording, chosen[0].root)
+    )
 
 
 def _written_factor(recording: Recording, root: int) -> float:
     """The number that a product was made with which overflowed; inf where that cannot be told."""
     row = recording.row(root) if root >= 0 else None
-    kept = recording.kept.get(row[CALL]) if row is not None and recording.ops.items[row[OP]] == "mul" else None
-    return next((abs(float(a)) for a in kept.args if isinstance(a, int | float)), math.inf) if kept else math.inf
+    kept = (
+        recording.kept.get(row[CALL])
+        if row is not None and recording.ops.items[row[OP]] == "mul"
+        else None
+    )
+    return (
+        next((abs(float(a)) for a in kept.args if isinstance(a, int | float)), math.inf)
+        if kept
+        else math.inf
+    )
 
 
 def lower_scale(op: Operation, gradients: Sequence[int], factor: float | None) -> list[Candidate]:
-    """The first power of two by which the loss must come down for this operation to hold its result with room to spare.
+    """The first power of two by which the loss must come down for this operation to hold its result
+    with room to spare.
 
     gradients: which operands shrink with the loss.
     factor: the loss scale, inf or NaN where there is one that is not known; None: there is none.
@@ -65,9 +80,14 @@ def lower_scale(op: Operation, gradients: Sequence[int], factor: float | None) -
 
 
 def gradients_among(recording: Recording, position: int, op: Operation) -> list[int]:
-    """Which operands of a call are gradients, or else were made by multiplying the loss with its scale: any of them."""
+    """Which operands of a call are gradients, or else were made by multiplying the loss with its
+    scale: any of them."""
     tensors = [i for i, operand in enumerate(op.operands) if isinstance(operand, Tensor)]
-    found = [tensors[slot] for source, slot in recording.operands(position) if is_gradient(recording, source)]
+    found = [
+        tensors[slot]
+        for source, slot in recording.operands(position)
+        if is_gradient(recording, source)
+    ]
     row = recording.row(position)
     if found or row is None:
         return found
@@ -84,7 +104,10 @@ def _candidate(op: Operation, at: int, share: float, factor: float | None) -> Ca
         size = f"a loss scale of {factor * share:g} instead of {factor:g}"
         code = f"scaler = torch.amp.GradScaler(init_scale={factor * share:g})"
     elif factor is not None:
-        size, code = f"a loss scale {1 / share:g} times smaller", f"loss_scale = loss_scale * {share:g}"
+        size, code = (
+            f"a loss scale {1 / share:g} times smaller",
+            f"loss_scale = loss_scale * {share:g}",
+        )
     else:
         size = f"a loss {1 / share:g} times smaller"
         code = f"(loss * {share:g}).backward()   # a smaller loss scale, or a mean instead of a sum"
@@ -112,10 +135,11 @@ def raised_before_cast(
 ) -> tuple[Candidate, Trial] | None:
     """The power of two by which what a cast flushed to zero has to be multiplied first.
 
-    It follows from the exact exponent histogram of what was cast, which a power of two moves by whole bins. None where
-    the row is no cast, or where no power of two saves the values.
-    line: of the user's file; where the row was folded away, a later cast on the same line is taken. backward: in the
-    backward pass. by_hand: the parameters are in half precision, of which a GradScaler takes no gradients.
+    It follows from the exact exponent histogram of what was cast, which a power of two moves by
+    whole bins. None where the row is no cast, or where no power of two saves the values.
+    line: of the user's file; where the row was folded away, a later cast on the same line is taken.
+    backward: in the backward pass. by_hand: the parameters are in half precision, of which a
+    GradScaler takes no gradients.
     """
     position = _at_hand(recording, position, line, backward)
     row = recording.row(position) if position >= 0 else None
@@ -132,17 +156,26 @@ def raised_before_cast(
     if not before.zero or after.overflow or after.limit_overflow or after.zero >= before.zero / 10:
         return None
     title, code = _raising(k, dtype, backward, by_hand)
-    lost = f"by the histogram {before.zero:,} of {before.numel:,} values go to zero without it, {after.zero:,} with it"
+    lost = (
+        f"by the histogram {before.zero:,} of {before.numel:,} values go to zero without it,"
+        f" {after.zero:,} with it"
+    )
     return Candidate(f"{title}: {lost}", (), None, snippet=code), Trial(True, None, None)
 
 
 def _raising(k: int, dtype: torch.dtype, backward: bool, by_hand: bool) -> tuple[str, str]:
     """Title and code of a multiplication by 2**k."""
     if not backward:
-        return f"multiply by 2**{k} before the cast, divide after it in float32", f"(x * 2.0**{k}).to({dtype})"
+        return (
+            f"multiply by 2**{k} before the cast, divide after it in float32",
+            f"(x * 2.0**{k}).to({dtype})",
+        )
     if not by_hand:
         return f"a loss scale of 2**{k}", f"scaler = torch.amp.GradScaler(init_scale=2.0**{k})"
-    code = f"(loss * 2.0**{k}).backward()\nmaster.grad = p.grad.float() / 2.0**{k}   # of float32 copies, which the optimizer updates"
+    code = (
+        f"(loss * 2.0**{k}).backward()\nmaster.grad = p.grad.float() / 2.0**{k}   # of float32"
+        " copies, which the optimizer updates"
+    )
     return f"a loss scale of 2**{k}, divided out in float32", code
 
 

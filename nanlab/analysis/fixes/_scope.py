@@ -25,21 +25,29 @@ class Scope:
         around = [
             n
             for n in ast.walk(page.tree)
-            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.lineno <= line <= (n.end_lineno or 0)
+            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+            and n.lineno <= line <= (n.end_lineno or 0)
         ]
         return Scope(page, max(around, key=lambda n: n.lineno, default=page.tree), line)
 
     def assignment(self, name: str, before: int) -> ast.Assign | None:
-        """The last plain assignment to a name above a line; None where something else may have bound it."""
+        """The last plain assignment to a name above a line; None where something else may have
+        bound it."""
         found = [n for n in ast.walk(self.body) if _binds(n, name) and n.lineno < before]  # type: ignore[attr-defined]
         last = max(found, key=lambda n: n.lineno, default=None)  # type: ignore[attr-defined]
-        return last if isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Name) else None
+        return (
+            last if isinstance(last, ast.Assign) and isinstance(last.targets[0], ast.Name) else None
+        )
 
     def rebound(self, expression: ast.AST, first: int, last: int) -> bool:
-        """Whether a name of an expression is bound anew between two lines, the last one exclusive."""
+        """Whether a name of an expression is bound anew between two lines, the last one
+        exclusive."""
         names = {n.id for n in ast.walk(expression) if isinstance(n, ast.Name)}
         return any(
-            _binds(n, name) for n in ast.walk(self.body) for name in names if first <= getattr(n, "lineno", -1) < last
+            _binds(n, name)
+            for n in ast.walk(self.body)
+            for name in names
+            if first <= getattr(n, "lineno", -1) < last
         )
 
     def on_line(self) -> list[ast.AST]:

@@ -1,4 +1,5 @@
-"""Running one operation, forward and backward, with a change, and measuring what the change costs."""
+"""Running one operation, forward and backward, with a change, and measuring what the change
+costs."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Value and gradient stay this factor below the dtype's maximum, or below what healthy elements had: sums and products
-# follow. Of float16 less, where nothing else would be left.
+# Value and gradient stay this factor below the dtype's maximum, or below what healthy elements had:
+# sums and products follow. Of float16 less, where nothing else would be left.
 HEADROOM = 64.0
 HEADROOM_HALF = 8.0
-MOST_ELEMENTS = 1 << 16  # of an elementwise operation; of more, the offending ones and a sample of the others
+# of an elementwise operation; of more, the offending ones and a sample of the others
+MOST_ELEMENTS = 1 << 16
 MOST_OFFENDING = 1 << 12
 
 
@@ -24,7 +26,8 @@ class Trial:
     """What became of an operation when it was run with a change."""
 
     finite: bool  # value and gradients, with headroom
-    distortion: float | None  # largest relative change of a healthy value or gradient against float64
+    # largest relative change of a healthy value or gradient against float64
+    distortion: float | None
     gradient_max: float | None  # largest finite magnitude; None: not differentiable
     why: str = ""  # what is wrong where it is not finite
     zeros: bool = False  # its value holds a 0
@@ -55,12 +58,14 @@ def attempt(
 ) -> Trial:
     """Run ``changed`` on the operands and compare it with ``plain``, the operation as it was.
 
-    operands: tensors and numbers. carrying: places of those that get gradients; None: all floating tensors do.
-    gradient: that came into the operation, in the shape of its result; None or another shape: from 0.5 to 1.5.
+    operands: tensors and numbers. carrying: places of those that get gradients; None: all floating
+    tensors do.
+    gradient: that came into the operation, in the shape of its result; None or another shape: from
+    0.5 to 1.5.
     hooked: run under hooks on saved tensors, as activation checkpointing does.
     twice: differentiate twice, as a loss on a gradient does; second derivatives count as gradients.
-    Distortion is measured on the elements whose value (or gradient) was finite before the change, relative to the
-    reference in float64 or to its median magnitude, whichever is larger.
+    Distortion is measured on the elements whose value (or gradient) was finite before the change,
+    relative to the reference in float64 or to its median magnitude, whichever is larger.
     """
     setting = torch.autograd.graph.saved_tensors_hooks(_same, _same) if hooked else nullcontext()
     with warnings.catch_warnings():
@@ -68,7 +73,9 @@ def attempt(
         try:
             with setting:
                 seen = _evaluate(changed, operands, gradient, carrying, twice)
-        except Exception:  # a kernel that torch lacks, a shape or kind that the other form does not take
+        except (
+            Exception
+        ):  # a kernel that torch lacks, a shape or kind that the other form does not take
             return Trial(False, None, None, f"it does not take {_kinds(operands)}")
         before, exact = _references(plain, operands, gradient, carrying, twice)
         why = _complaint(seen, before)
@@ -80,7 +87,9 @@ def attempt(
 
 def _kinds(operands: Sequence[Any]) -> str:
     """Dtypes in words: ``tensors of complex64``."""
-    dtypes = dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in operands if isinstance(t, Tensor))
+    dtypes = dict.fromkeys(
+        str(t.dtype).removeprefix("torch.") for t in operands if isinstance(t, Tensor)
+    )
     return f"tensors of {' and '.join(dtypes)}" if dtypes else "these numbers"
 
 
@@ -114,7 +123,9 @@ def _evaluate(
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         leaves = [
-            t.detach().clone().requires_grad_(_is_leaf(t, i, carrying)) if isinstance(t, Tensor) else t
+            t.detach().clone().requires_grad_(_is_leaf(t, i, carrying))
+            if isinstance(t, Tensor)
+            else t
             for i, t in enumerate(operands)
         ]
         value = fn(*leaves)
@@ -122,14 +133,20 @@ def _evaluate(
         if not (value.requires_grad and wanted):
             return _Outcome(value.detach(), ())
         fits = gradient is not None and gradient.shape == value.shape
-        start = gradient.detach().to(value.dtype) if fits and gradient is not None else _uneven(value)
+        start = (
+            gradient.detach().to(value.dtype) if fits and gradient is not None else _uneven(value)
+        )
         found = _pulled([value], wanted, [start], twice)
         found = tuple(g.detach() for g in found) + (_again(found, wanted) if twice else ())
     return _Outcome(value.detach(), found)
 
 
 def _is_leaf(operand: Any, place: int, carrying: Sequence[int] | None) -> bool:
-    return isinstance(operand, Tensor) and _differentiable(operand) and (carrying is None or place in carrying)
+    return (
+        isinstance(operand, Tensor)
+        and _differentiable(operand)
+        and (carrying is None or place in carrying)
+    )
 
 
 def _again(first: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -143,8 +160,13 @@ def _again(first: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[Tensor, .
 def _pulled(
     roots: Sequence[Tensor], wanted: Sequence[Tensor], starts: Sequence[Tensor], again: bool = False
 ) -> tuple[Tensor, ...]:
-    """The vector-Jacobian product. Real ones go by way of a sum: ``grad_outputs`` would import sympy, for half a second."""
-    options: dict[str, Any] = {"create_graph": again, "allow_unused": True, "materialize_grads": True}
+    """The vector-Jacobian product. Real ones go by way of a sum: ``grad_outputs`` would import
+    sympy, for half a second."""
+    options: dict[str, Any] = {
+        "create_graph": again,
+        "allow_unused": True,
+        "materialize_grads": True,
+    }
     if any(r.is_complex() or r.element_size() == 1 for r in roots):  # float8 is not multiplied
         return torch.autograd.grad(roots, wanted, starts, **options)
     total = sum(((r * s).sum() for r, s in zip(roots, starts, strict=True)), torch.zeros(()))
@@ -165,7 +187,9 @@ def _complaint(seen: _Outcome, before: _Outcome | None) -> str:
     """What is wrong with an outcome: "" if nothing."""
     parts = [("value", seen.value, None if before is None else before.value)]
     old = () if before is None else before.gradients
-    parts += [("gradient", g, old[i] if i < len(old) else None) for i, g in enumerate(seen.gradients)]
+    parts += [
+        ("gradient", g, old[i] if i < len(old) else None) for i, g in enumerate(seen.gradients)
+    ]
     for part, raw, was in parts:
         t = _held(raw)
         if not bool(torch.isfinite(t).all()):
@@ -179,7 +203,9 @@ def _complaint(seen: _Outcome, before: _Outcome | None) -> str:
 def ceiling(dtype: torch.dtype) -> float:
     """The largest magnitude that leaves room for what follows; in float8 the largest there is."""
     limits = torch.finfo(dtype)
-    return limits.max / (1.0 if limits.bits == 8 else HEADROOM_HALF if dtype == torch.float16 else HEADROOM)
+    return limits.max / (
+        1.0 if limits.bits == 8 else HEADROOM_HALF if dtype == torch.float16 else HEADROOM
+    )
 
 
 def _held(t: Tensor) -> Tensor:
@@ -199,8 +225,12 @@ def _distortion(
     """read: the operands that have gradients."""
     if before is None or exact is None:
         return None
-    found = [_largest_change(seen.value, before.value, exact.value, _spoilt(before, seen.value.shape))]
-    for i, (g, was, should) in enumerate(zip(seen.gradients, before.gradients, exact.gradients, strict=False)):
+    found = [
+        _largest_change(seen.value, before.value, exact.value, _spoilt(before, seen.value.shape))
+    ]
+    for i, (g, was, should) in enumerate(
+        zip(seen.gradients, before.gradients, exact.gradients, strict=False)
+    ):
         spoilt = _spoilt(before, g.shape)
         if read[i % len(read)].shape == g.shape:  # second derivatives follow the first
             spoilt = spoilt | ~torch.isfinite(_held(read[i % len(read)])).cpu()
@@ -237,8 +267,11 @@ def _largest_change(value: Tensor, before: Tensor, exact: Tensor, spoilt: Tensor
     return float(((value - exact).abs() / size.clamp_min(median)).max())
 
 
-def sampled(operands: Sequence[Any], gradient: Tensor | None, bad: Tensor) -> tuple[list[Any], Tensor | None]:
-    """The operands of an elementwise operation, of many elements only the offending ones and a sample of the others.
+def sampled(
+    operands: Sequence[Any], gradient: Tensor | None, bad: Tensor
+) -> tuple[list[Any], Tensor | None]:
+    """The operands of an elementwise operation, of many elements only the offending ones and a
+    sample of the others.
 
     bad: mask of the offending elements, in the shape of the result.
     """

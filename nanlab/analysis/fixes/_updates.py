@@ -1,4 +1,5 @@
-"""Candidates for an optimizer's arithmetic, run again on its state: an eps that the dtype holds, a divisor that is not 0."""
+"""Candidates for an optimizer's arithmetic, run again on its state: an eps that the dtype holds, a
+divisor that is not 0."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _LOW = 1e-4  # an eps that float16 holds as a normal number
 
 
 def updates(op: Operation) -> list[Candidate]:
-    """Larger eps for ``p - rate * m / (d + eps)``, and a divisor of at least eps where a number is divided by."""
+    """Larger eps for ``p - rate * m / (d + eps)``, and a divisor of at least eps where a number is
+    divided by."""
     if op.differentiates:
         return []
     if op.name in _OF_STATE and (op.name not in _QUOTIENTS or _divides_by_zero(op)):
@@ -27,7 +29,9 @@ def updates(op: Operation) -> list[Candidate]:
         return _number_divisor()
     if op.name == "addcmul":
         return _clipped(op)
-    return _not_centred(op) if op.name == "sqrt" and op.options.get("optimizer") == "RMSprop" else []
+    return (
+        _not_centred(op) if op.name == "sqrt" and op.options.get("optimizer") == "RMSprop" else []
+    )
 
 
 def _divides_by_zero(op: Operation) -> bool:
@@ -42,10 +46,16 @@ def _clipped(op: Operation) -> list[Candidate]:
     bound = 1e2 if op.low else 1e6
     return [
         Candidate(
-            f"clip the gradients at {number(bound)} before the step: their squares fit into the second moment",
+            f"clip the gradients at {number(bound)} before the step: their squares fit into the"
+            " second moment",
             (),
-            lambda v, a, b, *rest: op.plain(_unspoilt(v), a.clamp(-bound, bound), b.clamp(-bound, bound), *rest),
-            snippet=f"torch.nn.utils.clip_grad_value_(model.parameters(), {number(bound)})   # before optimizer.step()",
+            lambda v, a, b, *rest: op.plain(
+                _unspoilt(v), a.clamp(-bound, bound), b.clamp(-bound, bound), *rest
+            ),
+            snippet=(
+                f"torch.nn.utils.clip_grad_value_(model.parameters(), {number(bound)})   # before"
+                " optimizer.step()"
+            ),
         )
     ]
 
@@ -53,11 +63,18 @@ def _clipped(op: Operation) -> list[Candidate]:
 def _not_centred(op: Operation) -> list[Candidate]:
     """A variance, mean square less squared mean, that is rounded below zero.
 
-    Of the mean square alone the smallest and the largest element were recorded: a root that both have, all have.
+    Of the mean square alone the smallest and the largest element were recorded: a root that both
+    have, all have.
     """
     made = op.makers[0][0] if op.makers and op.makers[0] else None
-    known = made is not None and made.name in ("addcmul", "_foreach_addcmul") and 0.0 <= made.low < made.high
-    ends = torch.tensor([made.low, made.high], dtype=op.dtype) if known and made is not None else None
+    known = (
+        made is not None
+        and made.name in ("addcmul", "_foreach_addcmul")
+        and 0.0 <= made.low < made.high
+    )
+    ends = (
+        torch.tensor([made.low, made.high], dtype=op.dtype) if known and made is not None else None
+    )
     return [
         Candidate(
             "centered=False: no difference is taken that can be rounded below zero",
@@ -70,12 +87,14 @@ def _not_centred(op: Operation) -> list[Candidate]:
 
 
 def eps_for_state(op: Operation) -> float:
-    """The smallest eps that helps: torch's own default, or 1e-4 where half precision rounds that to 0."""
+    """The smallest eps that helps: torch's own default, or 1e-4 where half precision rounds that to
+    0."""
     return _LOW if _narrowest(op).itemsize < 4 else _DEFAULT
 
 
 def _narrowest(op: Operation) -> torch.dtype:
-    """The dtype in which the state, or the parameter, holds least: moments may be kept narrower than parameters."""
+    """The dtype in which the state, or the parameter, holds least: moments may be kept narrower
+    than parameters."""
     dtypes = [t.dtype for t in op.operands if isinstance(t, Tensor) and t.is_floating_point()]
     return min(dtypes, key=lambda d: d.itemsize, default=op.dtype)
 
@@ -87,11 +106,14 @@ def _larger_eps(op: Operation) -> list[Candidate]:
     held = str(_narrowest(op)).removeprefix("torch.")
     return [
         Candidate(
-            f"an optimizer eps of {number(eps)}, which {held} holds, on the state of {_OF_STATE[op.name][0]}",
+            f"an optimizer eps of {number(eps)}, which {held} holds, on the state of"
+            f" {_OF_STATE[op.name][0]}",
             (),
             lambda *ts: _OF_STATE[op.name][1](op, eps, *ts),
-            snippet=f"torch.optim.{op.options.get('optimizer') or 'Adam'}(parameters, lr=..., eps={number(eps)})"
-            "   # or float32 master weights",
+            snippet=(
+                f"torch.optim.{op.options.get('optimizer') or 'Adam'}(parameters, lr=...,"
+                f" eps={number(eps)})   # or float32 master weights"
+            ),
         )
     ]
 
@@ -107,7 +129,9 @@ def _inverted(op: Operation, eps: float, d: Tensor) -> Tensor:
     return op.plain(d + eps)
 
 
-def _quotient_added(op: Operation, eps: float, p: Tensor, m: Tensor, d: Tensor, *rest: Any) -> Tensor:
+def _quotient_added(
+    op: Operation, eps: float, p: Tensor, m: Tensor, d: Tensor, *rest: Any
+) -> Tensor:
     return op.plain(_unspoilt(p), m, d + eps, *rest)
 
 

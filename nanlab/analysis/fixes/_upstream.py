@@ -1,4 +1,5 @@
-"""What made an operand of a failed operation: the operations before it, and the range of what they read."""
+"""What made an operand of a failed operation: the operations before it, and the range of what they
+read."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from nanlab.trace.recording import BORN, LINE, OP, OUTPUT, Recording
 MOST_STEPS = 8
 _PICKS = frozenset("index gather select slice index_select masked_select take".split())
 _KEEPS = frozenset(
-    """view reshape expand unsqueeze squeeze permute transpose t clone detach _to_copy _unsafe_view alias
+    """view reshape expand unsqueeze squeeze permute transpose t clone detach _to_copy _unsafe_view
+    alias
     clamp clamp_min add""".split()
 )
 
@@ -40,31 +42,40 @@ def makers(recording: Recording, position: int, slot: int) -> tuple[Maker, ...]:
         if row is None or not read:
             break
         name = recording.ops.items[row[OP]]
-        own = [pair for pair in read if pair[1] == row[OUTPUT]] if name.startswith("_foreach_") else []
+        own = (
+            [pair for pair in read if pair[1] == row[OUTPUT]]
+            if name.startswith("_foreach_")
+            else []
+        )
         read = own or read
         stats = recording.stats(read[0][0])
         line = recording.places[row[LINE]][1]
         low, high = (stats.min, stats.max) if stats is not None else (None, None)
         born, numbers = recording.status.get(at) == BORN, tuple(recording.scalars.get(at, ()))
-        found.append(Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at, born, numbers))
+        found.append(
+            Maker(name.rstrip("_") or name, line, low or 0.0, high or 0.0, at, born, numbers)
+        )
         at = read[0][0]
     return tuple(found)
 
 
 # Functions by which a program makes a number positive, and that underflow to 0 or are 0 below 0.
 _POSITIVE = frozenset("softplus exp sigmoid relu square abs".split())
-ZERO_OPERAND = {"log": 0, "lgamma": 0, "digamma": 0, "reciprocal": 0, "div": 1}  # the operand that must not be 0
+# the operand that must not be 0
+ZERO_OPERAND = {"log": 0, "lgamma": 0, "digamma": 0, "reciprocal": 0, "div": 1}
 
 
 def positive_maker(name: str, line: int, makers: tuple[tuple[Maker, ...], ...]) -> Maker | None:
-    """What made the operand that is 0 positive, on another line than the one that failed; None if nothing known did."""
+    """What made the operand that is 0 positive, on another line than the one that failed; None if
+    nothing known did."""
     slot = ZERO_OPERAND.get(name, 2)
     chain = makers[slot][:MOST_STEPS] if slot < len(makers) else ()
     return next((m for m in chain if m.name in _POSITIVE and m.line and m.line != line), None)
 
 
 def first_of(found: tuple[Maker, ...], *names: str, beside: tuple[str, ...] = ()) -> Maker | None:
-    """The first of the makers, if it has one of these names; views, casts, picks, clamps, sums with a number are passed."""
+    """The first of the makers, if it has one of these names; views, casts, picks, clamps, sums with
+    a number are passed."""
     for maker in found:
         if maker.name in names:
             return maker
@@ -81,7 +92,8 @@ def picked(found: tuple[Maker, ...], maker: Maker) -> bool:
 
 
 def logits(p: Tensor, maker: Maker, dim: int | None) -> Tensor:
-    """Logits that give these probabilities, in their dtype; where a probability is 0 or 1, as far out as the logits went.
+    """Logits that give these probabilities, in their dtype; where a probability is 0 or 1, as far
+    out as the logits went.
 
     dim: of a softmax; None: of a sigmoid, or of single elements of a softmax.
     """

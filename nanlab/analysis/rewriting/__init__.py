@@ -7,4 +7,13 @@ from nanlab.analysis.rewriting.catalogue import CATALOGUE, Rule
 from nanlab.analysis.rewriting.match import Rewriting, rewritings
 from nanlab.analysis.rewriting.removable import Removable, removables
 
-__all__ = ["CATALOGUE", "Candidate", "Removable", "Rewriting", "Rule", "candidates", "removables", "rewritings"]
+__all__ = [
+    "CATALOGUE",
+    "Candidate",
+    "Removable",
+    "Rewriting",
+    "Rule",
+    "candidates",
+    "removables",
+    "rewritings",
+]

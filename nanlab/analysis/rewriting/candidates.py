@@ -82,11 +82,17 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
             continue
         if not site.takes_lines:
             continue
-        if any(n in ast.walk(other) or other in ast.walk(n) for n, _ in changes for other in [site.node]):
+        if any(
+            n in ast.walk(other) or other in ast.walk(n)
+            for n, _ in changes
+            for other in [site.node]
+        ):
             continue
         for at in singular_points(fn):
             try:
-                made = series_text(fn, site.expression, site.variable, at, dtype, {*site.names, *taken})
+                made = series_text(
+                    fn, site.expression, site.variable, at, dtype, {*site.names, *taken}
+                )
             except (NanlabError, ValueError):
                 continue
             taken |= {row.split(" = ")[0] for row in made.lines}
@@ -103,7 +109,8 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:
-    """The expression by ``nanlab.safe.removable``, at a number or where it meets another operand."""
+    """The expression by ``nanlab.safe.removable``, at a number or where it meets another
+    operand."""
     others = dict(zip(site.others, HEALTHY, strict=False))
     if len(others) < len(site.others):
         return
@@ -122,7 +129,8 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
 
 
 def singular_points(fn: Function) -> list[float]:
-    """The points at which a function or its derivative is not finite, of those that programs meet."""
+    """The points at which a function or its derivative is not finite, of those that programs
+    meet."""
     return [at for at in POINTS if _is_singular(fn, at)]
 
 
@@ -153,7 +161,9 @@ def _function(site: Removable, others: dict[str, float]) -> Function | None:
     text = site.over("_variable", {name: f"_other{i}" for i, name in enumerate(others)})
     tree = ast.parse(text, mode="eval")
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    given = {f"_other{i}": torch.tensor(v, dtype=torch.float64) for i, v in enumerate(others.values())}
+    given = {
+        f"_other{i}": torch.tensor(v, dtype=torch.float64) for i, v in enumerate(others.values())
+    }
     if not read <= {*_NAMES, *given, "_variable"}:
         return None
     return Function(compile(tree, "<expression>", "eval"), given)

@@ -1,8 +1,9 @@
 """Expressions that leave the range or the domain, and the forms of them that do not.
 
-``$x`` stands for any expression, the same one wherever it stands; ``$_x`` for a number. A sum or product
-may hold more than the pattern names: the rest is kept. Inner expressions are rewritten before outer ones,
-so that ``log(exp(x) / exp(x).sum(1, keepdim=True))`` becomes ``log(softmax(x, 1))``, and that log_softmax.
+``$x`` stands for any expression, the same one wherever it stands; ``$_x`` for a number. A sum or
+product may hold more than the pattern names: the rest is kept. Inner expressions are rewritten
+before outer ones, so that ``log(exp(x) / exp(x).sum(1, keepdim=True))`` becomes ``log(softmax(x,
+1))``, and that log_softmax.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("log_softmax", "log(clamp_min(softmax($x, $d), $_e))", "log_softmax($x, $d)"),
     Rule("log_softmax", "log(softmax($x, $d)[$i])", "log_softmax($x, $d)[$i]"),
     Rule("log_softmax", "log(softmax($x, $d)[$i] + $_e)", "log_softmax($x, $d)[$i]"),
-    Rule("log_softmax", "log(gather(softmax($x, $d), $k, $i))", "gather(log_softmax($x, $d), $k, $i)"),
+    Rule(
+        "log_softmax", "log(gather(softmax($x, $d), $k, $i))", "gather(log_softmax($x, $d), $k, $i)"
+    ),
     Rule("log_softmax", "$x - log(sum(exp($x), $d, keepdim=True))", "log_softmax($x, $d)"),
     Rule("logsumexp", "log(sum(exp($x), $d))", "logsumexp($x, $d)"),
     Rule("logsumexp", "log(sum(exp($x), $d, keepdim=True))", "logsumexp($x, $d, keepdim=True)"),
@@ -72,8 +75,18 @@ CATALOGUE: tuple[Rule, ...] = (
         "log(mean(exp($x)))",
         "logsumexp($x.flatten(), 0) - log(sum(ones_like($x)))",
     ),
-    Rule("logsumexp over the mixture", "log(sum($w * exp($x), $d))", "logsumexp($x + log($w), $d)", 0.1),
-    Rule("logsumexp over the mixture", "log(sum($w * exp($x)))", "logsumexp(flatten($x + log($w)), 0)", 0.1),
+    Rule(
+        "logsumexp over the mixture",
+        "log(sum($w * exp($x), $d))",
+        "logsumexp($x + log($w), $d)",
+        0.1,
+    ),
+    Rule(
+        "logsumexp over the mixture",
+        "log(sum($w * exp($x)))",
+        "logsumexp(flatten($x + log($w)), 0)",
+        0.1,
+    ),
     Rule(
         "logaddexp of the mixture",
         "log($w * exp($a) + $v * exp($b))",
@@ -118,7 +131,9 @@ CATALOGUE: tuple[Rule, ...] = (
     # differences of nearly equal numbers
     Rule("expm1", "exp($x) - 1", "expm1($x)", late=True),
     Rule("log1p", "log(1 + $x)", "log1p($x)", -0.9, 2.0, late=True),
-    Rule("logarithm of a product", "log(1 - tanh($x)**2)", f"2 * ({LOG2} - $x - softplus(-2 * $x))"),
+    Rule(
+        "logarithm of a product", "log(1 - tanh($x)**2)", f"2 * ({LOG2} - $x - softplus(-2 * $x))"
+    ),
     Rule(
         "logarithm of a product",
         "log(1 - tanh($x)**2 + $_e)",
@@ -128,7 +143,12 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("log_ndtr", "log(erfc($x))", f"log_ndtr(-{math.sqrt(2)!r} * $x) + {LOG2}"),
     Rule("log_ndtr", "log(1 + erf($x))", f"log_ndtr({math.sqrt(2)!r} * $x) + {LOG2}"),
     Rule("log_ndtr", "log(ndtr($x))", "log_ndtr($x)"),
-    Rule("1 - tanh^2 without cancellation", "1 - tanh($x)**2", "4 * sigmoid(2 * $x) * sigmoid(-2 * $x)", late=True),
+    Rule(
+        "1 - tanh^2 without cancellation",
+        "1 - tanh($x)**2",
+        "4 * sigmoid(2 * $x) * sigmoid(-2 * $x)",
+        late=True,
+    ),
     Rule("half angle", "1 - cos($x)", "2 * sin($x / 2)**2", late=True),
     # exponentials
     Rule("exp of the difference", "exp($a) / exp($b)", "exp($a - $b)"),
@@ -192,12 +212,19 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("std", "sqrt(var($x, $d, keepdim=True))", "std($x, $d, keepdim=True)"),
     # a logarithm times what vanishes with it
     Rule("the logarithm bounded", "$p * log($p)", f"$p * log(clamp_min($p, {TINY}))", 0.1, 2.0),
-    Rule("the logarithm bounded", "$p * (log($p) - $q)", f"$p * (log(clamp_min($p, {TINY})) - $q)", 0.1, 2.0),
+    Rule(
+        "the logarithm bounded",
+        "$p * (log($p) - $q)",
+        f"$p * (log(clamp_min($p, {TINY})) - $q)",
+        0.1,
+        2.0,
+    ),
     Rule("the sum of the powers", "(1 - $g**$_n) / (1 - $g)", "powers($g, $_n)", 0.2, 0.8),
     Rule("the sum of the powers", "($g**$_n - 1) / ($g - 1)", "powers($g, $_n)", 0.2, 0.8),
 )
 
-# other forms of what the catalogue knows, for other faults of it: a norm at 0, or squares that underflow
+# other forms of what the catalogue knows, for other faults of it: a norm at 0, or squares that
+# underflow
 ALTERNATIVES: tuple[Rule, ...] = (
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
     Rule(

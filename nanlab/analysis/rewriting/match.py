@@ -1,4 +1,5 @@
-"""Where a program writes what the catalogue knows a better form of, and the edit that writes it so."""
+"""Where a program writes what the catalogue knows a better form of, and the edit that writes it
+so."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Rewriting:
 
 
 def rewritings(text: str, line: int, rules: Sequence[Rule] = CATALOGUE) -> list[Rewriting]:
-    """What the statements that compute with a line's expressions can be written as, the largest first.
+    """What the statements that compute with a line's expressions can be written as, the largest
+    first.
 
     text: of the file or cell. line: of the operation that failed. Names are followed to their one
     assignment inside the function. Nothing is moved or repeated that draws random numbers, runs a
@@ -95,7 +97,9 @@ def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewri
     )
 
 
-def _place(scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]) -> _Place | None:
+def _place(
+    scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]
+) -> _Place | None:
     """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
     reading = scope.reading(statement)
     old = term_of(node, reading.resolve)
@@ -110,7 +114,8 @@ def _place(scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Ru
 
 
 def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[str]]:
-    """The term by the rules, and the titles of those used on the whole of it; none: it has no better form."""
+    """The term by the rules, and the titles of those used on the whole of it; none: it has no
+    better form."""
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
     if t.parts and t.kind != "hole":
@@ -149,7 +154,8 @@ def _with_parts(t: Term, parts: tuple[Term, ...]) -> Term:
 
 
 def applied(rule: Rule, t: Term, partly: bool = False) -> Term | None:
-    """What the rule makes of a term, or of some of its summands or factors; None where it does not match."""
+    """What the rule makes of a term, or of some of its summands or factors; None where it does not
+    match."""
     p = rule.before
     if not partly:
         for bound in matches(p, t, {}):
@@ -223,7 +229,8 @@ def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Bin
 def _some(p: Term, t: Term, bound: Binding) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
     """Ways to find the pattern's summands or factors among the term's; with those left over."""
     wanted = sorted(
-        zip(p.marks, p.parts, strict=True), key=lambda item: (item[1].kind == "hole", item[1].kind == "sum")
+        zip(p.marks, p.parts, strict=True),
+        key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"),
     )
     items = [(int(m), part) for m, part in zip(t.marks, t.parts, strict=True)]
     yield from _assigned([(int(m), q) for m, q in wanted], items, bound, p.kind)
@@ -245,7 +252,13 @@ def _assigned(
             rest.remove((int(m) * mark, part))
         yield from _assigned(later, rest, bound, kind)
         return
-    if p.kind == "hole" and have is None and not later and len(items) > 1 and not p.name.startswith("_"):
+    if (
+        p.kind == "hole"
+        and have is None
+        and not later
+        and len(items) > 1
+        and not p.name.startswith("_")
+    ):
         # the last hole takes all that is left: k * x in sin(k * x), w in w * exp(x)
         if kind == "sum":
             whole = summed([(m * mark, part) for m, part in items])

@@ -1,4 +1,5 @@
-"""Where a program writes an expression that may have a removable singularity, and in which variable."""
+"""Where a program writes an expression that may have a removable singularity, and in which
+variable."""
 
 from __future__ import annotations
 
@@ -10,14 +11,17 @@ from nanlab.analysis.rewriting.scope import Reading, Scope
 from nanlab.analysis.rewriting.term import Term, term_of, text_of
 
 ELEMENTWISE = frozenset(
-    """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf
-    erfc erfinv lgamma digamma abs sinc logit logsigmoid softplus ndtr log_ndtr xlogy hypot logaddexp""".split()
+    """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
+    atanh sigmoid erf
+    erfc erfinv lgamma digamma abs sinc logit logsigmoid softplus ndtr log_ndtr xlogy hypot
+    logaddexp""".split()
 )
 
 
 @dataclass(frozen=True)
 class Removable:
-    """An expression that is computed element by element from a variable that it holds more than once."""
+    """An expression that is computed element by element from a variable that it holds more than
+    once."""
 
     expression: str  # names followed as far as they depend on the variable: "torch.sin(x / 2) / x"
     variable: str  # as the program writes it: "x", "self.w", "(a - b)"
@@ -61,7 +65,8 @@ class Removable:
     def edited(self, new: str, before: tuple[str, ...] = ()) -> str:
         """The statement with the new expression in it, below the lines that it needs.
 
-        Inside of a lambda or comprehension, whose names those lines could not read, they are written out.
+        Inside of a lambda or comprehension, whose names those lines could not read, they are
+        written out.
         """
         if before and not self.takes_lines:
             return self.scope.replaced(self.statement, [(self.node, _written_out(before, new))])
@@ -69,7 +74,8 @@ class Removable:
 
 
 def removables(text: str, line: int) -> list[Removable]:
-    """Expressions computed from this line's in which a variable occurs twice; the smallest first."""
+    """Expressions computed from this line's in which a variable occurs twice; the smallest
+    first."""
     scope = Scope.around(text, line)
     if scope is None:
         return []
@@ -99,11 +105,16 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         expression, name, others = written
         lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         first, last = statement.lineno, statement.end_lineno or statement.lineno
-        yield Removable(expression, name, others, first, last, frozenset(lines), scope, statement, node)
+        yield Removable(
+            expression, name, others, first, last, frozenset(lines), scope, statement, node
+        )
 
 
-def _written(reading: Reading, whole: Term, variable: Term) -> tuple[str, str, tuple[str, ...]] | None:
-    """The expression expanded down to the variable, the variable, and what else is read, as text."""
+def _written(
+    reading: Reading, whole: Term, variable: Term
+) -> tuple[str, str, tuple[str, ...]] | None:
+    """The expression expanded down to the variable, the variable, and what else is read, as
+    text."""
     name = reading.spelled(variable)
     others: list[str] = []
 
@@ -152,7 +163,9 @@ def _is_elementwise(t: Term) -> bool:
 
 def _divides(t: Term) -> bool:
     """Whether something is divided by, or a logarithm or root taken."""
-    if t.kind == "product" and any(m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)):
+    if t.kind == "product" and any(
+        m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
+    ):
         return True
     if t.kind == "call" and t.name in ("log", "log2", "log10", "log1p", "sqrt"):
         return True
@@ -176,7 +189,8 @@ _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 
 def _is_bound_inside(statement: ast.stmt, node: ast.expr) -> bool:
-    """Whether an expression stands where names are bound that the statement's own block does not have."""
+    """Whether an expression stands where names are bound that the statement's own block does not
+    have."""
     inside = [n for n in ast.walk(statement) if isinstance(n, _OWN_NAMES)]
     return any(node is part for n in inside for part in ast.walk(n))
 

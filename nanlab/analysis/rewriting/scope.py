@@ -1,4 +1,5 @@
-"""The function around a line: its statements, what its names stand for, and what may be written where."""
+"""The function around a line: its statements, what its names stand for, and what may be written
+where."""
 
 from __future__ import annotations
 
@@ -93,15 +94,24 @@ class Scope:
         if theirs[: len(mine)] != mine:
             return None
         # in a block of its own, a loop perhaps, one that comes later may have run before
-        later = [s for s in found if s.lineno > before.lineno and self.blocks[id(s)][: len(theirs)] == theirs]
+        later = [
+            s
+            for s in found
+            if s.lineno > before.lineno and self.blocks[id(s)][: len(theirs)] == theirs
+        ]
         return None if later and mine != theirs else made
 
-    def unchanged(self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False) -> bool:
-        """Whether what an expression reads is the same at two statements; after: behind the first."""
+    def unchanged(
+        self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
+    ) -> bool:
+        """Whether what an expression reads is the same at two statements; after: behind the
+        first."""
         if since is until:
             return True
         read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        read |= {ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)}
+        read |= {
+            ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)
+        }
         between = self.order[self.order.index(since) + after : self.order.index(until)]
         return not any(_bound(s) & read or _written_in_place(s) & read for s in between)
 
@@ -109,12 +119,21 @@ class Scope:
         """The statement's lines with expressions replaced, without their indentation."""
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
-        for node, new in sorted(changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True):
+        for node, new in sorted(
+            changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True
+        ):
             start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
             head, tail = part[start][: node.col_offset], part[end][node.end_col_offset or 0 :]
             whole = node is statement.value  # type: ignore[attr-defined]
-            atomic = isinstance(ast.parse(new, mode="eval").body, ast.Call | ast.Name | ast.Attribute | ast.Subscript)
-            bare = head.rstrip()[-1:] in (b"(", b"[", b",") and tail.lstrip()[:1] in (b")", b"]", b",")
+            atomic = isinstance(
+                ast.parse(new, mode="eval").body,
+                ast.Call | ast.Name | ast.Attribute | ast.Subscript,
+            )
+            bare = head.rstrip()[-1:] in (b"(", b"[", b",") and tail.lstrip()[:1] in (
+                b")",
+                b"]",
+                b",",
+            )
             text = new if whole or atomic or bare else f"({new})"
             part[start : end + 1] = [head + text.encode() + tail]
         return _aligned("\n".join(row.decode() for row in part))
@@ -162,7 +181,11 @@ def _written_in_place(s: ast.stmt) -> set[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name = node.func.attr
             if name.endswith("_") and not name.endswith("__"):
-                found |= {ast.unparse(n) for n in ast.walk(node.func.value) if isinstance(n, ast.Name | ast.Attribute)}
+                found |= {
+                    ast.unparse(n)
+                    for n in ast.walk(node.func.value)
+                    if isinstance(n, ast.Name | ast.Attribute)
+                }
             if name == "step":
                 found.add(ast.unparse(node.func.value))
     return found

@@ -13,7 +13,8 @@ from fractions import Fraction
 from typing import Any, Literal
 
 # functions that only compute: the same operands, the same result; with the names of their arguments
-_ONE = """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
+_ONE = """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
+atanh
 sigmoid erf erfc erfinv lgamma digamma abs sign sinc logit logsigmoid flatten ndtr log_ndtr relu
 ones_like zeros_like detach tiny math_log""".split()
 _TWO = """logaddexp xlogy hypot atan2 maximum minimum fmod remainder clamp_min clamp_max""".split()
@@ -74,7 +75,9 @@ HOMES = {
     "log_ndtr": "torch.special.",
     "ndtr": "torch.special.",
 }
-METHODS = frozenset(("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach"))
+METHODS = frozenset(
+    ("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach")
+)
 _DEFAULTS = {"keepdim": False, "p": 2, "ord": 2}
 
 Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "index"]
@@ -90,8 +93,10 @@ class Term:
     # of a sum +1 or -1 for each part, of a product the power 1 or -1; of a call the argument's name
     marks: tuple[int | str, ...] = ()
     value: Fraction | float = 0
-    node: ast.expr | None = field(default=None, compare=False, repr=False)  # how the program writes it
-    owner: ast.stmt | None = field(default=None, compare=False, repr=False)  # the statement it stands in
+    # how the program writes it
+    node: ast.expr | None = field(default=None, compare=False, repr=False)
+    # the statement it stands in
+    owner: ast.stmt | None = field(default=None, compare=False, repr=False)
 
 
 def number(value: Fraction | float, node: ast.expr | None = None) -> Term:
@@ -127,7 +132,11 @@ def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> T
 
 
 def _items(t: Term) -> list[tuple[int, Term]]:
-    return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)] if t.kind == "sum" else [(1, t)]
+    return (
+        [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
+        if t.kind == "sum"
+        else [(1, t)]
+    )
 
 
 def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
@@ -153,7 +162,9 @@ def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) 
         made = _noted(flat[0][1], node if sign > 0 else None)
     else:
         own = node if sign > 0 else None
-        made = Term("product", parts=tuple(t for _, t in flat), marks=tuple(p for p, _ in flat), node=own)
+        made = Term(
+            "product", parts=tuple(t for _, t in flat), marks=tuple(p for p, _ in flat), node=own
+        )
     return made if sign > 0 else Term("sum", parts=(made,), marks=(-1,), node=node)
 
 
@@ -181,7 +192,9 @@ def raised(base: Term, exponent: Term, node: ast.expr | None = None) -> Term:
 
 def called(name: str, arguments: Sequence[tuple[str, Term]], node: ast.expr | None = None) -> Term:
     """A call of a function that only computes."""
-    return Term("call", name, tuple(t for _, t in arguments), tuple(n for n, _ in arguments), node=node)
+    return Term(
+        "call", name, tuple(t for _, t in arguments), tuple(n for n, _ in arguments), node=node
+    )
 
 
 def _noted(t: Term, node: ast.expr | None) -> Term:
@@ -220,12 +233,18 @@ class _Reader:
             case ast.Name():
                 found = self.resolve(node) if self.resolve else None
                 return found or Term("leaf", node.id, node=node)
-            case ast.Attribute(value=ast.Name(id="math" | "torch" | "np"), attr="pi" | "e" as constant):
+            case ast.Attribute(
+                value=ast.Name(id="math" | "torch" | "np"), attr="pi" | "e" as constant
+            ):
                 return number(_fraction(getattr(math, constant)), node)
             case ast.Attribute():
                 return Term("leaf", ast.unparse(node), node=node)
             case ast.BinOp(op=ast.MatMult()):
-                return called("matmul", [("input", self.read(node.left)), ("other", self.read(node.right))], node)
+                return called(
+                    "matmul",
+                    [("input", self.read(node.left)), ("other", self.read(node.right))],
+                    node,
+                )
             case ast.UnaryOp(op=ast.USub()):
                 return summed([(-1, self.read(node.operand))], node)
             case ast.UnaryOp(op=ast.UAdd()):
@@ -257,7 +276,9 @@ class _Reader:
         if any(k.arg is None for k in node.keywords):
             return None
         named = {str(k.arg): k.value for k in node.keywords}
-        return self._arithmetic(name, operands, named, node) or self._known(name, operands, named, node)
+        return self._arithmetic(name, operands, named, node) or self._known(
+            name, operands, named, node
+        )
 
     def _arithmetic(
         self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
@@ -288,7 +309,9 @@ class _Reader:
                 return raised(number(Fraction(2)), a, node)
         return None
 
-    def _known(self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call) -> Term | None:
+    def _known(
+        self, name: str, operands: list[ast.expr], named: dict[str, ast.expr], node: ast.Call
+    ) -> Term | None:
         names = SIGNATURES.get(name)
         if names is None or len(operands) > len(names) or not set(named) <= {*names, "unbiased"}:
             return None
@@ -306,7 +329,9 @@ class _Reader:
             name = "vector_norm"
             given = [("ord" if n == "p" else n, t) for n, t in given]
         if ("unbiased", Term("leaf", "False")) in given:
-            given = [(n, t) if n != "unbiased" else ("correction", number(Fraction(0))) for n, t in given]
+            given = [
+                (n, t) if n != "unbiased" else ("correction", number(Fraction(0))) for n, t in given
+            ]
         kept_arguments = [(n, t) for n, t in given if not _is_default(n, t)]
         order = {n: i for i, n in enumerate((*SIGNATURES[name], "unbiased"))}
         return called(name, sorted(kept_arguments, key=lambda pair: order[pair[0]]), node)
@@ -352,7 +377,8 @@ _KNOWN = (
     frozenset(SIGNATURES)
     | frozenset(RENAMED)
     | frozenset(
-        "add sub subtract mul multiply div divide true_divide neg negative reciprocal rsqrt square pow exp2".split()
+        "add sub subtract mul multiply div divide true_divide neg negative reciprocal rsqrt square"
+        " pow exp2".split()
     )
 )
 
@@ -380,7 +406,8 @@ Spell = Callable[[Term], str | None]  # how the program writes a term, if it may
 
 
 def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
-    """The term as Python. level: 0 in a sum, 1 in a product, 2 as a divisor, 3 as the base of a power."""
+    """The term as Python. level: 0 in a sum, 1 in a product, 2 as a divisor, 3 as the base of a
+    power."""
     own = spell(t) if spell else None
     if own is not None:
         tree = ast.parse(own, mode="eval").body
@@ -410,7 +437,9 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
             return f"({text})" if level > 3 else text
         case "index":
             at = (spell(t.parts[1]) if spell else None) or t.parts[1].name
-            return f"{text_of(t.parts[0], spell, 4)}[{at.strip('()') if at.startswith('(') else at}]"
+            return (
+                f"{text_of(t.parts[0], spell, 4)}[{at.strip('()') if at.startswith('(') else at}]"
+            )
     if t.name == "stacked":
         return f"torch.stack(({', '.join(text_of(p, spell) for p in t.parts)}))"
     if t.name == "matmul":
@@ -419,13 +448,17 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
     if t.name == "tiny":
         return f"torch.finfo({text_of(t.parts[0], spell, 4)}.dtype).tiny"
     arguments = [
-        text_of(p, spell)
-        if i == 0 or n in ("input", "other") or (n == "dim" and i == 1)
-        else f"{n}={text_of(p, spell)}"
+        (
+            text_of(p, spell)
+            if i == 0 or n in ("input", "other") or (n == "dim" and i == 1)
+            else f"{n}={text_of(p, spell)}"
+        )
         for i, (n, p) in enumerate(zip(t.marks, t.parts, strict=True))
     ]
     if t.name in ("vector_norm", "normalize"):
-        arguments = [arguments[0]] + [f"{n}={text_of(p, spell)}" for n, p in zip(t.marks[1:], t.parts[1:], strict=True)]
+        arguments = [arguments[0]] + [
+            f"{n}={text_of(p, spell)}" for n, p in zip(t.marks[1:], t.parts[1:], strict=True)
+        ]
     if t.name in METHODS:
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}({', '.join(arguments[1:])})"
     return f"{HOMES.get(t.name, 'torch.')}{t.name}({', '.join(arguments)})"
@@ -438,7 +471,11 @@ def _level(tree: ast.expr) -> int:
         return 3 if isinstance(tree.op, ast.Pow) else 1
     if isinstance(tree, ast.UnaryOp):
         return 0
-    return 4 if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant) else -1
+    return (
+        4
+        if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant)
+        else -1
+    )
 
 
 def _number_text(value: Fraction | float, level: int) -> str:

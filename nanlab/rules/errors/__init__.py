@@ -6,7 +6,17 @@ import sys
 
 from nanlab.capture.exception_frames import ended, failure_of, recording_of
 from nanlab.capture.watching import running
-from nanlab.rules.errors import data, devices, dtypes, graph, indices, messages, reuse, shapes, values
+from nanlab.rules.errors import (
+    data,
+    devices,
+    dtypes,
+    graph,
+    indices,
+    messages,
+    reuse,
+    shapes,
+    values,
+)
 from nanlab.rules.errors._explanation import Case, Explanation, Meaning, advice, meanings_of, means
 from nanlab.rules.errors.changes import with_change
 from nanlab.trace.failure import Failure
@@ -19,8 +29,9 @@ MEANINGS: list[Meaning] = [one for topic in TOPICS for one in meanings_of(topic)
 def explain(exc: BaseException | None = None) -> Explanation | None:
     """What an exception means, and what to write instead; None if it is not one that nanlab knows.
 
-    exc: default: the exception that the interpreter showed last, else the one that ended the last watch. Where it was
-    raised inside of a watch the evidence is the recorded run, else its traceback and its message. Never raises.
+    exc: default: the exception that the interpreter showed last, else the one that ended the last
+    watch. Where it was raised inside of a watch the evidence is the recorded run, else its
+    traceback and its message. Never raises.
     """
     try:
         failure, recording = _known(exc)
@@ -32,7 +43,8 @@ def explain(exc: BaseException | None = None) -> Explanation | None:
 def explain_failure(
     failure: Failure, recording: Recording | None, meanings: list[Meaning] | None = None
 ) -> Explanation | None:
-    """The explanation of the first meaning that knows the message; one that fails is passed over."""
+    """The explanation of the first meaning that knows the message; one that fails is passed
+    over."""
     for meaning in MEANINGS if meanings is None else meanings:
         match = meaning.pattern.search(failure.text)
         if match is None:
@@ -68,4 +80,13 @@ def _known(exc: BaseException | None) -> tuple[Failure | None, Recording | None]
     return failure_of(exc), recording_of(exc) or running()
 
 
-__all__ = ["MEANINGS", "Case", "Explanation", "Meaning", "advice", "explain", "explain_failure", "means"]
+__all__ = [
+    "MEANINGS",
+    "Case",
+    "Explanation",
+    "Meaning",
+    "advice",
+    "explain",
+    "explain_failure",
+    "means",
+]

@@ -17,7 +17,8 @@ from nanlab.trace.recording import Recording
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an exception means: where it comes from, why, the evidence, and what to write instead."""
+    """What an exception means: where it comes from, why, the evidence, and what to write
+    instead."""
 
     cause: str  # a slug: "graph-cut", "index-out-of-range", ...
     title: str  # one sentence with what was seen
@@ -28,7 +29,8 @@ class Explanation:
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
     fixes: list[Fix] = field(default_factory=list)
     module: str = ""
-    change: tuple[str, int, str] | None = None  # file, line and text of the line to change, where it is another
+    # file, line and text of the line to change, where it is another
+    change: tuple[str, int, str] | None = None
 
     def __str__(self) -> str:
         from nanlab.views.explanation import as_text
@@ -66,7 +68,11 @@ class Case:
         failure = self.failure
         if not failure.module_type:
             return f", in {failure.module}" if failure.module else ""
-        return f", in {failure.module} ({failure.module_type})" if failure.module else f", in {failure.module_type}"
+        return (
+            f", in {failure.module} ({failure.module_type})"
+            if failure.module
+            else f", in {failure.module_type}"
+        )
 
 
 Judge = Callable[[Case], "Explanation | None"]
@@ -85,23 +91,31 @@ def meanings_of(module: ModuleType) -> list[Meaning]:
     """The meanings that a module defines, those in its tables too, in their order."""
     own: list[Meaning] = []
     for value in vars(module).values():
-        own += [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Meaning)]
+        own += [
+            one
+            for one in (value if isinstance(value, list) else [value])
+            if isinstance(one, Meaning)
+        ]
     return sorted(own, key=lambda one: not one.first)
 
 
 def says(pattern: str, cause: str, title: str, why: str, *fixes: tuple[str, str]) -> Meaning:
-    """A message that always means the same; ``{1}`` in its texts is a group of the pattern, ``{inside}`` the module."""
+    """A message that always means the same; ``{1}`` in its texts is a group of the pattern,
+    ``{inside}`` the module."""
 
     def explained(case: Case) -> Explanation:
         words = ("", *(group or "" for group in case.match.groups()))
         told = [text.format(*words, inside=case.inside) for text in (title, why)]
-        return case.explain(cause, *told, evidence=operands_frame(case.failure.operands), fixes=advice(*fixes))
+        return case.explain(
+            cause, *told, evidence=operands_frame(case.failure.operands), fixes=advice(*fixes)
+        )
 
     return Meaning(re.compile(pattern), explained)
 
 
 def means(pattern: str, first: bool = False) -> Callable[[Judge], Meaning]:
-    """Decorate the function that explains exceptions whose message holds ``pattern``; ``first``: before the module's others."""
+    """Decorate the function that explains exceptions whose message holds ``pattern``; ``first``:
+    before the module's others."""
     return lambda judge: Meaning(re.compile(pattern), judge, first)
 
 
@@ -111,24 +125,46 @@ def advice(*pairs: tuple[str, str]) -> list[Fix]:
 
 
 def places_frame(recording: Recording, rows: Iterable[tuple[str, int]]) -> pd.DataFrame:
-    """A table of rows of the trace, each with what it has to do with the error: (role, position)."""
+    """A table of rows of the trace, each with what it has to do with the error: (role,
+    position)."""
     table = []
     for role, position in rows:
         row = recording.op(position)
         if row is None:
             source = recording.sources.get(position)
             name = source.name or source.kind if source is not None else ""
-            table.append({"role": role, "op": "", "module": name, "file": "", "line": pd.NA, "position": position})
+            table.append(
+                {
+                    "role": role,
+                    "op": "",
+                    "module": name,
+                    "file": "",
+                    "line": pd.NA,
+                    "position": position,
+                }
+            )
             continue
         file, line = row.file, row.line
         op, module = row.name, row.module
-        table.append({"role": role, "op": op, "module": module, "file": file, "line": line, "position": position})
+        table.append(
+            {
+                "role": role,
+                "op": op,
+                "module": module,
+                "file": file,
+                "line": line,
+                "position": position,
+            }
+        )
     return pd.DataFrame(table)
 
 
 def operands_frame(operands: Iterable[Operand]) -> pd.DataFrame:
     """A table of the tensors that an operation was given."""
-    table = [{"argument": o.name, "shape": shape_text(o.shape), "dtype": o.dtype, "device": o.device} for o in operands]
+    table = [
+        {"argument": o.name, "shape": shape_text(o.shape), "dtype": o.dtype, "device": o.device}
+        for o in operands
+    ]
     return pd.DataFrame(table)
 
 

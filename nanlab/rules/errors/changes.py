@@ -1,4 +1,5 @@
-"""The line to change for an exception, which need not be the one that raised it, and that line written anew."""
+"""The line to change for an exception, which need not be the one that raised it, and that line
+written anew."""
 
 from __future__ import annotations
 
@@ -43,26 +44,40 @@ class _Program:
         return self.lines[statement.lineno - 1].strip()
 
     def binding(self, name: str) -> ast.Assign | None:
-        """The last assignment to a name, or to the attribute ``self.name`` of a class, before the line that raised."""
+        """The last assignment to a name, or to the attribute ``self.name`` of a class, before the
+        line that raised."""
         found = [
             s
             for s in self.statements()
-            if isinstance(s, ast.Assign) and any(name == _spelled(t) for target in s.targets for t in _targets(target))
+            if isinstance(s, ast.Assign)
+            and any(name == _spelled(t) for target in s.targets for t in _targets(target))
         ]
-        before = [s for s in found if s.lineno < self.line and (name.startswith("self.") or self._shares(s))]
+        before = [
+            s
+            for s in found
+            if s.lineno < self.line and (name.startswith("self.") or self._shares(s))
+        ]
         return max(before or found, key=lambda s: s.lineno, default=None)
 
     def _shares(self, statement: ast.stmt) -> bool:
-        """Whether a statement stands in a function that is around the line that raised, or in none."""
-        functions = [s for s in self.around(statement.lineno) if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        """Whether a statement stands in a function that is around the line that raised, or in
+        none."""
+        functions = [
+            s
+            for s in self.around(statement.lineno)
+            if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
         return not functions or (functions[0].end_lineno or 0) >= self.line
 
     def edit(self, statement: ast.stmt, text: str) -> Edit:
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         return Edit(self.shown, first, last, text, "\n".join(self.lines[first - 1 : last]))
 
-    def rewritten(self, statement: ast.stmt, change: Callable[[str], str]) -> tuple[ast.stmt, Edit | None]:
-        """A statement, and it with its text changed where that fits on one line and is a program still."""
+    def rewritten(
+        self, statement: ast.stmt, change: Callable[[str], str]
+    ) -> tuple[ast.stmt, Edit | None]:
+        """A statement, and it with its text changed where that fits on one line and is a program
+        still."""
         old = self.text(statement)
         head = isinstance(statement, (ast.With, ast.For, ast.If, ast.FunctionDef))
         if not head and (statement.end_lineno or statement.lineno) != statement.lineno:
@@ -72,7 +87,9 @@ class _Program:
             ast.parse(new + ("\n    pass" if head else ""))
         except SyntaxError:
             return statement, None
-        line = Edit(self.shown, statement.lineno, statement.lineno, new, self.lines[statement.lineno - 1])
+        line = Edit(
+            self.shown, statement.lineno, statement.lineno, new, self.lines[statement.lineno - 1]
+        )
         return statement, line if new != old else None
 
 
@@ -80,7 +97,8 @@ Found = tuple[ast.stmt, "Edit | None"]
 
 
 def with_change(explanation: Explanation, failure: Failure) -> Explanation:
-    """The explanation with the line to change, and that line written anew among its fixes, where they can be told."""
+    """The explanation with the line to change, and that line written anew among its fixes, where
+    they can be told."""
     program = _program(explanation.file or failure.file, explanation.line or failure.line)
     found = _found(program, explanation, failure) if program is not None else None
     if program is None or found is None:
@@ -99,7 +117,9 @@ def _program(shown: str, line: int) -> _Program | None:
     if lines is None or not 0 < line <= len(lines):
         return None
     try:
-        return _Program(shown, [text.rstrip("\n") for text in lines], ast.parse("".join(lines)), line)
+        return _Program(
+            shown, [text.rstrip("\n") for text in lines], ast.parse("".join(lines)), line
+        )
     except SyntaxError:
         return None
 
@@ -114,7 +134,9 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
     if explanation.cause == "graph-cut" and "requires_grad=False" in told:
         return _frozen(program)
     if explanation.cause == "loss-not-scalar":
-        return _bound(program, _receivers(raising, "backward"), lambda text: _append(text, ".mean()"))
+        return _bound(
+            program, _receivers(raising, "backward"), lambda text: _append(text, ".mean()")
+        )
     if explanation.cause == "numpy-of-graph":
         return program.rewritten(raising, lambda text: text.replace(".numpy(", ".detach().numpy("))
     if explanation.cause == "dtype-mismatch":
@@ -132,12 +154,19 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
 def _switched_off(program: _Program) -> Found | None:
     """The ``with`` block, or the decorator, that switched gradients off."""
     for statement in program.around(program.line):
-        if isinstance(statement, ast.With) and any(name in program.text(statement) for name in _OFF):
-            return program.rewritten(statement, lambda text: _SWITCH.sub("torch.enable_grad()", text))
+        if isinstance(statement, ast.With) and any(
+            name in program.text(statement) for name in _OFF
+        ):
+            return program.rewritten(
+                statement, lambda text: _SWITCH.sub("torch.enable_grad()", text)
+            )
         for decorator in getattr(statement, "decorator_list", []):
             if any(name in ast.unparse(decorator) for name in _OFF):
                 line = ast.Expr(decorator)
-                line.lineno, line.end_lineno = decorator.lineno, decorator.end_lineno or decorator.lineno
+                line.lineno, line.end_lineno = (
+                    decorator.lineno,
+                    decorator.end_lineno or decorator.lineno,
+                )
                 return line, None
     return None
 
@@ -145,12 +174,18 @@ def _switched_off(program: _Program) -> Found | None:
 def _frozen(program: _Program) -> Found | None:
     """The statement that last took ``requires_grad`` from a parameter."""
     pattern = r"requires_grad_\(\s*False\s*\)|requires_grad\s*=\s*False"
-    found = [s for s in program.statements() if re.search(pattern, program.text(s)) and s.lineno <= program.line]
+    found = [
+        s
+        for s in program.statements()
+        if re.search(pattern, program.text(s)) and s.lineno <= program.line
+    ]
     simple = [s for s in found if isinstance(s, (ast.Expr, ast.Assign))]
     if not simple:
         return None
     last = max(simple, key=lambda s: s.lineno)
-    return program.rewritten(last, lambda text: re.sub(pattern, lambda m: m[0].replace("False", "True"), text))
+    return program.rewritten(
+        last, lambda text: re.sub(pattern, lambda m: m[0].replace("False", "True"), text)
+    )
 
 
 def _dtype(program: _Program, raising: ast.stmt, told: str, failure: Failure) -> Found | None:
@@ -174,10 +209,14 @@ def _too_few(program: _Program, raising: ast.stmt, failure: Failure) -> Found | 
     if "embedding" in bad.op:
         found = _constructed(program, rf"Embedding\(\s*(num_embeddings\s*=\s*)?{old}\b", old, need)
         return found or _bound(program, _callees(raising), lambda text: text)
-    return _constructed(program, rf"Linear\([^,()]+,\s*(out_features\s*=\s*)?{old}\b", old, need, last=True)
+    return _constructed(
+        program, rf"Linear\([^,()]+,\s*(out_features\s*=\s*)?{old}\b", old, need, last=True
+    )
 
 
-def _constructed(program: _Program, pattern: str, old: str, new: str, last: bool = False) -> Found | None:
+def _constructed(
+    program: _Program, pattern: str, old: str, new: str, last: bool = False
+) -> Found | None:
     """The only statement that makes a layer of these sizes, with the size that fits."""
     found = [
         s
@@ -226,7 +265,11 @@ def _calls(statement: ast.stmt) -> list[ast.Call]:
 
 def _receivers(statement: ast.stmt, method: str) -> list[str]:
     """What a method is called on."""
-    called = [c.func for c in _calls(statement) if isinstance(c.func, ast.Attribute) and c.func.attr == method]
+    called = [
+        c.func
+        for c in _calls(statement)
+        if isinstance(c.func, ast.Attribute) and c.func.attr == method
+    ]
     return [name for one in called if (name := _spelled(one.value))]
 
 
@@ -248,5 +291,9 @@ def _spelled(node: ast.AST) -> str:
     """``x`` or ``self.head``; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
-    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    own = (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
     return f"self.{node.attr}" if own else ""  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""Errors of devices: a CUDA assertion, a device that is not there, memory that is out, tensors on two devices."""
+"""Errors of devices: a CUDA assertion, a device that is not there, memory that is out, tensors on
+two devices."""
 
 from __future__ import annotations
 
@@ -20,29 +21,35 @@ _BLOCKING = (
 
 
 @means(
-    r"device-side assert triggered|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|illegal memory access|unspecified launch failure"
+    r"device-side assert triggered|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|illegal memory"
+    r" access|unspecified launch failure"
 )
 def device_failed(case: Case) -> Explanation | None:
     """A kernel stopped the device; the line that reports it is a later one."""
-    dead = " The device is lost to this process: restart the kernel before anything else runs on it."
+    dead = (
+        " The device is lost to this process: restart the kernel before anything else runs on it."
+    )
     bad = case.failure.bad
     if bad is not None:
         return with_evidence(case, bad, dead)
     memory = "CUBLAS_STATUS_ALLOC_FAILED" in case.match[0] or "NOT_INITIALIZED" in case.match[0]
     free = (
-        " cuBLAS also says so when memory is out: if nvidia-smi shows no free memory, use a smaller batch."
+        " cuBLAS also says so when memory is out: if nvidia-smi shows no free memory, use a smaller"
+        " batch."
         if memory
         else ""
     )
     return case.explain(
         "device-failure",
         f"{case.match[0]}: a kernel failed on the device, at an earlier line than the one shown",
-        "CUDA runs behind the program, so that the line that reports a failure is not the one that caused it. "
-        "Nearly always an index is outside "
-        "of an embedding (tokens were added, the embedding was not resized) or a label outside of the "
-        f"classes.{free}{dead}",
+        "CUDA runs behind the program, so that the line that reports a failure is not the one that"
+        " caused it. Nearly always an index is outside of an embedding (tokens were added, the"
+        f" embedding was not resized) or a label outside of the classes.{free}{dead}",
         fixes=advice(
-            ("let nanlab check indices before the kernel runs", "with nanlab.watch(model):\n    step()"),
+            (
+                "let nanlab check indices before the kernel runs",
+                "with nanlab.watch(model):\n    step()",
+            ),
             _BLOCKING,
             (
                 "make CUDA wait, to see the right line",
@@ -57,7 +64,8 @@ def device_failed(case: Case) -> Explanation | None:
 
 
 @means(
-    r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but torch\.cuda\.device_count\(\) is (\d+)"
+    r"Attempting to deserialize object on (?:a )?(\w+) device(?: (\d+) but"
+    r" torch\.cuda\.device_count\(\) is (\d+)"
     r"| but torch\.\w+\.is_available\(\) is False)?"
 )
 def missing_device(case: Case) -> Explanation | None:
@@ -65,13 +73,21 @@ def missing_device(case: Case) -> Explanation | None:
     match = case.match
     here = _device_here()
     saved = f"{match[1].lower()}:{match[2]}" if match[2] else match[1].lower()
-    has = f"{match[3]} CUDA device{'' if match[3] == '1' else 's'}" if match[3] else f"no {match[1]} device"
+    has = (
+        f"{match[3]} CUDA device{'' if match[3] == '1' else 's'}"
+        if match[3]
+        else f"no {match[1]} device"
+    )
     return case.explain(
         "missing-device",
         f"the file was saved from {saved}, and this machine has {has}",
-        "torch.load puts each tensor on the device it was saved from unless map_location says another.",
+        "torch.load puts each tensor on the device it was saved from unless map_location says"
+        " another.",
         fixes=advice(
-            (f"load to the device that is here: {here}", f'state = torch.load(path, map_location="{here}")'),
+            (
+                f"load to the device that is here: {here}",
+                f'state = torch.load(path, map_location="{here}")',
+            ),
             (
                 "load to the CPU, then move the model",
                 'model.load_state_dict(torch.load(path, map_location="cpu"))\nmodel.to(device)',
@@ -85,7 +101,10 @@ def _device_here() -> str:
     return "cuda:0" if torch.cuda.device_count() else "cpu"
 
 
-@means(r"out of memory|[Cc]an't allocate memory|not enough memory: you tried to allocate|Cannot allocate memory")
+@means(
+    r"out of memory|[Cc]an't allocate memory|not enough memory: you tried to allocate|Cannot"
+    r" allocate memory"
+)
 def out_of_memory(case: Case) -> Explanation | None:
     """Memory is out, on the device or on the host."""
     text = case.failure.text
@@ -97,21 +116,32 @@ def out_of_memory(case: Case) -> Explanation | None:
     largest = _largest(case.recording) if case.recording is not None else pd.DataFrame()
     return case.explain(
         "out-of-memory",
-        f"{size or 'memory'} more {'on the device' + of if cuda else 'of host memory'} could not be had{case.inside}",
-        "What a training step holds is parameters, gradients and optimizer state, and the activations that backward "
-        f"needs; only these grow with the batch.{' The table shows the largest results.' if len(largest) else ''}",
+        f"{size or 'memory'} more {'on the device' + of if cuda else 'of host memory'} could not be"
+        f" had{case.inside}",
+        "What a training step holds is parameters, gradients and optimizer state, and the"
+        " activations that backward needs; only these grow with the"
+        f" batch.{' The table shows the largest results.' if len(largest) else ''}",
         evidence=largest,
         fixes=advice(
             (
                 "a smaller batch, its gradients accumulated",
-                "(criterion(model(x), y) / accumulate).backward()  # optimizer.step() every `accumulate` batches",
+                (
+                    "(criterion(model(x), y) / accumulate).backward()  # optimizer.step() every"
+                    " `accumulate` batches"
+                ),
             ),
-            ("keep no graph alive: add numbers, not losses", "total += loss.item()  # not total += loss"),
+            (
+                "keep no graph alive: add numbers, not losses",
+                "total += loss.item()  # not total += loss",
+            ),
             (
                 "recompute activations instead of keeping them",
                 "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
             ),
-            ("half precision", 'with torch.autocast("cuda", torch.bfloat16):\n    loss = criterion(model(x), y)'),
+            (
+                "half precision",
+                'with torch.autocast("cuda", torch.bfloat16):\n    loss = criterion(model(x), y)',
+            ),
             ("no graph in evaluation", "with torch.inference_mode():\n    model(x)"),
         ),
     )
@@ -128,10 +158,17 @@ def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
         seen.setdefault((row.name, row.place), (0, "", ""))
         numel = math.prod(row.shape)
         if numel > seen[row.name, row.place][0]:
-            seen[row.name, row.place] = (numel, " x ".join(map(str, row.shape)), location(row.file, row.line))
+            seen[row.name, row.place] = (
+                numel,
+                " x ".join(map(str, row.shape)),
+                location(row.file, row.line),
+            )
     order = sorted(seen.items(), key=lambda item: -item[1][0])[:count]
     return pd.DataFrame(
-        [{"op": key[0], "elements": n, "shape": shape, "where": where} for key, (n, shape, where) in order]
+        [
+            {"op": key[0], "elements": n, "shape": shape, "where": where}
+            for key, (n, shape, where) in order
+        ]
     )
 
 
@@ -143,7 +180,9 @@ def mixed_devices(case: Case) -> Explanation | None:
     """An operation got tensors of two devices."""
     failure = case.failure
     operands = (
-        [*failure.operands, *failure.facts.get("inputs", [])] if failure.operands or failure.facts.get("inputs") else []
+        [*failure.operands, *failure.facts.get("inputs", [])]
+        if failure.operands or failure.facts.get("inputs")
+        else []
     )
     named = sorted({o.device for o in operands}) or [d for d in case.match.groups() if d]
     what = " and ".join(named) if len(named) > 1 else "two devices"
@@ -152,12 +191,15 @@ def mixed_devices(case: Case) -> Explanation | None:
     return case.explain(
         "mixed-devices",
         f"an operation got tensors on {what}{case.inside}",
-        f"All operands must be on one device.{parameters} Usually the batch was not moved, or a tensor was made in "
-        "forward() without device=.",
+        f"All operands must be on one device.{parameters} Usually the batch was not moved, or a"
+        " tensor was made in forward() without device=.",
         evidence=operands_frame(operands),
         fixes=advice(
             ("move the batch to the model", "x = x.to(next(model.parameters()).device)"),
-            ("make tensors where their operands are", "mask = torch.ones(n, device=x.device)  # or x.new_ones(n)"),
+            (
+                "make tensors where their operands are",
+                "mask = torch.ones(n, device=x.device)  # or x.new_ones(n)",
+            ),
             (
                 "constants of a module: register them, so that model.to() moves them",
                 'self.register_buffer("scale", torch.ones(n))',

@@ -35,7 +35,8 @@ def dtype_name(text: str) -> str:
 
 
 @means(
-    r"expected scalar type (\S+) but found (\S+)|mat1 and mat2 must have the same dtype, but got (\S+) and (\S+)"
+    r"expected scalar type (\S+) but found (\S+)|mat1 and mat2 must have the same dtype, but got"
+    r" (\S+) and (\S+)"
     r"|expected (?:m1 and m2|mat1 and mat2) to have the same dtype, but got: (\S+) != (\S+)"
     r"|[Ff]ound dtype (\S+) but expected (\S+)"
     r"|Input type \((\S+?)\) and (?:weight|bias) type \((\S+?)\) should be the same"
@@ -54,14 +55,16 @@ def dtype_mismatch(case: Case) -> Explanation | None:
     return case.explain(
         "dtype-mismatch",
         f"{first} met {second}{case.inside}",
-        f"The operation takes operands of one dtype only.{parameters} Under autocast this happens to what is "
-        "computed outside of its block, to a "
-        "hand-written autograd.Function, and to operations that autocast does not list; without it, to a model that "
-        "was cast by .half() "
-        "and a batch that was not. NumPy arrays come in as float64.",
+        f"The operation takes operands of one dtype only.{parameters} Under autocast this happens"
+        " to what is computed outside of its block, to a hand-written autograd.Function, and to"
+        " operations that autocast does not list; without it, to a model that was cast by .half()"
+        " and a batch that was not. NumPy arrays come in as float64.",
         evidence=operands_frame([*case.failure.operands, *case.failure.facts.get("inputs", [])]),
         fixes=advice(
-            ("cast the operand to the parameters' dtype", f"x = x.{_METHODS[kept]}  # or x.to(self.weight.dtype)"),
+            (
+                "cast the operand to the parameters' dtype",
+                f"x = x.{_METHODS[kept]}  # or x.to(self.weight.dtype)",
+            ),
             (
                 "keep the forward pass inside of autocast",
                 'with torch.autocast(device_type="cuda"):\n    loss = criterion(model(x), y)',
@@ -87,18 +90,23 @@ def _integer(case: Case, first: str, second: str) -> Explanation:
     else:
         title = f"{first} met {second}{case.inside}"
         why = (
-            "An operation of floating-point numbers got integers: a target of mse_loss or binary_cross_entropy, "
-            "or features loaded as integers."
+            "An operation of floating-point numbers got integers: a target of mse_loss or"
+            " binary_cross_entropy, or features loaded as integers."
         )
         fixes = advice(
-            ("make it floating point", "loss = criterion(out, target.float())"), ("features too", "model(x.float())")
+            ("make it floating point", "loss = criterion(out, target.float())"),
+            ("features too", "model(x.float())"),
         )
-    return case.explain("dtype-mismatch", title, why, evidence=operands_frame(case.failure.operands), fixes=fixes)
+    return case.explain(
+        "dtype-mismatch", title, why, evidence=operands_frame(case.failure.operands), fixes=fixes
+    )
 
 
 @means(
-    r"\"(\w+)\" not implemented for '(\w+)'|result type (\w+) can't be cast to the desired output type (\w+)"
-    r"|could not infer output dtype.*Got: (\w+)|[Oo]nly Tensors of floating point.* (?:dtype )?can require gradients"
+    r"\"(\w+)\" not implemented for '(\w+)'|result type (\w+) can't be cast to the desired output"
+    r" type (\w+)"
+    r"|could not infer output dtype.*Got: (\w+)|[Oo]nly Tensors of floating point.* (?:dtype )?can"
+    r" require gradients"
     r"|expected target dtype to be Long or Byte, but got (\w+)"
     r"|Expected floating point type for target with class probabilities, got (\w+)"
     r"|Expected tensor for argument #1 'indices' to have .* got (?:torch\.)?(?:cuda\.)?(\w+)"
@@ -116,17 +124,28 @@ def dtype_unknown(case: Case) -> Explanation | None:
         )
     elif match[7]:
         title = (
-            f"targets have the shape of the scores and are {dtype_name(match[7])}: probabilities must be floating point"
+            f"targets have the shape of the scores and are {dtype_name(match[7])}: probabilities"
+            " must be floating point"
         )
-        fix = ("probabilities, or class indices of one dimension less", "F.cross_entropy(scores, target.float())")
+        fix = (
+            "probabilities, or class indices of one dimension less",
+            "F.cross_entropy(scores, target.float())",
+        )
     else:
         dtype = dtype_name(next((g for g in (match[2], match[3], match[5]) if g), "integer"))
-        op = re.sub(r"_(cpu|cuda|impl|kernel|out|frame).*$", "", failure.op or match[1] or "the operation")
-        title, fix = f"{op} does not work on {dtype}{case.inside}", ("convert first", "x = x.float()")
+        op = re.sub(
+            r"_(cpu|cuda|impl|kernel|out|frame).*$", "", failure.op or match[1] or "the operation"
+        )
+        title, fix = (
+            f"{op} does not work on {dtype}{case.inside}",
+            ("convert first", "x = x.float()"),
+        )
         if dtype == "float16":
             fix = (
                 "float16 is for GPUs: on the CPU use bfloat16 or float32",
                 "model.float()(x.float())  # or .bfloat16()",
             )
     why = "Each operation is compiled for the dtypes that it makes sense for."
-    return case.explain("dtype-mismatch", title, why, evidence=operands_frame(failure.operands), fixes=advice(fix))
+    return case.explain(
+        "dtype-mismatch", title, why, evidence=operands_frame(failure.operands), fixes=advice(fix)
+    )

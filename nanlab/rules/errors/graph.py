@@ -5,17 +5,40 @@ from __future__ import annotations
 from nanlab.analysis.graph import Cut, GraphFlow, cuts_before, cuts_off_parameters, last_root, place
 from nanlab.analysis.provenance import harmful_origins
 from nanlab.rules._rule import Finding
-from nanlab.rules.errors._explanation import Case, Explanation, advice, means, places_frame, shape_text, spot
+from nanlab.rules.errors._explanation import (
+    Case,
+    Explanation,
+    advice,
+    means,
+    places_frame,
+    shape_text,
+    spot,
+)
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
 _WHY = {
-    "no-grad": "It ran where gradients are switched off (torch.no_grad, inference_mode or set_grad_enabled(False)).",
-    "detach": "detach() takes a tensor out of the graph: what is computed from it gives no gradient back.",
-    "data": ".data is a view outside of the graph: what is computed from it gives no gradient back.",
-    "literal": "torch.tensor and torch.as_tensor copy the numbers of the tensors given; the graph behind them is lost.",
-    "number": "The value was read as a Python number; a tensor made of it later knows nothing of the graph.",
-    "numpy": "The values went through NumPy, which has no graph; a tensor made of the array starts anew.",
+    "no-grad": (
+        "It ran where gradients are switched off (torch.no_grad, inference_mode or"
+        " set_grad_enabled(False))."
+    ),
+    "detach": (
+        "detach() takes a tensor out of the graph: what is computed from it gives no gradient back."
+    ),
+    "data": (
+        ".data is a view outside of the graph: what is computed from it gives no gradient back."
+    ),
+    "literal": (
+        "torch.tensor and torch.as_tensor copy the numbers of the tensors given; the graph behind"
+        " them is lost."
+    ),
+    "number": (
+        "The value was read as a Python number; a tensor made of it later knows nothing of the"
+        " graph."
+    ),
+    "numpy": (
+        "The values went through NumPy, which has no graph; a tensor made of the array starts anew."
+    ),
     "index": "It chooses indices, and a choice has no derivative.",
     "comparison": "A comparison gives True or False, which has no derivative.",
     "cast": "A cast to an integer or bool has no derivative.",
@@ -23,16 +46,40 @@ _WHY = {
     "unknown": "Its operand carried gradient and its result does not.",
 }
 CURES = {
-    "no-grad": ("compute the loss outside of no_grad", "with torch.enable_grad():\n    out = model(x)"),
-    "detach": ("leave out detach() on the way to the loss", "loss = criterion(out, y)  # out, not out.detach()"),
+    "no-grad": (
+        "compute the loss outside of no_grad",
+        "with torch.enable_grad():\n    out = model(x)",
+    ),
+    "detach": (
+        "leave out detach() on the way to the loss",
+        "loss = criterion(out, y)  # out, not out.detach()",
+    ),
     "data": ("use the tensor itself, not .data", "loss = criterion(out, y)  # out, not out.data"),
-    "literal": ("join tensors by an operation of the graph", "pred = torch.stack(outputs)  # or torch.cat(outputs)"),
-    "number": ("keep the tensor; read the number only to print it", "total = total + loss  # not loss.item()"),
-    "numpy": ("use the torch function instead of NumPy's", "out = torch.log1p(x)  # not np.log1p(x.detach().numpy())"),
-    "index": ("use the scores, or a soft choice", "loss = F.cross_entropy(scores, y)  # not scores.argmax(-1)"),
-    "comparison": ("use a smooth stand-in for the threshold", "soft = torch.sigmoid((x - threshold) / temperature)"),
+    "literal": (
+        "join tensors by an operation of the graph",
+        "pred = torch.stack(outputs)  # or torch.cat(outputs)",
+    ),
+    "number": (
+        "keep the tensor; read the number only to print it",
+        "total = total + loss  # not loss.item()",
+    ),
+    "numpy": (
+        "use the torch function instead of NumPy's",
+        "out = torch.log1p(x)  # not np.log1p(x.detach().numpy())",
+    ),
+    "index": (
+        "use the scores, or a soft choice",
+        "loss = F.cross_entropy(scores, y)  # not scores.argmax(-1)",
+    ),
+    "comparison": (
+        "use a smooth stand-in for the threshold",
+        "soft = torch.sigmoid((x - threshold) / temperature)",
+    ),
     "cast": ("stay in floating point", "out = x.float()  # not x.long()"),
-    "frozen": ("let the parameters learn", "for p in model.parameters():\n    p.requires_grad_(True)"),
+    "frozen": (
+        "let the parameters learn",
+        "for p in model.parameters():\n    p.requires_grad_(True)",
+    ),
     "unknown": (
         "compute this step by differentiable operations",
         "out.requires_grad  # must be True after every operation",
@@ -40,15 +87,23 @@ CURES = {
 }
 
 
-def _cut_explanation(case: Case, recording: Recording, cuts: list[Cut], symptom: str) -> Explanation:
+def _cut_explanation(
+    case: Case, recording: Recording, cuts: list[Cut], symptom: str
+) -> Explanation:
     first = cuts[0]
     rows = [(f"lost gradient ({cut.kind})", cut.position) for cut in cuts[:10]]
-    carriers = [("still carried gradient", p) for p in (first.carriers or (first.carrier,)) if first.known]
+    carriers = [
+        ("still carried gradient", p) for p in first.carriers or (first.carrier,) if first.known
+    ]
     inside = f" in {first.module}" if first.module else ""
     held = (
-        f" It holds the values of {len(first.carriers)} results that carry gradient." if len(first.carriers) > 1 else ""
+        f" It holds the values of {len(first.carriers)} results that carry gradient."
+        if len(first.carriers) > 1
+        else ""
     )
-    what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(first.kind, first.op)
+    what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(
+        first.kind, first.op
+    )
     return case.explain(
         "graph-cut",
         f"the graph was cut by {what} at {spot(first.file, first.line)}{inside}",
@@ -66,9 +121,9 @@ def _without_trace(case: Case, symptom: str) -> Explanation:
     return case.explain(
         "graph-cut",
         "no gradient leads from the loss to the parameters: the graph was cut on the way",
-        f"{symptom} Look for torch.tensor or torch.as_tensor of a list of results, .item(), .detach(), .numpy(), "
-        ".data, torch.no_grad, "
-        "argmax or a comparison between the model and the loss; under a watch nanlab names the line.",
+        f"{symptom} Look for torch.tensor or torch.as_tensor of a list of results, .item(),"
+        " .detach(), .numpy(), .data, torch.no_grad, argmax or a comparison between the model and"
+        " the loss; under a watch nanlab names the line.",
         fixes=advice(
             CURES["literal"],
             CURES["detach"],
@@ -85,7 +140,8 @@ def no_inf_checks(case: Case) -> Explanation | None:
     count = facts.get("optimizer_parameters")
     of = f"None of the {count} parameters" if count else "None of the parameters"
     symptom = (
-        f"The message has nothing to do with infinities: {of[0].lower() + of[1:]} of this optimizer has a gradient."
+        f"The message has nothing to do with infinities: {of[0].lower() + of[1:]} of this optimizer"
+        " has a gradient."
     )
     if recording is None:
         return _without_trace(case, symptom)
@@ -108,10 +164,13 @@ def no_inf_checks(case: Case) -> Explanation | None:
     if guilty and not flow.reaches_parameter(root):
         return _cut_explanation(case, recording, guilty, symptom)
     if GraphFlow(recording).reaches_parameter(root) and any(
-        run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad" for run in recording.node_runs
+        run.backward_pass == recording.passes[-1].number and run.name == "AccumulateGrad"
+        for run in recording.node_runs
     ):
         return _other_parameters(case, recording, symptom)
-    return _cut_explanation(case, recording, cuts, symptom) if cuts else _without_trace(case, symptom)
+    return (
+        _cut_explanation(case, recording, cuts, symptom) if cuts else _without_trace(case, symptom)
+    )
 
 
 def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explanation:
@@ -119,11 +178,11 @@ def _other_parameters(case: Case, recording: Recording, symptom: str) -> Explana
     file, line, source = place(recording, last.line)
     return case.explain(
         "optimizer-without-gradients",
-        f"the backward pass at {spot(file, line)} gave gradients to other parameters than those of the optimizer",
-        f"{symptom} Gradients did arrive elsewhere: the optimizer holds parameters of another model (one that was "
-        "copied, moved or built anew "
-        "after the optimizer was made), they were cleared by zero_grad() after backward(), or this optimizer's loss "
-        "was not used.",
+        f"the backward pass at {spot(file, line)} gave gradients to other parameters than those of"
+        " the optimizer",
+        f"{symptom} Gradients did arrive elsewhere: the optimizer holds parameters of another model"
+        " (one that was copied, moved or built anew after the optimizer was made), they were"
+        " cleared by zero_grad() after backward(), or this optimizer's loss was not used.",
         fixes=advice(
             (
                 "make the optimizer after the model has its final form",
@@ -152,8 +211,8 @@ def loss_without_graph(case: Case) -> Explanation | None:
     return case.explain(
         "graph-cut",
         "nothing that the loss was computed from requires gradient",
-        f"{symptom} No operation on the way to it read a parameter that requires gradient: the parameters are "
-        "frozen, or the loss is made of data alone.",
+        f"{symptom} No operation on the way to it read a parameter that requires gradient: the"
+        " parameters are frozen, or the loss is made of data alone.",
         evidence=places_frame(recording, [("loss", root)]),
         fixes=advice(CURES["frozen"]),
     )
@@ -163,15 +222,23 @@ def loss_without_graph(case: Case) -> Explanation | None:
 def backward_returned_nan(case: Case) -> Explanation | None:
     """Anomaly detection names the node where a NaN was seen, not where it was born."""
     node, recording = case.match[1], case.recording
-    why = f"{node} is where the NaN was seen first in the backward pass, which need not be where it was born."
+    why = (
+        f"{node} is where the NaN was seen first in the backward pass, which need not be where it"
+        " was born."
+    )
     culprit = _culprit(recording) if recording is not None else None
     if culprit is None:
         return case.explain(
             "backward-nan",
             f"the gradient that {node} computed is NaN",
-            f"{why} Its forward operation met a value at the edge of its domain (log or division at 0, root at 0, "
-            "an infinity), or got a NaN handed in.",
-            fixes=advice(("find where it was born", "with nanlab.watch(model) as trace:\n    step()\ntrace.culprit")),
+            f"{why} Its forward operation met a value at the edge of its domain (log or division at"
+            " 0, root at 0, an infinity), or got a NaN handed in.",
+            fixes=advice(
+                (
+                    "find where it was born",
+                    "with nanlab.watch(model) as trace:\n    step()\ntrace.culprit",
+                )
+            ),
         )
     return Explanation(
         culprit.cause,
@@ -198,8 +265,8 @@ def loss_not_scalar(case: Case) -> Explanation | None:
     return case.explain(
         "loss-not-scalar",
         f"backward() was called on a tensor{of}, not on one number",
-        "A gradient is that of one number. A loss with reduction='none', or a model's output, has one for each "
-        "sample: reduce it first.",
+        "A gradient is that of one number. A loss with reduction='none', or a model's output, has"
+        " one for each sample: reduce it first.",
         fixes=advice(
             ("reduce it", "loss.mean().backward()"),
             ("or weigh the elements", "loss.backward(gradient=torch.ones_like(loss))"),
@@ -207,17 +274,21 @@ def loss_not_scalar(case: Case) -> Explanation | None:
     )
 
 
-@means(r"Can't call numpy\(\) on Tensor that requires grad|[Cc]an't convert (\S+) device type tensor to numpy")
+@means(
+    r"Can't call numpy\(\) on Tensor that requires grad|[Cc]an't convert (\S+) device type tensor"
+    r" to numpy"
+)
 def numpy_of_graph(case: Case) -> Explanation | None:
     """NumPy reads the memory of CPU tensors outside of the graph."""
     on = case.match[1]
     code = "array = tensor.detach().cpu().numpy()"
     return case.explain(
         "numpy-of-graph",
-        f"numpy() was called on a tensor {'on ' + on.rstrip(':') if on else 'that carries gradient'}{case.inside}",
-        "NumPy reads CPU memory and knows no graph. To look at the values, detach them; if the loss is computed "
-        "from the array, the graph ends "
-        "there and no parameter gets a gradient: use the torch function then.",
+        "numpy() was called on a tensor"
+        f" {'on ' + on.rstrip(':') if on else 'that carries gradient'}{case.inside}",
+        "NumPy reads CPU memory and knows no graph. To look at the values, detach them; if the loss"
+        " is computed from the array, the graph ends there and no parameter gets a gradient: use"
+        " the torch function then.",
         fixes=advice(
             ("to look at the values", code),
             ("on the way to the loss: stay in torch", "torch.log1p(x)  # not np.log1p(x.numpy())"),

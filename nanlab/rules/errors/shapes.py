@@ -1,4 +1,5 @@
-"""Errors of shapes: a product, a sum or a layer whose sizes do not fit, and a checkpoint of another model."""
+"""Errors of shapes: a product, a sum or a layer whose sizes do not fit, and a checkpoint of another
+model."""
 
 from __future__ import annotations
 
@@ -7,15 +8,24 @@ import re
 
 import pandas as pd
 
-from nanlab.rules.errors._explanation import Case, Explanation, advice, means, operands_frame, shape_text
+from nanlab.rules.errors._explanation import (
+    Case,
+    Explanation,
+    advice,
+    means,
+    operands_frame,
+    shape_text,
+)
 from nanlab.trace.failure import Operand
 
 
 @means(
     r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)"
     r"|size mismatch, got input \((\d+)\), mat \((\d+)x(\d+)\), vec \((\d+)\)"
-    r"|Expected size for first two dimensions of batch2 tensor to be: \[(\d+), (\d+)\] but got: \[(\d+), (\d+)\]"
-    r"|inconsistent tensor size, expected tensor \[(\d+)\] and src \[(\d+)\] to have the same number of elements"
+    r"|Expected size for first two dimensions of batch2 tensor to be: \[(\d+), (\d+)\] but got:"
+    r" \[(\d+), (\d+)\]"
+    r"|inconsistent tensor size, expected tensor \[(\d+)\] and src \[(\d+)\] to have the same"
+    r" number of elements"
 )
 def product_mismatch(case: Case) -> Explanation | None:
     """The inner sizes of a matrix product differ."""
@@ -58,12 +68,21 @@ def _linear(case: Case) -> Explanation:
     flat = 1
     for size in shape[1:]:
         flat *= size
-    fixes = [(f"let the layer take {got} features", f"nn.Linear({got}, {facts.get('out_features', '...')})")]
+    fixes = [
+        (
+            f"let the layer take {got} features",
+            f"nn.Linear({got}, {facts.get('out_features', '...')})",
+        )
+    ]
     if len(shape) > 2 and flat == wants:
         fixes.insert(0, ("flatten all but the batch first", "x = x.flatten(1)"))
     elif shape and len(shape) > 1 and shape[-2] == wants:
-        fixes.insert(0, ("the features are in the last but one dimension", "x = x.transpose(-1, -2)"))
-    fixes.append(("let the first batch decide", f"nn.LazyLinear({facts.get('out_features', '...')})"))
+        fixes.insert(
+            0, ("the features are in the last but one dimension", "x = x.transpose(-1, -2)")
+        )
+    fixes.append(
+        ("let the first batch decide", f"nn.LazyLinear({facts.get('out_features', '...')})")
+    )
     return case.explain(
         "shape-mismatch",
         f"the layer{case.inside.replace(', in', '')} takes {wants} features, its input has {got}",
@@ -75,7 +94,8 @@ def _linear(case: Case) -> Explanation:
 
 
 @means(
-    r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d+)"
+    r"The size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton"
+    r" dimension (\d+)"
     r"|The expanded size of the tensor \((\d+)\) "
     r"must match the existing size \((\d+)\) at non-singleton dimension (\d+)"
 )
@@ -85,10 +105,16 @@ def broadcast_mismatch(case: Case) -> Explanation | None:
     shapes = " and ".join(shape_text(o.shape) for o in case.failure.operands[:2])
     return case.explain(
         "shape-mismatch",
-        f"sizes {a} and {b} meet in dimension {dimension}{f' of {shapes}' if shapes else ''}{case.inside}",
+        f"sizes {a} and {b} meet in dimension"
+        f" {dimension}{f' of {shapes}' if shapes else ''}{case.inside}",
         "Shapes are compared from the last dimension; sizes must be equal or 1.",
         evidence=operands_frame(case.failure.operands),
-        fixes=advice(("add the missing dimension where it belongs", "x * weight[:, None]  # or weight.unsqueeze(1)")),
+        fixes=advice(
+            (
+                "add the missing dimension where it belongs",
+                "x * weight[:, None]  # or weight.unsqueeze(1)",
+            )
+        ),
     )
 
 
@@ -105,7 +131,8 @@ def channels(case: Case) -> Explanation | None:
     )
     return case.explain(
         "shape-mismatch",
-        f"the convolution takes {wants} channels, its input of shape {shape_text(shape)} has {got}{case.inside}",
+        f"the convolution takes {wants} channels, its input of shape {shape_text(shape)} has"
+        f" {got}{case.inside}",
         "A convolution reads (batch, channels, height, width)."
         + (" Here the channels are in the last dimension." if last else ""),
         evidence=operands_frame(case.failure.operands),
@@ -118,7 +145,8 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
     """A checkpoint of another model."""
     text = case.failure.text
     sizes = re.findall(
-        r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, "
+        r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[([\d, ]*)\]\) from"
+        r" checkpoint, "
         r"the shape in current model is torch\.Size\(\[([\d, ]*)\]\)",
         text,
     )
@@ -129,15 +157,21 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
     prefix = _prefix(missing, unexpected)
     counts = [
         f"{len(names)} {what}"
-        for names, what in ((sizes, "of another size"), (missing, "missing"), (unexpected, "unexpected"))
+        for names, what in (
+            (sizes, "of another size"),
+            (missing, "missing"),
+            (unexpected, "unexpected"),
+        )
         if names
     ]
     return case.explain(
         "state-dict-mismatch",
         f"the checkpoint does not fit {case.match[1]}: {', '.join(counts) or 'its names differ'}",
         prefix[0]
-        or "The model was built with other sizes or layers than the one that was saved; "
-        "a classifier for another number of classes is the usual case.",
+        or (
+            "The model was built with other sizes or layers than the one that was saved; a"
+            " classifier for another number of classes is the usual case."
+        ),
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
     )
@@ -149,7 +183,8 @@ def _keys(text: str, which: str) -> list[str]:
 
 
 def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """Names that differ by a prefix alone: DataParallel's ``module.``, torch.compile's ``_orig_mod.``."""
+    """Names that differ by a prefix alone: DataParallel's ``module.``, torch.compile's
+    ``_orig_mod.``."""
     for prefix in ("module.", "_orig_mod.", "model."):
         if (
             unexpected
@@ -168,9 +203,18 @@ def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[
 
 
 def _state_fixes(sizes: list[str]) -> list[tuple[str, str]]:
-    build = ("build the model as it was when it was saved", "model = Model(num_classes=...)  # as in training")
+    build = (
+        "build the model as it was when it was saved",
+        "model = Model(num_classes=...)  # as in training",
+    )
     if not sizes:
-        return [build, ("load what fits; see what was left out", "print(model.load_state_dict(state, strict=False))")]
+        return [
+            build,
+            (
+                "load what fits; see what was left out",
+                "print(model.load_state_dict(state, strict=False))",
+            ),
+        ]
     drop = (
         "own = model.state_dict()\n"
         "state = {n: v for n, v in state.items() if n in own and v.shape == own[n].shape}\n"
@@ -184,18 +228,24 @@ def impossible_shape(case: Case) -> Explanation | None:
     """view or reshape to another number of elements."""
     sizes, count = [int(n) for n in case.match[1].split(",")], int(case.match[2])
     known = math.prod(n for n in sizes if n >= 0)
-    why = f"{count} is no multiple of {known}" if -1 in sizes else f"that shape has {known} elements"
+    why = (
+        f"{count} is no multiple of {known}" if -1 in sizes else f"that shape has {known} elements"
+    )
     return case.explain(
         "shape-mismatch",
         f"{count} elements do not fit into the shape {shape_text(sizes)}: {why}{case.inside}",
-        "As a rule the batch is smaller than usual (the last one), or a layer before it gives another size than was reckoned.",
+        "As a rule the batch is smaller than usual (the last one), or a layer before it gives"
+        " another size than was reckoned.",
         evidence=operands_frame(case.failure.operands),
-        fixes=advice(("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")),
+        fixes=advice(
+            ("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")
+        ),
     )
 
 
 @means(
-    r"[Tt]arget size \(torch\.Size\(\[([\d, ]*)\]\)\) (?:that is different to|must be the same as)(?: the)? input size "
+    r"[Tt]arget size \(torch\.Size\(\[([\d, ]*)\]\)\) (?:that is different to|must be the same"
+    r" as)(?: the)? input size "
     r"\(torch\.Size\(\[([\d, ]*)\]\)\)",
     first=True,
 )
@@ -207,5 +257,10 @@ def target_of_another_size(case: Case) -> Explanation | None:
         f"the target has shape ({target}), the predictions have ({scores}){case.inside}",
         "They are compared element by element and are not broadcast.",
         evidence=operands_frame(case.failure.operands),
-        fixes=advice(("give both one shape, in the target's dtype", "loss_fn(scores.squeeze(1), target.float())")),
+        fixes=advice(
+            (
+                "give both one shape, in the target's dtype",
+                "loss_fn(scores.squeeze(1), target.float())",
+            )
+        ),
     )

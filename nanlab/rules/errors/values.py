@@ -1,4 +1,5 @@
-"""Exceptions about values: a distribution, a sampler or a factorisation that refuses what it was given."""
+"""Exceptions about values: a distribution, a sampler or a factorisation that refuses what it was
+given."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from nanlab.rules.errors._explanation import Case, Explanation, advice, means
 from nanlab.trace import Trace
 
 _MATRICES = frozenset("covariance_matrix precision_matrix scale_tril".split())
-_POSITIVE = frozenset("scale rate concentration concentration0 concentration1 df temperature".split())
+_POSITIVE = frozenset(
+    "scale rate concentration concentration0 concentration1 df temperature".split()
+)
 _BORN = "print(nanlab.last.culprit)  # where the bad value was born"
 
 
@@ -16,7 +19,10 @@ def _origin(case: Case) -> str:
     return f" It was born before: {culprit}." if culprit is not None else ""
 
 
-@means(r"Expected parameter (\w+) \(.*\) of distribution (\w+)\(.*satisfy the constraint (.+?), but found invalid")
+@means(
+    r"Expected parameter (\w+) \(.*\) of distribution (\w+)\(.*satisfy the constraint (.+?), but"
+    r" found invalid"
+)
 def refused_parameter(case: Case) -> Explanation | None:
     """torch.distributions checked a parameter."""
     name, distribution, constraint = case.match.groups()
@@ -25,37 +31,51 @@ def refused_parameter(case: Case) -> Explanation | None:
         return case.explain(
             "invalid-value",
             f"{distribution} got NaN in its {name}{case.inside}",
-            "The distribution only refuses it: the NaN comes from what computed the parameter." + _origin(case),
+            "The distribution only refuses it: the NaN comes from what computed the parameter."
+            + _origin(case),
             fixes=advice(("watch the step, and see where it was born", _BORN)),
         )
     if name in _MATRICES:
-        fix = ("add a jitter to the diagonal", f"{name} = {name} + 1e-5 * torch.eye({name}.shape[-1])")
+        fix = (
+            "add a jitter to the diagonal",
+            f"{name} = {name} + 1e-5 * torch.eye({name}.shape[-1])",
+        )
     elif name in _POSITIVE:
         fix = (f"make {name} positive by construction", f"{name} = F.softplus(raw) + 1e-4")
     else:
-        fix = (f"keep {name} inside of what {distribution} takes", f"{name} = {name}.clamp(min=..., max=...)")
+        fix = (
+            f"keep {name} inside of what {distribution} takes",
+            f"{name} = {name}.clamp(min=..., max=...)",
+        )
     return case.explain(
         "invalid-value",
         f"the {name} of {distribution} is outside of its domain, {constraint}{case.inside}",
-        "What a network gives is unbounded; softplus or exp of it may round to exactly 0, and a covariance to an indefinite matrix.",
+        "What a network gives is unbounded; softplus or exp of it may round to exactly 0, and a"
+        " covariance to an indefinite matrix.",
         fixes=advice(fix),
     )
 
 
-@means(r"Expected value argument \(.*\) to be within the support \((.+?)\) of the distribution (\w+)")
+@means(
+    r"Expected value argument \(.*\) to be within the support \((.+?)\) of the distribution (\w+)"
+)
 def outside_of_support(case: Case) -> Explanation | None:
     """log_prob of a value that the distribution cannot give."""
     support, distribution = case.match.groups()
     return case.explain(
         "infeasible-likelihood",
         f"log_prob of a value outside of the support of {distribution}, {support}{case.inside}",
-        "The distribution gives such a value no probability, so its log-likelihood would be -inf. Rounding does this at the edges, as with "
-        "an action that tanh has rounded to 1." + _origin(case),
+        "The distribution gives such a value no probability, so its log-likelihood would be -inf."
+        " Rounding does this at the edges, as with an action that tanh has rounded to 1."
+        + _origin(case),
         fixes=advice(("keep the value inside", "value = value.clamp(1e-6, 1 - 1e-6)")),
     )
 
 
-@means(r"probability tensor contains either `inf`, `nan` or element < 0|invalid multinomial distribution")
+@means(
+    r"probability tensor contains either `inf`, `nan` or element < 0|invalid multinomial"
+    r" distribution"
+)
 def refused_probabilities(case: Case) -> Explanation | None:
     """torch.multinomial and what samples with it."""
     zero = "invalid multinomial" in case.failure.text
@@ -65,14 +85,17 @@ def refused_probabilities(case: Case) -> Explanation | None:
             f"the probabilities of a row add up to zero{case.inside}",
             "There is nothing to draw from: every choice was masked, or all of them underflowed.",
             fixes=advice(
-                ("leave at least one choice, and take logits", "torch.distributions.Categorical(logits=logits)")
+                (
+                    "leave at least one choice, and take logits",
+                    "torch.distributions.Categorical(logits=logits)",
+                )
             ),
         )
     return case.explain(
         "invalid-value",
         f"the probabilities to sample from hold NaN, inf or a negative number{case.inside}",
-        "Sampling only refuses them: they come from logits that are NaN or +inf, or from a row that was masked throughout."
-        + _origin(case),
+        "Sampling only refuses them: they come from logits that are NaN or +inf, or from a row that"
+        " was masked throughout." + _origin(case),
         fixes=advice(("watch the step, and see where it was born", _BORN)),
     )
 
@@ -85,13 +108,20 @@ def refused_matrix(case: Case) -> Explanation | None:
     if what in ("failed to converge", "non-finite") or origin:
         return case.explain(
             "degenerate-matrix",
-            f"{function} could not be computed{case.inside}: NaN, infinities or nearly equal singular values do this",
+            f"{function} could not be computed{case.inside}: NaN, infinities or nearly equal"
+            " singular values do this",
             "Look first whether the matrix is finite." + origin,
-            fixes=advice(("see whether the matrix is finite", "torch.isfinite(A).all()"), ("watch the step", _BORN)),
+            fixes=advice(
+                ("see whether the matrix is finite", "torch.isfinite(A).all()"),
+                ("watch the step", _BORN),
+            ),
         )
     return case.explain(
         "degenerate-matrix",
         f"{function}: the matrix is {what}{case.inside}",
-        "Duplicate rows, a batch smaller than the dimension, or rounding of a covariance do this; a little on the diagonal makes it definite.",
-        fixes=advice(("add a jitter to the diagonal", "A = A + 1e-5 * torch.eye(A.shape[-1], dtype=A.dtype)")),
+        "Duplicate rows, a batch smaller than the dimension, or rounding of a covariance do this; a"
+        " little on the diagonal makes it definite.",
+        fixes=advice(
+            ("add a jitter to the diagonal", "A = A + 1e-5 * torch.eye(A.shape[-1], dtype=A.dtype)")
+        ),
     )

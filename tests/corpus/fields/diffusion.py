@@ -103,7 +103,10 @@ def guidance_rescaled_by_zero_spread(fixed):
         x, t = batch(gen)
         cond, plain = net(torch.cat([x, t], -1)), net(torch.cat([x, 0 * t], -1))
         guided = plain + 3 * (cond - plain)
-        ratio = cond.detach().std(-1, keepdim=True) / (guided.detach().std(-1, keepdim=True) + 1e-5 * fixed)  # ORIGIN
+        # ORIGIN
+        ratio = cond.detach().std(-1, keepdim=True) / (
+            guided.detach().std(-1, keepdim=True) + 1e-5 * fixed
+        )
         return (guided * ratio - x).square().mean()
 
     return net, train(net.parameters(), loss)
@@ -119,7 +122,8 @@ def learned_log_variance_thrown_by_one_update(fixed):
     def step(i):
         x, t = batch(gen)
         mean, logvar = net(torch.cat([x, t], -1)).chunk(2, -1)
-        loss = ((x - mean).square() * torch.exp(-logvar.clamp_max(6)) * 0.5 + 0.5 * logvar).mean()  # ORIGIN
+        # ORIGIN
+        loss = ((x - mean).square() * torch.exp(-logvar.clamp_max(6)) * 0.5 + 0.5 * logvar).mean()
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -155,7 +159,9 @@ def averaged_weights(fixed=False):
     return net, train(net.parameters(), loss, 0.1)
 
 
-@healthy("the infinite signal-to-noise ratio of a clean sample is clipped, and the weight is finite")
+@healthy(
+    "the infinite signal-to-noise ratio of a clean sample is clipped, and the weight is finite"
+)
 def clipped_snr(fixed=False):
     net, gen = denoiser(18), torch.Generator().manual_seed(19)
 
