@@ -1,6 +1,7 @@
 # What one types in this repository. Every command makes the environment in .venv first where it is missing or outdated.
 SHELL := bash
 PYTHON ?= python3
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(VENV)/.torch
@@ -26,8 +27,8 @@ env: $(READY)  ## make the environment in .venv
 lab: $(READY)  ## open JupyterLab on the first notebook (BROWSER=none: print the address only)
 	$(BIN)/jupyter lab $(LAB)
 
-test: $(READY)  ## run the tests, those in the browser last
-	$(BIN)/python -m pytest -q
+test: $(READY)  ## run the tests, those in the browser last (JOBS=1: in one process)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check

@@ -318,8 +318,8 @@ def test_bad_learning_rate_in_a_tensor_is_led_back_to_the_line_that_made_it() ->
         opt.zero_grad()
         loss = net(torch.randn(8, 4)).square().mean()
         loss.backward()
-        # RATE
-        opt.param_groups[0]["lr"] = torch.tensor(0.01) / torch.tensor(0.0 if i == 2 else 1.0)
+        divisor = torch.tensor(0.0 if i == 2 else 1.0)
+        opt.param_groups[0]["lr"] = torch.tensor(0.01) / divisor  # RATE
         opt.step()
         return loss.detach()
 

@@ -76,10 +76,8 @@ def generalised_mean_pooling_of_a_dead_channel() -> None:
 def roots_then_cosine_similarity_in_half() -> None:
     p = (seeded(3, 8).abs() * 1e-9).requires_grad_()
     q = seeded(3, 8, seed=1).abs().requires_grad_()
-    # here
-    F.cosine_similarity(
-        torch.sqrt(p.half() + 1e-8), torch.sqrt(q.half() + 1e-8), dim=-1
-    ).sum().backward()
+    q = torch.sqrt(q.half() + 1e-8)
+    F.cosine_similarity(torch.sqrt(p.half() + 1e-8), q, dim=-1).sum().backward()  # here
 
 
 def a_value_repaired_after_the_operation() -> None:

@@ -1,5 +1,4 @@
-"""A witness apart from nanlab: where non-finite values appear, by torch's own dispatcher and
-anomaly mode."""
+"""A witness apart from nanlab: where non-finite values appear, by torch's own dispatcher and anomaly mode."""
 
 from __future__ import annotations
 
@@ -16,20 +15,17 @@ from torch.utils._pytree import tree_leaves
 
 @dataclass(frozen=True)
 class Birth:
-    """One operator whose result is bad although its operands were not: NaN or inf from finite, or
-    NaN from inf."""
+    """One operator whose result is bad although its operands were not: NaN or inf from finite, or NaN from inf."""
 
     step: int
     op: str
     node: str  # "SqrtBackward0"; "" in the forward pass
-    # of the program, innermost; a second one for a node made by double backward
-    lines: tuple[int, ...]
+    lines: tuple[int, ...]  # of the program, innermost; a second one for a node made by double backward
 
 
 def badness(values: Iterable[Any]) -> tuple[bool, bool]:
     """Whether any tensor holds a NaN, and an infinity."""
-    # tensors of zeros that own no memory, and shapes without values, occur inside derivative
-    # formulas
+    # tensors of zeros that own no memory, and shapes without values, occur inside derivative formulas
     tensors = [
         value
         for value in values
@@ -44,8 +40,7 @@ def badness(values: Iterable[Any]) -> tuple[bool, bool]:
 
 @dataclass
 class Witness(TorchDispatchMode):
-    """Records each `Birth`; run it under `torch.autograd.set_detect_anomaly(True,
-    check_nan=False)`."""
+    """Records each `Birth`; run it under `torch.autograd.set_detect_anomaly(True, check_nan=False)`."""
 
     file: str
     step: int = -1
@@ -67,9 +62,7 @@ class Witness(TorchDispatchMode):
         if node is None:
             return Birth(self.step, op, "", self.lines_in(["".join(traceback.format_stack())]))
         makers = [node, node.metadata.get("parent_")]
-        stacks = [
-            "".join(maker.metadata.get("traceback_", [])) for maker in makers if maker is not None
-        ]
+        stacks = ["".join(maker.metadata.get("traceback_", [])) for maker in makers if maker is not None]
         return Birth(self.step, op, node.name(), self.lines_in(stacks))
 
     def lines_in(self, stacks: list[str]) -> tuple[int, ...]:

@@ -20,9 +20,7 @@ MARKS = ("ORIGIN", "ALSO", "DATA", "FIRST")
 def case_files(patterns: Iterable[str] = (), kind: str = "fth") -> list[Path]:
     """The programs in order of name; ``kind``: f = fault, t = training-loop fault, h = healthy."""
     wanted = list(patterns)
-    found = sorted(
-        path for path in CASES.glob("*.py") if re.match(rf"[{kind}]\d{{3}}_\w+\.py$", path.name)
-    )
+    found = sorted(path for path in CASES.glob("*.py") if re.match(rf"[{kind}]\d{{3}}_\w+\.py$", path.name))
     return [path for path in found if not wanted or any(p in path.name for p in wanted)]
 
 
@@ -48,8 +46,7 @@ def markers(path: Path) -> dict[str, list[int]]:
 
 
 def parameters(model: Any, step: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Named parameters of the model, or of ``step.parameters`` (a dict) in a program without a
-    module."""
+    """Named parameters of the model, or of ``step.parameters`` (a dict) in a program without a module."""
     if model is not None:
         yield from model.named_parameters()
     else:
@@ -71,8 +68,8 @@ def symptom(loss: torch.Tensor, parameters: Iterable[torch.Tensor]) -> str | Non
 def course(path: Path, seed: int | None = None) -> list[str | None]:
     """The symptom of each step, without nanlab.
 
-    seed: after each step the weights that it changed move by one unit in the last place, up or down
-    at random, as sums in another order on another processor may leave them.
+    seed: after each step the weights that it changed move by one unit in the last place, up or down at random, as
+    sums in another order on another processor may leave them.
     """
     module = load(path)
     model, step = module.build()
@@ -88,8 +85,7 @@ def course(path: Path, seed: int | None = None) -> list[str | None]:
 
 
 def _move(weight: torch.Tensor, old: torch.Tensor, random: torch.Generator) -> None:
-    """Move the elements that differ from ``old`` by one unit in the last place; zeros, which are
-    exact, stay."""
+    """Move the elements that differ from ``old`` by one unit in the last place; zeros, which are exact, stay."""
     if not weight.is_floating_point() or weight.dtype.itemsize == 1:
         return
     up = torch.rand(weight.shape, generator=random) < 0.5
@@ -100,8 +96,7 @@ def _move(weight: torch.Tensor, old: torch.Tensor, random: torch.Generator) -> N
 
 @cache
 def first_bad_step(path: Path) -> int:
-    """The step in which the symptom first shows: that of META, or of a run where the course is
-    chaotic."""
+    """The step in which the symptom first shows: that of META, or of a run where the course is chaotic."""
     meta = load(path).META
     if not meta.get("chaotic"):
         return int(meta["first_bad_step"])

@@ -1,5 +1,4 @@
-"""Programs written as functions, several in a file of ``fields``: what each one is, and where its
-marks stand."""
+"""Programs written as functions, several in a file of ``fields``: what each one is, and where its marks stand."""
 
 from __future__ import annotations
 
@@ -31,10 +30,7 @@ class Program:
     def marks(self) -> dict[str, list[int]]:
         from harness import markers
 
-        return {
-            mark: [at for at in found if at in self.lines]
-            for mark, found in markers(self.path).items()
-        }
+        return {mark: [at for at in found if at in self.lines] for mark, found in markers(self.path).items()}
 
 
 def _programs(build: Callable[[bool], Any], meta: dict[str, Any]) -> Program:
@@ -57,8 +53,8 @@ def fault(
 ) -> Callable[[Callable[[bool], Any]], Program]:
     """A program with one fault.
 
-    step: where the symptom first shows; building: the watch covers ``build`` too; second: causes
-    that stand beside the culprit in the findings.
+    step: where the symptom first shows; building: the watch covers ``build`` too; second: causes that stand beside
+    the culprit in the findings.
     """
     meta = {
         "cause": cause,
@@ -107,6 +103,4 @@ def programs(patterns: Iterable[str] = (), kind: str = "fh") -> list[Program]:
     for path in sorted(FIELDS.glob("[a-z]*.py")):
         module = importlib.import_module(f"fields.{path.stem}")
         found += [p for p in vars(module).values() if isinstance(p, Program)]
-    return [
-        p for p in found if p.name[0] in kind and (not wanted or any(w in p.name for w in wanted))
-    ]
+    return [p for p in found if p.name[0] in kind and (not wanted or any(w in p.name for w in wanted))]

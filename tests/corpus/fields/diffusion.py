@@ -103,10 +103,7 @@ def guidance_rescaled_by_zero_spread(fixed):
         x, t = batch(gen)
         cond, plain = net(torch.cat([x, t], -1)), net(torch.cat([x, 0 * t], -1))
         guided = plain + 3 * (cond - plain)
-        # ORIGIN
-        ratio = cond.detach().std(-1, keepdim=True) / (
-            guided.detach().std(-1, keepdim=True) + 1e-5 * fixed
-        )
+        ratio = cond.detach().std(-1, keepdim=True) / (guided.detach().std(-1, keepdim=True) + 1e-5 * fixed)  # ORIGIN
         return (guided * ratio - x).square().mean()
 
     return net, train(net.parameters(), loss)
@@ -122,8 +119,7 @@ def learned_log_variance_thrown_by_one_update(fixed):
     def step(i):
         x, t = batch(gen)
         mean, logvar = net(torch.cat([x, t], -1)).chunk(2, -1)
-        # ORIGIN
-        loss = ((x - mean).square() * torch.exp(-logvar.clamp_max(6)) * 0.5 + 0.5 * logvar).mean()
+        loss = ((x - mean).square() * torch.exp(-logvar.clamp_max(6)) * 0.5 + 0.5 * logvar).mean()  # ORIGIN
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -159,9 +155,7 @@ def averaged_weights(fixed=False):
     return net, train(net.parameters(), loss, 0.1)
 
 
-@healthy(
-    "the infinite signal-to-noise ratio of a clean sample is clipped, and the weight is finite"
-)
+@healthy("the infinite signal-to-noise ratio of a clean sample is clipped, and the weight is finite")
 def clipped_snr(fixed=False):
     net, gen = denoiser(18), torch.Generator().manual_seed(19)
 

@@ -44,9 +44,7 @@ def conformal_factor_on_the_rim(fixed):
     direction = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
 
     def loss(i):
-        p = point * (1 if i < 2 else torch.tensor([[1.0, 1.0], [0.0, 0.0]])) + (
-            direction if i >= 2 else 0.0
-        )
+        p = point * (1 if i < 2 else torch.tensor([[1.0, 1.0], [0.0, 0.0]])) + (direction if i >= 2 else 0.0)
         gap = 1 - p.square().sum(-1)
         factor = 2 / (gap.clamp_min(1e-3) if fixed else gap)  # ORIGIN
         return (factor * p.square().sum(-1)).mean()

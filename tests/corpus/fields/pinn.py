@@ -7,9 +7,7 @@ from torch import nn
 
 def network(inputs, seed, width=16):
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
-    )
+    return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
 
 
 def slope(u, x):
@@ -33,9 +31,7 @@ def laplacian_at_the_pole(fixed):
     return net, train(net.parameters(), loss)
 
 
-@fault(
-    "pow-fraction-at-zero", "pow", step=0, also=("div-by-zero", "sqrt-at-zero"), ops=("reciprocal",)
-)
+@fault("pow-fraction-at-zero", "pow", step=0, also=("div-by-zero", "sqrt-at-zero"), ops=("reciprocal",))
 def p_laplacian_of_a_flat_start(fixed):
     net = network(2, 2)
     nn.init.zeros_(net[-1].weight)
@@ -79,18 +75,8 @@ def balance_of_gradient_norms(fixed):
         inner = (net(x) - x.square()).square().mean()
         target = net(edge).detach() if i == 3 else torch.zeros(2, 1)
         outer = (net(edge) - target).square().mean()
-        a = torch.cat(
-            [
-                g.flatten()
-                for g in torch.autograd.grad(inner, list(net.parameters()), retain_graph=True)
-            ]
-        )
-        b = torch.cat(
-            [
-                g.flatten()
-                for g in torch.autograd.grad(outer, list(net.parameters()), retain_graph=True)
-            ]
-        )
+        a = torch.cat([g.flatten() for g in torch.autograd.grad(inner, list(net.parameters()), retain_graph=True)])
+        b = torch.cat([g.flatten() for g in torch.autograd.grad(outer, list(net.parameters()), retain_graph=True)])
         mean = b.abs().mean() + (1e-8 if fixed else 0.0)
         weight[0] = 0.9 * weight[0] + 0.1 * a.abs().max() / mean  # ORIGIN
         return inner + weight[0] * outer

@@ -56,9 +56,7 @@ def scale_of_a_dead_channel(fixed):
     return net, train(net.parameters(), loss)
 
 
-@fault(
-    "dead-gradient", "round", step=0, phase="backward", ops=("zeros_like", "mul", "round_backward")
-)
+@fault("dead-gradient", "round", step=0, phase="backward", ops=("zeros_like", "mul", "round_backward"))
 def rounding_without_a_straight_through_gradient(fixed):
     torch.manual_seed(3)
     net = nn.Linear(4, 3)
@@ -105,13 +103,7 @@ def variance_of_counts_in_half(fixed):
     return net, train(net.parameters(), loss)
 
 
-@fault(
-    "poisoned-gradient",
-    "add_",
-    step=0,
-    phase="backward",
-    ops=("add", "AccumulateGrad", "mul", "mm"),
-)
+@fault("poisoned-gradient", "add_", step=0, phase="backward", ops=("add", "AccumulateGrad", "mul", "mm"))
 def gradient_left_over_from_a_trial(fixed):
     torch.manual_seed(6)
     net = nn.Linear(4, 2)
@@ -175,9 +167,7 @@ def tiny_loss_through_a_half_layer(fixed):
     return net, train(net.parameters(), loss, 100.0)
 
 
-@fault(
-    "optimizer-arithmetic", "div", step=0, phase="optimizer", also=("div-by-zero", "norm-at-zero")
-)
+@fault("optimizer-arithmetic", "div", step=0, phase="optimizer", also=("div-by-zero", "norm-at-zero"))
 def trust_ratio_of_a_zero_layer(fixed):
     torch.manual_seed(10)
     net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
@@ -201,14 +191,7 @@ def trust_ratio_of_a_zero_layer(fixed):
     return net, step
 
 
-@fault(
-    "optimizer-arithmetic",
-    "div",
-    step=0,
-    phase="optimizer",
-    also=("div-by-zero", "norm-at-zero"),
-    ops=("div_",),
-)
+@fault("optimizer-arithmetic", "div", step=0, phase="optimizer", also=("div-by-zero", "norm-at-zero"), ops=("div_",))
 def row_norm_of_a_zero_initialised_layer(fixed):
     torch.manual_seed(11)
     net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -301,10 +284,7 @@ def inspected_gradients(fixed=False):
     torch.manual_seed(16)
     net = nn.Linear(4, 2)
     x = torch.randn(8, 4)
-    opt, scaler = (
-        torch.optim.AdamW(net.parameters(), lr=1e-2),
-        torch.amp.GradScaler("cpu", init_scale=1024.0),
-    )
+    opt, scaler = torch.optim.AdamW(net.parameters(), lr=1e-2), torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     def step(i):
         opt.zero_grad()
@@ -327,10 +307,7 @@ def bypassed_and_unscaled(fixed=False):
     torch.manual_seed(17)
     net = nn.Linear(4, 2)
     x = torch.randn(8, 4)
-    opt, scaler = (
-        torch.optim.SGD(net.parameters(), lr=1e-2),
-        torch.amp.GradScaler("cpu", init_scale=512.0),
-    )
+    opt, scaler = torch.optim.SGD(net.parameters(), lr=1e-2), torch.amp.GradScaler("cpu", init_scale=512.0)
 
     def step(i):
         opt.zero_grad()
@@ -364,10 +341,7 @@ def gate_that_opens(fixed=False):
     net, extra = nn.Linear(4, 2), nn.Linear(4, 2)
     x = torch.randn(8, 4)
     both = nn.ModuleList([net, extra])
-    return both, train(
-        both.parameters(),
-        lambda i: (net(x) + (0.0 if i < 2 else 1.0) * extra(x) - 1).square().mean(),
-    )
+    return both, train(both.parameters(), lambda i: (net(x) + (0.0 if i < 2 else 1.0) * extra(x) - 1).square().mean())
 
 
 @healthy("dropout of a whole branch in some steps")
@@ -376,9 +350,7 @@ def stochastic_depth(fixed=False):
     net, extra = nn.Linear(4, 4), nn.Linear(4, 4)
     x = torch.randn(8, 4)
     both = nn.ModuleList([net, extra])
-    return both, train(
-        both.parameters(), lambda i: (net(x) + float(i % 2) * extra(x) - 1).square().mean()
-    )
+    return both, train(both.parameters(), lambda i: (net(x) + float(i % 2) * extra(x) - 1).square().mean())
 
 
 @healthy("a hinge that every sample satisfies: the run has converged")
@@ -390,9 +362,7 @@ def satisfied_hinge(fixed=False):
         net.bias.zero_()
     x = torch.tensor([[1.3, 0.0], [-1.3, 0.2], [1.2, 0.1]])
     y = torch.tensor([1.0, -1.0, 1.0])
-    return net, train(
-        net.parameters(), lambda i: torch.relu(1.25 - y * net(x).squeeze(-1)).mean(), 0.5
-    )
+    return net, train(net.parameters(), lambda i: torch.relu(1.25 - y * net(x).squeeze(-1)).mean(), 0.5)
 
 
 @healthy("a term of weight zero keeps every parameter in the graph")
@@ -401,14 +371,10 @@ def zero_weight_term(fixed=False):
     used, unused = nn.Linear(4, 2), nn.Linear(4, 2)
     x = torch.randn(8, 4)
     both = nn.ModuleList([used, unused])
-    return both, train(
-        both.parameters(), lambda i: (used(x) - 1).square().mean() + 0.0 * unused(x).sum()
-    )
+    return both, train(both.parameters(), lambda i: (used(x) - 1).square().mean() + 0.0 * unused(x).sum())
 
 
-@healthy(
-    "the bias before a batch normalisation has a gradient of zero, up to rounding, and no effect"
-)
+@healthy("the bias before a batch normalisation has a gradient of zero, up to rounding, and no effect")
 def bias_before_normalisation(fixed=False):
     torch.manual_seed(23)
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 1))
@@ -417,8 +383,7 @@ def bias_before_normalisation(fixed=False):
 
 
 @healthy(
-    "key biases of attention have no effect on softmax; LoRA's first factor gets no gradient while"
-    " the second is zero"
+    "key biases of attention have no effect on softmax; LoRA's first factor gets no gradient while the second is zero"
 )
 def low_rank_adapter(fixed=False):
     torch.manual_seed(24)

@@ -47,9 +47,9 @@ def third_estimator_of_divergence(fixed):
         logits = net(ids)
         if i == 2:
             logits = logits - 200 * torch.nn.functional.one_hot(ids, 7)
-        gap = frozen(ids).detach().log_softmax(-1).gather(-1, ids[..., None]) - logits.log_softmax(
-            -1
-        ).gather(-1, ids[..., None])
+        gap = frozen(ids).detach().log_softmax(-1).gather(-1, ids[..., None]) - logits.log_softmax(-1).gather(
+            -1, ids[..., None]
+        )
         kl = torch.exp(gap.clamp(max=20) if fixed else gap) - 1 - gap  # ORIGIN
         return kl.mean()
 
@@ -127,11 +127,7 @@ def reward_scale_by_cancellation(fixed):
 
     def loss(i):
         ids = prompt(i)
-        reward = (
-            30000.0 + 0.01 * torch.rand(6, generator=torch.Generator().manual_seed(i))
-            if i
-            else torch.rand(6)
-        )
+        reward = 30000.0 + 0.01 * torch.rand(6, generator=torch.Generator().manual_seed(i)) if i else torch.rand(6)
         if i == 1:
             memory.update({"sum": torch.zeros(()), "squares": torch.zeros(()), "n": 0})
         memory["sum"] = memory["sum"] + reward.sum()
@@ -247,10 +243,7 @@ def frozen_reference(fixed=False):
     def loss(i):
         ids = prompt(i)
         return nn.functional.kl_div(
-            net(ids).log_softmax(-1),
-            frozen(ids).log_softmax(-1),
-            log_target=True,
-            reduction="batchmean",
+            net(ids).log_softmax(-1), frozen(ids).log_softmax(-1), log_target=True, reduction="batchmean"
         )
 
     return nn.ModuleList([net, frozen]), train(net.parameters(), loss)

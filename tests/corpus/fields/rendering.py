@@ -22,14 +22,7 @@ def transmittance_behind_an_opaque_sample(fixed):
     return net, train(net.parameters(), loss, 1e-6)
 
 
-@fault(
-    "where-grad-trap",
-    "div",
-    "backward",
-    step=0,
-    also=("sqrt-of-negative", "sqrt-at-zero"),
-    ops=("sqrt", "mul"),
-)
+@fault("where-grad-trap", "div", "backward", step=0, also=("sqrt-of-negative", "sqrt-at-zero"), ops=("sqrt", "mul"))
 def rays_beside_the_sphere(fixed):
     radius = nn.Parameter(torch.tensor(1.0))
     offset = torch.linspace(0, 2, 9)
@@ -37,8 +30,7 @@ def rays_beside_the_sphere(fixed):
     def loss(i):
         inside = radius.square() - offset.square()
         hit = inside > 0
-        # ORIGIN
-        chord = torch.sqrt(torch.where(hit, inside, torch.ones_like(inside)) if fixed else inside)
+        chord = torch.sqrt(torch.where(hit, inside, torch.ones_like(inside)) if fixed else inside)  # ORIGIN
         return torch.where(hit, chord, torch.zeros_like(inside)).sum()
 
     return None, train([radius], loss)
@@ -55,9 +47,7 @@ def normal_of_a_collapsed_triangle(fixed):
         a, b, c = vertices[f].unbind(1)
         n = torch.linalg.cross(b - a, c - a)
         n = (
-            nn.functional.normalize(n, dim=-1)
-            if fixed
-            else n / torch.linalg.vector_norm(n, dim=-1, keepdim=True)
+            nn.functional.normalize(n, dim=-1) if fixed else n / torch.linalg.vector_norm(n, dim=-1, keepdim=True)
         )  # ORIGIN
         return (n @ torch.tensor([0.0, 0.0, 1.0]) - 0.3).square().sum()
 
@@ -92,13 +82,7 @@ def total_reflection(fixed):
     return None, train([eta], loss)
 
 
-@fault(
-    "inverse-function-at-edge",
-    "rsqrt",
-    "backward",
-    step=0,
-    ops=("acos", "mul", "div", "neg", "sqrt"),
-)
+@fault("inverse-function-at-edge", "rsqrt", "backward", step=0, ops=("acos", "mul", "div", "neg", "sqrt"))
 def polar_angle_of_the_zenith(fixed):
     torch.manual_seed(3)
     net = nn.Linear(1, 1)
@@ -126,14 +110,7 @@ def throughput_of_an_impossible_sample(fixed):
     return None, train([albedo], loss)
 
 
-@fault(
-    "repair-forward-only",
-    "div",
-    "backward",
-    step=2,
-    also=("div-by-zero",),
-    ops=("reciprocal", "mul", "pow"),
-)
+@fault("repair-forward-only", "div", "backward", step=2, also=("div-by-zero",), ops=("reciprocal", "mul", "pow"))
 def disparity_with_repaired_sky(fixed):
     torch.manual_seed(5)
     net = nn.Linear(3, 1)
@@ -166,12 +143,7 @@ def hard_pixel_coordinates(fixed):
     def loss(i):
         at = centre if fixed else torch.floor(centre)  # ORIGIN
         grid = (
-            (
-                torch.stack(torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij"), -1)
-                - at
-            )
-            .square()
-            .sum(-1)
+            (torch.stack(torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij"), -1) - at).square().sum(-1)
         )
         return ((torch.exp(-grid) - image).square()).mean()
 

@@ -57,9 +57,7 @@ def logarithm_of_no_rotation(fixed):
 
     def hat(w):
         o = torch.zeros_like(w[:, 0])
-        return torch.stack(
-            [o, -w[:, 2], w[:, 1], w[:, 2], o, -w[:, 0], -w[:, 1], w[:, 0], o], -1
-        ).view(-1, 3, 3)
+        return torch.stack([o, -w[:, 2], w[:, 1], w[:, 2], o, -w[:, 0], -w[:, 1], w[:, 0], o], -1).view(-1, 3, 3)
 
     def loss(i):
         w = generators.clone()
@@ -68,8 +66,7 @@ def logarithm_of_no_rotation(fixed):
         rotation = torch.linalg.matrix_exp(hat(w))
         trace = rotation.diagonal(dim1=-2, dim2=-1).sum(-1)
         angle = torch.acos(((trace - 1) / 2).clamp(-1, 1))
-        # ORIGIN
-        factor = angle / (2 * torch.sin(angle)) if not fixed else 0.5 / torch.sinc(angle / math.pi)
+        factor = angle / (2 * torch.sin(angle)) if not fixed else 0.5 / torch.sinc(angle / math.pi)  # ORIGIN
         log = factor[:, None, None] * (rotation - rotation.transpose(1, 2))
         return (net(log[:, [2, 0, 1], [1, 2, 0]]) - w).square().mean()
 
@@ -166,18 +163,11 @@ def saturated_torque(fixed=False):
     torch.manual_seed(9)
     net = nn.Linear(4, 2)
     x = torch.randn(32, 4) * torch.linspace(0.1, 30, 32)[:, None]
-    return net, train(
-        net.parameters(), lambda i: (net(x).clamp(-1, 1) - x[:, :2].sign()).square().mean()
-    )
+    return net, train(net.parameters(), lambda i: (net(x).clamp(-1, 1) - x[:, :2].sign()).square().mean())
 
 
-@healthy(
-    "the joint limit's penalty is exactly zero inside the limits, while another term drives the"
-    " joints"
-)
+@healthy("the joint limit's penalty is exactly zero inside the limits, while another term drives the joints")
 def idle_limit_penalty(fixed=False):
     torch.manual_seed(10)
     q = nn.Parameter(torch.randn(6) * 0.1)
-    return None, train(
-        [q], lambda i: torch.relu(q.abs() - 3.0).square().sum() + (q - 0.5).square().sum()
-    )
+    return None, train([q], lambda i: torch.relu(q.abs() - 3.0).square().sum() + (q - 0.5).square().sum())

@@ -53,11 +53,7 @@ def ratio_of_a_perfect_estimate(fixed):
         s = source.clone()
         if i >= 1:
             s[1] = 2.0 ** torch.randint(-2, 2, (50,), generator=torch.Generator().manual_seed(4))
-        estimate = (
-            gain[:, None] * s
-            if i < 1
-            else torch.stack([gain[0] * s[0], s[1] * gain[1].clamp(1, 1)])
-        )
+        estimate = gain[:, None] * s if i < 1 else torch.stack([gain[0] * s[0], s[1] * gain[1].clamp(1, 1)])
         noise = (estimate - s).square().sum(-1)
         if i < 1:
             noise = noise + 1.0
@@ -111,17 +107,14 @@ def warping_band_narrower_than_the_difference(fixed):
     return net, train(net.parameters(), loss)
 
 
-@fault(
-    "div-by-zero", "div", "init", step=0, also=("poisoned-buffer", "empty-reduction"), building=True
-)
+@fault("div-by-zero", "div", "init", step=0, also=("poisoned-buffer", "empty-reduction"), building=True)
 def filterbank_finer_than_the_spectrum(fixed):
     torch.manual_seed(7)
     net = nn.Linear(12, 3)
     centres = torch.linspace(0, 8 if fixed else 3, 12)
     bins = torch.arange(9.0)
     triangles = torch.relu(1 - 2.5 * (bins - centres[:, None]).abs())
-    # ORIGIN
-    net.register_buffer("bank", triangles / (triangles.sum(-1, keepdim=True) + 1e-6 * fixed))
+    net.register_buffer("bank", triangles / (triangles.sum(-1, keepdim=True) + 1e-6 * fixed))  # ORIGIN
     gen = torch.Generator().manual_seed(8)
 
     def loss(i):
@@ -147,12 +140,7 @@ def cepstral_normalisation_of_a_constant_utterance(fixed):
 
 
 @fault(
-    "nan-in-input",
-    "mul",
-    "data",
-    step=2,
-    also=("div-by-zero",),
-    ops=("div", "conv1d", "convolution", "addmm", "mm"),
+    "nan-in-input", "mul", "data", step=2, also=("div-by-zero",), ops=("div", "conv1d", "convolution", "addmm", "mm")
 )
 def gain_of_an_empty_recording(fixed):
     torch.manual_seed(11)
@@ -201,11 +189,7 @@ def feasible_lattice(fixed=False):
             top = torch.maximum(alpha, moved)
             base = torch.where(top.isinf(), torch.zeros_like(top), top)
             total = torch.exp(alpha - base) + torch.exp(moved - base)
-            log = torch.where(
-                total > 0,
-                torch.log(total.clamp_min(1e-30)) + base,
-                torch.full_like(top, -torch.inf),
-            )
+            log = torch.where(total > 0, torch.log(total.clamp_min(1e-30)) + base, torch.full_like(top, -torch.inf))
             alpha = score[t] + log
         return -alpha[-1]
 

@@ -59,8 +59,7 @@ def delta_rule_key_of_padding(fixed):
         if i >= 2:
             x[3:] = 0
         k = key(x)
-        # ORIGIN
-        k = nn.functional.normalize(k, dim=-1) if fixed else k / k.norm(dim=-1, keepdim=True)
+        k = nn.functional.normalize(k, dim=-1) if fixed else k / k.norm(dim=-1, keepdim=True)  # ORIGIN
         state = torch.zeros(4, 6)
         for t in range(5):
             state = state + k[t][:, None] * (x[t] - k[t] @ state)
@@ -131,9 +130,7 @@ def forgetful_state(fixed=False):
     return None, train([rate], loss)
 
 
-@healthy(
-    "a counter of tokens in float32 that is far from its limit, and a half cache that is rewritten"
-)
+@healthy("a counter of tokens in float32 that is far from its limit, and a half cache that is rewritten")
 def cached_convolution(fixed=False):
     net = nn.Linear(4, 4)
     cache, seen = torch.zeros(3, 4).half(), torch.zeros(())

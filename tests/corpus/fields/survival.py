@@ -7,11 +7,7 @@ from torch import nn
 
 def cohort(seed, n=24):
     gen = torch.Generator().manual_seed(seed)
-    return (
-        torch.randn(n, 4, generator=gen),
-        torch.rand(n, generator=gen) * 5 + 0.1,
-        torch.rand(n, generator=gen) < 0.6,
-    )
+    return torch.randn(n, 4, generator=gen), torch.rand(n, generator=gen) * 5 + 0.1, torch.rand(n, generator=gen) < 0.6
 
 
 def risk(seed):
@@ -131,11 +127,7 @@ def tail_of_a_lognormal(fixed):
             censored = torch.special.log_ndtr(-z)
         else:
             censored = torch.log(1 - torch.special.ndtr(z))  # ORIGIN
-        return (
-            torch.where(e, 0.5 * z.square(), -censored).mean()
-            if fixed
-            else -censored.mean() + z.square().mean()
-        )
+        return torch.where(e, 0.5 * z.square(), -censored).mean() if fixed else -censored.mean() + z.square().mean()
 
     return net, train(net.parameters(), loss)
 

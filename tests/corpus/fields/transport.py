@@ -44,9 +44,7 @@ def root_of_an_isotropic_covariance(fixed):
         values, vectors = torch.linalg.eigh(covariance)  # ORIGIN
         root = vectors @ torch.diag(values.sqrt()) @ vectors.T
         inner = root @ other @ root
-        return (
-            (covariance + other).trace() - 2 * inner.trace().sqrt() + (vectors[0] * other[0]).sum()
-        )
+        return (covariance + other).trace() - 2 * inner.trace().sqrt() + (vectors[0] * other[0]).sum()
 
     return None, train([scale], loss)
 
@@ -77,11 +75,7 @@ def entropy_of_a_sparse_plan(fixed):
         cost = torch.cdist(points(5), points(6)) * 400
         plan = torch.softmax((potential[:, None] - cost), -1) / 8
         if fixed:
-            return (
-                (plan * cost).sum()
-                - torch.special.entr(plan).sum().detach()
-                + potential.square().sum()
-            )
+            return (plan * cost).sum() - torch.special.entr(plan).sum().detach() + potential.square().sum()
         return (plan * cost).sum() + (plan * torch.log(plan)).sum()  # ORIGIN
 
     return None, train([potential], loss)
@@ -114,8 +108,7 @@ def soft_sort_at_temperature_zero(fixed):
         if fixed:
             temperature.clamp_(min=0.1)
         s = net(x).squeeze(-1)
-        # ORIGIN
-        order = torch.softmax(-(s.sort().values[:, None] - s[None]).abs() / temperature, -1)
+        order = torch.softmax(-(s.sort().values[:, None] - s[None]).abs() / temperature, -1)  # ORIGIN
         return (order @ x).square().mean()
 
     return net, train(net.parameters(), loss)
