@@ -286,7 +286,7 @@ class NanMagics(Magics):
             set_last(run.before)
         elif run.armed:
             # now: in a following cell the fixes that are tried would be watched too
-            _ = run.trace.findings
+            _ = [list(finding.fixes) for finding in run.trace.findings]
         return telling and not run.options.quiet
 
     def shown(self, make: Callable[[], Any]) -> None:
@@ -374,8 +374,9 @@ def report_of(trace: Trace, crashed: bool) -> Any:
     """The report of a run that ended just now; its text where nothing was found, nothing of that
     where it crashed."""
     report = trace.report()
-    if trace.findings or crashed:
-        return report if trace.findings else None
+    found = trace.culprit is not None or trace.own_findings
+    if found or crashed:
+        return report if found else None
     display({"text/plain": repr(report)}, raw=True)
     return None
 

@@ -221,6 +221,15 @@ def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(
     assert not HOOKS._global_optimizer_pre_hooks and not HOOKS._global_optimizer_post_hooks
 
 
+def test_the_failing_step_of_a_long_run_is_replayed_and_cured_under_its_number_in_the_run() -> None:
+    trace = run(
+        lambda: an_ordinary_loop(Setup(model := net(), torch.optim.SGD(model.parameters())))
+    )
+    assert trace.culprit is not None and trace.culprit.step == LAST
+    assert trace.replay().identical and trace.replay(step=LAST).identical
+    assert trace.cure is not None and trace.cure.verified
+
+
 def test_accumulated_gradients_are_replayed_from_the_first_of_their_batches() -> None:
     model = net()
     opt = torch.optim.Adam(model.parameters())

@@ -179,6 +179,9 @@ def replay(
     if step is None:
         culprit = trace.culprit
         step = culprit.step if culprit is not None and culprit.step >= 0 else None
+    first = trace.recording.first_step
+    if first and type(step) is int:  # numbered as in the longer run that this is a replay of
+        step -= first
     edits = edits_of(fix)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeMismatchError(f"expected a floating dtype such as torch.float32, got {dtype!r}")

@@ -25,6 +25,8 @@ class Findings(list["Finding"]):
 class Fixes(list["Fix"]):
     """``finding.fixes``: verdict, what it does, what to write."""
 
+    tried = True  # nothing is left to wait for
+
     def __repr__(self) -> str:
         lines = []
         for fix in self:
@@ -41,10 +43,19 @@ class TriedFixes(Fixes):
         super().__init__()
         self._make: Callable[[], list[Fix]] | None = make
 
+    @property
+    def tried(self) -> bool:  # type: ignore[override]
+        """Whether nothing is left to wait for."""
+        return self._make is None
+
     def _fill(self) -> None:
         make, self._make = self._make, None
         if make is not None:
-            super().extend(make())
+            try:
+                super().extend(make())
+            except BaseException:  # interrupted: whoever asks next waits for it
+                self._make = make
+                raise
 
     def __iter__(self) -> Iterator[Fix]:
         self._fill()
@@ -69,6 +80,16 @@ class TriedFixes(Fixes):
     def __add__(self, other: Any) -> Any:
         self._fill()
         return super().__add__(other)
+
+    def append(self, fix: Fix) -> None:
+        """Add one more."""
+        self._fill()
+        super().append(fix)
+
+    def index(self, fix: Fix, *bounds: Any) -> int:
+        """Which of them it is."""
+        self._fill()
+        return super().index(fix, *bounds)
 
     def __reduce__(self) -> Any:
         return Fixes, (list(self),)

@@ -122,8 +122,10 @@ class Finding:
     library: tuple[str, int, str] | None = None
 
     def __post_init__(self) -> None:
+        # a list that is of its kind already stays as it is: fixes may wait to be tried
         for name, kind in (("path", Path), ("fixes", Fixes)):
-            object.__setattr__(self, name, kind(getattr(self, name)))
+            if not isinstance(getattr(self, name), kind):
+                object.__setattr__(self, name, kind(getattr(self, name)))
 
     def __repr__(self) -> str:
         return f"<{self.severity}: {self}>"

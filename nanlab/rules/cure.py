@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nanlab.analysis.verdict import Judge, Judgement
-from nanlab.errors import NanlabError
 from nanlab.program.edit import apply
 from nanlab.program.observe import observed
-from nanlab.program.replay import Replay, window
+from nanlab.program.replay import Replay
 from nanlab.rules._rule import Edit, Finding, Fix, Verdict, diff_of
-from nanlab.rules.remedies import file_text, proposed
+from nanlab.rules.remedies import file_text, judge_of, proposed
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
@@ -74,11 +73,11 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     their cure."""
     found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
     best = next((fix for fix in found.options[0] if fix.verified), None)
-    try:
-        where = window(trace.recording, culprit.step if culprit.step >= 0 else None)
-    except NanlabError:
+    first = trace.recording.first_step  # by which a replay of a longer run is numbered
+    judge = judge_of(trace, culprit.step - first if culprit.step >= 0 else culprit.step)
+    if isinstance(judge, str):
         return found
-    judge = Judge(where)
+    where = judge.where
     if best is not None:
         found.cure = _cure([best], best.edits, judge.judge(best.edits))
         return found
@@ -93,7 +92,7 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         taken.append(fix)
         mended = _text_with(trace, nxt.file, edits)
         options = [f for f in proposed(then, replace(nxt, step=where.step), mended) if f.edits]
-        found.faults.append(replace(nxt, step=where.step, fixes=options))
+        found.faults.append(replace(nxt, step=where.step + first, fixes=options))
         found.options.append(options)
     found.cure = _search(judge, found, taken, deadline)
     return found

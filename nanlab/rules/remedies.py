@@ -47,12 +47,8 @@ SECONDS = 6.0  # of processor time, for the fixes of all findings together
 
 def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with their fixes, which are tried when somebody asks for them."""
-    steps: dict[int, Judge | str] = {}
     clock = Clock()
-    return [
-        replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, steps, clock)))
-        for f in findings
-    ]
+    return [replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, clock))) for f in findings]
 
 
 @dataclass
@@ -66,15 +62,13 @@ class Clock:
         return self.left <= 0
 
 
-def _tried_fixes(
-    trace: Trace, finding: Finding, steps: dict[int, Judge | str], clock: Clock
-) -> list[Fix]:
+def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole failing step; what fails here is a note in
     ``trace.notes``."""
     started = time.process_time()
     proposals = proposed(trace, finding)
     clock.left -= time.process_time() - started
-    found = [_judged(trace, finding, fix, steps, clock) for fix in proposals]
+    found = [_judged(trace, finding, fix, clock) for fix in proposals]
     return sorted(found, key=_rank)
 
 
@@ -91,9 +85,7 @@ def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
     return found
 
 
-def _judged(
-    trace: Trace, finding: Finding, fix: Fix, steps: dict[int, Judge | str], clock: Clock
-) -> Fix:
+def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     """A fix with the verdict of the whole step."""
     if not fix.edits and fix.verdict in ("verified", "finite"):
         return replace(
@@ -108,9 +100,7 @@ def _judged(
             fix, verdict="untried", why=f"the {SECONDS:g} s for trying fixes were used up"
         )
     started = time.process_time()
-    judge = steps.get(finding.step)
-    if judge is None:
-        judge = steps[finding.step] = _judge_of(trace, finding.step)
+    judge = judge_of(trace, finding.step)
     alone = f"; {ALONE}" if fix.verdict in ("verified", "finite") else ""
     if isinstance(judge, str):
         return replace(
@@ -127,10 +117,14 @@ def _judged(
     )
 
 
-def _judge_of(trace: Trace, step: int) -> Judge | str:
-    """The judge of a step; why there is none."""
+def judge_of(trace: Trace, step: int) -> Judge | str:
+    """The judge of a step, which finds out its truth once; why there is none."""
+    return trace._cached(f"judge {step}", lambda recording: _judge_of(recording, step))  # type: ignore[no-any-return]
+
+
+def _judge_of(recording: Recording, step: int) -> Judge | str:
     try:
-        return Judge(window(trace.recording, step if step >= 0 else None))
+        return Judge(window(recording, step if step >= 0 else None))
     except NanlabError as error:
         return str(error)
 

@@ -1,0 +1,71 @@
+"""When fixes are tried: not before somebody asks, and what is true of the step is found out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import nanlab
+from nanlab.analysis import verdict
+from nanlab.trace import Trace
+
+
+def faulty() -> Trace:
+    layer = torch.nn.Linear(3, 2)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        h = layer(torch.ones(4, 3))
+        square = ((h - h.detach()) ** 2).sum(-1)
+        square.sqrt().sum().backward()
+    return trace
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """The calls of a function of the module of verdicts."""
+    calls: list[Any] = []
+    real: Callable[..., Any] = getattr(verdict, name)
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(verdict, name, count)
+    return calls
+
+
+def test_a_culprit_is_known_before_its_fixes_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = counted(monkeypatch, "patched")
+    trace = faulty()
+    found = trace.culprit
+    assert found is not None and found.cause == "sqrt-at-zero" and not runs
+    assert not found.fixes.tried  # type: ignore[attr-defined]
+    assert found.fixes[0].verified and runs
+    assert found.fixes.tried  # type: ignore[attr-defined]
+
+
+def test_the_truth_of_a_step_is_found_out_once_for_all_fixes_and_the_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    truths = counted(monkeypatch, "truth")
+    trace = faulty()
+    assert trace.cure is not None and trace.cure.verified
+    assert len(trace.findings[0].fixes) > 2
+    assert len(truths) == 1
+
+
+def test_fixes_whose_trial_was_interrupted_are_tried_when_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = faulty()
+    assert trace.culprit is not None
+    with monkeypatch.context() as patch:
+
+        def interrupted(*args: Any) -> Any:
+            raise KeyboardInterrupt
+
+        patch.setattr(verdict.Judge, "judge", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(trace.culprit.fixes)
+    assert trace.culprit.fixes[0].verified
