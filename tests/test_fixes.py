@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +146,23 @@ def test_what_is_not_tried_in_time_is_said_to_be_untried(monkeypatch: pytest.Mon
     found = trace.culprit.fixes if trace.culprit is not None else []
     assert any("used up" in f.why for f in found)
     assert not any(f.verdict in ("verified", "finite") for f in found)
+
+
+def test_no_fix_is_tried_before_somebody_reads_the_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    judged = remedies._judged
+
+    def note(*args: Any) -> Fix:
+        tried.append(args[2].title)
+        return judged(*args)
+
+    monkeypatch.setattr(remedies, "_judged", note)
+    x = torch.zeros(3, requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        x.log().sum().backward()
+    culprit = trace.culprit
+    assert culprit is not None and culprit.cause == "log-of-zero" and not tried
+    assert culprit.fixes and len(tried) == len(culprit.fixes)
 
 
 def test_a_larger_adam_eps_is_not_offered_for_a_bad_loss() -> None:
