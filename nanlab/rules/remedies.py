@@ -9,7 +9,7 @@ import math
 import time
 import tokenize
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,7 @@ def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
 class Clock:
     """Seconds of processor time that the fixes of a trace may take together."""
 
-    left: float = SECONDS
+    left: float = field(default_factory=lambda: SECONDS)
 
     def spent(self) -> bool:
         """Whether they are used up."""
