@@ -160,7 +160,9 @@ class AbsorbedUpdate:
     still: int = 0  # updates without effect in a row, up to now
     # dtype in which 1 - decay, say, is exactly zero, and with it what is added
     coefficient: str = ""
-    counter: bool = False  # a single number to which another is added: the steps so far
+    # a number to which another is added, the steps so far, or tensors that are only added to
+    counter: bool = False
+    most: float = 0.0  # of a sum: what was added in vain since ``first``, at most
     moved: int = 0  # updates with effect
     paused: int = 0  # the longest such row that came to an end, once the parameter had moved
     moving: Drive = field(default_factory=Drive)  # of the updates with effect
@@ -311,6 +313,7 @@ class History:
     # by row of the latest value: number of an average
     averages: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)  # the same of counts that are made anew
+    sums: dict[int, int] = field(default_factory=dict)  # and of sums in place
     factors: dict[int, float] = field(
         default_factory=dict
     )  # by row: the number that what was added in place was multiplied by

@@ -272,3 +272,81 @@ def test_an_average_that_has_come_close_to_what_it_follows_is_no_fault() -> None
                 for kept, value in zip(average.parameters(), net.parameters(), strict=True):
                     kept.lerp_(value.bfloat16(), 0.1)
     assert absorbed(trace) == []
+
+
+def _summed(
+    total: torch.Tensor, add: Callable[[torch.Tensor], object], steps: int
+) -> list[Finding]:
+    """What is said of a training loop whose steps add to a tensor of its own."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            add(total)
+            (weight - 3).square().sum().backward()
+            optimizer.step()
+    return absorbed(trace)
+
+
+def _add_to_slice(total: torch.Tensor) -> None:
+    total[:] += 1
+
+
+def _add_to_element(total: torch.Tensor) -> None:
+    total[1] += 1
+
+
+def _add_to_chosen(total: torch.Tensor) -> None:
+    total[torch.tensor([0, 2])] += 1
+
+
+def _add_by_index(total: torch.Tensor) -> None:
+    total.index_add_(0, torch.arange(3), torch.ones(3, dtype=total.dtype))
+
+
+def _add_by_scatter(total: torch.Tensor) -> None:
+    total.scatter_add_(0, torch.arange(3), torch.ones(3, dtype=total.dtype))
+
+
+@pytest.mark.parametrize(
+    "add", [_add_to_slice, _add_to_element, _add_to_chosen, _add_by_index, _add_by_scatter]
+)
+@pytest.mark.parametrize(("dtype", "end"), [(torch.bfloat16, 256.0), (torch.float16, 2048.0)])
+def test_a_sum_of_ones_in_half_precision_ends_where_neighbours_are_two_apart(
+    add: Callable[[torch.Tensor], object], dtype: torch.dtype, end: float
+) -> None:
+    total = torch.full((3,), end - 3, dtype=dtype)
+    (found,) = _summed(total, add, 8)
+    assert total.max() == end
+    assert found.severity == "error" and found.line == add.__code__.co_firstlineno + 1  # type: ignore[attr-defined]
+    assert f"stands at {end:.0f}" in found.title
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_sum_of_ones_that_its_dtype_holds_is_no_fault(dtype: torch.dtype) -> None:
+    assert _summed(torch.full((3,), 253, dtype=dtype), _add_by_index, 8) == []
+
+
+def test_a_sum_that_is_compensated_is_no_fault() -> None:
+    """Kahan: what is lost is added to what comes next, until the sum moves."""
+    lost = torch.zeros(4, dtype=torch.bfloat16)
+
+    def add(total: torch.Tensor) -> None:
+        change = 1e-3 - lost
+        before = total.clone()
+        total.add_(change)
+        lost.copy_((total - before) - change)
+
+    assert _summed(torch.ones(4, dtype=torch.bfloat16), add, 30) == []
+
+
+def test_another_element_that_moves_does_not_hide_a_count_that_has_ended() -> None:
+    total = torch.tensor([255.0, 0.0], dtype=torch.bfloat16)
+
+    def add(total: torch.Tensor) -> None:
+        for k in range(2):
+            total[k] += 1
+
+    (found,) = _summed(total, add, 6)
+    assert total.tolist() == [256.0, 6.0] and "stands at 256" in found.title

@@ -15,6 +15,7 @@ SHARE = 0.1  # of its optimizer's elements that a single stuck parameter must ha
 # the same in float32, where the gradient of a bias before a batch norm is rounding noise
 MOST = 0.5
 STOPPED = 3  # steps in which a counter must stand still
+VARIES = 8  # the same of a sum of changing values
 # Steps in which a small part that never moved must stand still to be an error: the first few may be
 # those of a warm-up.
 BEGUN = 8
@@ -98,8 +99,9 @@ def _gradient(member: AbsorbedUpdate) -> float:
 
 
 def stopped(member: AbsorbedUpdate) -> bool:
-    """Whether a counter went on for a while, and then no more."""
-    return member.counter and member.still >= STOPPED
+    """Whether a counter or a sum went on for a while, and then no more."""
+    steps = STOPPED if member.most <= member.update else VARIES
+    return member.counter and member.still >= steps
 
 
 def _wide(member: AbsorbedUpdate) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from nanlab.capture.flushes import CASTS, outputs
 from nanlab.capture.magnitudes import StepRows, place_of
+from nanlab.capture.running_sums import counts, sums
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.history import AbsorbedUpdate, History, ParameterStep
 from nanlab.operators import having, in_place, with_forms
@@ -213,42 +214,6 @@ def _named_average(recording: Recording, position: int, name: str) -> int:
     return recording.new_owner(f"the average of {name} ({shape})", "buffer")
 
 
-COUNT_ADDS = frozenset(("add", "sub"))
-
-
-def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(number, row) of single numbers to which another was added, and to which the step before had
-    added one as well."""
-    recording, columns = rows.recording, rows.columns
-    if HALF_PRECISION.isdisjoint(recording.dtypes.items):
-        return []
-    narrow = np.array([d in HALF_PRECISION for d in recording.dtypes.items])[columns.dtype]
-    adds = columns.named(recording.ops, COUNT_ADDS) & ~columns.inplace
-    single = np.array([s in ((), (1,)) for s in recording.shapes.items])[columns.shape]
-    found = []
-    for position in (np.flatnonzero(narrow & adds & single) + rows.start).tolist():
-        operands = recording.operands(position)
-        if len(operands) != 1 or not any(recording.scalars.get(position, (1.0,))):
-            continue
-        owner = history.counts.pop(operands[0][0], None)
-        if owner is not None:
-            owner = _named_count(recording, position) if owner < 0 else owner
-            found.append((owner, position))
-        elif operands[0][0] >= rows.start:
-            continue
-        history.counts[position] = -1 if owner is None else owner
-    for position in [p for p in history.counts if p < rows.start]:  # it went no further
-        del history.counts[position]
-    return found
-
-
-def _named_count(recording: Recording, position: int) -> int:
-    """The number of a count that is new."""
-    row = recording.op(position)
-    assert row is not None
-    return recording.new_owner(f"the count at line {row.line}", "buffer")
-
-
 Tensor = torch.Tensor
 # first updates of a parameter that are looked at; then the 8th, the 16th, ...: a rate may drop
 # later on
@@ -360,6 +325,7 @@ COUNTS = with_forms("add", "sub", in_place=True)
 SUMS = having("updates")  # in place or not, of one tensor or of a list
 # what may be done to a parameter besides
 KEEPS = having("copies") - having("casts") | {"mul", "view"}
+GROWS = 4.0  # times as much as was added in vain at first
 NOISE = 2.0**-23  # a gradient this much smaller than the largest one is its rounding error
 
 
@@ -396,7 +362,10 @@ def note_absorbed_updates(
                 abs(step.lr),
             )
     others = [*averages(rows, history, written), *counts(rows, history)]
-    _note_by_hand(rows, history, _gradients(recording, steps), [*written, *others])
+    added = sums(rows, history, {at: owner for owner, at in written})
+    kept = [(owner, at) for owner, at in written if at not in added]
+    _note_by_hand(rows, history, _gradients(recording, steps), [*kept, *others])
+    _note_sums(rows, history, added)
     _note_rounded(rows, history, stepped, written)
     history.factors = {at: factor for at, factor in history.factors.items() if at >= rows.end}
 
@@ -490,6 +459,28 @@ def _note_by_hand(
             rate = factor if given else added / gradient if gradient else 0.0
             known = _known(rows, history, owner, position, by_hand=True, coefficient=coefficient)
             _count(rows, known, position, still, gradient, rate)
+
+
+def _note_sums(rows: StepRows, history: History, added: dict[int, int]) -> None:
+    """The same for what is only added to: sums and counts of several elements."""
+    for position, owner in added.items():
+        before, after = (
+            rows.recording.stats(at) for at in (rows.recording.operands(position)[0][0], position)
+        )
+        if before is None or after is None or before.numel != after.numel or not before.is_finite:
+            continue
+        known = _known(rows, history, owner, position, by_hand=True)
+        known.counter = True
+        still = after == before
+        if known.numel == 1 and not still and known.still and before.rms != known.value:
+            known.moved += 1  # another element of the same sum
+            continue
+        change = _added(rows.recording, position)
+        # what is compensated grows until it moves the sum
+        if still and known.still and change > GROWS * known.update:
+            still = False
+        _count(rows, known, position, still, 0.0, 0.0)
+        known.most = max(known.most, change) if still and known.still > 1 else change
 
 
 def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
@@ -677,9 +668,9 @@ def _added_rms(recording: Recording, position: int) -> float:
 
 
 def _added(recording: Recording, position: int) -> float:
-    """Largest magnitude among the second operands of an update."""
+    """Largest magnitude of what an update adds."""
     operands = recording.operands(position)
-    stats = recording.stats(operands[1][0]) if len(operands) == 2 else None
+    stats = recording.stats(operands[-1][0]) if len(operands) > 1 else None
     return (
         max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
     )

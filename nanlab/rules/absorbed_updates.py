@@ -76,6 +76,7 @@ def _proves(member: AbsorbedUpdate) -> bool:
 def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     name, dtype = trace.recording.parameter_names[member.owner], member.at.dtype
     limits = format_of(getattr(torch, dtype))
+    size = f" (rms of {member.numel:,} elements)" if member.numel > 1 else ""
     counts = abs(member.value) >= 1 / limits.ulp  # neighbours are 1 or more apart
     text = (
         f"A count of steps in {dtype} ends where neighbouring values are 2 apart: at"
@@ -105,8 +106,8 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
         cause="absorbed-update",
         severity="error",
         title=(
-            f"{name} stands at {member.value:.10g} for good: what {member.at.op} adds is below half"
-            f" an ulp in {dtype}"
+            f"{name} stands at {member.value:.10g}{size} for good: what {member.at.op} adds is"
+            f" below half an ulp in {dtype}"
         ),
         explanation=(
             f"{absorbed_update.explanation} {text} Nothing moved in the last {member.still} steps."
