@@ -177,6 +177,45 @@ def a_loop_that_filters_and_goes_on(check: Setup) -> None:
         opt.step()
 
 
+def a_second_source_beside_it(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    noises = (0.1 * x for x in batches())
+    for i, (x, noise) in enumerate(zip(nanlab.guard(batches(), model, opt), noises, strict=False)):
+        check.step_begins()
+        x = x.clone()  # as `x.to(device)` does
+        opt.zero_grad()
+        length(model(x + noise), i == LAST).backward()
+        opt.step()
+
+
+def a_function_of_its_own_around_it(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    for i, x in ((i, 2 * x) for i, x in enumerate(nanlab.guard(batches(), model, opt))):
+        check.step_begins()
+        opt.zero_grad()
+        length(model(x), i == LAST).backward()
+        opt.step()
+
+
+def entries_taken_out_of_the_batch(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    loader = [{"x": x, "i": i} for i, x in enumerate(batches())]
+    for batch in nanlab.guard(loader, model, opt):
+        check.step_begins()
+        i = batch.pop("i")
+        opt.zero_grad()
+        length(model(batch.pop("x")), i == LAST).backward()
+        opt.step()
+
+
+def gradients_that_are_never_cleared(check: Setup) -> None:
+    model, opt = check.model, check.optimizers[0]
+    for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+        check.step_begins()
+        length(model(x), i == LAST).backward()
+        opt.step()
+
+
 def two_epochs(check: Setup) -> None:
     model, opt = check.model, check.optimizers[0]
     loader = nanlab.guard(batches(20), model, opt)
@@ -197,6 +236,10 @@ ONE_A_TURN = [
     a_method_that_keeps_state,
     a_momentum_encoder_and_a_bank,
     a_loop_that_filters_and_goes_on,
+    a_second_source_beside_it,
+    a_function_of_its_own_around_it,
+    entries_taken_out_of_the_batch,
+    gradients_that_are_never_cleared,
     two_epochs,
 ]
 
@@ -228,6 +271,63 @@ def test_the_failing_step_of_a_long_run_is_replayed_and_cured_under_its_number_i
     assert trace.culprit is not None and trace.culprit.step == LAST
     assert trace.replay().identical and trace.replay(step=LAST).identical
     assert trace.cure is not None and trace.cure.verified
+
+
+def test_updates_that_no_optimizer_makes_are_looked_at_by_the_loss_of_the_turn() -> None:
+    model = net()
+    before: list[torch.Tensor] = []
+
+    def loop() -> None:
+        nonlocal before
+        for i, x in enumerate(nanlab.guard(batches(), model)):
+            before = [p.detach().clone() for p in model.parameters()]
+            loss = (model(x) / (i != LAST)).square().mean()
+            model.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.01 * p.grad
+
+    kept: list[list[torch.Tensor]] = []
+    trace = run(lambda: (loop(), kept.append(before)))
+    assert trace.guarded == nanlab.trace.guarded.Guarded(LAST, True)
+    assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_gradient_that_the_body_spoils_after_backward_is_told_by_the_line_that_did() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    tokens = [0 if i == LAST else 16 for i in range(40)]
+
+    def loop() -> None:
+        for i, x in enumerate(nanlab.guard(batches(), model, opt)):
+            opt.zero_grad()
+            model(x).square().sum().backward()
+            for p in model.parameters():
+                p.grad.div_(tokens[i])
+            opt.step()
+
+    trace = run(loop)
+    assert trace.guarded == nanlab.trace.guarded.Guarded(LAST, True)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.source) == ("div-by-zero", "p.grad.div_(tokens[i])")
+
+
+def test_a_variable_that_comes_from_beside_guard_and_is_bound_anew_is_named() -> None:
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop() -> None:
+        for x, i in zip(nanlab.guard(batches(), model, opt), itertools.count(), strict=False):
+            fails = i == LAST
+            i = None
+            opt.zero_grad()
+            length(model(x), fails).backward()
+            opt.step()
+
+    trace = run(loop)
+    assert trace.guarded is not None and "binds `i`" in trace.guarded.reason
 
 
 def test_accumulated_gradients_are_replayed_from_the_first_of_their_batches() -> None:

@@ -41,6 +41,7 @@ class OptimizerCopy:
                     isinstance(value, torch.Tensor)
                     and isinstance(there, torch.Tensor)
                     and there.shape == value.shape
+                    and there.dtype == value.dtype
                 ):
                     write(there, value)
                 else:

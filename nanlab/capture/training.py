@@ -59,6 +59,8 @@ class TrainingRecorder:
         self.judge: Callable[[Sequence[int | None]], None] = lambda taken: None
         # ... as an optimizer uses them
         self.stepping: Callable[[Sequence[int | None]], None] = lambda taken: None
+        # whether a bad gradient does harm that the program wrote after backward
+        self.notes_used = False
         self._handles: list[Any] = []
         self._owners: dict[int, int] = {}  # storage address -> number of the parameter or buffer
         self._gradients: dict[int, int] = {}  # owner -> row of its gradient in this step
@@ -294,10 +296,12 @@ class TrainingRecorder:
 
     def _note_arrived(self, parameters: list[torch.Tensor], used: list[int | None]) -> None:
         """Gradients that turned bad after backward had made them: on their way through the other
-        processes."""
+        processes, or by hand."""
         recording = self.ops.recording
+        if not (self.ops.collectives.seen or self.notes_used):
+            return
         for parameter, row in zip(parameters, used, strict=True):
-            if row is None or not recording.may_be_bad(row) or not self.ops.collectives.seen:
+            if row is None or not recording.may_be_bad(row):
                 continue
             owner = self.owner_of(parameter)
             if self._gradients.get(owner) != row:

@@ -143,6 +143,11 @@ class watch:
         self._unheard: Any = None  # a culprit for which no stop could be agreed on yet
         self._wire()
 
+    def note_used_gradients(self) -> None:
+        """Take every bad gradient that an optimizer is about to use for a fault, also one that
+        the program wrote after backward."""
+        self._training.notes_used = True
+
     def _wire(self) -> None:
         ops, training = self._ops, self._training
         ops.failed, ops.step_began = self._failed, self._step_began

@@ -25,10 +25,12 @@ from torch.optim.optimizer import (
 )
 
 from nanlab.capture import Stop, watch
+from nanlab.capture.agreement import Agreement
 from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.errors import NotReplayable
 from nanlab.guards.finite import are_finite, same, same_bits, total
-from nanlab.guards.state import Reached
+from nanlab.guards.state import LOOK_EVERY, Reached
+from nanlab.stats._memory import local_part
 from nanlab.trace import Trace
 from nanlab.trace.guarded import Guarded
 
@@ -54,6 +56,8 @@ class Turn:
     values: dict[str, Any]  # the variables that it carries over, or the arguments of the call
     random: tuple[Any, ...]
     item: Any = None  # what the loop was given
+    # variables that it was given beside; None until it is over
+    late: dict[str, Any] | None = None
     call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
     scaler: tuple[Any, Tensor, Tensor] | None = (
         None  # of a turn that a GradScaler skipped: the scaler, its scale and growth
@@ -80,6 +84,8 @@ class Window:
     # optimizers that have stepped since it began, in order
     stepped: list[int] = field(default_factory=list)
     copies: dict[int, OptimizerCopy] = field(default_factory=dict)
+    # gradients that its first backward added to, where the program does not clear them
+    gradients: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     hopeless: bool = False  # too many steps in one turn for copies
     cut: bool = False  # its first turns are no longer kept
 
@@ -92,6 +98,7 @@ class Replay:
     closures: int  # calls of a closure in that step; 0 if it has none
     skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
     after: bool  # whether the fault is inside of the optimizer step
+    whole: bool  # whether it ends with the turn: no optimizer steps in it
     gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
     losses: list[float]
     step: int = 0
@@ -142,6 +149,11 @@ class Guard:
         self._once: set[int] = set()  # optimizers that ran their closure only once in a step
         self._skipped = 0  # steps in a row that a GradScaler has skipped
         self._replay: Replay | None = None
+        self._hooks: list[Any] = []
+        self._agreement = Agreement("guard")
+        self._unheard = False  # whether a fault was found on which no stop could be agreed
+        self._leftover = False  # whether gradients of a step before are there when backward begins
+        self._steps_seen = 0  # whose first backward has begun
         self._undo: list[Callable[[], None]] = []
         self._thread = threading.main_thread().ident
 
@@ -153,9 +165,9 @@ class Guard:
         if not self.off:
             return
         self.off = False
-        pre = register_optimizer_step_pre_hook(self._before_step)
-        post = register_optimizer_step_post_hook(self._after_step)
-        self._undo += [pre.remove, post.remove]
+        self._agreement = Agreement("guard")
+        self._undo.append(self._unhook)
+        self._hook()
         for owner, name, wrapper in (
             (torch.autograd, "backward", self._backward),
             (torch.amp.GradScaler, "scale", self._scale),
@@ -165,6 +177,18 @@ class Guard:
             ours = wrapper(original)
             setattr(owner, name, ours)
             self._undo.append(functools.partial(_put_back, owner, name, original, ours))
+
+    def _hook(self) -> None:
+        """Be called by optimizers, after whoever else is called by now."""
+        self._unhook()
+        self._hooks += [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def _unhook(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
 
     @property
     def done(self) -> int:
@@ -180,6 +204,7 @@ class Guard:
         self.off = True
         while self._undo:
             self._undo.pop()()
+        self._agreement.leave()
         self._open.clear()
         self._known.clear()
         self._losses.clear()
@@ -190,6 +215,10 @@ class Guard:
 
     # -- what the program does
     # ------------------------------------------------------------
+
+    def last_window(self, key: Any) -> Window | None:
+        """The window of a loop that has begun; None in a replay."""
+        return self._known.get(key) if self._replay is None else None
 
     def begin(self, key: Any, make: Callable[[], Window]) -> Window | None:
         """A turn of a loop begins; its window, None in a replay. What the turn begins with goes to
@@ -211,6 +240,10 @@ class Guard:
             self._per_turn = min(self._counts.values())
             self.step += self._per_turn
             self._counts.clear()
+        if self._losses and not self.optimizers:
+            self._look_at_losses()
+            window.mark = -2  # each turn is a step
+            self.step += 1
         if window.mark != self._taken and not (
             self.snapshot and window.turns and window.steps < self.snapshot
         ):
@@ -234,12 +267,16 @@ class Guard:
         window.turns.append(turn)
 
     def _new_window(self, window: Window) -> None:
-        window.first = window.mark < 0 or (window.first and not window.steps)
+        window.first = window.mark == -1 or (window.first and not window.steps)
         window.turns.clear()
         window.stepped.clear()
         window.copies.clear()
         window.cut, window.steps, window.clock, window.number = False, 0, self._clock, self.step
         window.python = window.reached.take()
+        if self._leftover:
+            window.gradients = [
+                (p, p.grad.detach().clone()) for p in self.parameters() if p.grad is not None
+            ]
         if self.snapshot:
             for optimizer in self.optimizers.values():
                 window.copies[id(optimizer)] = OptimizerCopy(optimizer)
@@ -248,6 +285,8 @@ class Guard:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if self._first_backward is None:
                 self._first_backward = self._clock
+                if self._is_ours() and self._replay is None:
+                    self._notice_leftover()
             if (
                 not self._scaled
                 and isinstance(tensors, Tensor)
@@ -258,6 +297,13 @@ class Guard:
             return original(tensors, *args, **kwargs)
 
         return functools.wraps(original)(backward)
+
+    def _notice_leftover(self) -> None:
+        """Notice whether the program leaves gradients of one step to the next."""
+        self._steps_seen += 1
+        if not self._leftover and (self._steps_seen < 5 or self._steps_seen % LOOK_EVERY == 0):
+            gradients = [p.grad for p in self.parameters() if p.grad is not None]
+            self._leftover = any(bool(local_part(g).any()) for g in gradients if not g.is_sparse)
 
     def _scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
@@ -456,21 +502,44 @@ class Guard:
         norm = total(gradients, self._losses)
         for window in self._open[-1:]:
             window.reached.random.look(window.turns[-1].random) if window.turns else None
-        if norm - norm != 0.0:
-            if not (are_finite(gradients) and are_finite(self._losses)):
-                self._fault(optimizer)
+        bad = norm - norm != 0.0 and not (are_finite(gradients) and are_finite(self._losses))
+        if self._stops(bad):
+            self._fault(optimizer)
         self._losses.clear()
+
+    def _look_at_losses(self) -> None:
+        """Stop the run if a loss of the last turn is not finite, in a loop whose updates no
+        optimizer makes."""
+        if not are_finite(self._losses):
+            self._fault(None)
+        self._losses.clear()
+        self._first_backward = None
 
     def _look_at_weights(self, optimizer: Optimizer) -> None:
         weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
         norm = total(weights, [])
-        if norm - norm != 0.0 and not are_finite(weights):
+        if self._stops(norm - norm != 0.0 and not are_finite(weights)):
             self._fault(optimizer, after=True)
+
+    def _stops(self, bad: bool) -> bool:
+        """Whether the run ends here; where there are other processes, only if all end."""
+        if "torch.distributed" not in sys.modules or not self._agreement.attach():
+            return bad
+        verdict = self._agreement.vote("optimizer", bad)
+        if bad and verdict == "go" and not self._unheard:
+            self._unheard = True
+            print(
+                f"nanlab: rank {self._agreement.rank}: loss or gradients of step {self.done} are"
+                " not finite; the run goes on, for the other ranks would wait for this one: not"
+                " all are under guard, or they are elsewhere in the program",
+                file=sys.stderr,
+            )
+        return bad if verdict == "alone" else verdict == "stop"
 
     # -- the replay
     # ------------------------------------------------------------
 
-    def _fault(self, optimizer: Optimizer, after: bool = False, skips: int = 0) -> None:
+    def _fault(self, optimizer: Optimizer | None, after: bool = False, skips: int = 0) -> None:
         window, frame = self._chosen(sys._getframe(1))
         number = self.step + self._steps_of_turn(optimizer, after)
         if skips and window is not None:
@@ -484,13 +553,16 @@ class Guard:
             closures=self._closures if self._closures_run(optimizer) else 0,
             skips=skips,
             after=after,
-            gradients=_evidence(optimizer, after),
+            whole=optimizer is None,
+            gradients=_evidence(optimizer, after) if optimizer is not None else [],
             losses=[float(loss) for loss in self._losses],
         )
         try:
             trace, reason = self._run_again(window, frame, replay)
         finally:
             self._clear_gradients()
+        if replay.whole and window is not None:
+            window.reached.tensors.put()
         if after:
             for copy in replay.weights or (window.copies.values() if window is not None else ()):
                 copy.put()
@@ -506,14 +578,16 @@ class Guard:
         _set_last(trace)
         self.ended(trace, self)
 
-    def _steps_of_turn(self, optimizer: Optimizer, counted: bool) -> int:
+    def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:
         """How many steps of the running turn came before the one that failed, which may be counted
         already."""
+        if optimizer is None:
+            return 0
         own = self._counts[id(optimizer)] - counted
         return own if len(self.optimizers) == 1 else min(own, max(self._per_turn - 1, 0))
 
-    def _closures_run(self, optimizer: Optimizer) -> bool:
-        return self._in_closure is optimizer
+    def _closures_run(self, optimizer: Optimizer | None) -> bool:
+        return optimizer is not None and self._in_closure is optimizer
 
     def _chosen(self, frame: FrameType | None) -> tuple[Window | None, FrameType | None]:
         """The innermost running loop whose turns hold all backward passes of the step, and its
@@ -532,22 +606,27 @@ class Guard:
     ) -> tuple[Trace, str]:
         """The trace of the replay, and why it is not the step that failed; empty where it is."""
         watching = watch(self.model, on_fault="record")
+        watching.note_used_gradients()
         if self._closure_copy is not None:
             self._closure_copy.put()
         if window is None:
             return watching.trace, "no turn of a loop was seen to begin before it"
         reason = self._obstacle(window, replay.steps)
+        if self._agreement.connected and self._agreement.vote("step", bool(reason)) == "stop":
+            reason = reason or "another rank cannot run it again"
         if reason:
             return watching.trace, reason
         now = _Now(window, self.optimizers.values())
         looks = self.looks
         self._replay = replay
+        self._losses.clear()
         try:
             self._put_back_head(window)
             with silenced(), watching, torch.enable_grad():
+                self._hook()  # after the watch, which looks at gradients before a step too
                 window.repeat(window, frame, _turns(window))
             if replay.compared is None:
-                if replay.skips or replay.closures or not self.looks:
+                if replay.skips or replay.closures or replay.whole or not self.looks:
                     self._compare(replay)
                 else:
                     replay.compared = "the optimizer step that failed was not reached"
@@ -588,6 +667,8 @@ class Guard:
                 parameter.grad = None
         for parameter in window.reached.parameters:
             parameter.grad = None
+        for parameter, gradient in window.gradients:
+            parameter.grad = gradient.clone()
         first = window.turns[0].scaler
         if first is not None:
             scaler, scale, growth = first
@@ -601,7 +682,8 @@ class Guard:
     def _compare(self, replay: Replay) -> None:
         """Hold gradients and losses of the replay against those that stopped the run."""
         replay.compared = ""
-        losses = [float(loss) for loss in self._losses]
+        # a closure has run more than once, and was looked at each time
+        losses = [float(loss) for loss in self._losses][-len(replay.losses) or len(self._losses) :]
         if len(losses) == len(replay.losses) and any(
             not same(a, b) for a, b in zip(losses, replay.losses, strict=True)
         ):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from nanlab.stats._memory import PLAIN, local_part
+
 # tensors up to which they are summed singly, which is faster than their norms together
 ONE_BY_ONE = 16
 _HALF = (torch.float16, torch.bfloat16)
@@ -18,6 +20,8 @@ def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
     """A number that is finite if all elements are, unless they are so large that their sum or
     squares overflow."""
     try:
+        if not PLAIN.issuperset(map(type, tensors)):
+            tensors = [local_part(t) for t in tensors]
         if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
             result = sum([t.sum().item() for t in tensors])
         else:
@@ -43,7 +47,7 @@ def _sum_of(norms: Sequence[Tensor]) -> float:
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     for tensor in tensors:
-        value = tensor.coalesce().values() if tensor.is_sparse else tensor
+        value = tensor.coalesce().values() if tensor.is_sparse else local_part(tensor)
         if not bool(torch.isfinite(value.float() if value.dtype.itemsize == 1 else value).all()):
             return False
     return True
@@ -58,4 +62,5 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
         return a is b
     if a.is_sparse:
         a, b = a.to_dense(), b.to_dense()
+    a, b = local_part(a), local_part(b)
     return bool(((a == b) | (a.isnan() & b.isnan())).all())

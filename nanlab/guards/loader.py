@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -21,6 +21,8 @@ from nanlab.guards.loops import Loop, cells_of, loop_at, repeat
 from nanlab.guards.outcome import outcome
 from nanlab.guards.state import Reached
 
+# functions that hand on the items of what they are given
+_HANDING_ON = frozenset(("tqdm", "track", "progress_bar", "alive_it", "iter"))
 _ABSENT = object()
 
 
@@ -89,18 +91,29 @@ class guard:
     def _began(self, item: Any, count: int, frame: FrameType | None) -> None:
         if frame is None or self._guard.off:
             return
+        self._note_late(frame)
         window = self._guard.begin((frame.f_code, frame.f_lineno), lambda: self._window(frame))
         if window is not None:
             self._guard.turn(
-                window, Turn(_head(window, frame), window.reached.random.take(), (count, item))
+                window,
+                Turn(_head(window, frame), window.reached.random.take(), (count, _kept(item))),
             )
+
+    def _note_late(self, frame: FrameType) -> None:
+        """Note what the last turn was given beside the item of guard, by zip() and others."""
+        window = self._guard.last_window((frame.f_code, frame.f_lineno))
+        names = getattr(window.repeat, "late", ()) if window is not None else ()
+        if names and window is not None and window.turns:
+            values = frame.f_locals
+            window.turns[-1].late = {n: values[n] for n in names if n in values}
 
     def _user_frame(self, frame: FrameType | None) -> FrameType | None:
         """The user's own frame at and above one: a progress bar may stand in between."""
         while frame is not None:
             users = self._users.get(frame.f_code)
             if users is None:
-                users = self._users[frame.f_code] = is_user(frame)
+                inside = frame.f_code.co_name == "<genexpr>"
+                users = self._users[frame.f_code] = is_user(frame) and not inside
             if users:
                 break
             frame = frame.f_back
@@ -192,11 +205,10 @@ def reached_from(
     )
     names = loop.read if loop is not None else frozenset(values)
     roots = [values.get(n, frame.f_globals.get(n)) for n in sorted(names)]
-    for value in roots:
-        optimizer = getattr(value, "optimizer", value)  # some stand in wrappers
-        if isinstance(optimizer, torch.optim.Optimizer):
-            running.optimizers.setdefault(id(optimizer), optimizer)
-    return Reached([*roots, model], running.parameters)
+    reached = Reached([*roots, model], running.parameters)
+    for optimizer in reached.optimizers:
+        running.optimizers.setdefault(id(optimizer), optimizer)
+    return reached
 
 
 def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> Window:
@@ -204,6 +216,8 @@ def loop_window(loop: Loop, frame: FrameType, reached: Reached, given: Any) -> W
     code = frame.f_code
     carried = loop.carried | (loop.stored & reached.global_names)
     again = _Again(loop, carried, given)
+    if given is _given and isinstance(loop.node, ast.For):
+        again.late = _late_names(loop, list(_known(loop.node.iter, loop.node.target, frame)))
     return Window(
         loop, again, lambda other: other.f_code is code and other.f_lineno in loop.lines, reached
     )
@@ -218,19 +232,25 @@ def _head(window: Window, frame: FrameType) -> dict[str, Any]:
     return {n: values[n] for n in names if n in values}
 
 
+def _kept(item: Any) -> Any:
+    """An item of a loader, so that the body may take entries out of it."""
+    return item.copy() if type(item) in (dict, list) else item
+
+
 class _Again:
     """Runs the turns of a window again."""
 
     def __init__(self, loop: Loop, carried: frozenset[str], given: Any) -> None:
         self.loop, self.carried, self.given = loop, carried, given
         self.names = tuple(carried if given is _given else carried.union(loop.targets))
+        self.late: list[str] = []
 
     def __call__(self, window: Window, frame: FrameType | None, turns: Iterator[Turn]) -> None:
         assert frame is not None
         loop, first, values = self.loop, window.turns[0].values, frame.f_locals
         at_head = {n: v for n, v in values.items() if n not in self.carried or n in first}
         at_head.update({n: v for n, v in first.items() if n in self.carried})
-        target, items = self.given(loop, turns, values)
+        target, items = self.given(loop, turns, frame)
         if values is not frame.f_globals:
             before = {n: c.cell_contents for n, c in _filled_cells(frame)}
             try:
@@ -272,9 +292,7 @@ def _bind(names: dict[str, Any], values: dict[str, Any]) -> None:
             names[name] = value
 
 
-def _bound(
-    loop: Loop, turns: Iterator[Turn], values: dict[str, Any]
-) -> tuple[ast.expr, Iterator[Any]]:
+def _bound(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.expr, Iterator[Any]]:
     """The target of a replay, and its items, where the variables of each turn are known: those that
     the loop binds."""
     names = loop.targets
@@ -284,34 +302,80 @@ def _bound(
     return target, (tuple(turn.values.get(n) for n in names) for turn in turns)
 
 
-def _given(
-    loop: Loop, turns: Iterator[Turn], values: dict[str, Any]
-) -> tuple[ast.expr, Iterator[Any]]:
-    """The same where the items of the loader are known: the loop may have wrapped it in enumerate()
-    and others."""
+def _given(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.expr, Iterator[Any]]:
+    """The same where the items of the loader are known; what else the loop binds was noted when
+    the turn was over. Raises NotReplayable where the body has changed that by then."""
     assert isinstance(loop.node, ast.For)
-    wrapped = _wrapping(loop.node.iter)
-    return loop.node.target, (wrapped(turn.item) for turn in turns)
+    known = list(_known(loop.node.iter, loop.node.target, frame))
+    rest = _late_names(loop, known)
+    if changed := [n for n in rest if n in loop.rebound]:
+        raise NotReplayable(
+            f"the loop binds `{changed[0]}` to something that guard does not hand out, and its body"
+            " binds it anew; give it another name in the body"
+        )
+    window_last = {n: frame.f_locals[n] for n in rest if n in frame.f_locals}
+
+    def items() -> Iterator[Any]:
+        for turn in turns:
+            late = turn.late if turn.late is not None else window_last
+            yield (*(value(turn) for _, value in known), *(late.get(n) for n in rest))
+
+    elements = [*(part for part, _ in known), *(ast.Name(n, ast.Store()) for n in rest)]
+    return ast.Tuple(elements, ast.Store()), items()
 
 
-def _wrapping(expression: ast.expr) -> Any:
-    """What becomes of an item of the loader, given (its number, itself): enumerate() numbers it, a
-    progress bar hands it on."""
-    if (
-        isinstance(expression, ast.Call)
-        and isinstance(expression.func, ast.Name)
-        and expression.func.id == "enumerate"
-    ):
-        start = 0
-        for value in [
-            *expression.args[1:],
-            *(k.value for k in expression.keywords if k.arg == "start"),
-        ]:
-            if isinstance(value, ast.Constant) and isinstance(value.value, int):
-                start = value.value
-        inner = _wrapping(expression.args[0])
-        return lambda item: (item[0] + start, inner(item))
-    return lambda item: item[1]
+def _late_names(loop: Loop, known: list[tuple[ast.expr, Any]]) -> list[str]:
+    """Variables that the loop binds to something else than what guard hands out."""
+    given = {n.id for part, _ in known for n in ast.walk(part) if isinstance(n, ast.Name)}
+    return [n for n in loop.targets if n not in given]
+
+
+def _known(
+    expression: ast.expr, target: ast.expr, frame: FrameType
+) -> Iterator[tuple[ast.expr, Callable[[Turn], Any]]]:
+    """Parts of a loop's target that receive the items of guard, or their numbers, through
+    enumerate(), zip() and progress bars; each with its value in a turn."""
+    call = expression if isinstance(expression, ast.Call) else None
+    name = _name_of(call.func) if call is not None else ""
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+    if any(isinstance(part, ast.Starred) for part in parts):
+        parts = []
+    if name == "guard" or (call is None and isinstance(_value_of(expression, frame), guard)):
+        yield target, lambda turn: turn.item[1]
+    elif call is None or not call.args:
+        return
+    elif name == "enumerate" and len(parts) == 2:
+        start = _start_of(call)
+        if start is not None:
+            yield parts[0], lambda turn: turn.item[0] + start
+        yield from _known(call.args[0], parts[1], frame)
+    elif name == "zip" and len(parts) == len(call.args):
+        for argument, part in zip(call.args, parts, strict=True):
+            yield from _known(argument, part, frame)
+    elif name in _HANDING_ON:
+        yield from _known(call.args[0], target, frame)
+
+
+def _start_of(call: ast.Call) -> int | None:
+    """The number from which enumerate() counts; None where the source does not tell."""
+    given = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "start")]
+    if not given:
+        return 0
+    value = given[0].value if isinstance(given[0], ast.Constant) else None
+    return value if isinstance(value, int) else None
+
+
+def _name_of(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _value_of(expression: ast.expr, frame: FrameType) -> Any:
+    """The value of a variable, or of an attribute of one."""
+    if isinstance(expression, ast.Name):
+        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
+    if isinstance(expression, ast.Attribute):
+        return getattr(_value_of(expression.value, frame), expression.attr, None)
+    return None
 
 
 def _refuse(reason: str) -> Any:

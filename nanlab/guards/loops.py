@@ -88,6 +88,11 @@ class Loop:
         return frozenset(_stored([self.node]))
 
     @cached_property
+    def rebound(self) -> frozenset[str]:
+        """Variables that the body of a turn binds."""
+        return frozenset(_stored(self.node.body))
+
+    @cached_property
     def read(self) -> frozenset[str]:
         """Variables that a turn reads."""
         return frozenset(

@@ -224,6 +224,7 @@ class Reached:
     ) -> None:
         self.modules: list[nn.Module] = []
         self.generators: list[Any] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
         self.holders: list[Any] = []
         self.cells: list[types.CellType] = []
         self.loose: list[Tensor] = []
@@ -232,6 +233,7 @@ class Reached:
         for value in values:
             self._walk(value, 0)
         known = {id(t) for t in owned()}
+        known.update(id(p) for o in self.optimizers for g in o.param_groups for p in g["params"])
         buffers = {id(b): b for m in self.modules for b in m.buffers()}
         parameters = {id(p): p for m in self.modules for p in m.parameters()}
         plain = [t for t in buffers.values() if _is_plain(t)]
@@ -271,6 +273,9 @@ class Reached:
             self.generators.append(value)
         elif isinstance(value, nn.Module):
             return self._module(value)
+        elif isinstance(value, torch.optim.Optimizer):
+            # some stand in wrappers
+            self.optimizers.append(getattr(value, "optimizer", value))
         elif isinstance(value, types.MethodType):
             return value.__self__, value.__func__
         elif isinstance(value, types.FunctionType):
