@@ -15,7 +15,7 @@ from typing import Any
 from nanlab.capture import without_ours
 from nanlab.errors import NanlabError
 from nanlab.guards import script
-from nanlab.guards.outcome import headline, write_files
+from nanlab.guards.outcome import file_stem, headline, write_files
 from nanlab.trace import Trace
 
 FAULT = 3  # exit status of a program in which a fault was found
@@ -118,7 +118,7 @@ def _told(trace: Trace, folder: str | None) -> str:
     if culprit is not None and culprit.fixes:
         parts.append(f"fix: {' '.join(culprit.fixes[0].code.split())}")
     if folder is not None:
-        parts.append(f"report: {os.path.join(folder, 'nanlab.html')}")
+        parts.append(f"report: {os.path.join(folder, file_stem())}.html")
     return "; ".join(parts)
 
 

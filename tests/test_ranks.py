@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+import nanlab
+
 HERE = Path(__file__).resolve().parent / "ranked"
 sys.path.insert(0, str(HERE))
 from ranked_programs import (  # noqa: E402  # the processes import it by that name too
@@ -49,7 +51,8 @@ class Ended:
 def torchrun(
     out: Path, processes: int, script: str, *arguments: str, seconds: float = 300
 ) -> Ended:
-    """Run a script in several processes, and wait until they have ended."""
+    """Run a script of the folder ``ranked``, or with ``-m`` a module, in several processes, and
+    wait until they have ended."""
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -65,8 +68,9 @@ def torchrun(
         "--standalone",
         f"--nproc-per-node={processes}",
     ]
+    program = [script] if script == "-m" else [str(HERE / script), str(out)]
     done = subprocess.run(
-        [*command, str(HERE / script), str(out), *arguments],
+        [*command, *program, *arguments],
         env=environment, capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
     said = [
@@ -180,6 +184,41 @@ def test_ranks_that_record_and_ranks_that_stop_do_not_wait_for_each_other(odd: E
 def test_a_rank_may_leave_its_watch_before_the_others(odd: Ended) -> None:
     first, second = odd.of("one_leaves_early")
     assert first["finished"] and second["finished"] and not first["errors"] and not second["errors"]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "sharded", "alone"])
+def test_guarded_ranks_stop_before_the_same_step_and_replay_it_together(
+    odd: Ended, kind: str
+) -> None:
+    said = odd.of(f"guarded_{kind}")
+    assert [one["rank"] for one in said] == [0, 1], odd.text[-3000:]
+    for one in said:
+        assert one["taken"] == 10 and one["sound"] and "bit for bit" in one["guarded"], one
+        culprit = one["culprit"]
+        assert (culprit["rank"], culprit["step"]) == (1, 10) and "# SPOILT" in culprit["source"]
+
+
+def test_a_rank_under_guard_alone_goes_on_and_says_that_it_found_a_fault(odd: Ended) -> None:
+    first, second = odd.of("one_guarded")
+    assert [first["taken"], second["taken"]] == [12, 12] and second["guarded"] == "None"
+    assert (
+        "nanlab: rank 1: loss or gradients of step 10 are not finite; the run goes on" in odd.text
+    )
+
+
+def test_the_command_line_under_torchrun_writes_a_capsule_for_each_rank(tmp_path: Path) -> None:
+    out = tmp_path / "saved"
+    options = ["-m", "nanlab", "run", "--guard", "--save", str(out), str(HERE / "training.py")]
+    run = torchrun(tmp_path, 2, *options)
+    assert run.status != 0 and run.text.count("exitcode  : 3 ") == 2 and not run.left_over, run.text
+    for rank in range(2):
+        names = [f"nanlab.rank{rank}.{end}" for end in ("html", "nanlab", "txt")]
+        assert all((out / name).is_file() for name in names)
+        told = [line for line in run.text.splitlines() if names[0] in line]
+        assert len(told) == 1 and "rank 1" in told[0] and "step 10" in told[0], run.text
+        culprit = nanlab.load(out / names[1]).culprit
+        assert culprit is not None and (culprit.rank, culprit.step) == (1, 10)
+        assert "# SPOILT" in culprit.source
 
 
 def test_odd_programs_end(odd: Ended) -> None:

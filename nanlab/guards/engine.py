@@ -33,6 +33,7 @@ from nanlab.guards.state import LOOK_EVERY, Reached
 from nanlab.stats._memory import local_part
 from nanlab.trace import Trace
 from nanlab.trace.guarded import Guarded
+from nanlab.trace.recording import Recording
 
 # of a loop without an optimizer step that are kept; a replay of more begins too late
 MOST_TURNS = 64
@@ -94,6 +95,7 @@ class Window:
 class Replay:
     """A step that is being run again."""
 
+    number: int  # of the step in the run
     steps: int  # optimizer steps before the one that failed
     closures: int  # calls of a closure in that step; 0 if it has none
     skips: int  # GradScaler steps after which it ends, 0 if an optimizer's ends it
@@ -549,6 +551,7 @@ class Guard:
         began = after or self._closures_run(optimizer)  # the step that failed is among them
         steps = len(window.stepped) - began if window is not None else 0
         replay = Replay(
+            number=number,
             steps=steps,
             closures=self._closures if self._closures_run(optimizer) else 0,
             skips=skips,
@@ -571,9 +574,7 @@ class Guard:
             trace.recording.notes.append(str(trace.guarded))
         if trace.recording.ended != "failed":
             trace.recording.ended = "fault"
-        # the step that failed, as the replay counts
-        last = len(trace.recording.starts) - 1 if not skips else 0
-        trace.recording.first_step = max(number - last, 0)
+        _number(trace.recording, replay)
         self.trace = trace
         _set_last(trace)
         self.ended(trace, self)
@@ -624,7 +625,10 @@ class Guard:
             self._put_back_head(window)
             with silenced(), watching, torch.enable_grad():
                 self._hook()  # after the watch, which looks at gradients before a step too
-                window.repeat(window, frame, _turns(window))
+                try:
+                    window.repeat(window, frame, _turns(window))
+                finally:
+                    _number(watching.recording, replay)  # other ranks are told of the step
             if replay.compared is None:
                 if replay.skips or replay.closures or replay.whole or not self.looks:
                     self._compare(replay)
@@ -703,6 +707,12 @@ class Guard:
         for optimizer in self.optimizers.values():
             for parameter in _parameters(optimizer):
                 parameter.grad = None
+
+
+def _number(recording: Recording, replay: Replay) -> None:
+    """Let the last step of a replay have its number in the run."""
+    last = len(recording.starts) - 1 if not replay.skips else 0
+    recording.first_step = max(replay.number - last, 0)
 
 
 def _evidence(optimizer: Optimizer, after: bool) -> list[tuple[Tensor, Tensor]]:

@@ -32,13 +32,17 @@ def headline(trace: Trace) -> str:
     return str(culprit) if culprit is not None else str(trace.guarded or "no culprit")
 
 
+def file_stem() -> str:
+    """What the names of files begin with: "nanlab", in a process with a rank "nanlab.rank0"."""
+    rank = os.environ.get("RANK")
+    return "nanlab" if rank is None else f"nanlab.rank{rank}"
+
+
 def write_files(trace: Trace, folder: str | Path) -> Path:
     """Write nanlab.txt, nanlab.html and nanlab.nanlab; in a process with a rank, nanlab.rank0.txt
     and so on."""
-    there = Path(folder)
+    there, stem = Path(folder), file_stem()
     there.mkdir(parents=True, exist_ok=True)
-    rank = os.environ.get("RANK")
-    stem = "nanlab" if rank is None else f"nanlab.rank{rank}"
     report = trace.report()
     (there / f"{stem}.txt").write_text(f"{report!r}\n", encoding="utf-8")
     report.to_html(there / f"{stem}.html")

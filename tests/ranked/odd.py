@@ -12,10 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from ranked_programs import batches, factor, network
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from worker import note
 
 import nanlab
+from nanlab.capture import FaultFound
+from nanlab.stats._memory import local_part
 
 
 def start(**where: Any) -> None:
@@ -72,6 +75,38 @@ def one_leaves_early() -> Any:
     return trace
 
 
+def guarded(kind: str, everywhere: bool = True) -> Any:
+    """A step in which rank 1 goes bad, under guard; the steps that the weights have taken, and
+    whether they are finite, come with the trace."""
+    torch.manual_seed(0)
+    rank, model = dist.get_rank(), network()
+    model = DistributedDataParallel(model) if kind == "ddp" else model
+    if kind == "sharded":
+        fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    loader: Any = list(batches(rank, 12))
+    nanlab.last, taken = None, 0
+    try:
+        for i, x in nanlab.guard(loader, model, optimizer) if everywhere or rank else loader:
+            chance = model(x).softmax(-1).amax(-1) * factor(rank, i, everywhere or rank == 1, 1, 10)
+            loss = chance.log().mean().neg()  # SPOILT
+            if kind == "alone":  # every rank for itself: one has a bad loss, none a bad gradient
+                loss = torch.where(loss.isfinite(), loss, loss.detach())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            taken += 1
+    except FaultFound:
+        pass
+    weights = [local_part(p) for p in model.parameters()]
+    sound = all(bool(w.isfinite().all()) for w in weights)
+    return nanlab.last, {
+        "taken": taken,
+        "sound": sound,
+        "guarded": str(nanlab.last and nanlab.last.guarded),
+    }
+
+
 def group_inside(rank: int, world: int) -> Any:
     # the first group's keys are in torchrun's
     store = dist.FileStore(str(Path(sys.argv[1]) / "store"), world)
@@ -95,6 +130,12 @@ def main() -> None:
         trace = run()
         note(Path(sys.argv[1]), name, trace)
         dist.barrier()
+    for kind in ("ddp", "sharded", "alone"):
+        trace, more = guarded(kind)
+        note(Path(sys.argv[1]), f"guarded_{kind}", trace, **more)
+        dist.barrier()
+    trace, more = guarded("alone", everywhere=False)
+    note(Path(sys.argv[1]), "one_guarded", trace, **more)
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     note(Path(sys.argv[1]), "group_inside", group_inside(rank, world), rank)
