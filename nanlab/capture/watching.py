@@ -136,6 +136,8 @@ class watch:
         self.announces = True
         self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
         self.is_last = True  # whether it becomes nanlab.last
+        # whether all processes watch here, also where they share no collective
+        self.is_shared = False
         self._judged = 0
         self._broken = False  # whether nanlab itself failed
         self._sound_sinks = 0  # sinks noted before that
@@ -291,7 +293,8 @@ class watch:
     def _close_ranks(self, error: BaseException | None) -> None:
         """Hear of what the other processes found, and vote no more."""
         recording = self.recording
-        if recording.ranks is None and self._ops.collectives.seen and self._agreement.connected:
+        shared = self._ops.collectives.seen or self.is_shared
+        if recording.ranks is None and shared and self._agreement.connected:
             self._share(wait=error is None or isinstance(error, Stop))
         self._tell_unheard()
         self._agreement.leave()

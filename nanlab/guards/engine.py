@@ -608,6 +608,7 @@ class Guard:
         """The trace of the replay, and why it is not the step that failed; empty where it is."""
         watching = watch(self.model, on_fault="record")
         watching.note_used_gradients()
+        watching.is_shared = self._agreement.connected
         if self._closure_copy is not None:
             self._closure_copy.put()
         if window is None:

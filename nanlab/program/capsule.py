@@ -733,7 +733,9 @@ class _Reader:
                 isinstance(made.args, tuple) and isinstance(made.outputs, tuple),
                 "evidence has no operands",
             )
-            words = [*made.kwargs, *made.saved, made.node_name or "none"]
+            # torch::autograd::AccumulateGrad
+            node = made.node_name.replace("::", "_") if isinstance(made.node_name, str) else ""
+            words = [*made.kwargs, *made.saved, node or "none"]
             _expect(
                 all(isinstance(w, str) and w.isidentifier() for w in words), "evidence has no names"
             )
