@@ -25,10 +25,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 from bare_page import mount  # noqa: E402
 from fake_trace import big_trace, fake_trace  # noqa: E402
 
+from nanlab.views._static_table import static_table  # noqa: E402
 from nanlab.views.browse import browse  # noqa: E402
 from nanlab.views.report import report  # noqa: E402
 from nanlab.views.stepper import Stepper, stepper  # noqa: E402
-from nanlab.views.tables import as_table, static_table  # noqa: E402
+from nanlab.views.tables import as_table  # noqa: E402
 from nanlab.views.underflow import underflow  # noqa: E402
 
 STEP = """() => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,3 +121,43 @@ def test_an_upward_import_is_seen() -> None:
     assert ("stats", 3, True) in seen  # one dot is the own package
     two_dots = ast.parse("def f():\n    from ..rules.domain import x\n")
     assert list(imported_layers(PACKAGE / "stats" / "row.py", two_dots)) == [("rules", 2, True)]
+
+
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def imported_modules(name: str, known: dict[str, Path]) -> set[str]:
+    """Modules that a module takes names from, those inside of functions too."""
+    tree = ast.parse(known[name].read_text())
+    typing_only = is_type_checking_only(tree)
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.lineno not in typing_only:
+            (module,) = (
+                set(absolute_names(known[name], node)) if node.module != "nanlab" else {"nanlab"}
+            )
+            named = [f"{module}.{alias.name}" for alias in node.names]
+            found |= {each if each in known else module for each in named}
+    return {each for each in found if each in known and each != name}
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    """But for the doors of Trace, which open every part of nanlab, and the package, which opens it."""
+    known = modules()
+    graph = {
+        name: {each for each in imported_modules(name, known) if each != "nanlab"}
+        for name in known
+        if name != "nanlab"
+    }
+    graph["nanlab.trace"] = {
+        each for each in graph["nanlab.trace"] if each.startswith("nanlab.trace.")
+    }
+    list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names a ring

@@ -10,9 +10,16 @@ from nanlab.views._columns import known
 
 if TYPE_CHECKING:
     from nanlab.rules import Finding, Fix
+    from nanlab.trace import Trace
 
 CODE = "font:12px monospace;white-space:pre-wrap;overflow-wrap:anywhere;min-width:16em"
 WORDS = "white-space:normal;min-width:12em;max-width:26em"
+
+
+def first_of(trace: Trace) -> Finding | None:
+    """What the card shows: the culprit; else the first finding that is worth a warning."""
+    found = trace.culprit
+    return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
 
 
 def place(finding: Finding) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,11 @@ from nanlab.trace.selection import Place
 from nanlab.views._columns import columns_for, trouble_first
 from nanlab.views._graph import severity
 from nanlab.views._html import plural
+from nanlab.views._static_table import static_table
 from nanlab.views._widget import View, script, style
-from nanlab.views.tables import TraceTable, static_table
+
+if TYPE_CHECKING:
+    from nanlab.views.tables import TraceTable
 
 BLOCK = 80  # rows sent at a time
 SOUGHT = ("op", "name", "parameter", "module", "where", "status")  # what one filters by, as a rule

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nanlab.trace.recording import PHASES
 from nanlab.views import _card, _details, _finding, _losses
 from nanlab.views._evidence import evidence
+from nanlab.views._finding import first_of
 from nanlab.views._headroom import headroom_line
 from nanlab.views._html import escape, plural, sentence
 from nanlab.views._issue import reproduction_of
@@ -102,12 +103,6 @@ class Report:
         page = PAGE.format(style=style("report"), dark=DARK, body=self.body(), script=script)
         file.write_text(page, encoding="utf-8")
         return file
-
-
-def first_of(trace: Trace) -> Finding | None:
-    """What the card shows: the culprit; else the first finding that is worth a warning."""
-    found = trace.culprit
-    return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
 
 
 def number_of(trace: Trace, found: Finding) -> int:

@@ -10,11 +10,11 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nanlab.views import _details
+from nanlab.views._finding import first_of
 from nanlab.views._html import escape
 from nanlab.views._issue import as_issue, reproduction_of
 from nanlab.views._trying import edited, tried
 from nanlab.views._widget import View, script, style
-from nanlab.views.report import first_of
 
 if TYPE_CHECKING:
     from nanlab.trace.selection import Place

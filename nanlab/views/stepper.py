@@ -223,7 +223,7 @@ class Stepper(View):
         if not self.passes:
             return f"<div>{escape(self.static_text())}</div>"
         from nanlab.views._details import gain_chart
-        from nanlab.views.tables import static_table
+        from nanlab.views._static_table import static_table
 
         at = self._first_bad()
         row = self._rows.iloc[at]

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 
-from nanlab.views._columns import columns_for, is_blank, trouble_first
-from nanlab.views._html import plural, table
+from nanlab.views._html import plural
+from nanlab.views._static_table import ROWS, static_table
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
-
-ROWS = 50  # in a static table; more makes notebooks slow and large
 
 
 class TraceTable(pd.DataFrame):
@@ -84,41 +82,3 @@ def _is_telling(frame: TraceTable) -> bool:
     if frame.kind not in ("ops", "backward"):
         return bool(frame.kind) and frame.columns.nlevels == 1
     return {"status", "op", "file", "line"} <= set(map(str, frame.columns))
-
-
-def static_table(
-    frame: pd.DataFrame,
-    kind: str,
-    trace: Trace | None = None,
-    in_order: bool = False,
-    most: int = ROWS,
-    last: bool = False,
-) -> str:
-    """HTML of at most ``most`` rows with inline styles, the trouble on top unless ``in_order``.
-
-    last: the last rows, in order, instead of the first.
-    """
-    rows = frame.tail(most) if last else (frame if in_order else trouble_first(frame)).head(most)
-    columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
-    cells = [
-        [column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)
-    ]
-    return table(
-        [c.title for c in columns],
-        cells,
-        [c.align for c in columns],
-        _caption(frame, rows, in_order, last),
-    )
-
-
-def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool, last: bool) -> str:
-    if len(rows) == len(frame):
-        return plural(len(frame), "row")
-    if last:
-        return f"{plural(len(frame), 'row')}; the last {len(rows)} are shown"
-    first = (
-        "the first"
-        if in_order or not frame.index.is_monotonic_increasing
-        else "trouble first, the top"
-    )
-    return f"{plural(len(frame), 'row')}; {first} {len(rows)} are shown"
