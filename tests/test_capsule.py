@@ -298,11 +298,11 @@ def rows_that_point_outside(head: dict[str, Any]) -> None:
 
 
 def code_in_the_place_of_an_operator(head: dict[str, Any]) -> None:
-    head["kept"][0][1][2] = "aten.exp.default; raise SystemExit"
+    head["evidence"][0][1][2] = "aten.exp.default; raise SystemExit"
 
 
 def code_in_the_name_of_an_argument(head: dict[str, Any]) -> None:
-    head["kept"][0][1][4] = ["dict", ["a=exit(), b", 1]]
+    head["evidence"][0][1][4] = ["dict", ["a=exit(), b", 1]]
 
 
 def deep_nesting(head: dict[str, Any]) -> None:

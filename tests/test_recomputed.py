@@ -86,19 +86,6 @@ def test_a_product_of_elements_may_be_checkpointed() -> None:
     assert torch.equal(weight.grad, torch.tensor([3.0, 3.0, 3.0]))
 
 
-def test_what_ran_again_is_let_go_of_with_the_backward_pass() -> None:
-    from nanlab.capture import watching
-
-    weight = nn.Parameter(torch.ones(3))
-    with nanlab.watch(on_fault="record"):
-        checkpoint(
-            lambda x: (x * weight).sqrt().exp(), torch.rand(2, 3) + 1, use_reentrant=False
-        ).sum().backward()
-        evidence = watching._current[-1]._ops.evidence
-        assert not evidence.recomputed._calls
-        assert not evidence.recomputed._results
-
-
 @pytest.mark.parametrize(
     ("operation", "cause"),
     [

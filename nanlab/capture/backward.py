@@ -97,8 +97,6 @@ class BackwardRecorder:
             ops.backward_pass, ops.creates_graph = outer
             for handle in handles:
                 handle.remove()
-            if not ops.in_backward:
-                ops.evidence.recomputed.clear()
             if not ops.in_backward and not ops.off:
                 try:
                     if kwargs.get("accumulate_grad"):

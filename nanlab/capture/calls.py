@@ -21,6 +21,7 @@ class SavedValues:
 
     label: str
     values: dict[str, Any]
+    hidden: tuple[str, ...] = ()  # what it had saved behind a hook
 
     def name(self) -> str:
         return self.label
@@ -82,6 +83,14 @@ def saved_values(node: Any, names: list[str], copied: bool = False) -> dict[str,
         ):
             found[name.removeprefix("_saved_")] = tuple(value)
     return found
+
+
+def told_and_hidden(
+    names: list[str], values: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The values that were read, and the names of those that were not."""
+    short = (name.removeprefix("_saved_") for name in names)
+    return values, tuple(name for name in short if name not in values)
 
 
 def _has_hook(node: Any, name: str, copied: bool) -> bool:

@@ -685,8 +685,6 @@ class OpRecorder(TorchDispatchMode):
             self._flags |= FACTOR
         if plan.scalars:
             self._note_scalars(call, args)
-        if phase == RECOMPUTE:
-            self.evidence.recomputed.note(func, plan.name, plan.number, line, call, args, targets)
         bad, output = False, 0
         for target in targets:
             bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0

@@ -1,4 +1,4 @@
-"""What became of non-finite values in one operation, and the operands kept where they were born."""
+"""What became of non-finite values in one operation, and which calls are guilty of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from nanlab.capture.calls import (
     saved_names,
     saved_values,
     tensors_of,
+    told_and_hidden,
 )
 from nanlab.capture.ledger import Ledger, storage_of
-from nanlab.capture.recomputed import Recomputed
+from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.source import torch_frame
 from nanlab.operators import having
 from nanlab.trace.recording import (
@@ -28,20 +29,21 @@ from nanlab.trace.recording import (
     LITERAL,
     TURNED,
     UNINIT,
+    GuiltyCall,
     Kept,
     Recording,
     Source,
 )
 
 Tensor = torch.Tensor
-KEEP_EACH = 64 << 20  # bytes of one kept operation
-KEEP_ALL = 512 << 20  # bytes of all of them
-KEEP_CALLS = 64  # kept operations of one step
+COPY_EACH = 64 << 20  # bytes of the operands of one call
+COPY_ALL = 512 << 20  # bytes of those of all calls
+KEEP_CALLS = 64  # guilty calls of one step
 # of these, operations that computed with what came in bad: data, a table, a likelihood of nothing
 KEEP_USES = 8
 # Layers, losses and reductions in which such a value shows first.
 _USES = having("shows_bad_input")
-UNHELD = "nothing of it could have been kept"  # a reason that no note tells
+UNHELD = "nothing of it could have been kept"
 
 
 def _floating(tensor: Tensor) -> bool:
@@ -78,12 +80,12 @@ def _takes_number(call: Call) -> bool:
 
 
 class Evidence:
-    """Judges the operations in which something non-finite came in or out, and keeps the operands of
-    the guilty ones."""
+    """Judges the operations in which something non-finite came in or out, and notes the guilty
+    ones, whose operands a replay makes again."""
 
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
-        self.recomputed = Recomputed(recording)
+        self.program: ProgramRecorder | None = None
         # position at which the latest was called
         self.latest_collective: Callable[[], int] = lambda: -1
         self.bytes = 0
@@ -93,7 +95,6 @@ class Evidence:
         self.early: dict[int, int] = {}
         # NaNs and elements of the bad rows and sources of this step
         self._counts: dict[int, tuple[int, int]] = {}
-        self._told: set[str] = set()  # why operands were lost, as far as a note says it
 
     def new_step(self) -> None:
         self.calls = self.uses = 0
@@ -120,7 +121,7 @@ class Evidence:
             if status:
                 recording.status[position] = status
             if status in (BORN, TURNED) or (status == CARRIED and self._uses_bad_data(call)):
-                self._keep(call)
+                self._note(call)
 
     def _uses_bad_data(self, call: Call) -> bool:
         """Whether a call may be the first to compute with what came in bad; of the first few of a
@@ -249,17 +250,39 @@ class Evidence:
         if entry is not None and max(entry.last, *entry.parts, -1) < position:
             entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
-    def _keep(self, call: Call) -> None:
-        """Copy the operands of a guilty call."""
-        if call.position in self.recording.kept or self.calls >= KEEP_CALLS:
-            return
-        if call.lost:
-            self._tell(call)
-            return
-        size = sum(t.numel() * t.itemsize for t in (*tensors_of(call.args), *call.targets))
-        if size > KEEP_EACH or self.bytes + size > KEEP_ALL:
+    def _note(self, call: Call) -> None:
+        """Note a guilty call, and what its autograd node had saved; its operands are copied only
+        where they cannot be made again."""
+        recording, position = self.recording, call.position
+        if position in recording.guilty or self.calls >= KEEP_CALLS:
             return
         self.calls += 1
+        if (inside := torch_frame(sys._getframe(1))) is not None:
+            recording.inside_torch[position] = inside
+        values, hidden, name = _saved(call.node)
+        program = self.program
+        if program is not None and program.holds(call.targets):
+            saved = {k: self._reference(v) for k, v in values.items()}
+            args = tuple(self._reference(a) for a in call.args) if call.func is None else ()
+            recording.guilty[position] = GuiltyCall(position, name, saved, hidden, args)
+        elif not call.lost:
+            self._copy(call, values, name)
+
+    def _reference(self, value: Any) -> Any:
+        """A tensor as a Ref to memory that a replay has; a copy of other memory."""
+        if isinstance(value, tuple):
+            return tuple(self._reference(v) for v in value)
+        if not isinstance(value, Tensor) or self.program is None:
+            return value
+        storage = storage_of(value)
+        known = storage is not None and storage._cdata in self.ledger.entries
+        return self.program.ref(value) if known else value.detach().clone()
+
+    def _copy(self, call: Call, values: dict[str, Any], name: str) -> None:
+        """Copy the operands of a call of a step that cannot be run again."""
+        size = sum(t.numel() * t.itemsize for t in (*tensors_of(call.args), *call.targets))
+        if size > COPY_EACH or self.bytes + size > COPY_ALL:
+            return
         self.bytes += size
         copies: dict[int, Tensor] = {}
 
@@ -268,59 +291,32 @@ class Evidence:
                 if id(value) not in copies:
                     copies[id(value)] = value.detach().clone()
                 return copies[id(value)]
-            if isinstance(value, (list, tuple)):
-                return (
-                    type(value)(copy(v) for v in value) if type(value) in (list, tuple) else value
-                )
-            return value
+            return type(value)(map(copy, value)) if type(value) in (list, tuple) else value
 
         outputs = tuple(copy(t) for t in call.targets)
-        values, name = self._saved(call.node)
         if "self" not in values:
             values = read_by_derivative(name, call.func, call.args) | values
         saved = {k: copy(v) for k, v in values.items()}
-        if (
-            0 in call.plan.writes
-            and call.args
-            and isinstance(call.args[0], Tensor)
-            and call.old is not None
-        ):
+        if 0 in call.plan.writes and call.old is not None:
             copies[id(call.args[0])] = call.old
-        args, kwargs = (
-            tuple(copy(a) for a in call.args),
-            {k: copy(v) for k, v in call.kwargs.items()},
-        )
-        if (inside := torch_frame(sys._getframe(1))) is not None:
-            self.recording.inside_torch[call.position] = inside
-        self.recording.kept[call.position] = Kept(
+        args, kwargs = copy(tuple(call.args)), {k: copy(v) for k, v in call.kwargs.items()}
+        self.recording.guilty[call.position] = GuiltyCall(call.position, name)
+        self.recording.evidence[call.position] = Kept(
             call.position, call.func, args, kwargs, outputs, saved, name
         )
 
-    def _saved(self, node: Any) -> tuple[dict[str, Any], str]:
-        """What the autograd node of a call had saved, and its name."""
-        if node is None:
-            return {}, ""
-        if isinstance(node, SavedValues):
-            return node.values, node.name()
-        return (
-            self.recomputed.values(node) | saved_values(node, saved_names(node), copied=True),
-            node.name(),
-        )
-
-    def _tell(self, call: Call) -> None:
-        """Say once for each reason why a guilty call has no operands."""
-        if call.lost != UNHELD and call.lost not in self._told:
-            self._told.add(call.lost)
-            self.recording.notes.append(
-                f"the operands of {call.plan.name} at position {call.position} are not kept, so its"
-                " cause and fixes are not told: " + call.lost
-            )
-
     def drop(self, positions: list[int]) -> None:
-        """Forget kept operations."""
+        """Forget guilty calls."""
         for position in positions:
-            kept = self.recording.kept.pop(position, None)
-            if kept is not None:
-                self.bytes -= sum(
-                    t.numel() * t.itemsize for t in (*tensors_of(kept.args), *kept.outputs)
-                )
+            del self.recording.guilty[position]
+            self.recording.evidence.pop(position, None)
+
+
+def _saved(node: Any) -> tuple[dict[str, Any], tuple[str, ...], str]:
+    """What an autograd node had saved, what of it is behind a hook, and the node's name."""
+    if node is None:
+        return {}, (), ""
+    if isinstance(node, SavedValues):
+        return node.values, node.hidden, node.name()
+    names = saved_names(node)
+    return (*told_and_hidden(names, saved_values(node, names, copied=True)), node.name())

@@ -129,7 +129,7 @@ def fold(
     live = {entry.last for entry in ledger.entries.values()}
     # a call is kept by its first result
     calls = {row.call for p in near if (row := recording.op(p)) is not None}
-    evidence.drop([p for p in recording.kept if p < limit and p not in calls])
+    evidence.drop([p for p in recording.guilty if p < limit and p not in calls])
     _forget(recording, limit, wanted, live)
     _forget_sinks(recording, chunks[0].start, limit)
     _forget_nodes(recording, limit, wanted, nodes)

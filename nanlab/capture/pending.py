@@ -13,8 +13,15 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import Call, SavedValues, saved_names, saved_values, tensors_of
-from nanlab.capture.evidence import KEEP_EACH, UNHELD, Evidence
+from nanlab.capture.calls import (
+    Call,
+    SavedValues,
+    saved_names,
+    saved_values,
+    tensors_of,
+    told_and_hidden,
+)
+from nanlab.capture.evidence import UNHELD, Evidence
 from nanlab.capture.ledger import ViewKey, storage_of, view_key
 from nanlab.stats._async_counts import AsyncCopy, Copier, copier_of
 from nanlab.stats._memory import is_wrapper, unobserved
@@ -206,7 +213,7 @@ class Waiting:
             return replace(self.call, lost=OVERWRITTEN)
         node = self.call.node
         if node is not None:
-            node = SavedValues(node.label, dict(_still_there(self.form[4])))
+            node = SavedValues(node.label, dict(_still_there(self.form[4])), node.hidden)
         return replace(self.call, targets=targets, args=args, kwargs=kwargs, old=old, node=node)
 
 
@@ -250,7 +257,7 @@ def held(call: Call, holding: HeldTensors, node: SavedValues | None) -> Waiting:
     saved = {name: hold(value) for name, value in node.values.items()} if node is not None else {}
     waiting = emptied(call, "")
     if node is not None:
-        call.node = SavedValues(node.label, {})
+        call.node = SavedValues(node.label, {}, node.hidden)
     waiting.cells, waiting.form = list(cells.values()), (targets, args, kwargs, old, saved)
     return waiting
 
@@ -396,9 +403,9 @@ class Pending:
             names = self._names.get(type(node))
             if names is None:
                 names = self._names[type(node)] = saved_names(node)
-            found = self.evidence.recomputed.values(node, settled=False) | saved_values(node, names)
+            found, hidden = told_and_hidden(names, saved_values(node, names))
             values = {name: _detached(value) for name, value in found.items()}
-            self._node = key, SavedValues(node.name(), values)
+            self._node = key, SavedValues(node.name(), values, hidden)
         return self._node[1]
 
     def _release(self, waiting: Waiting, reason: str) -> None:
@@ -543,7 +550,7 @@ def _worth_holding(call: Call) -> bool:
     size = 0
     for tensor in () if call.plan.pointwise else (*tensors_of(call.args), *call.targets):
         size += tensor.numel() * tensor.itemsize
-    return size <= KEEP_EACH
+    return size <= COPY_EACH
 
 
 def _detached(value: Any) -> Any:

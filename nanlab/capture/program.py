@@ -121,6 +121,10 @@ class ProgramRecorder:
         """The program read a tensor as a number."""
         self.segment.looks.append(Look(len(self.segment.calls), self._pack(tensor), value, place))
 
+    def holds(self, results: list[Tensor]) -> bool:
+        """Whether the running call, which made these, can be run again."""
+        return self.segment.lost is None and all(t.device.type in _COPIED for t in results)
+
     def lose(self, reason: str) -> None:
         """From here on the segment cannot be run again."""
         if self.segment.lost is None:

@@ -114,6 +114,7 @@ class watch:
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
         if budget != 0:
             self._ops.program = ProgramRecorder(self._ops.ledger, self.recording.program, budget)
+            self._ops.evidence.program = self._ops.program
         else:
             self.recording.program.reason = "the watch was given no memory for it (budget=0)"
         if shadow is not None:

@@ -12,7 +12,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ _RECORDS: dict[str, Any] = {
         *_events,
         *_losses,
         *(history.Misuse, history.GradientEdit, history.History),
-        *(recording.Source, recording.Sink, recording.Kept, recording.Shadow),
+        *(recording.Source, recording.Sink, recording.Kept, recording.Shadow, recording.GuiltyCall),
         *(failure.Escapes, failure.Failure, failure.Operand, failure.BadIndices, failure.ReadOut),
         *(BackwardPass, EngineRun, Look, Ranks, Guarded),
     )
@@ -87,7 +87,10 @@ _OTHERS = {
     if isinstance(each, torch.layout | torch.memory_format | torch.qscheme)
 }
 _KEPT_APART = frozenset(
-    {"catch_up", "chunks", "program", "kept", "absorbed", "node_runs", "nodes", "texts", "trusted"}
+    {
+        *("catch_up", "chunks", "program", "guilty", "evidence", "absorbed"),
+        *("node_runs", "nodes", "texts", "trusted"),
+    }
 )
 _loads = itertools.count(1)
 
@@ -137,6 +140,7 @@ class _Writer:
         self.left = budget
         self.numbers: dict[str, torch.Tensor] = {}
         self.tensors: dict[str, torch.Tensor] = {}
+        self.incomplete = False  # whether the steps cannot all be run again from the file
         self._storages: dict[int, str] = {}  # id of a storage -> its key
         self._generators: dict[int, int] = {}
         self._alive: list[Any] = []  # ids stay those of one object
@@ -161,7 +165,8 @@ class _Writer:
             "chunks": [self.chunk(chunk) for chunk in source.chunks],
             "node_runs": self.pack(source.node_runs.rows),
             "nodes": self.pack(source.nodes.rows),
-            "kept": self.evidence(source.kept),
+            "guilty": self.guilty(source.guilty),
+            "evidence": self.evidence(self.made_already(source)),
             "absorbed": self.evidence(source.absorbed),
             "program": program,
             "texts": _texts(source),
@@ -181,6 +186,22 @@ class _Writer:
         }
         packed = {name: self.pack(array) for name, array in arrays.items()}
         return packed | {"number": chunk.number, "start": chunk.start, "recorded": chunk._rows}
+
+    def guilty(self, calls: dict[int, recording.GuiltyCall]) -> list[Any]:
+        """The guilty calls, whose operands a replay makes again."""
+        found = []
+        for call in calls.values():
+            try:
+                found.append(self.pack(call))
+            except _NoPlace:
+                found.append(self.pack(replace(call, saved={}, args=())))
+        return found
+
+    def made_already(self, source: Recording) -> dict[int, recording.Kept]:
+        """The operands that are at hand, and those that the program in the file cannot make."""
+        if self.incomplete:
+            return dict(source.kept)
+        return {at: kept for at, kept in source.evidence.items() if kept is not None}
 
     def evidence(self, kept: dict[int, recording.Kept]) -> list[Any]:
         """The operands that fit, and that are plain tensors."""
@@ -280,6 +301,8 @@ class _Writer:
                         entries.append([index, self.pack(value)])
                 except _NoPlace as error:
                     lose(index, f"what a call begins with is not in the file: {error}")
+        far = any(storage.device.type != "cpu" for storage in segment.leaves.values())
+        self.incomplete |= far or bool(absent) or lost is not None
         return packed | {
             "start": segment.start,
             "threads": segment.threads,
@@ -556,9 +579,14 @@ class _Reader:
         made.node_runs, made.nodes = NodeRuns(), Nodes()
         made.node_runs.rows = self.unpack(self.head["node_runs"])
         made.nodes.rows = self.unpack(self.head["nodes"])
-        made.kept = {key: self.unpack(each) for key, each in self.head["kept"]}
+        calls = [self.unpack(each) for each in self.head["guilty"]]
+        _expect(
+            all(isinstance(each, recording.GuiltyCall) for each in calls), "a guilty call is none"
+        )
+        made.guilty = {call.position: call for call in calls}
+        made.evidence = {key: self.unpack(each) for key, each in self.head["evidence"]}
         made.absorbed = {key: self.unpack(each) for key, each in self.head["absorbed"]}
-        evidence = [*made.kept.values(), *made.absorbed.values()]
+        evidence = [*made.evidence.values(), *made.absorbed.values()]
         _expect(all(isinstance(each, recording.Kept) for each in evidence), "evidence is none")
         made.program = self.program(self.head["program"])
         self.sources(made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -128,10 +128,12 @@ def seed(segment: Segment, index: int) -> None:
             own.set_state(state)
 
 
-def last_uses(segments: Sequence[Segment]) -> dict[tuple[int, int], list[int]]:
+def last_uses(
+    segments: Sequence[Segment], kept: Collection[int] = ()
+) -> dict[tuple[int, int], list[int]]:
     """(segment, index) of the last call that names a storage -> these storages, without those that
     outlive the run."""
-    outlive: set[int] = set()
+    outlive: set[int] = set(kept)
     last: dict[int, tuple[int, int]] = {}
     for at, segment in enumerate(segments):
         outlive |= segment.leaves.keys() | segment.blank.keys()

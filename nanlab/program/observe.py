@@ -25,7 +25,7 @@ def observed(where: Window, edited: Edited | None = None) -> Trace:
         raise NotReplayable("a watch is running")
     check_rebuilt(where)
     recording = where.recording
-    watcher = watch(on_fault="record", budget=0)
+    watcher = watch(on_fault="record")
     lines, ops = watcher._lines, watcher._ops
     lines.places[:], lines.spans[:] = recording.places, recording.spans
     names = recording.program.names

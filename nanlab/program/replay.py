@@ -139,17 +139,24 @@ def tensor_at(recording: Recording, position: int) -> Tensor:
 def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
     """The tensors of a call in the order of its rows: what it made, then what it wrote."""
     from nanlab.capture.dispatch import targets_of
-    from nanlab.capture.plans import plan_for
-    from nanlab.trace.names import Names
 
     if call.func is None:
         return [t for t in out if isinstance(t, Tensor)]
-    plan = _PLANS.get(call.func)
-    if plan is None:
-        plan = _PLANS[call.func] = plan_for(call.func, Names())
+    plan = plan_of(call.func)
     args = memory.unpack(call.args) if plan.writes or plan.hidden else ()
     kwargs = {k: memory.unpack(v) for k, v in call.kwargs.items()} if plan.writes else {}
     return targets_of(plan, args, kwargs, out)[0]
+
+
+def plan_of(func: Any) -> Any:
+    """What capture knows of an operator: what it writes, whether it makes a view."""
+    from nanlab.capture.plans import plan_for
+    from nanlab.trace.names import Names
+
+    plan = _PLANS.get(func)
+    if plan is None:
+        plan = _PLANS[func] = plan_for(func, Names())
+    return plan
 
 
 _PLANS: dict[Any, Any] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -26,16 +26,18 @@ def rerun(
     run: Run = _plain,
     memory: Memory | None = None,
     looked: Callable[[Look, Any], None] | None = None,
+    kept: Collection[int] = (),
 ) -> Memory:
     """Run every call of these segments again, and return the storages as they are at the end.
 
     visit: called with (number of the segment, index, call, result) after each call; True ends the
     run there.
     run: what is done in the place of a call. looked: called with each value that the program read,
-    as it is now. Raises NotReplayable where a call cannot be run again.
+    as it is now. kept: storages that are not freed after their last use. Raises NotReplayable where
+    a call cannot be run again.
     """
     memory = Memory() if memory is None else memory
-    done = last_uses(segments)
+    done = last_uses(segments, kept)
     with surroundings(segments), torch.no_grad(), _disable_current_modes():
         for number, segment in enumerate(segments):
             memory.load(segment)

@@ -4,7 +4,7 @@ evidence."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
@@ -93,7 +93,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The operands of an operation that failed, copied before anything could overwrite them."""
+    """The operands of an operation that failed."""
 
     position: int
     op: Any  # torch._ops.OpOverload
@@ -102,6 +102,20 @@ class Kept:
     outputs: tuple[Any, ...]
     saved: dict[str, Any]  # of a backward operation: what its autograd node had saved
     node_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GuiltyCall:
+    """A call whose operands are evidence: a replay of its step makes them again."""
+
+    position: int
+    node_name: str = ""  # of a backward operation
+    # what its autograd node had saved: a Ref in the place of each tensor
+    saved: dict[str, Any] = field(default_factory=dict)
+    # what the node had saved behind a hook, such as a checkpoint's
+    hidden: tuple[str, ...] = ()
+    # Refs to the operands of a node whose calls were not seen
+    args: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,30 @@ class Shadow:
 
 
 _start = attrgetter("start")
+
+
+class Operands(Mapping[int, Kept]):
+    """The operands of the guilty calls of a recording, by position."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def __getitem__(self, position: int) -> Kept:
+        recording = self._recording
+        if position in recording.guilty and position not in recording.evidence:
+            from nanlab.program.operands import make_operands
+
+            make_operands(recording, recording.step_of(position))
+        found = recording.evidence.get(position)
+        if found is None:
+            raise KeyError(position)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return (p for p in sorted(self._recording.guilty) if p in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @dataclass(slots=True)
@@ -146,8 +184,10 @@ class Recording:
     sources: dict[int, Source] = field(default_factory=dict)
     _numbers: int = 0  # sources so far
     sinks: list[Sink] = field(default_factory=list)
-    kept: dict[int, Kept] = field(default_factory=dict)
-    # of kept calls: file, line, function
+    guilty: dict[int, GuiltyCall] = field(default_factory=dict)
+    # by guilty call, as far as they were asked for; None where they could not be made again
+    evidence: dict[int, Kept | None] = field(default_factory=dict)
+    # of guilty calls: file, line, function
     inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     # by parameter: an update that changed nothing
     absorbed: dict[int, Kept] = field(default_factory=dict)
@@ -183,6 +223,11 @@ class Recording:
     # rows that torch.compile's code made: first, end
     compiled: list[tuple[int, int]] = field(default_factory=list)
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"; "failed": nanlab itself
+
+    @property
+    def kept(self) -> Operands:
+        """The operands of the guilty calls, made again when they are asked for."""
+        return Operands(self)
 
     @property
     def training(self) -> History:
