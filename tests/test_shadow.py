@@ -114,10 +114,20 @@ def test_a_shadow_writes_no_wider_tensor_of_the_program_twice(
     assert all(torch.equal(a, b) for a, b in zip(alone, shadowed, strict=True))
 
 
-def test_without_shadow_there_are_no_twins() -> None:
+def test_twins_are_there_without_a_flag_and_the_diagnosis_does_not_wait_for_them() -> None:
     with nanlab.watch() as trace:
-        torch.ones(3).half() * 2
+        torch.full((3,), 1e-4).half() * 1e-5
+    assert {f.severity for f in trace.findings} == {"warning"}
+    assert trace.recording.twins_made is None
+    row = trace.shadow[trace.shadow.op == "mul"].iloc[0]
+    assert (row.flushed, row.flushed_share) == (3, 1.0)
+
+
+def test_a_step_that_cannot_be_run_again_has_no_twins_and_says_why() -> None:
+    with nanlab.watch(shadow="float32", budget=0) as trace:
+        torch.full((3,), 1e-4).half() * 1e-5
     assert trace.shadow.empty
+    assert [note for note in trace.notes if "twins" in note and "budget=0" in note]
 
 
 @pytest.mark.parametrize("steps", [6])

@@ -127,8 +127,7 @@ def _twin(recording: Recording, position: int) -> _Loss | None:
     shadow = recording.shadows.get(position)
     if shadow is None or not shadow.flushed:
         return None
-    chunk = recording.chunks[shadow.stat >> 32]
-    twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
+    twin = shadow.stats
     result = recording.op(position)
     if result is None:
         return None

@@ -18,6 +18,7 @@ from nanlab.capture.flushes import CASTS
 from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
+from nanlab.stats import TensorStats
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -189,33 +190,37 @@ class _Pass:
 
 def _loss(recording: Recording, position: int, op: str, dtype: torch.dtype) -> Flushed | None:
     """What an operation flushed; None where that cannot be told."""
-    shadow, stats = recording.shadows.get(position), recording.stats(position)
+    stats = recording.stats(position)
     if stats is None or not stats.zero:
         return None
     if op in CASTS:
         operands = recording.operands(position)
-        return (
-            _exact(recording, position, recording.stat_of(operands[-1][0]), "cast", dtype)
-            if operands
-            else None
-        )
+        stat = recording.stat_of(operands[-1][0]) if operands else -1
+        if stat < 0:
+            return None
+        chunk = recording.chunks[stat >> 32]
+        row = chunk.stat_row(stat)
+        wide = chunk.stats.stats(row), chunk.stats.histogram(row)
+        return _exact(recording, position, *wide, "cast", dtype)
+    shadow = recording.twins.get(position)
     if shadow is not None:
-        return _exact(recording, position, shadow.stat, "twin", dtype)
+        return _exact(recording, position, shadow.stats, shadow.exponents, "twin", dtype)
     return _from_zeros(recording, position, op, format_of(dtype))
 
 
 def _exact(
-    recording: Recording, position: int, stat: int, measured: str, dtype: torch.dtype
+    recording: Recording,
+    position: int,
+    wide: TensorStats,
+    histogram: pd.Series[int],
+    measured: str,
+    dtype: torch.dtype,
 ) -> Flushed | None:
     """From the statistics of the values before they were rounded."""
-    if stat < 0:
-        return None
-    chunk = recording.chunks[stat >> 32]
-    wide, narrow = chunk.stats.stats(chunk.stat_row(stat)), recording.stats(position)
+    narrow = recording.stats(position)
     values = wide.numel - wide.zero
     if not values:
         return None
-    histogram = chunk.stats.histogram(chunk.stat_row(stat))
     needed = next((k for k in range(65) if _flushed(histogram, dtype, k) <= KEPT), 64)
     return Flushed(position, max(0, narrow.zero - wide.zero) / values, measured, needed)
 

@@ -26,7 +26,6 @@ from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of
 from nanlab.capture.pending import Pending
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.program import ProgramRecorder
-from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
 from nanlab.operators import having
@@ -125,7 +124,6 @@ class OpRecorder(TorchDispatchMode):
         self.made_in_function = -1
         self.creates_graph = False  # whether the running backward pass is differentiated again
         self.in_optimizer = 0
-        self.shadow: ShadowRecorder | None = None
         self.program: ProgramRecorder | None = None
         # line and site of the running step of an optimizer of torch's
         self.step_place: tuple[int, int] | None = None
@@ -208,9 +206,6 @@ class OpRecorder(TorchDispatchMode):
             old = None if plan.plain else self._before_write(plan, args, kwargs)
             program = self.program
             packed = program.before(func, plan, args, kwargs) if program is not None else None
-            twins = (
-                self.shadow.before(func, plan, args, kwargs) if self.shadow is not None else None
-            )
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
@@ -221,8 +216,6 @@ class OpRecorder(TorchDispatchMode):
             call = self.write(func, plan, args, kwargs, out, sources, old, place)
             if program is not None and packed is not None:
                 program.after(func, plan, packed, out, call)
-            if twins is not None and self.shadow is not None:
-                self.shadow.after(self.chunk, call, targets_of(plan, args, kwargs, out)[0], twins)
         except Exception as error:
             self.failed(error)
         return out

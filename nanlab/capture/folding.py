@@ -241,7 +241,7 @@ def _readers(recording: Recording, start: set[int]) -> set[int]:
 def _forget(recording: Recording, limit: int, wanted: set[int], live: set[int]) -> None:
     old = [p for p in recording.bad if 0 <= p < limit and p not in wanted]
     recording.bad.difference_update(old)
-    for table in (recording.status, recording.shadows, recording.scalars):
+    for table in (recording.status, recording.scalars):
         for position in [p for p in table if p < limit and p not in wanted]:
             del table[position]
     for number, source in list(recording.sources.items()):
@@ -301,7 +301,6 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
         for stat in np.unique(stats[stats >> 32 != chunk.number]).tolist():
             found.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)
     updates = [r.update for r in recording.training.parameters if r.update is not None]
-    updates += [shadow.stat for shadow in recording.shadows.values()]
     for stat in (
         [s.stat for s in recording.sources.values()]
         + [recording.stat_of(p) for p in live if p >= 0]

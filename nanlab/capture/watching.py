@@ -28,7 +28,6 @@ from nanlab.capture.forward_sinks import ForwardSinks
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.rejected import note_rejected_value
-from nanlab.capture.shadow import ShadowRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
 from nanlab.capture.threads import is_watched, run_in_thread
@@ -82,7 +81,8 @@ class watch:
     block), "record" goes on.
     budget: bytes of copies that make the kept steps replayable; a tenth of the free memory by
     default, 0 for none.
-    shadow: torch.float32 (or "float32"): recompute each half-precision operation in float32 too.
+    shadow: torch.float32 (or "float32"): the diagnosis compares each half-precision operation of
+    the kept steps with its float32 twin, too.
 
     The results of the program are the same, bit for bit, with and without a watch. On a CUDA device
     operands are held until their statistics are
@@ -117,8 +117,7 @@ class watch:
             self._ops.evidence.program = self._ops.program
         else:
             self.recording.program.reason = "the watch was given no memory for it (budget=0)"
-        if shadow is not None:
-            self._ops.shadow = ShadowRecorder(self.recording)
+        self.recording.shadowed = shadow is not None
         self._training = TrainingRecorder(self._ops, self._clock, self.recording.history)
         self._backward = BackwardRecorder(self._ops, self._clock)
         self._batches = BatchRecorder(self._ops)

@@ -73,7 +73,7 @@ _RECORDS: dict[str, Any] = {
         *_events,
         *_losses,
         *(history.Misuse, history.GradientEdit, history.History),
-        *(recording.Source, recording.Sink, recording.Kept, recording.Shadow, recording.GuiltyCall),
+        *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
         *(failure.Escapes, failure.Failure, failure.Operand, failure.BadIndices, failure.ReadOut),
         *(BackwardPass, EngineRun, Look, Ranks, Guarded),
     )
@@ -90,6 +90,7 @@ _KEPT_APART = frozenset(
     {
         *("catch_up", "chunks", "program", "guilty", "evidence", "absorbed"),
         *("node_runs", "nodes", "texts", "trusted"),
+        *("twins_made", "make_operands", "make_twins"),
     }
 )
 _loads = itertools.count(1)

@@ -96,8 +96,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     row = recording.op(position)
     assert row is not None
     shadow, limits = recording.shadows[position], format_of(row.dtype)
-    chunk = recording.chunks[shadow.stat >> 32]
-    twin = chunk.stats.stats(chunk.stat_row(shadow.stat))
+    twin = shadow.stats
     largest = (
         max(abs(twin.min), abs(twin.max)) if twin.min is not None and twin.max is not None else 0.0
     )

@@ -14,7 +14,7 @@ import pandas as pd
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames, training_frames
 from nanlab.trace.ranks import ranks_frame
-from nanlab.trace.recording import Kept, Recording
+from nanlab.trace.recording import Kept, Recording, Shadow
 from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Trace:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        recording.make_operands, recording.make_twins = _make_operands, _make_twins
         self.selection = Selection()
         self.is_read = False  # whether somebody looked at a table or at the findings
         self.guarded: Guarded | None = None  # which step of a guarded run this is the replay of
@@ -392,3 +393,15 @@ class Trace:
             f"<nanlab.Trace: {rows:,} rows, {steps:,} step{'s' if steps != 1 else ''}; try"
             " .report(), .culprit, .ops>"
         )
+
+
+def _make_operands(recording: Recording, step: int) -> None:
+    from nanlab.program.operands import make_operands
+
+    make_operands(recording, step)
+
+
+def _make_twins(recording: Recording) -> dict[int, Shadow]:
+    from nanlab.program.shadow import make_twins
+
+    return make_twins(recording)

@@ -263,14 +263,12 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
     ``position`` is the row of the result in ``ops``.
     """
     rows = []
-    for position, shadow in recording.shadows.items():
+    for position, shadow in recording.twins.items():
         row = recording.row(position)
         if row is None:
             continue
-        chunk = recording.chunks[shadow.stat >> 32]
-        twin = chunk.stat_row(shadow.stat)
         file, line, _ = recording.places[row[LINE]]
-        stats = chunk.stats.stats(twin)
+        stats = shadow.stats
         numel = stats.numel
         place = (
             recording.step_of(position),
@@ -286,7 +284,7 @@ def shadow_frame(recording: Recording) -> pd.DataFrame:
             shadow.relative_error,
         )
         others = (stats.zero, stats.nan, stats.posinf, stats.neginf)
-        rows.append((position, *place, file, line, *lost, chunk.stats.histogram(twin), *others))
+        rows.append((position, *place, file, line, *lost, shadow.exponents, *others))
     names = (
         "position step phase op module file line numel flushed flushed_share overflowed"
         " relative_error exponents"

@@ -7,9 +7,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nanlab.history import History
+from nanlab.stats import StatsTable, TensorStats
 from nanlab.trace.chunk import (
     ARRIVED,
     CALL,
@@ -57,6 +58,9 @@ from nanlab.trace.op import (
 )
 from nanlab.trace.program import Program
 from nanlab.trace.ranks import Ranks
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PHASES = ("forward", "backward", "optimizer", "recompute", "other")
 STATUSES = ("ok", "born", "carried", "turned", "healed", "intended")
@@ -122,10 +126,21 @@ class GuiltyCall:
 class Shadow:
     """The float32 twin of a half-precision result."""
 
-    stat: int  # statistics of the twin
+    table: StatsTable
+    row: int  # of the table: statistics of the twin
     flushed: int  # elements that are zero here and not in the twin
     overflowed: int  # non-finite here and not in the twin
     relative_error: float  # largest, over the elements that are finite in both
+
+    @property
+    def stats(self) -> TensorStats:
+        """Statistics of the twin."""
+        return self.table.stats(self.row)
+
+    @property
+    def exponents(self) -> pd.Series[int]:
+        """Exponent histogram of the twin."""
+        return self.table.histogram(self.row)
 
 
 _start = attrgetter("start")
@@ -140,9 +155,7 @@ class Operands(Mapping[int, Kept]):
     def __getitem__(self, position: int) -> Kept:
         recording = self._recording
         if position in recording.guilty and position not in recording.evidence:
-            from nanlab.program.operands import make_operands
-
-            make_operands(recording, recording.step_of(position))
+            recording.make_operands(recording, recording.step_of(position))
         found = recording.evidence.get(position)
         if found is None:
             raise KeyError(position)
@@ -191,7 +204,9 @@ class Recording:
     inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)
     # by parameter: an update that changed nothing
     absorbed: dict[int, Kept] = field(default_factory=dict)
-    shadows: dict[int, Shadow] = field(default_factory=dict)
+    shadowed: bool = False  # whether the diagnosis looks at the float32 twins
+    # position of the end -> the float32 twins of the kept steps up to there
+    twins_made: tuple[int, dict[int, Shadow]] | None = None
     # by call: what it adds, clamps to, scales by
     scalars: dict[int, tuple[float, ...]] = field(default_factory=dict)
     node_runs: NodeRuns = field(default_factory=NodeRuns)
@@ -200,6 +215,9 @@ class Recording:
     parameter_names: list[str] = field(default_factory=list)  # by owner number
     parameter_kinds: list[Literal["parameter", "buffer"]] = field(default_factory=list)
     history: History = field(default_factory=History)
+    # of a recording and a step: puts the operands of its guilty calls into ``evidence``
+    make_operands: Callable[[Recording, int], None] = lambda recording, step: None
+    make_twins: Callable[[Recording], dict[int, Shadow]] = lambda recording: {}
     # brings the history up to date: looks through steps that wait for it
     catch_up: Callable[[], None] = lambda: None
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
@@ -228,6 +246,18 @@ class Recording:
     def kept(self) -> Operands:
         """The operands of the guilty calls, made again when they are asked for."""
         return Operands(self)
+
+    @property
+    def twins(self) -> dict[int, Shadow]:
+        """The float32 twins of half-precision results in the kept steps, by row."""
+        if self.twins_made is None or self.twins_made[0] != self.end:
+            self.twins_made = self.end, self.make_twins(self)
+        return self.twins_made[1]
+
+    @property
+    def shadows(self) -> dict[int, Shadow]:
+        """The twins that the diagnosis looks at."""
+        return self.twins if self.shadowed else {}
 
     @property
     def training(self) -> History:
