@@ -24,12 +24,13 @@ spec.loader.exec_module(judge)
 
 FAULTY = [p for p in judge.programs() if p.name[0] != "h"]
 HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
-# a root behind where, next to a logarithm that is singular itself: no differences of values there
-NOT_KNOWN = {"d215"}
+# a root behind where, next to a logarithm that is singular itself: no differences of values there;
+# a singular constant that is no operand of the loss as a function of the parameters alone
+NOT_KNOWN = {"d215", "l178"}
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
-    assert sum(p.name[0] == "l" for p in FAULTY) >= 60
+    assert sum(p.name[0] == "l" for p in FAULTY) >= 110
     assert sum(p.name[0] == "d" for p in FAULTY) == 25
     assert len(HEALTHY) == 10
 

@@ -1,0 +1,61 @@
+"""(e**x - 1) / x inside of a checkpoint.
+
+Source: well-known fault (activation checkpointing)
+"""
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+META = {
+    "origin_op": "div",
+    "phase": "forward",
+    "cause": "div-by-zero",
+    "symptom": "loss-nan",
+    "first_bad_step": 0,
+    "n_steps": 2,
+    "kind": "removable",
+    "loss_truth": 9.580761492,
+}
+
+
+def near_zero(t, series, quotient):
+    near = t.abs() < 2e-2
+    safe = torch.where(near, torch.ones_like(t), t)
+    return torch.where(near, series(t), quotient(safe))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([0.0, 1.0, -0.5]))
+
+    def forward(self, fixed):
+        if fixed:
+            phi = near_zero(self.x, lambda t: 1 + t / 2 + t**2 / 6 + t**3 / 24 + t**4 / 120, lambda t: torch.expm1(t) / t)
+        else:
+            phi = checkpoint(lambda x: (torch.exp(x) - 1) / x, self.x, use_reentrant=False)  # ORIGIN
+        loss = (phi * (1 + self.x) - 0.4).pow(2).sum()
+        return loss
+
+
+def build(fixed: bool = False):
+    net = Block()
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def step(i):
+        opt.zero_grad()
+        loss = net(fixed)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def truth():
+    x = torch.tensor([0.0, 1.0, -0.5], dtype=torch.float64, requires_grad=True)
+    phi = near_zero(x, lambda t: 1 + t / 2 + t**2 / 6 + t**3 / 24 + t**4 / 120, lambda t: torch.expm1(t) / t)
+    loss = (phi * (1 + x) - 0.4).pow(2).sum()
+    found = torch.autograd.grad(loss, [x], allow_unused=True)
+    true = {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(["x"], [x], found)}
+    return true

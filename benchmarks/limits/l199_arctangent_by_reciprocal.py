@@ -1,0 +1,60 @@
+"""atan(x) / x as a product with the reciprocal.
+
+Source: well-known fault (viewing angles)
+"""
+import torch
+from torch import nn
+
+META = {
+    "origin_op": "reciprocal",
+    "phase": "forward",
+    "cause": "div-by-zero",
+    "symptom": "loss-nan",
+    "first_bad_step": 0,
+    "n_steps": 2,
+    "kind": "removable",
+    "loss_truth": 3.383267584,
+}
+
+
+def near_zero(t, series, quotient):
+    near = t.abs() < 2e-2
+    safe = torch.where(near, torch.ones_like(t), t)
+    return torch.where(near, series(t), quotient(safe))
+
+
+class Angle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([0.0, 0.6, -2.0]))
+
+    def forward(self, fixed):
+        if fixed:
+            ratio = near_zero(self.x, lambda t: 1 - t**2 / 3 + t**4 / 5, lambda t: torch.atan(t) / t)
+        else:
+            ratio = torch.atan(self.x) * self.x.reciprocal()  # ORIGIN
+        loss = (ratio * (1 + self.x)).pow(2).sum()
+        return loss
+
+
+def build(fixed: bool = False):
+    net = Angle()
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def step(i):
+        opt.zero_grad()
+        loss = net(fixed)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, step
+
+
+def truth():
+    x = torch.tensor([0.0, 0.6, -2.0], dtype=torch.float64, requires_grad=True)
+    ratio = near_zero(x, lambda t: 1 - t**2 / 3 + t**4 / 5, lambda t: torch.atan(t) / t)
+    loss = (ratio * (1 + x)).pow(2).sum()
+    found = torch.autograd.grad(loss, [x], allow_unused=True)
+    true = {name: torch.zeros_like(p) if g is None else g for name, p, g in zip(["x"], [x], found)}
+    return true
