@@ -114,7 +114,8 @@ def evaluate(
     """
     wanted = default_differentiated(operands) if differentiated is None else differentiated
     leaves = [
-        x.detach().requires_grad_(bool(w)) if isinstance(x, Tensor) else x
+        # what the expression writes is its own
+        x.detach().clone().requires_grad_(bool(w)) if isinstance(x, Tensor) else x
         for x, w in zip(operands, wanted, strict=True)
     ]
     with warnings.catch_warnings(), torch.enable_grad():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import linecache
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ from nanlab.program.expression import (
     Code,
     Expression,
     Made,
-    as_operand,
     autocast,
     bind,
     inside,
@@ -50,34 +49,10 @@ class EditLike(Protocol):
 
 @dataclass(frozen=True)
 class Region:
-    """One run of an expression that an edit rewrites: the old and the new code over the values of
-    their names."""
+    """One run of an expression that an edit rewrites."""
 
     segment: int
-    bound: Bound
-    old: Code
-    new: Code
-    parts: dict[str, Any]  # key -> Ref or plain value: of all that the two read
-    values: dict[Any, Any]  # view -> the recorded value
-    device: str
     outer: tuple[int, Any]  # index of the call that gave the whole line its value, and that value
-
-    def operands(self, dtype: torch.dtype | None = None) -> dict[str, Any]:
-        """Copies of the recorded values, in another floating dtype where one is given."""
-        return {
-            key: as_operand(part, lambda r: self.values[r.view], dtype)
-            for key, part in self.parts.items()
-        }
-
-    def run_old(self, operands: dict[str, Any]) -> Any:
-        """What the program wrote, over these values."""
-        with autocast(self.device, self.bound.cast):
-            return self.old(operands)
-
-    def run_new(self, operands: dict[str, Any]) -> Any:
-        """What the edit writes, over these values."""
-        with autocast(self.device, self.bound.cast):
-            return self.new(operands)
 
 
 @dataclass(frozen=True)
@@ -129,7 +104,8 @@ class _Rewrite:
         if not text:
             raise NotReplayable(f"the source of {edit.file} is not at hand")
         self.text, self.names = text, namespace_of(text)
-        self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(segments))}
+        self.results: list[Results] = []
+        self.whole_spans = _whole_spans(text)
         try:
             self.old = _statements(text, edit.first, edit.last)
             self.new = ast.parse(textwrap.dedent(edit.text)).body
@@ -193,7 +169,7 @@ class _Rewrite:
         engine."""
         places, spans, found = self.recording.places, self.recording.spans, []
         wanted: dict[int, tuple[int, int, int, int]] = {
-            number: own
+            number: self.whole_spans.get(own, own)
             for number, (place, own) in enumerate(zip(places, spans, strict=True))
             if own is not None and place[0] == self.edit.file and inside(own, span)
         }
@@ -210,16 +186,21 @@ class _Rewrite:
             results.want(at, [index for index, _, _ in group])
             found.append((at, group))
         results.run()
-        for at, values in results.values.items():
-            self.values[at] = values | self.values[at]
+        self.results.append(results)
         return [
             (at, [Made(i, call, span, results.results.get((at, i))) for i, call, span in group])
             for at, group in found
         ]
 
-    def _value(self, segment: int) -> Get:
-        values = self.values[segment]
-        return lambda ref: values[ref.view] if ref.__class__ is Ref else ref
+    def _value(self, segment: int) -> Callable[[int, Ref], Any]:
+        def value(index: int, ref: Ref) -> Any:
+            for results in reversed(self.results):
+                found = results.value(segment, index, ref)
+                if found is not None:
+                    return found
+            raise KeyError(ref)
+
+        return value
 
     # -- rewritten expressions
     # ------------------------------------------------------------
@@ -242,21 +223,15 @@ class _Rewrite:
             device = _device(own)
             expression = Expression(old, self.names, device)
             expression.span = span
-            spans = {each.span for each in own}
-            leaf_keys = [key_of(leaf) for leaf in expression.leaves(spans)]
-            old_code = expression.compiled(old, [*leaf_keys, *expression.callees])
             by_index = {each.index: each for each in own}
             for bound in bind(expression, own, self._value(at)):
-                yield self._region(
-                    at, bound, expression, old_code, new, before, contexts, by_index, group
-                )
+                yield self._region(at, bound, expression, new, before, contexts, by_index, group)
 
     def _region(
         self,
         at: int,
         bound: Bound,
         expression: Expression,
-        old_code: Code,
         new: ast.expr,
         before: Sequence[ast.stmt],
         contexts: Sequence[ast.withitem],
@@ -279,39 +254,28 @@ class _Rewrite:
         if key_of(expression.node) not in own:
             values[key_of(expression.node)] = bound.out
             own[key_of(expression.node)] = set(bound.calls)
-        used = _occurring(values, new, before)
-        code = _with(contexts, new, used, before, self.names)
+        computed = own.keys() - bound.parts.keys()
+        used = _occurring(values, new, before, computed)
+        code = _with(contexts, new, used, before, self.names, computed)
         extra = [key_of(path) for path in code.free]
         for path in code.free:
             values[key_of(path)] = self._elsewhere(path, at, bound.calls[0])
         if extra:
             used += extra
-            code = _with(contexts, new, used, before, self.names)
-        leaves = [*bound.parts, *extra]
+            code = _with(contexts, new, used, before, self.names, computed)
         needed: set[int] = set()
         for key in used:
             needed |= own.get(key, set())
         skipped = frozenset(set(bound.calls) - needed)
         for i in skipped:
             _check_skipped(by_index[i].call)
-        parts = {key: values[key] for key in leaves}
-        alone = _with(contexts, new, leaves, before, self.names)
         cast, device = bound.cast, expression.device
 
         def run(get: Get) -> Any:
             with autocast(device, cast):
                 return code({key: get(values[key]) for key in used})
 
-        region = Region(
-            at,
-            bound,
-            old_code,
-            alone,
-            parts,
-            self.values[at],
-            device,
-            _outermost(bound, expression, around),
-        )
+        region = Region(at, _outermost(bound, expression, around))
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
@@ -379,18 +343,8 @@ class _Rewrite:
                                 f"the value of {ast.unparse(code.free[0])} is not known at this"
                                 " line"
                             )
-                        old_code = Code(load, {key: "_part0"}, (), self.names)
                         yield (
-                            Region(
-                                at,
-                                bound,
-                                old_code,
-                                code,
-                                {key: ref},
-                                self.values[at],
-                                expression.device,
-                                _outermost(bound, expression, group),
-                            ),
+                            Region(at, _outermost(bound, expression, group)),
                             Patch(
                                 at,
                                 bound.calls[0],
@@ -402,6 +356,19 @@ class _Rewrite:
                         )
                 return
         raise NotReplayable(f"{ast.unparse(target)} is not read by the lines that follow")
+
+
+def _whole_spans(text: str) -> dict[Any, Any]:
+    """The spans of method calls on lines of their own, as the interpreter has them, to the whole:
+    it has such a call begin at the method's name."""
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, line = node.func, node.func.end_lineno or 0
+            if name.lineno != line:
+                start = (name.end_col_offset or 0) - len(name.attr.encode())
+                found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
+    return found
 
 
 def _postorder(node: ast.AST) -> Iterator[ast.AST]:
@@ -461,23 +428,33 @@ def _with(
     used: Any,
     before: Sequence[ast.stmt],
     names: dict[str, Any],
+    computed: Collection[str] = (),
 ) -> Code:
     variables = {key: f"_part{i}" for i, key in enumerate(used)}
-    return Code(value, variables, before, names, contexts)
+    return Code(value, variables, before, names, contexts, computed)
 
 
-def _occurring(values: dict[str, Any], new: ast.expr, before: Sequence[ast.stmt]) -> list[str]:
-    """The keys of the largest parts of the new code whose values are known."""
+def _occurring(
+    values: dict[str, Any],
+    new: ast.expr,
+    before: Sequence[ast.stmt],
+    computed: Collection[str],
+) -> list[str]:
+    """The keys of the largest parts of the new code whose values are known.
+
+    computed: those that a function in the new code computes itself when it is called, in other
+    numbers perhaps.
+    """
     found: dict[str, None] = {}
 
-    def visit(node: ast.AST) -> None:
+    def visit(node: ast.AST, later: bool = False) -> None:
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), ast.Store):
             key = key_of(node)
-            if key in values:
+            if key in values and not (later and key in computed):
                 found.setdefault(key)
                 return
         for child in ast.iter_child_nodes(node):
-            visit(child)
+            visit(child, later or isinstance(node, ast.Lambda))
 
     for statement in before:
         visit(statement)
@@ -623,11 +600,25 @@ class Results:
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
         self._wanted: set[tuple[int, int]] = set()
+        self._written: set[tuple[int, int]] = set()  # (segment, storage) that a wanted call writes
+        # what a view of these showed when a call read it, by the index of that call
+        self._seen: dict[tuple[int, Any], list[tuple[int, Tensor]]] = {}
         self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(segments))}
         self.results: dict[tuple[int, int], Any] = {}
 
     def want(self, segment: int, indices: Sequence[int]) -> None:
-        self._wanted.update((segment, i) for i in indices)
+        for i in indices:
+            self._wanted.add((segment, i))
+            call = self.segments[segment].calls[i]
+            if call.func._schema.is_mutable:
+                self._written |= {(segment, ref.storage) for ref in refs_in(call.out)}
+
+    def value(self, segment: int, index: int, ref: Ref) -> Any:
+        """What a view showed when the call of that index began; None where nobody read it."""
+        for at, seen in self._seen.get((segment, ref.view), ()):
+            if at >= index:
+                return seen
+        return self.values[segment].get(ref.view)
 
     def run(self) -> None:
         if not self._wanted:
@@ -640,11 +631,16 @@ class Results:
             while index >= len(self.segments[at].calls):
                 at, index = at + 1, 0
             if (at, index) in self._wanted:
+                read: dict[Any, Any] = {}
                 _collect(
-                    self.values[at],
+                    read,
                     (call.args, tuple(call.kwargs.values())),
                     (args, tuple(kwargs.values())),
                 )
+                for view, value in read.items():
+                    self.values[at].setdefault(view, value)
+                    if (at, view[0]) in self._written:
+                        self._seen.setdefault((at, view), []).append((index, value))
             return operate(call.func, args, kwargs)
 
         def visit(segment: int, place: int, call: Call, out: Any) -> bool:

@@ -7,10 +7,10 @@ import ast
 import builtins
 import copy
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from nanlab.trace.program import Call, Ref, refs_in
 
 Tensor = torch.Tensor
 # assignments of values to names that are tried until one gives the recorded result
-MOST_TRIES = 3000
+MOST_TRIES = 800
 _SHAPES = frozenset(
     {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
 )
@@ -113,6 +113,10 @@ def key_of(node: ast.AST) -> str:
     return ast.dump(node)
 
 
+def _key_of_name(name: str) -> str:
+    return key_of(ast.Name(name, ast.Load()))
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A call that a stretch of source made."""
@@ -135,6 +139,14 @@ def _is_same(func: Any, recorded: Any) -> bool:
     return names[1] == f"{names[0]}_" and not names[1].startswith("_foreach")
 
 
+# results that autograd keeps or a transform looks through: they compute nothing
+_SILENT = frozenset({"alias", "clone", "detach"})
+
+
+def _is_silent(func: Any) -> bool:
+    return func.is_view or getattr(func, "_opname", "") in _SILENT
+
+
 class _Following(TorchDispatchMode):
     """Holds each operator that runs inside, and what it gives, against recorded calls."""
 
@@ -143,19 +155,36 @@ class _Following(TorchDispatchMode):
         self.made, self.count = made, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.count >= len(self.made) or not _is_same(func, self.made[self.count].call.func):
+        silent = _is_silent(func)
+        while self.count < len(self.made) and not self._is_next(func):
+            if not _is_silent(self.made[self.count].call.func):
+                if silent:
+                    return func(*args, **(kwargs or {}))
+                raise _Other
+            self.count += 1
+        if self.count >= len(self.made):
+            if silent:
+                return func(*args, **(kwargs or {}))
             raise _Other
         out = func(*args, **(kwargs or {}))
         first = out[0] if isinstance(out, tuple | list) and out else out
         known = self.made[self.count].result
         if (
-            isinstance(first, Tensor)
+            not silent
+            and isinstance(first, Tensor)
             and isinstance(known, Tensor)
             and not same_bits(first.detach(), known)
         ):
             raise _Other
         self.count += 1
         return out
+
+    def _is_next(self, func: Any) -> bool:
+        return _is_same(func, self.made[self.count].call.func)
+
+    def followed(self) -> bool:
+        """Whether all of them have run."""
+        return all(_is_silent(each.call.func) for each in self.made[self.count :])
 
 
 @dataclass(frozen=True)
@@ -314,8 +343,10 @@ class Code:
         before: Sequence[ast.stmt],
         names: dict[str, Any],
         contexts: Sequence[ast.withitem] = (),
+        computed: Collection[str] = (),
     ) -> None:
         self.variables, self.names = variables, names
+        self._computed = frozenset(computed)  # a function computes these itself when it is called
         self._assigned = {
             target.id
             for statement in before
@@ -340,14 +371,33 @@ class Code:
         self.code = compile(module, "<edit>", "exec")
 
     def _replaced(self, tree: Any) -> Any:
-        variables, assigned = self.variables, self._assigned
+        variables, assigned, computed = self.variables, self._assigned, self._computed
 
         class Replace(ast.NodeTransformer):
+            known = variables
+
+            def visit_Lambda(self, node: ast.Lambda) -> Any:
+                own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
+                outside, self.known = (
+                    self.known,
+                    {
+                        key: name
+                        for key, name in self.known.items()
+                        if key not in computed and key not in map(_key_of_name, own)
+                    },
+                )
+                try:
+                    return self.generic_visit(node)
+                finally:
+                    self.known = outside
+
             def visit(self, node: ast.AST) -> Any:
+                if isinstance(node, ast.Lambda):
+                    return self.visit_Lambda(node)
                 if isinstance(node, ast.expr) and not isinstance(
                     getattr(node, "ctx", None), ast.Store
                 ):
-                    name = variables.get(key_of(node))
+                    name = self.known.get(key_of(node))
                     if name is not None and not (
                         isinstance(node, ast.Name) and node.id in assigned
                     ):
@@ -371,12 +421,15 @@ def autocast(device: str, dtype: torch.dtype | None) -> AbstractContextManager[A
     )
 
 
-def bind(expression: Expression, made: Sequence[Made], value: Get) -> list[Bound]:
+ValueAt = Callable[[int, Ref], Any]  # what a reference showed when the call of that index began
+
+
+def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[Bound]:
     """Every run of an expression: its calls, and the values behind its parts.
 
-    value: the recorded value of a reference. An assignment of values to names counts only if the
-    expression, computed from it, gives the recorded result bit for bit. Raises NotReplayable where
-    none does.
+    value: the recorded value of a reference at a call. An assignment of values to names counts only
+    if the expression, computed from it, gives the recorded result bit for bit. Raises NotReplayable
+    where none does.
     """
     if not made:
         raise NotReplayable("the line made no calls in this step")
@@ -403,7 +456,7 @@ def _first_run(
     keys: list[str],
     leaves: list[ast.expr],
     made: Sequence[Made],
-    value: Get,
+    value: ValueAt,
     before: Bound | None,
 ) -> Bound:
     length = len(before.calls) if before is not None else _guess(expression, made)
@@ -412,43 +465,95 @@ def _first_run(
         if before is not None
         else sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
     )
+    places = [_place(expression, leaf, {each.span for each in made}) for leaf in leaves]
     tries = 0
     for size in lengths:
         group = made[:size]
-        inner = {ref.view for each in group for ref in refs_in(each.call.out)}
-        refs: dict[Any, Ref] = {}
-        numbers: list[Any] = []
-        for each in group:
-            for ref in refs_in((each.call.args, tuple(each.call.kwargs.values()))):
-                if ref.view not in inner or _writes_first(each.call, ref):
-                    refs.setdefault((ref.view, ref.tracked), ref)
-            numbers += [
-                a
-                for a in _numbers((each.call.args, tuple(each.call.kwargs.values())))
-                if a not in numbers
-            ]
         outs = list(refs_in(group[-1].call.out))
-        if not outs:
-            continue
         casts = _casts(group)
         operators: dict[str, Any] = {}
         for key, span in expression.callees.items():
-            own = [m for m in group if m.span == span and m.call.func._opname != "detach"]
+            own = [m for m in group if m.span == span and not _is_silent(m.call.func)]
             if len(own) == 1:
                 operators[key] = own[0].call.func
-        if len(operators) < len(expression.callees):
+        if not outs or len(operators) < len(expression.callees):
             continue
-        pool: list[Any] = [*refs.values(), *numbers]
-        for chosen in itertools.islice(itertools.permutations(pool, len(keys)), MOST_TRIES):
+        at = group[0].index
+        for chosen in itertools.islice(_choices(group, keys, places), MOST_TRIES):
             tries += 1
             if tries > MOST_TRIES:
                 break
             parts = dict(zip(keys, chosen, strict=True)) | operators
             for cast in casts:
-                if _gives(code, parts, value, group, expression.device, cast):
-                    return Bound(tuple(each.index for each in group), outs[0], parts, cast)
+                if _gives(code, parts, partial(value, at), group, expression.device, cast):
+                    while size < len(made) and _is_silent(made[size].call.func):
+                        if made[size].span != group[-1].span or before is not None:
+                            break
+                        size += 1
+                    calls = tuple(each.index for each in made[:size])
+                    return Bound(calls, outs[0], parts, cast)
     text = ast.unparse(leaves[0]) if leaves else "the expression"
     raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+
+
+def _choices(
+    group: Sequence[Made], keys: list[str], places: list[tuple[Span | None, int]]
+) -> Iterator[tuple[Any, ...]]:
+    """What may stand behind each leaf: what the call reads that computes with it, then anything."""
+    inner = {ref.view for each in group if not _is_view(each) for ref in refs_in(each.call.out)}
+    pools: dict[Span | None, list[Any]] = {}
+    for each in group:
+        arguments = each.call.args, tuple(each.call.kwargs.values())
+        for ref in refs_in(arguments):
+            if ref.view not in inner or _writes_first(each.call, ref):
+                for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
+                    if not any(ref is a or _is_twin(ref, a) for a in pool):
+                        pool.append(ref)
+        for number in _numbers(arguments):
+            for pool in (pools.setdefault(each.span, []), pools.setdefault(None, [])):
+                if not any(number is a or (type(number) is type(a) and number == a) for a in pool):
+                    pool.append(number)
+    near = []
+    for span, order in places:
+        pool = pools.get(span, []) if span is not None else []
+        near.append([*pool[order : order + 1], *pool[:order], *pool[order + 1 :]])
+    if all(near):
+        yield from itertools.product(*near)
+    pool = pools.get(None, [])
+    yield from itertools.permutations(pool, len(keys))
+
+
+def _is_view(each: Made) -> bool:
+    return bool(each.call.func.is_view)
+
+
+def _is_twin(a: Ref, b: Any) -> bool:
+    return b.__class__ is Ref and (a.view, a.tracked) == (b.view, b.tracked)
+
+
+def _place(expression: Expression, leaf: ast.expr, spans: set[Span]) -> tuple[Span | None, int]:
+    """The smallest part around a leaf that made calls, and how many other leaves it reads before
+    it."""
+    found: tuple[Span | None, int] = (None, 0)
+
+    def visit(part: ast.AST) -> bool:
+        nonlocal found
+        if part is leaf:
+            return True
+        order = 0
+        for child in ast.iter_child_nodes(part):
+            if visit(child):
+                if isinstance(part, ast.expr) and found[0] is None and span_of(part) in spans:
+                    found = span_of(part), order
+                return True
+            order += (
+                isinstance(child, ast.Name | ast.Attribute | ast.Subscript)
+                and _root(child) not in expression.names
+            )
+        return False
+
+    visit(expression.node)
+    return found
 
 
 def _writes_first(call: Call, ref: Ref) -> bool:
@@ -524,7 +629,7 @@ def _gives(
             code(values)
     except Exception:
         return False
-    return following.count == len(group)
+    return following.followed()
 
 
 def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:

@@ -32,6 +32,7 @@ class Rule:
     low: float = -2.0
     high: float = 2.0
     late: bool = False  # only after the inner expressions have been rewritten
+    root: bool = False  # only where $_p is no whole number, and once
 
     @cached_property
     def before(self) -> Term:
@@ -55,6 +56,12 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("softmax", "exp($x) / sum(exp($x), $d, keepdim=True)", "softmax($x, $d)"),
     Rule("softmax", "exp($x) / (sum(exp($x), $d, keepdim=True) + $_e)", "softmax($x, $d)"),
     Rule("softmax", "exp($x) / unsqueeze(sum(exp($x), $d), $d)", "softmax($x, $d)"),
+    Rule(
+        "softmax",
+        "$w * exp($x) / sum($w * exp($x), $d, keepdim=True)",
+        "softmax($x + log($w), $d)",
+        0.1,
+    ),
     Rule("softmax", "exp($x) / sum(exp($x))", "softmax($x.flatten(), 0).view_as($x)"),
     Rule("log_softmax", "log(softmax($x, $d))", "log_softmax($x, $d)"),
     Rule("log_softmax", "log(softmax($x, $d) + $_e)", "log_softmax($x, $d)"),
@@ -120,6 +127,7 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("the exponent", "log(exp($x))", "$x"),
     Rule("the exponent", "log(exp($x) + $_e)", "$x", 0.1, 2.0),
     Rule("the logarithm apart", "log(exp($x) * $w)", "$x + log($w)", 0.1, 2.0, late=True),
+    Rule("the logarithm apart", "log(exp($x) / $w)", "$x - log($w)", 0.1, 2.0, late=True),
     Rule("the logarithm apart", "log($y / exp($x))", "log($y) - $x", 0.1, 2.0, late=True),
     Rule("a difference of logarithms", "log($a / $b)", "log($a) - log($b)", 0.1, 2.0, late=True),
     Rule("a sum of logarithms", "log($a * $b)", "log($a) + log($b)", 0.1, 2.0, late=True),
@@ -226,6 +234,14 @@ CATALOGUE: tuple[Rule, ...] = (
 # other forms of what the catalogue knows, for other faults of it: a norm at 0, or squares that
 # underflow
 ALTERNATIVES: tuple[Rule, ...] = (
+    Rule(
+        "the power of the square",
+        "sign($x) * abs($x)**$_p",
+        "$x * ($x**2 + tiny($x))**(($_p - 1) / 2)",
+        0.2,
+        root=True,
+    ),
+    Rule("the base above 0", "$x**$_p", "($x + tiny($x))**$_p", 0.2, late=True, root=True),
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
     Rule(
         "the vector scaled first",

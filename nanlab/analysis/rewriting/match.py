@@ -102,15 +102,29 @@ def _place(
 ) -> _Place | None:
     """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
     reading = scope.reading(statement)
-    old = term_of(node, reading.resolve)
+    written_to, node_read = _without_out(node)
+    old = term_of(node_read, reading.resolve)
     new, titles = rewritten(old, rules)
     if not titles or new == old:
         return None
     spelled = reading.spelled(new)
     if spelled is None:
         return None
+    if written_to:
+        spelled = f"{written_to}.copy_({spelled})"
     lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return _Place(node, titles[-1], spelled, frozenset(lines))
+
+
+def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
+    """Where a call writes its result, if it says so, and the call without that."""
+    if not isinstance(node, ast.Call):
+        return "", node
+    target = next((k.value for k in node.keywords if k.arg == "out"), None)
+    if not isinstance(target, ast.Name | ast.Attribute):
+        return "", node
+    rest = [k for k in node.keywords if k.arg != "out"]
+    return ast.unparse(target), ast.copy_location(ast.Call(node.func, node.args, rest), node)
 
 
 def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[str]]:
@@ -128,6 +142,8 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
 def _repeated(t: Term, rules: Sequence[Rule], titles: list[str]) -> Term:
     for _ in range(8):
         for rule, partly in [(rule, False) for rule in rules] + [(rule, True) for rule in rules]:
+            if rule.root and titles:
+                continue
             made = applied(rule, t, partly)
             if made is not None and made != t:
                 titles.append(rule.title)
@@ -159,11 +175,15 @@ def applied(rule: Rule, t: Term, partly: bool = False) -> Term | None:
     p = rule.before
     if not partly:
         for bound in matches(p, t, {}):
+            if rule.root and bound["_p"].value == int(bound["_p"].value):
+                continue
             made = filled(rule.after, bound)
             if made is not None:
                 return made
         return None
     for bound, kind, rest in _part(p, t):
+        if rule.root and bound["_p"].value == int(bound["_p"].value):
+            continue
         made = filled(rule.after, bound)
         if made is not None:
             return summed([*rest, (1, made)]) if kind == "sum" else multiplied([*rest, (1, made)])

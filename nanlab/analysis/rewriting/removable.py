@@ -14,7 +14,7 @@ ELEMENTWISE = frozenset(
     """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
     atanh sigmoid erf
     erfc erfinv lgamma digamma abs sinc logit logsigmoid softplus ndtr log_ndtr xlogy hypot
-    logaddexp""".split()
+    logaddexp i0 i0e i1 i1e erfcx""".split()
 )
 
 

@@ -28,6 +28,8 @@ class Scope:
     order: list[ast.stmt] = field(default_factory=list)  # simple statements, as they stand
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)  # statement -> blocks it is in
     owners: dict[int, ast.stmt] = field(default_factory=dict)  # expression -> statement
+    # augmented assignment -> what it computes
+    joined: dict[int, ast.BinOp] = field(default_factory=dict)
 
     @classmethod
     def around(cls, text: str, line: int) -> Scope | None:
@@ -58,12 +60,22 @@ class Scope:
                 self.order.append(statement)
                 for node in ast.walk(statement):
                     self.owners[id(node)] = statement
+                if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+                    self._join(statement, statement.target.id)
             elif not isinstance(statement, Function | ast.ClassDef):
                 self.order.append(statement)
                 for name in ("body", "orelse", "finalbody"):
                     self._read(getattr(statement, name, []), inside)
                 for handler in getattr(statement, "handlers", []):
                     self._read(handler.body, inside)
+
+    def _join(self, statement: ast.AugAssign, name: str) -> None:
+        read = ast.copy_location(ast.Name(name, ast.Load()), statement.target)
+        made = ast.BinOp(read, statement.op, statement.value)
+        ast.copy_location(made, statement)
+        self.joined[id(statement)] = made
+        for node in (read, made):
+            self.owners[id(node)] = statement
 
     def statements(self) -> Iterator[ast.stmt]:
         """The statements that compute something."""
@@ -73,23 +85,45 @@ class Scope:
 
     def expressions(self, statement: ast.stmt) -> Iterator[ast.expr]:
         """The computing expressions of a statement, the outermost first."""
+        whole = self.joined.get(id(statement))
+        if whole is not None and self._is_fresh(statement):
+            yield whole
         for node in ast.walk(statement.value):  # type: ignore[attr-defined]
             if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
-                yield node
+                if not self._gives_names(node):
+                    yield node
+
+    def _is_fresh(self, statement: ast.stmt) -> bool:
+        """Whether an augmented assignment writes a tensor that nothing else shows, so that a new
+        one does as well."""
+        made = self.assignment(statement.target.id, statement)  # type: ignore[attr-defined]
+        return made is not None and isinstance(made[1], ast.BinOp | ast.Call) and is_pure(made[1])
+
+    def _gives_names(self, node: ast.expr) -> bool:
+        """Whether an expression assigns a name that is read outside of it."""
+        names = {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
+        if not names:
+            return False
+        own = {id(n) for n in ast.walk(node)}
+        return any(
+            isinstance(n, ast.Name) and n.id in names and id(n) not in own
+            for statement in self.body
+            for n in ast.walk(statement)
+        )
 
     def reading(self, statement: ast.stmt) -> Reading:
         """What the names of a statement stand for."""
         return Reading(self, statement)
 
-    def assignment(self, name: str, before: ast.stmt) -> ast.Assign | None:
-        """The assignment of a name that is sure to have been the last before a statement."""
+    def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
+        """The statement that is sure to have been the last to assign a name before another, and the
+        value."""
         found = [s for s in self.order if name in _bound(s)]
         earlier = [s for s in found if s.lineno < before.lineno]
-        if not earlier or not isinstance(earlier[-1], ast.Assign):
+        value = self._value_of(earlier[-1], name) if earlier else None
+        if value is None:
             return None
         made = earlier[-1]
-        if len(made.targets) != 1 or not isinstance(made.targets[0], ast.Name):
-            return None
         mine, theirs = self.blocks[id(made)], self.blocks[id(before)]
         if theirs[: len(mine)] != mine:
             return None
@@ -99,7 +133,25 @@ class Scope:
             for s in found
             if s.lineno > before.lineno and self.blocks[id(s)][: len(theirs)] == theirs
         ]
-        return None if later and mine != theirs else made
+        return None if later and mine != theirs else (made, value)
+
+    def _value_of(self, statement: ast.stmt, name: str) -> ast.expr | None:
+        """What a statement assigns to a name; None where that is no expression of its own."""
+        if id(statement) in self.joined:
+            return self.joined[id(statement)]
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
+        match statement.targets[0], statement.value:
+            case ast.Name(), value:
+                return value
+            case ast.Tuple(elts=names), ast.Tuple(elts=values) if len(names) == len(values):
+                if all(isinstance(n, ast.Name) for n in names):
+                    return next(
+                        v
+                        for n, v in zip(names, values, strict=True)
+                        if n.id == name  # type: ignore[attr-defined]
+                    )
+        return None
 
     def unchanged(
         self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
@@ -118,6 +170,9 @@ class Scope:
     def replaced(self, statement: ast.stmt, changes: list[tuple[ast.expr, str]]) -> str:
         """The statement's lines with expressions replaced, without their indentation."""
         first, last = statement.lineno, statement.end_lineno or statement.lineno
+        for node, new in changes:
+            if node is self.joined.get(id(statement)):
+                return f"{statement.target.id} = {new}"  # type: ignore[attr-defined]
         part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
         for node, new in sorted(
             changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True
@@ -191,6 +246,20 @@ def _written_in_place(s: ast.stmt) -> set[str]:
     return found
 
 
+def _assigned_before(name: ast.Name, statement: ast.stmt) -> ast.expr | None:
+    """The value of a name that an expression earlier in its own statement assigns."""
+    if not isinstance(statement, _SIMPLE) or statement.value is None:
+        return None
+    found = [
+        n.value
+        for n in ast.walk(statement.value)
+        if isinstance(n, ast.NamedExpr)
+        and n.target.id == name.id
+        and (n.end_lineno, n.end_col_offset) <= (name.lineno, name.col_offset)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 @dataclass
 class Reading:
     """The names of one statement, followed to what they were assigned."""
@@ -206,13 +275,17 @@ class Reading:
     def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
         if not isinstance(name, ast.Name) or not lookups:
             return None
-        made = self.scope.assignment(name.id, at)
-        if made is None:
+        walrus = _assigned_before(name, at)
+        if walrus is not None:
+            return term_of(walrus, lambda inner: self._resolve(inner, at, lookups - 1))
+        given = self.scope.assignment(name.id, at)
+        if given is None:
             return None
-        found = term_of(made.value, lambda inner: self._resolve(inner, made, lookups - 1))
+        made, value = given
+        found = term_of(value, lambda inner: self._resolve(inner, made, lookups - 1))
         if found.kind == "number":
             return None
-        if isinstance(made.value, ast.Name) and found.node is not None:
+        if isinstance(value, ast.Name) and found.node is not None:
             return found
         self.lines |= set(range(made.lineno, (made.end_lineno or made.lineno) + 1))
         alias = name if self.scope.unchanged(name, made, at, after=True) else found.node

@@ -16,7 +16,7 @@ from typing import Any, Literal
 _ONE = """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
 atanh
 sigmoid erf erfc erfinv lgamma digamma abs sign sinc logit logsigmoid flatten ndtr log_ndtr relu
-ones_like zeros_like detach tiny math_log""".split()
+ones_like zeros_like detach tiny math_log i0 i0e i1 i1e erfcx entr""".split()
 _TWO = """logaddexp xlogy hypot atan2 maximum minimum fmod remainder clamp_min clamp_max""".split()
 _REDUCE = "sum mean amax amin logsumexp prod std var".split()
 SIGNATURES: dict[str, tuple[str, ...]] = {
@@ -74,6 +74,7 @@ HOMES = {
     "cross": "torch.linalg.",
     "log_ndtr": "torch.special.",
     "ndtr": "torch.special.",
+    **dict.fromkeys("i0 i0e i1 i1e erfcx entr".split(), "torch.special."),
 }
 METHODS = frozenset(
     ("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach")
@@ -120,6 +121,8 @@ def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> T
                 s, part = -s, number(-part.value)
             if part.kind != "number" or part.value:
                 flat.append((sign * s, part))
+    if len(flat) > 1 and all(part.kind == "number" for _, part in flat):
+        return number(sum((sign * part.value for sign, part in flat), Fraction(0)), node)
     if not flat:
         return number(Fraction(0), node)
     if len(flat) == 1:
@@ -264,9 +267,46 @@ class _Reader:
                 if self.holes and isinstance(node.slice, ast.Name):
                     at = self.read(node.slice)
                 return Term("index", parts=(self.read(node.value), at), node=node)
+            case ast.NamedExpr():
+                return self.read(node.value)
             case ast.Call():
-                return self._call(node) or _unknown(node)
+                return self._sum_of_each(node) or self._call(node) or _unknown(node)
         return _unknown(node)
+
+    def _sum_of_each(self, node: ast.Call) -> Term | None:
+        """``sum(f(e) for e in x.unbind())`` as the sum of f(x) over the first dimension."""
+        match node:
+            case ast.Call(
+                func=ast.Name(id="sum"),
+                args=[
+                    ast.ListComp(elt=each, generators=[loop])
+                    | ast.GeneratorExp(elt=each, generators=[loop])
+                ],
+                keywords=[],
+            ):
+                pass
+            case _:
+                return None
+        match loop:
+            case ast.comprehension(
+                target=ast.Name(id=name),
+                iter=ast.Call(func=ast.Attribute(value=over, attr="unbind"), args=[], keywords=[]),
+                ifs=[],
+            ):
+                pass
+            case _:
+                return None
+        whole, outer = self.read(over), self.resolve
+
+        def resolve(read: ast.expr) -> Term | None:
+            if isinstance(read, ast.Name) and read.id == name:
+                return whole
+            return outer(read) if outer else None
+
+        inner = _Reader(resolve, self.holes)._made(each)
+        if not _is_of_each(inner, whole):
+            return None
+        return called("sum", [("input", _without_nodes(inner, whole)), ("dim", _ZERO)], node)
 
     def _call(self, node: ast.Call) -> Term | None:
         given = _function(node)
@@ -276,6 +316,10 @@ class _Reader:
         if any(k.arg is None for k in node.keywords):
             return None
         named = {str(k.arg): k.value for k in node.keywords}
+        for place, names in enumerate((("input", "self"), ("other", "exponent"))):
+            for key in names:
+                if key in named and len(operands) == place and name in _ARITHMETIC:
+                    operands = [*operands, named.pop(key)]
         return self._arithmetic(name, operands, named, node) or self._known(
             name, operands, named, node
         )
@@ -364,6 +408,10 @@ def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
     if not isinstance(func, ast.Attribute):
         return None
     name = func.attr
+    if isinstance(func.value, ast.Call) and name.endswith("_") and name[:-1] in _KNOWN:
+        inner = _function(func.value)  # a result that nothing else shows is written in place
+        if inner is not None and inner[0] in (*_ONE, *_ARITHMETIC):
+            name = name[:-1]
     if ast.unparse(func.value) in LIBRARIES:
         return RENAMED.get(name, name), list(node.args)
     if name in ("max", "min", "add_", "mul_") or name not in _KNOWN:
@@ -373,14 +421,28 @@ def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
     return RENAMED.get(name, name), [func.value, *node.args]
 
 
-_KNOWN = (
-    frozenset(SIGNATURES)
-    | frozenset(RENAMED)
-    | frozenset(
-        "add sub subtract mul multiply div divide true_divide neg negative reciprocal rsqrt square"
-        " pow exp2".split()
-    )
+_ARITHMETIC = frozenset(
+    "add sub subtract mul multiply div divide true_divide neg negative reciprocal rsqrt square"
+    " pow exp2".split()
 )
+_KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
+_ZERO = Term("number", value=Fraction(0))
+
+
+def _is_of_each(t: Term, whole: Term) -> bool:
+    """Whether a term is computed from that tensor and numbers alone, element by element."""
+    if t == whole or t.kind == "number":
+        return True
+    splits = t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in _ONE)
+    return splits and all(_is_of_each(p, whole) for p in t.parts)
+
+
+def _without_nodes(t: Term, whole: Term) -> Term:
+    """The term, of which the program writes no part as it is now meant."""
+    if t == whole:
+        return whole
+    parts = tuple(_without_nodes(p, whole) for p in t.parts)
+    return Term(t.kind, t.name, parts, t.marks, t.value)
 
 
 def _unknown(node: ast.expr) -> Term:

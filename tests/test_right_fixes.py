@@ -1,0 +1,41 @@
+"""The first verified fix of a program is right, in whichever way the program is written."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATH = Path(__file__).parent.parent / "benchmarks" / "judge.py"
+spec = importlib.util.spec_from_file_location("right_fixes_judge", PATH)
+assert spec is not None
+assert spec.loader is not None
+judge: Any = importlib.util.module_from_spec(spec)
+sys.modules["right_fixes_judge"] = judge
+spec.loader.exec_module(judge)
+
+WRITTEN = {
+    "an augmented division": "l169",
+    "keyword arguments": "l171",
+    "an assignment expression": "l175",
+    "a tuple assignment": "l176",
+    "a method that writes in place": "l184",
+    "a checkpoint": "l190",
+    "a transform over samples": "l191",
+    "an augmented power": "l194",
+    "a chain over several lines": "l196",
+    "two operands that meet": "l218",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN.values(), ids=WRITTEN)
+def test_the_first_verified_fix_is_right(name: str) -> None:
+    (path,) = judge.programs([name])
+    module = judge.load(path)
+    culprit = judge.watched(module).culprit
+    verified = [fix for fix in culprit.fixes if fix.verified]
+    assert verified
+    assert [judge.judged(path, fix, module) for fix in verified] == [("right", "")] * len(verified)
