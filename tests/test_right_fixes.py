@@ -28,6 +28,11 @@ WRITTEN = {
     "an augmented power": "l194",
     "a chain over several lines": "l196",
     "two operands that meet": "l218",
+    "a point at the edge of the domain": "l181",
+    "a number whose sums are over other tensors": "l108",
+    "a sum in a comprehension": "l210",
+    "a signed root": "l216",
+    "a result written where out says": "l193",
 }
 
 

@@ -25,6 +25,7 @@ from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 WITHIN = 0.01  # how far a healthy element may move
+NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more than WITHIN jumps
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
@@ -198,11 +199,16 @@ class Judge:
             )
             wide_operands = [t.double() if t.is_floating_point() else t for t in operands]
             with Wide():
-                wide = evaluate(part.function(), wide_operands, None, wanted)
+                wide, *near = (
+                    evaluate(
+                        part.function(), [_nudged(t, way) for t in wide_operands], None, wanted
+                    )
+                    for way in (0.0, NUDGE, -NUDGE)
+                )
         except Exception:
             return None
-        rows = zip(new.tensors, old.tensors, wide.tensors, strict=True)
-        changes = [_change(n, o, w) for n, o, w in rows]
+        rows = zip(new.tensors, old.tensors, wide.tensors, *(n.tensors for n in near), strict=True)
+        changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
 
     def _part(self, edited: Edited, region: Region) -> tuple[Slice, list[Patch]]:
@@ -279,11 +285,19 @@ def _off(got: Tensor, limit: Tensor) -> tuple[float, float] | None:
     return float(got.flatten()[at]), float(limit.flatten()[at])
 
 
-def _change(new: Tensor, old: Tensor, wide: Tensor) -> float | None:
+def _nudged(t: Tensor, way: float) -> Tensor:
+    return t + way * t.abs().clamp_min(1.0) if way and t.is_floating_point() else t
+
+
+def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> float | None:
+    """The largest change of a healthy element: one that is finite, and does not jump, as the
+    derivative of ``x**p`` by x does, which torch has as 0 at p = 0 alone."""
     if not new.shape == old.shape == wide.shape or not wide.is_floating_point():
         return None
     new, old, wide = new.double(), old.double(), wide.double()
     healthy = new.isfinite() & old.isfinite() & wide.isfinite()
+    apart = torch.stack([(n - wide).abs() > WITHIN * torch.maximum(n, wide).abs() for n in near])
+    healthy &= ~apart.all(0)
     if not bool(healthy.any()):
         return None
     size = wide[healthy].abs()

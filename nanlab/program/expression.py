@@ -27,6 +27,7 @@ MOST_TRIES = 800
 _SHAPES = frozenset(
     {"shape", "ndim", "dtype", "device", "size", "numel", "dim", "new_zeros", "new_ones"}
 )
+_LOOPS = ("sum", "zip", "enumerate", "range", "list", "tuple", "reversed")
 _MODULES = {
     "torch": "torch",
     "F": "torch.nn.functional",
@@ -223,6 +224,13 @@ class Expression:
         each once."""
         found: dict[str, ast.expr] = {}
         self.callees = {}
+        inner = {
+            name.id
+            for loop in ast.walk(self.node)
+            if isinstance(loop, ast.comprehension)
+            for name in ast.walk(loop.target)
+            if isinstance(name, ast.Name)
+        }
 
         def visit(node: ast.AST) -> None:
             if isinstance(
@@ -234,6 +242,8 @@ class Expression:
                 | ast.unaryop
                 | ast.boolop,
             ):
+                return
+            if isinstance(node, ast.Name) and node.id in inner:
                 return
             if isinstance(node, ast.expr) and self._comes_from_elsewhere(node, spans):
                 found.setdefault(key_of(node), node)
@@ -256,7 +266,7 @@ class Expression:
         """Whether it calls what the file does not import from torch: a function under another
         name."""
         function = node.func
-        if _root(function) in self.names or _is_plain(node):
+        if _root(function) in (*self.names, *_LOOPS) or _is_plain(node):
             return False
         return not (isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr))
 
@@ -269,7 +279,7 @@ class Expression:
             if isinstance(node, ast.Call):
                 own = span_of(node) in spans
                 function = node.func
-                known = _root(function) in self.names or (
+                known = _root(function) in (*self.names, *_LOOPS) or (
                     isinstance(function, ast.Attribute)
                     and not isinstance(function.value, ast.Name)
                     and own

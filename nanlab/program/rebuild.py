@@ -219,6 +219,8 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
             made = patch.run(graph.get)
         if not isinstance(made, Tensor):
             raise NotReplayable(f"the edit gives {type(made).__name__}, not a tensor")
+        if not grad and made.is_leaf:  # what it wrote into, perhaps
+            made = made.detach()
         graph.rebind(patch.out, made)
         graph.fresh.add(patch.out.storage)
         graph.bases[patch.out.storage] = made

@@ -42,17 +42,25 @@ class Series:
         return total
 
 
-def series(fn: Callable[[Tensor], Tensor], at: Tensor | float = 0.0, dims: int = 0) -> Series:
+def series(
+    fn: Callable[[Tensor], Tensor],
+    at: Tensor | float = 0.0,
+    dims: int = 0,
+    apart: bool = False,
+) -> Series:
     """The series of ``fn`` around ``at``.
 
     fn: of real tensors, element by element; of complex ones too where its operators know them.
     dims: number of dimensions that the function's argument shall have; results are [terms, *shape].
+    apart: it is called with one number after the other, as it may do more with other tensors than
+    take them element by element.
     By Cauchy's integral over a circle in complex128; where that does not do, from values on both
     sides of the point. Raises NotRemovableError where there is no such series.
     """
     center = torch.as_tensor(at, dtype=torch.float64)
     center = center.detach().reshape((1,) * max(dims - center.dim(), 0) + tuple(center.shape))
-    found = _on_circle(fn, center) or _on_line(fn, center)
+    called = (lambda x: torch.stack([fn(each) for each in x.unbind(0)])) if apart else fn
+    found = _on_circle(called, center) or _on_line(called, center)
     if isinstance(found, Series):
         return found
     place = (
@@ -65,7 +73,10 @@ def series(fn: Callable[[Tensor], Tensor], at: Tensor | float = 0.0, dims: int =
 
 def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
     """The series by Cauchy's integral; None where that shows none."""
-    angle = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64, device=center.device) / POINTS
+    number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
+    # on the real line itself a function such as acos(x) / sqrt(1 - x**2) has two signs at 1
+    angle = 2 * math.pi * (number + 0.5) / POINTS
+    turned = torch.polar(torch.ones_like(number), -math.pi * number / POINTS)
     circle = torch.polar(torch.ones_like(angle), angle).reshape(-1, *(1,) * center.dim())
     for radius in RADII:
         try:
@@ -78,6 +89,7 @@ def _on_circle(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series | None:
         if not bool(values.isfinite().all()):
             continue
         bins = torch.fft.fft(values, dim=0) / POINTS
+        bins = bins * turned.reshape(-1, *(1,) * (values.dim() - 1))
         size = bins.detach().abs()
         largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
         rest = (size[POINTS // 2 :].amax(0) / largest).amax()
@@ -167,10 +179,11 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     """``fn(x)``, by its series around ``at`` near it: value and derivatives of any order are right
     there.
 
-    fn: a function of one tensor, element by element, that is analytic but for a removable
-    singularity at ``at``, as ``lambda x: torch.sin(x) / x`` at 0. It is called with float64
-    numbers, and, to find the series, with complex ones; where it knows no complex numbers, with
-    real ones on both sides of the point. What it closes over gets its gradient too.
+    fn: a function of one tensor, element by element (of a single number any function), that is
+    analytic but for a removable singularity at ``at``, as ``lambda x: torch.sin(x) / x`` at 0. It
+    is called with float64 numbers, and, to find the series, with complex ones; where it knows no
+    complex numbers, with real ones on both sides of the point. What it closes over gets its
+    gradient too.
     at: a number, or a tensor that broadcasts with x.
     Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``.
     Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it,
@@ -179,13 +192,26 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     wide = x.double()
     with torch.no_grad(), _Double():
         dims = fn(wide).dim()  # of what it closes over too
-    power_series = series(fn, at, max(x.dim(), dims))
+    apart = x.dim() == 0 == torch.as_tensor(at).dim()
+    power_series = series(fn, at, 0 if apart else max(x.dim(), dims), apart)
     point = torch.as_tensor(at, dtype=torch.float64, device=x.device).detach()
     distance = wide - point
     reach = power_series.radius / 2
     near = distance.detach().abs() < reach
-    away = point + 1.5 * reach
+    away = _inside(fn, point, 1.5 * reach)
     with torch.autocast(x.device.type, enabled=False), _Double():
         outside = fn(torch.where(near, away, wide))
     inside = power_series(torch.where(near, distance, 0.0))
     return torch.where(near, inside, outside).to(x.dtype)
+
+
+def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float) -> Tensor:
+    """A place on that side of the point on which the function has values."""
+    above, below = point + distance, point - distance
+    with torch.no_grad(), torch.autocast(point.device.type, enabled=False), _Double():
+        found = fn(above)
+    if bool(found.isfinite().all()):
+        return above
+    if found.shape != above.shape:
+        return below
+    return torch.where(found.isfinite(), above, below)

@@ -20,6 +20,7 @@ from nanlab.safe._series import series
 
 POINTS = (0.0, 1.0, -1.0, math.pi, 0.5, 2.0)  # where expressions of programs are singular
 HEALTHY = (0.37, 1.61, 0.83, 1.27, 0.59, 2.3)  # values for what else they read
+_FACTORS = torch.tensor([[1.0, 1.3], [0.7, 1.1]], dtype=torch.float64)  # where those are summed
 _NAMES = {"torch": torch, "math": math, "F": torch.nn.functional, "nn": torch.nn}
 
 
@@ -59,7 +60,7 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
 def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
     """The series in plain torch, where the expression is a function of one variable."""
     fn = _function(site, {})
-    if site.others or fn is None:
+    if site.others or site.sums or fn is None:
         return
     for at in singular_points(fn):
         try:
@@ -78,7 +79,12 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
     statement = None
     for site in places:  # the smallest first
         fn = _function(site, {})
-        if site.others or fn is None or (statement is not None and site.statement is not statement):
+        if (
+            site.others
+            or site.sums
+            or fn is None
+            or (statement is not None and site.statement is not statement)
+        ):
             continue
         if not site.takes_lines:
             continue
@@ -118,10 +124,12 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
     if fn is None:
         return
     points: list[tuple[str, float]] = [(f"{at:g}", at) for at in singular_points(fn)]
-    points += [(name, value) for name, value in others.items() if _is_singular(fn, value)]
+    if not site.sums:
+        points += [(name, value) for name, value in others.items() if _is_singular(fn, value)]
     for name, at in points:
         try:
-            series(fn, at)
+            if not site.sums:  # whether there is a series depends on what is summed
+                series(fn, at)
         except NanlabError:
             continue
         text = site.edited(site.as_call(name))
@@ -135,13 +143,18 @@ def singular_points(fn: Function) -> list[float]:
 
 
 def _is_singular(fn: Function, at: float) -> bool:
-    x = torch.tensor([at], dtype=torch.float64, requires_grad=True)
+    """Whether value or derivative is not finite there, and both are next to it."""
+    return not _is_finite(fn, at) and any(_is_finite(fn, at + d) for d in (-1e-3, 1e-3))
+
+
+def _is_finite(fn: Function, at: float) -> bool:
+    x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
     try:
         value = fn(x)
         (slope,) = torch.autograd.grad(value.sum(), x)
     except Exception:
-        return False
-    return not bool(value.isfinite().all() and slope.isfinite().all())
+        return True  # nothing is known of it
+    return bool(value.isfinite().all() and slope.isfinite().all())
 
 
 class Function:
@@ -162,7 +175,8 @@ def _function(site: Removable, others: dict[str, float]) -> Function | None:
     tree = ast.parse(text, mode="eval")
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     given = {
-        f"_other{i}": torch.tensor(v, dtype=torch.float64) for i, v in enumerate(others.values())
+        f"_other{i}": torch.tensor(v, dtype=torch.float64) * (_FACTORS if site.sums else 1.0)
+        for i, v in enumerate(others.values())
     }
     if not read <= {*_NAMES, *given, "_variable"}:
         return None

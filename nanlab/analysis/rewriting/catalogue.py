@@ -235,9 +235,9 @@ CATALOGUE: tuple[Rule, ...] = (
 # underflow
 ALTERNATIVES: tuple[Rule, ...] = (
     Rule(
-        "the power of the square",
+        "the signed power",
         "sign($x) * abs($x)**$_p",
-        "$x * ($x**2 + tiny($x))**(($_p - 1) / 2)",
+        "$x * clamp_min(abs($x), tiny($x))**($_p - 1)",
         0.2,
         root=True,
     ),

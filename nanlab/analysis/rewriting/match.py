@@ -208,8 +208,11 @@ def _part(p: Term, t: Term) -> Iterator[tuple[Binding, str, list[tuple[int, Term
 def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
     """Ways in which the term is an instance of the pattern."""
     if p.kind == "hole":
-        if p.name.startswith("_") and t.kind != "number":
-            return
+        if p.name.startswith("_"):
+            value = _constant(t)
+            if value is None:
+                return
+            t = number(value)
         have = bound.get(p.name)
         if have is None:
             yield {**bound, p.name: t}
@@ -236,6 +239,15 @@ def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
             yield from _all(p.parts, t.parts, bound)
     elif len(p.parts) == len(t.parts):
         yield from _all(p.parts, t.parts, bound)
+
+
+def _constant(t: Term) -> Fraction | float | None:
+    """The value of a number, 1 / 3 among them; None of anything else."""
+    if t.kind == "number":
+        return t.value
+    if t.kind == "product" and t.marks == (-1,) and t.parts[0].kind == "number":
+        return 1 / t.parts[0].value
+    return None
 
 
 def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Binding]:

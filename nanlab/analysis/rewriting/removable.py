@@ -4,12 +4,13 @@ variable."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nanlab.analysis.rewriting.scope import Reading, Scope
 from nanlab.analysis.rewriting.term import Term, term_of, text_of
 
+Splits = Callable[[Term], bool]
 ELEMENTWISE = frozenset(
     """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
     atanh sigmoid erf
@@ -32,6 +33,7 @@ class Removable:
     scope: Scope
     statement: ast.stmt
     node: ast.expr
+    sums: bool  # over the other tensors, so that the variable has to be a single number
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,27 +93,33 @@ def removables(text: str, line: int) -> list[Removable]:
 def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable]:
     reading = scope.reading(statement)
     whole = term_of(node, reading.resolve)
-    if not _divides(whole) or not _is_elementwise(whole):
+    if not _divides(whole) or not _splits(whole):
         return
     counts: dict[Term, int] = {}
-    for leaf in _leaves(whole):
+    for leaf in _leaves(whole, _splits):
         counts[leaf] = counts.get(leaf, 0) + 1
+    for leaf in _leaves(whole, _splits_or_sums):
+        counts.setdefault(leaf, 1)
+    within: dict[Term, int] = {}
+    for leaf in _leaves(whole, _splits_or_sums):
+        within[leaf] = within.get(leaf, 0) + 1
     for variable, count in counts.items():
-        if count < 2:
+        sums = count < 2 <= within.get(variable, 0)
+        if count < 2 and not sums:
             continue
-        written = _written(reading, whole, variable)
+        written = _written(reading, whole, variable, _splits_or_sums if sums else _splits)
         if written is None:
             continue
         expression, name, others = written
         lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         yield Removable(
-            expression, name, others, first, last, frozenset(lines), scope, statement, node
+            expression, name, others, first, last, frozenset(lines), scope, statement, node, sums
         )
 
 
 def _written(
-    reading: Reading, whole: Term, variable: Term
+    reading: Reading, whole: Term, variable: Term, splits: Splits
 ) -> tuple[str, str, tuple[str, ...]] | None:
     """The expression expanded down to the variable, the variable, and what else is read, as
     text."""
@@ -122,7 +130,7 @@ def _written(
         if part == variable:
             return name
         named = isinstance(part.node, ast.Name | ast.Attribute) and not _holds(part, variable)
-        if part.kind == "number" or (_splits(part) and not named):
+        if part.kind == "number" or (splits(part) and not named):
             return None
         own = reading.spelled(part)
         if own is None:
@@ -141,7 +149,7 @@ def _written(
 
 
 def _holds(t: Term, part: Term) -> bool:
-    return t == part or (_splits(t) and any(_holds(p, part) for p in t.parts))
+    return t == part or (_splits_or_sums(t) and any(_holds(p, part) for p in t.parts))
 
 
 def _splits(t: Term) -> bool:
@@ -149,16 +157,17 @@ def _splits(t: Term) -> bool:
     return t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in ELEMENTWISE)
 
 
-def _leaves(t: Term) -> Iterator[Term]:
-    if _splits(t):
+def _splits_or_sums(t: Term) -> bool:
+    """Whether it is computed so, or by a sum over elements."""
+    return _splits(t) or (t.kind == "call" and t.name in ("sum", "mean", "prod", "logsumexp"))
+
+
+def _leaves(t: Term, splits: Splits) -> Iterator[Term]:
+    if splits(t):
         for part in t.parts:
-            yield from _leaves(part)
+            yield from _leaves(part, splits)
     elif t.kind != "number":
         yield t
-
-
-def _is_elementwise(t: Term) -> bool:
-    return _splits(t)
 
 
 def _divides(t: Term) -> bool:
@@ -168,6 +177,8 @@ def _divides(t: Term) -> bool:
     ):
         return True
     if t.kind == "call" and t.name in ("log", "log2", "log10", "log1p", "sqrt"):
+        return True
+    if t.kind == "power" and _divides(t.parts[1]):
         return True
     return _splits(t) and any(_divides(p) for p in t.parts)
 
