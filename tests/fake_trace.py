@@ -155,6 +155,10 @@ class FakeTrace:
         self.selection.select(place_at(self, position_of(what)))
 
     @property
+    def own_findings(self) -> list[Finding]:
+        return self.findings
+
+    @property
     def culprit(self) -> Finding | None:
         return next((f for f in self.findings if f.severity == "error"), None)
 

@@ -10,7 +10,7 @@ import torch
 import nanlab
 from nanlab.rules import Fix
 from nanlab.trace import Trace
-from nanlab.views._lens import curve, lens, operand
+from nanlab.views._lens import curve, lens, operand, quotient
 
 
 def overflowing() -> Trace:
@@ -50,9 +50,24 @@ def test_a_fix_is_a_curve_of_the_operand_alone() -> None:
     assert curve(Fix("t", "not python (", "verified"), "p", grid) is None
 
 
-def test_what_is_no_function_of_one_operand_has_no_lens() -> None:
-    x = torch.zeros(3, requires_grad=True)
+def test_a_quotient_is_drawn_over_its_divisor_with_the_numerator_held() -> None:
     with nanlab.watch(on_fault="record") as trace:
-        (x / x).sum().backward()
+        above = torch.tensor([1.0, 2.0, 4.0]).requires_grad_()
+        below = torch.tensor([2.0, 0.5, 0.0])
+        ratio = above / below
+        ratio.sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
+    html = unquote(lens(trace, trace.culprit))
+    assert "div around 1 value of below (red), above held at 4" in html
+    assert ">below</text>" in html
+    subject = quotient(trace, trace.culprit)
+    assert subject is not None and subject.values.tolist() == [0.0]
+    assert subject.function(torch.tensor([2.0, 8.0])).tolist() == [2.0, 0.5]
+
+
+def test_what_is_no_such_function_has_no_lens() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        scores = torch.full((2, 3), -torch.inf).requires_grad_()
+        scores.softmax(-1).sum().backward()
     assert trace.culprit is not None
     assert lens(trace, trace.culprit) == ""

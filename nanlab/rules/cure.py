@@ -91,11 +91,23 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         fix, edits, nxt, then = step
         taken.append(fix)
         mended = _text_with(trace, nxt.file, edits)
-        options = [f for f in proposed(then, replace(nxt, step=where.step), mended) if f.edits]
+        proposals = proposed(then, replace(nxt, step=where.step), mended)
+        options = [_with_others(f) for f in proposals if f.edits]
         found.faults.append(replace(nxt, step=where.step + first, fixes=options))
         found.options.append(options)
     found.cure = _search(judge, found, taken, deadline)
+    chosen = found.cure.fixes if found.cure is not None else []
+    for fault in found.faults[1:]:
+        fault.fixes.sort(key=lambda fix: fix not in chosen)
     return found
+
+
+def _with_others(fix: Fix) -> Fix:
+    """A fix of a fault that shows only once others are mended: by itself it was not tried."""
+    if fix.verdict == "fails":
+        return fix
+    why = "the step has other faults; trace.cure has the edits for all"
+    return replace(fix, verdict="untried", why=why, distortion=None, gradient_max=None)
 
 
 def _next_fault(

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nanlab.trace.locations import location
+from nanlab.views import _remedy
 from nanlab.views._columns import known
 from nanlab.views._html import TINTS, escape, plural, sentence
 from nanlab.views._source import as_typed, excerpt
 
 if TYPE_CHECKING:
-    from nanlab.rules import Finding, Fix
+    from nanlab.rules import Finding
     from nanlab.trace import Trace
 
-ORDER = ("verified", "finite", "untried", "fails")  # of fixes, the best first
 RANGES = 8  # of sample numbers that are shown
 EDGES = {
     "error": "rgba(217,69,61,0.9)",
@@ -24,15 +24,15 @@ EDGES = {
 }
 
 
-def card(finding: Finding, trace: Trace | None = None, which: int = -1) -> str:
-    """Headline with place, three lines of code, the best fix, the samples; which: its number in
-    ``trace.findings``."""
-    fix = best_fix(finding)
-    parts = [headline(finding), facts(finding), code(finding, trace)]
-    parts += [
-        fix_block(fix, finding.fixes.index(fix), which) if fix else "",
-        samples(finding, trace),
-    ]
+def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting: str = "") -> str:
+    """Headline with place, three lines of code, the best fix, the samples.
+
+    which: its number in ``trace.findings``. waiting: what stands in the place of fixes that were
+    not tried yet.
+    """
+    remedy = _remedy.waiting(waiting) if waiting else _remedy.first_remedy(finding, trace, which)
+    parts = [headline(finding), facts(finding), code(finding, trace), remedy]
+    parts.append(samples(finding, trace))
     edge = EDGES.get(finding.severity, EDGES["note"])
     style = f"border-left:4px solid {edge};padding-left:10px"
     return f'<div class="nl-card nl-{finding.severity}" style="{style}">{"".join(parts)}</div>'
@@ -108,47 +108,6 @@ def source_block(lines: Iterable[tuple[int, str]], marked: int) -> str:
 
 
 HIT = f' style="background:{TINTS["error"]}"'
-
-
-def best_fix(finding: Finding) -> Fix | None:
-    """The fix of the best verdict; of equals the first."""
-    return min(finding.fixes, key=lambda fix: ORDER.index(fix.verdict), default=None)
-
-
-def fix_block(fix: Fix, number: int, which: int = -1) -> str:
-    """A fix: its verdict in a word and why, what it does, and what to write."""
-    why = (
-        f' <span class="nl-dim">({escape(fix.why)})</span>'
-        if fix.why and fix.why not in fix.title
-        else ""
-    )
-    return (
-        f'<div class="nl-fix" data-finding="{which}" data-fix="{number}"><div'
-        f' class="nl-fix-head">{verdict(fix)} <span'
-        f' class="nl-fix-title">{sentence(fix.title)}{why}</span></div><pre class="nl-code'
-        f' nl-written" tabindex="0">{escape(written(fix))}</pre></div>'
-    )
-
-
-def verdict(fix: Fix) -> str:
-    """The word of the contract on its colour."""
-    return (
-        f'<span class="nl-tag nl-{fix.verdict}"'
-        f' title="{VERDICTS[fix.verdict]}">{fix.verdict}</span>'
-    )
-
-
-VERDICTS = {
-    "verified": "the failing step was run again with it: finite and right",
-    "finite": "the failing step was run again with it: finite, but not right throughout",
-    "fails": "the failing step was run again with it, and is not finite",
-    "untried": "the step was not run again with it",
-}
-
-
-def written(fix: Fix) -> str:
-    """The lines to write: those of the edit, or the code."""
-    return "\n".join(edit.text for edit in fix.edits) if fix.edits else fix.code
 
 
 def samples(finding: Finding, trace: Trace | None) -> str:

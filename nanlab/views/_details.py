@@ -10,7 +10,7 @@ import pandas as pd
 
 from nanlab.analysis.run_up import RunUp, run_up
 from nanlab.trace.locations import location
-from nanlab.views import _annotated, _card
+from nanlab.views import _annotated, _card, _remedy
 from nanlab.views._charts import AMBER, BLUE, GREEN, RED, Level, Line, chart
 from nanlab.views._columns import columns_for, is_blank, known, shortened, trouble_first
 from nanlab.views._evidence import evidence, operand_names
@@ -19,9 +19,11 @@ from nanlab.views._html import escape, inline, number, plural, sentence
 from nanlab.views._minimap import minimap
 from nanlab.views._source import as_typed
 from nanlab.views._tables import data_table
+from nanlab.views._whence import BAD as BAD_ONES
+from nanlab.views._whence import LARGEST, clickable
 
 if TYPE_CHECKING:
-    from nanlab.rules import Finding
+    from nanlab.rules import Finding, Fix
     from nanlab.trace import Trace
 
 ROWS = 8  # of each table; the tables themselves have all
@@ -57,7 +59,10 @@ def source(trace: Trace, finding: Finding | None) -> str:
     if not files:
         return ""
     beside = path(finding) if finding is not None else ""
-    chosen = f'<div class="nl-chosen-line" role="status">{line_of(trace, finding)}</div>'
+    chosen = (
+        f'<div class="nl-chosen-line" role="status">{line_of(trace, finding)}</div>'
+        '<div class="nl-whence" role="status"></div>'
+    )
     return (
         '<div class="nl-section"><div class="nl-title" role="heading" aria-level="3">Your code,'
         ' annotated</div><div class="nl-columns"><div class="nl-annotated" role="region"'
@@ -80,6 +85,13 @@ def path(finding: Finding) -> str:
     left = len(stations) - STATIONS
     shown = stations if left <= 0 else [*stations[: STATIONS - 2], None, *stations[-2:]]
     parts = [_station(each, left + 1) for each in shown]
+    if finding.file and (stations[0]["file"], stations[0]["line"]) != (finding.file, finding.line):
+        where = escape(location(finding.file, finding.line))
+        parts.insert(
+            0,
+            f'<li data-position="{finding.position}"><code>{where}</code> culprit'
+            ' <span class="nl-dim">its first bad value was born below</span></li>',
+        )
     return section("From birth to symptom", f'<ol class="nl-path">{"".join(parts)}</ol>')
 
 
@@ -160,8 +172,8 @@ def _operations(rows: pd.DataFrame, at: int) -> str:
                     "×".join(str(row["shape"]).strip("()[], ").replace(" ", "").split(","))
                     or "scalar"
                 ),
-                escape(", ".join(counts) or "finite"),
-                number(largest) if math.isfinite(largest) else "–",
+                clickable(escape(", ".join(counts)), position, BAD_ONES) if counts else "finite",
+                clickable(number(largest), position, LARGEST) if math.isfinite(largest) else "–",
             ]
         )
     where = f"<code>{escape(location(str(first['file']), int(first['line'])))}</code>"
@@ -229,12 +241,21 @@ def run_up_chart(trace: Trace, made: RunUp) -> str:
     return chart(lines, told, log=True, levels=levels, x_label="training step", size=(440, 120))
 
 
-def other_fixes(finding: Finding, which: int = -1) -> str:
-    """All fixes but the best, which stands on the card."""
-    best = _card.best_fix(finding)
+def other_fixes(finding: Finding, which: int = -1, trace: Trace | None = None) -> str:
+    """All fixes but the one that stands on the card; of a step with several faults each alone."""
+    best = shown_fix(finding, trace)
     rest = [(i, fix) for i, fix in enumerate(finding.fixes) if fix is not best]
-    blocks = "".join(_card.fix_block(fix, i, which) + _numbers(fix) for i, fix in rest)
-    return section("Other fixes", blocks)
+    blocks = "".join(_remedy.fix_block(fix, i, which) + _numbers(fix) for i, fix in rest)
+    return section("Other fixes" if best is not None else "Fixes", blocks)
+
+
+def shown_fix(finding: Finding, trace: Trace | None) -> Fix | None:
+    """The fix that stands on the card; None where a cure does, or where none helps."""
+    best = _remedy.best_fix(finding)
+    if best is None or best.verdict == "fails":
+        return None
+    cured = _remedy.cure_of(trace) is not None and trace is not None and finding is trace.culprit
+    return None if cured else best
 
 
 def _numbers(fix: Any) -> str:
@@ -250,7 +271,10 @@ def other_findings(trace: Trace, shown: Finding | None) -> str:
     """The findings besides that of the card, each in a fold."""
     rest = [(i, each) for i, each in enumerate(trace.findings) if each is not shown]
     folds = [
-        fold(_summary(each), _card.card(each, trace, i) + why(each) + evidence(each))
+        fold(
+            _summary(each),
+            _card.card(each, trace, i) + why(each) + evidence(each) + other_fixes(each, i, trace),
+        )
         for i, each in rest[:OTHERS]
     ]
     more = (

@@ -22,6 +22,20 @@ def first_of(trace: Trace) -> Finding | None:
     return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
 
 
+def known_first(trace: Trace) -> Finding | None:
+    """The same, as far as it is known before any fix was tried."""
+    found = trace.culprit
+    return found or next(
+        (f for f in trace.own_findings if f.severity in ("error", "warning")), None
+    )
+
+
+def is_tried(trace: Trace) -> bool:
+    """Whether the fixes of what the card shows were tried, so that the page is made at once."""
+    found = known_first(trace)
+    return found is None or getattr(found.fixes, "tried", True)
+
+
 def place(finding: Finding) -> str:
     """``train.py:41, in encoder.0, step 3, backward``; what is not known is left out."""
     module = f"in {finding.module}" if finding.module else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from textwrap import shorten
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,8 @@ from nanlab.operators import having
 from nanlab.views._charts import AMBER, BLUE, GREEN, GREY, RED, Level, Line, chart
 from nanlab.views._columns import known
 from nanlab.views._evidence import operand_names
-from nanlab.views._html import escape, inline, plural
+from nanlab.views._html import escape, inline, number, plural
+from nanlab.views._remedy import cure_of
 from nanlab.views._source import as_typed
 
 if TYPE_CHECKING:
@@ -26,27 +29,27 @@ if TYPE_CHECKING:
 
 FUNCTIONS = having("unary") & having("singular", "lossy") | {"tan"}
 _EXPONENTIAL = having("exponential")
+_QUOTIENTS = having("quotient")
 POINTS = 120
 SHOWN = 60  # of the user's values
 FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
 
 
 def lens(trace: Trace, finding: Finding) -> str:
-    """A chart of a function of one operand, with the values that it was given; "" of any other
-    operation."""
-    values = operand(trace, finding)
-    function = getattr(torch, finding.op, None) or getattr(torch.special, finding.op, None)
-    if values is None or function is None or finding.op not in FUNCTIONS:
+    """A chart of the function at fault with the values that it was given; of a quotient over its
+    divisor; "" of any other operation."""
+    subject = quotient(trace, finding) or function_of_one(trace, finding)
+    if subject is None:
         return ""
+    values, function = subject.values, subject.function
     finite = values[torch.isfinite(values)].double()
     if not len(finite):
         return ""
     grid = _grid(finite, finding.op).to(values.dtype)
-    names = operand_names(as_typed(finding.source), finding.op)
-    name = names[0] if names and names[0] else "x"
     lines = [Line(finding.op, grid.tolist(), _numbers(function(grid)), BLUE)]
-    for fix, colour in zip([f for f in finding.fixes if f.verified], FIXES, strict=False):
-        drawn = curve(fix, name, grid)
+    chosen = [fix for fix in finding.fixes if fix.verified] or _of_cure(trace, finding)
+    for fix, colour in zip(chosen, FIXES, strict=False):
+        drawn = curve(fix, subject.name, grid)
         if drawn is not None:
             lines.append(Line(_short(fix), grid.tolist(), drawn, colour))
     bad = finite[:SHOWN]
@@ -68,12 +71,72 @@ def lens(trace: Trace, finding: Finding) -> str:
     levels = (
         [Level(f"limit {limit:.4g}", limit, GREY, upright=True)] if math.isfinite(limit) else []
     )
-    told = f"`{finding.op}` around {plural(len(values), 'value')} of `{name}` (red)"
+    told = f"`{finding.op}` around {_counted(finding, values)} of `{subject.name}` (red)"
+    told += f", {subject.held}" if subject.held else ""
     log = finding.op in _EXPONENTIAL
     picture = chart(
-        lines, told.replace("`", ""), log=log, levels=levels, x_label=name, size=(440, 170)
+        lines, told.replace("`", ""), log=log, levels=levels, x_label=subject.name, size=(440, 170)
     )
     return f'<div class="nl-dim">{inline(told)}</div>{picture}'
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is drawn: a function of one variable, and the values that the variable had."""
+
+    name: str
+    values: torch.Tensor
+    function: Callable[[torch.Tensor], torch.Tensor]
+    held: str = ""  # the other operand, in words
+
+
+def function_of_one(trace: Trace, finding: Finding) -> Subject | None:
+    """An operation of one operand; None of any other."""
+    values = operand(trace, finding)
+    function = getattr(torch, finding.op, None) or getattr(torch.special, finding.op, None)
+    if values is None or function is None or finding.op not in FUNCTIONS:
+        return None
+    names = operand_names(as_typed(finding.source), finding.op)
+    return Subject(names[0] if names and names[0] else "x", values, function)
+
+
+def quotient(trace: Trace, finding: Finding) -> Subject | None:
+    """A division as a function of its divisor, the numerator held at its first offending value;
+    None of any other operation."""
+    frame = finding.evidence
+    function = getattr(torch, finding.op, None)
+    if frame is None or not len(frame) or function is None or finding.op not in _QUOTIENTS:
+        return None
+    if not {"numerator", "divisor"} <= set(frame.columns):
+        return None
+    divisors = [float(v) for v in frame["divisor"].tolist() if isinstance(v, (int, float))]
+    above = frame["numerator"].iloc[0]
+    if not divisors or not isinstance(above, (int, float)) or not math.isfinite(above):
+        return None
+    names = operand_names(as_typed(finding.source), finding.op)
+    numerator, divisor = names if len(names) == 2 and all(names) else ("the numerator", "divisor")
+    dtype = _dtype(trace, finding)
+    top = torch.tensor(float(above), dtype=dtype)
+    return Subject(
+        divisor,
+        torch.tensor(divisors, dtype=dtype),
+        lambda grid: function(top, grid),
+        f"`{numerator}` held at {number(float(above))}",
+    )
+
+
+def _of_cure(trace: Trace, finding: Finding) -> list[Fix]:
+    """The finding's own fix in the cure of a step with several faults."""
+    cure = cure_of(trace)
+    return [] if cure is None else [fix for fix in cure.fixes if fix in finding.fixes]
+
+
+def _counted(finding: Finding, values: torch.Tensor) -> str:
+    """``20 of 128 values``: the evidence holds the first of them."""
+    total = int(finding.evidence.attrs.get("total", len(values)))
+    if total <= len(values):
+        return plural(len(values), "value")
+    return f"{len(values):,} of {plural(total, 'value')}"
 
 
 def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
@@ -91,10 +154,15 @@ def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
         values = [float(v) ** 2 for v in frame["root"].tolist()]
     else:
         return None
+    return torch.tensor(values, dtype=_dtype(trace, finding))
+
+
+def _dtype(trace: Trace, finding: Finding) -> torch.dtype:
+    """Of the faulty result, where that is a floating one."""
     at = finding.position if finding.position in trace.ops.index else -1
     name = str(known(trace.ops.at[at, "dtype"])) if at >= 0 else "float32"
     dtype = getattr(torch, name, torch.float32)
-    return torch.tensor(values, dtype=dtype if dtype.is_floating_point else torch.float32)
+    return dtype if dtype.is_floating_point else torch.float32
 
 
 def _grid(values: torch.Tensor, op: str) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import anywidget
 import traitlets
-from IPython.display import display
+from IPython.display import DisplayHandle, display
 
 _HERE = Path(__file__).parent
 # While the page still loads the widget, which will take its place, the summary has no height:
@@ -66,11 +66,16 @@ class View(anywidget.AnyWidget):
         data, metadata = bundle if bundle is not None else ({}, {})
         return data | {"text/html": self.static_html(), "text/plain": self.static_text()}, metadata
 
-    def _ipython_display_(self) -> None:
-        display(self._summary(), raw=True)
+    def show(self) -> DisplayHandle:
+        """Display the summary and the widget; the handle of the summary."""
+        handle: DisplayHandle = display(self._summary(), raw=True, display_id=True)
         data, metadata = self._repr_mimebundle_()
         data |= {"text/html": f"<small>{_NEEDS_KERNEL}</small>", "text/plain": _NEEDS_KERNEL}
         display(data, metadata=metadata, raw=True)
+        return handle
+
+    def _ipython_display_(self) -> None:
+        self.show()
 
     def __repr__(self) -> str:
         return self.static_text()

@@ -1,13 +1,24 @@
 function render({ model, el }) {
   const get = (name) => model.get(name), uid = "nl" + Math.random().toString(36).slice(2, 8);
   const shell = h("div", { class: "nl-live" });
-  shell.innerHTML = get("html");  // made by nanlab, every text in it escaped
-  const root = shell.firstElementChild;
   el.append(shell);
   const set = (name, value) => { model.set(name, value); model.save_changes(); };
-  const lines = [...root.querySelectorAll(".nl-annotated .nl-line")], ran = lines.filter((line) => positionOf(line) >= 0);
-  const list = root.querySelector(".nl-annotated .nl-lines");
+  let root, lines, ran, list, loosen;
 
+  /** The page as it is now: at first without fixes, and again when they were tried. */
+  function draw() {
+    loosen?.();
+    shell.innerHTML = get("html");  // made by nanlab, every text in it escaped
+    root = shell.firstElementChild;
+    lines = [...root.querySelectorAll(".nl-annotated .nl-line")];
+    ran = lines.filter((line) => positionOf(line) >= 0);
+    list = root.querySelector(".nl-annotated .nl-lines");
+    loosen = keepKeys(root);
+    addButtons();
+    addLines();
+    follow();
+    describe();
+  }
   function positionOf(node) { return Number(node.dataset.position); }
   /** Copies a text; a page that may not write to the clipboard lets the old command do it. */
   async function copy(button, text) {
@@ -24,41 +35,62 @@ function render({ model, el }) {
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = label; }, 1200);
   }
-  for (const fix of root.querySelectorAll(".nl-fix")) {
-    const button = h("button", { type: "button", onclick: () => copy(button, fix.querySelector(".nl-written").textContent) }, "Copy fix");
-    const attempt = h("button", { type: "button", onclick: () => tryIt(fix, attempt) }, "Try it");
-    fix.querySelector(".nl-fix-head").append(button, Number(fix.dataset.finding) >= 0 ? attempt : "");
-    fix.append(h("div", { class: "nl-tried", role: "status" }));
+  const button = (label, onclick) => h("button", { type: "button", onclick }, label);
+  const copier = (label, text) => { const made = button(label, () => copy(made, text)); return made; };
+  function addButtons() {
+    for (const fix of root.querySelectorAll(".nl-fix[data-copy]")) {
+      const attempt = button("Try it", () => tryIt(fix, attempt));
+      fix.querySelector(".nl-fix-head").append(copier("Copy fix", fix.dataset.copy), fix.dataset.try ? attempt : "");
+      fix.append(h("div", { class: "nl-tried", role: "status" }));
+    }
+    const program = root.querySelector(".nl-program")?.textContent, issue = get("issue");
+    if (issue) root.querySelector(".nl-more")?.append(h("div", { class: "nl-copies" },
+      program ? copier("Copy as a minimal reproduction", program) : null, copier("Copy as issue", issue)));
   }
   function tryIt(fix, attempt) {
     attempt.disabled = true;
     fix.querySelector(".nl-tried").textContent = "Running the step again …";
-    set("asked", [Number(fix.dataset.finding), Number(fix.dataset.fix), get("asked")[2] + 1]);
+    set("asked", [fix.dataset.try, get("asked")[1] + 1]);
   }
   function showTried() {
-    const { finding, fix, html, cell } = get("tried");
-    for (const block of root.querySelectorAll(`.nl-fix[data-finding="${finding}"][data-fix="${fix}"]`)) {
+    const { key, html, cell } = get("tried");
+    for (const block of root.querySelectorAll(`.nl-fix[data-try="${key}"]`)) {
       const pane = block.querySelector(".nl-tried");
       pane.innerHTML = html;  // made by nanlab, every text in it escaped
       if (cell) pane.append(copier("Copy the edited cell", cell));
-      for (const button of block.querySelectorAll("button")) button.disabled = false;
+      for (const each of block.querySelectorAll("button")) each.disabled = false;
     }
   }
-  const program = root.querySelector(".nl-program")?.textContent, issue = get("issue");
-  const copier = (label, text) => { const button = h("button", { type: "button", onclick: () => copy(button, text) }, label); return button; };
-  if (issue) root.querySelector(".nl-more")?.append(h("div", { class: "nl-copies" },
-    program ? copier("Copy as a minimal reproduction", program) : null, copier("Copy as issue", issue)));
-  lines.forEach((line, i) => { line.id = `${uid}-${i}`; line.setAttribute("role", "option"); line.setAttribute("aria-selected", "false"); });
-  if (list) {
-    list.setAttribute("role", "listbox");
-    list.setAttribute("aria-label", "Lines");
-    list.tabIndex = 0;
-    for (const other of list.querySelectorAll(".nl-file, .nl-gap")) other.setAttribute("role", "presentation");
-    list.addEventListener("keydown", press);
+  function addLines() {
+    lines.forEach((line, i) => { line.id = `${uid}-${i}`; line.setAttribute("role", "option"); line.setAttribute("aria-selected", "false"); });
+    if (list) {
+      list.setAttribute("role", "listbox");
+      list.setAttribute("aria-label", "Lines");
+      list.tabIndex = 0;
+      for (const other of list.querySelectorAll(".nl-file, .nl-gap")) other.setAttribute("role", "presentation");
+      list.addEventListener("keydown", press);
+    }
+    link(root);
   }
-  for (const each of root.querySelectorAll("[data-position]")) if (positionOf(each) >= 0) {
-    each.classList.add("nl-can");
-    each.addEventListener("click", () => { if (String(getSelection()) === "") set("selected", positionOf(each)); });
+  /** What a click in a part of the page selects, and which numbers lead to where they came from. */
+  function link(part) {
+    for (const each of part.querySelectorAll("[data-position]")) if (positionOf(each) >= 0) {
+      each.classList.add("nl-can");
+      each.addEventListener("click", () => { if (String(getSelection()) === "") set("selected", positionOf(each)); });
+    }
+    for (const each of part.querySelectorAll("[data-why]")) {
+      const ask = () => set("clicked", [Number(each.dataset.why), each.dataset.which, get("clicked")[2] + 1]);
+      for (const [name, value] of [["role", "button"], ["tabindex", 0], ["title", "Where did this come from?"]]) each.setAttribute(name, value);
+      each.addEventListener("click", ask);
+      each.addEventListener("keydown", (event) => { if (event.key === "Enter") ask(); });
+    }
+  }
+  /** A part of the page that the kernel has made anew. */
+  function put(name, html) {
+    const pane = root.querySelector(name);
+    if (!pane || !html) return;
+    pane.innerHTML = html;  // made by nanlab, every text in it escaped
+    link(pane);
   }
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !ran.length) return;
@@ -84,18 +116,16 @@ function render({ model, el }) {
     if (cell && (active === cell || active === cell.nextElementSibling)) (root.querySelector(".nl-card") ?? root).scrollIntoView({ block: "nearest" });
   }
   const follow = () => mark(get("place"));
-  const describe = () => {
-    const pane = root.querySelector(".nl-chosen-line");
-    if (pane && get("line")) pane.innerHTML = get("line");  // made by nanlab, every text in it escaped
-  };
-  const events = { "change:place": follow, "change:line": describe, "change:tried": showTried };
-  const loosen = keepKeys(root), restore = replaceFallback(get("fallback"));
+  const describe = () => put(".nl-chosen-line", get("line")), lead = () => put(".nl-whence", get("whence"));
+  const soon = (action) => requestAnimationFrame(() => requestAnimationFrame(action));
+  const redraw = () => { draw(); soon(bring); };
+  const events = { "change:html": redraw, "change:place": follow, "change:line": describe, "change:tried": showTried, "change:whence": lead };
+  const restore = replaceFallback(get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
-  follow();
-  describe();
+  draw();
   if (get("fresh")) {
     set("fresh", false);
-    requestAnimationFrame(() => requestAnimationFrame(bring));
+    soon(bring);
   }
   return () => {
     loosen();

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from nanlab.trace.recording import PHASES
 from nanlab.views import _card, _details, _finding, _losses
 from nanlab.views._evidence import evidence
-from nanlab.views._finding import first_of
+from nanlab.views._finding import first_of, known_first
 from nanlab.views._headroom import headroom_line
 from nanlab.views._html import escape, plural, sentence
 from nanlab.views._issue import reproduction_of
 from nanlab.views._lens import lens
+from nanlab.views._remedy import WAITING
 from nanlab.views._widget import style
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Report:
 
         show(self)
 
+    def early(self, waiting: str = WAITING) -> str:
+        """The page before the fixes were tried: the card alone, with a word in their place."""
+        top = self._section("card", lambda trace: early_card(trace, waiting))
+        return f'<div class="nanlab nl-report">{top}{self._section("notes", notes_html)}</div>'
+
     def body(self) -> str:
         """The page without its style sheet: the card, and the rest in a fold."""
         rest = "".join(self._section(name, make) for name, make in SECTIONS)
@@ -105,6 +111,12 @@ class Report:
         return file
 
 
+def early_card(trace: Trace, waiting: str) -> str:
+    """The card without its fixes."""
+    found = known_first(trace)
+    return "" if found is None else _card.card(found, trace, waiting=waiting)
+
+
 def number_of(trace: Trace, found: Finding) -> int:
     """Which of ``trace.findings`` it is."""
     return next(i for i, each in enumerate(trace.findings) if each is found)
@@ -142,8 +154,11 @@ def contents(trace: Trace) -> str:
     """What the fold holds, in a line."""
     found = first_of(trace)
     parts = ["why", "your code annotated"] if found is not None else ["your code annotated"]
-    if found is not None and len(found.fixes) > 1:
-        parts.append(plural(len(found.fixes) - 1, "other fix").replace("fixs", "fixes"))
+    if found is not None:
+        on_card = _details.shown_fix(found, trace) is not None
+        others = len(found.fixes) - on_card
+        told = plural(others, "other fix" if on_card else "fix").replace("fixs", "fixes")
+        parts += [told] if others else []
     rest = len(trace.findings) - (found is not None)
     parts += [plural(rest, "other finding")] if rest > 0 else []
     return escape(
@@ -265,7 +280,7 @@ def proof(trace: Trace) -> str:
 def fixes(trace: Trace) -> str:
     """The fixes that are not on the card."""
     found = first_of(trace)
-    return "" if found is None else _details.other_fixes(found, number_of(trace, found))
+    return "" if found is None else _details.other_fixes(found, number_of(trace, found), trace)
 
 
 def losses(trace: Trace) -> str:

@@ -1,5 +1,5 @@
-for (const fix of document.querySelectorAll(".nl-fix")) {
-  const button = document.createElement("button"), text = fix.querySelector(".nl-written").textContent;
+for (const fix of document.querySelectorAll(".nl-fix[data-copy]")) {
+  const button = document.createElement("button"), text = fix.dataset.copy;
   button.type = "button";
   button.textContent = "Copy fix";
   button.onclick = () => navigator.clipboard?.writeText(text).then(() => { button.textContent = "Copied"; });

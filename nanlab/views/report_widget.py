@@ -10,10 +10,12 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nanlab.views import _details
-from nanlab.views._finding import first_of
+from nanlab.views._finding import first_of, is_tried
 from nanlab.views._html import escape
 from nanlab.views._issue import as_issue, reproduction_of
-from nanlab.views._trying import edited, tried
+from nanlab.views._remedy import INTERRUPTED
+from nanlab.views._trying import attempt_of, edited, tried
+from nanlab.views._whence import whence
 from nanlab.views._widget import View, script, style
 
 if TYPE_CHECKING:
@@ -32,37 +34,64 @@ class ReportView(View):
     issue = traitlets.Unicode().tag(sync=True)  # the finding as the text of an issue
     selected = traitlets.Int(-1).tag(sync=True)  # position of the selected row of ``trace.ops``
     place = traitlets.Unicode().tag(sync=True)  # its line, as the page knows it
-    # finding and fix to try, and how often the page has asked
-    asked = traitlets.List([-1, -1, 0]).tag(sync=True)
-    # of the last one: finding, fix, html, cell (its text with the edits)
+    # what to try, as the page names it, and how often the page has asked
+    asked = traitlets.List(["", 0]).tag(sync=True)
+    # of the last one: key, html, cell (its text with the edits)
     tried = traitlets.Dict().tag(sync=True)
     line = traitlets.Unicode().tag(sync=True)  # the operations of that line, as HTML
+    # position and which element (see _whence) of a number that was clicked, and how often
+    clicked = traitlets.List([-1, "", 0]).tag(sync=True)
+    whence = traitlets.Unicode().tag(sync=True)  # where it came from, as HTML
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._trace = report.trace
-        super().__init__(html=report.body(), issue=self._issue(), **self._shown(self._trace.at))
+        self._waits = not is_tried(self._trace)  # for the fixes to be tried
+        html = report.early() if self._waits else report.body()
+        super().__init__(html=html, **self._shown(self._trace.at))
+        if not self._waits:
+            self.issue = self._issue()
         self.observe(lambda change: self._select(), "selected")
         self.observe(lambda change: self._try(), "asked")
+        self.observe(lambda change: self._trace_back(), "clicked")
         self._trace.selection.follow(self._follow)
 
-    def _try(self) -> None:
-        """Run the step again with the fix that the page asked for."""
-        which, fix, _ = self.asked
-        if not 0 <= which < len(self._trace.findings) or not 0 <= fix < len(
-            self._trace.findings[which].fixes
-        ):
+    def _ipython_display_(self) -> None:
+        handle = self.show()
+        if not self._waits:
             return
-        finding = self._trace.findings[which]
+        # the card is on the screen by now; its fixes take a moment
         try:
-            told = {
-                "html": tried(self._trace, finding, fix),
-                "cell": edited(self._trace, finding, fix),
-            }
+            html, issue = self._report.body(), self._issue()
+        except KeyboardInterrupt:
+            self.html = self._report.early(INTERRUPTED)
+            return
+        self._waits = False
+        with self.hold_sync():
+            self.html, self.issue = html, issue
+        handle.update(self._summary(), raw=True)
+
+    def _try(self) -> None:
+        """Run the step again with what the page asked for."""
+        key = str(self.asked[0])
+        try:
+            attempt = attempt_of(self._trace, key)
+            if attempt is None:
+                return
+            told = {"html": tried(self._trace, attempt), "cell": edited(self._trace, attempt)}
         except Exception as failure:  # ours: the page is told, the kernel goes on
             text = f"trying it failed ({type(failure).__name__}: {failure})"
             told = {"html": f'<div class="nl-note">{escape(text)}</div>', "cell": ""}
-        self.tried = {"finding": which, "fix": fix, **told}
+        self.tried = {"key": key, "count": self.asked[1], **told}
+
+    def _trace_back(self) -> None:
+        """Tell where the number that was clicked came from."""
+        position, which, _ = self.clicked
+        try:
+            self.whence = whence(self._trace, int(str(position)), str(which))
+        except Exception as failure:  # ours: the page is told, the kernel goes on
+            text = f"tracing it back failed ({type(failure).__name__}: {failure})"
+            self.whence = f'<div class="nl-note">{escape(text)}</div>'
 
     def _issue(self) -> str:
         found = first_of(self._trace)
@@ -89,11 +118,11 @@ class ReportView(View):
 
     def static_html(self) -> str:
         """The report as it stands in a page without widgets."""
-        return self._report._repr_html_()
+        return f"<style>{style('report')}</style>{self.html}"
 
     def static_text(self) -> str:
-        """The report as text."""
-        return repr(self._report)
+        """The report as text; before the fixes were tried, what happened and where."""
+        return str(self._trace.culprit or "") if self._waits else repr(self._report)
 
 
 def show(report: Report) -> None:

@@ -126,6 +126,23 @@ def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(
     nb.until("u.row.op", "sqrt")
 
 
+def test_a_number_leads_to_where_it_came_from(notebook: Callable[..., Any]) -> None:
+    nb = notebook(WATCHED, "trace.report()")
+    assert nb.run_all()
+    out = nb.out(1).locator(".nl-live")
+    out.locator(".nl-more > summary").click()
+    line = nb.py("trace.culprit.line")
+    out.get_by_role("option").filter(has_text="h = model(x)").click()
+    number = out.locator(".nl-chosen-line").get_by_role("button", name="NaN").first
+    number.focus()
+    nb.page.keyboard.press("Enter")
+    way = out.locator(".nl-whence li")
+    expect(way.first).to_contain_text("= NaN")
+    expect(way.last).to_contain_text(f":{line}")
+    way.last.click()
+    nb.until("trace.at.line", line)
+
+
 def test_the_report_file_opens_from_disk_without_a_network(
     notebook: Callable[..., Any], browser: Browser, tmp_path: Path
 ) -> None:
