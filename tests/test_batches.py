@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import nanlab
+from nanlab.views.browse import browse
 
 BAD = 37
 
@@ -115,3 +116,34 @@ def test_a_loader_begun_before_the_watch_is_told_without_an_index() -> None:
     found = train(batches).culprit
     assert found is not None and found.cause == "nan-in-input"
     assert "of the dataset" not in found.explanation
+
+
+def test_rows_with_which_a_batch_is_made_here_are_the_phase_data_and_counted_instead_of_shown() -> (
+    None
+):
+    data = torch.utils.data.TensorDataset(torch.randn(24, 4), torch.randn(24))
+    trace = train(DataLoader(data, batch_size=8))
+    ops = trace.ops
+    made = ops[ops["phase"] == "data"]
+    assert set(made["op"]) >= {"select", "stack"}
+    # of each of the steps at hand: a sample's two halves, and their stacks
+    assert (made["op"] == "stack").sum() == 2 * made["step"].nunique()
+    assert not set(ops.loc[ops["phase"] == "forward", "op"]) & {"select", "stack"}
+    shown = ops._repr_html_()
+    assert f"{len(made)} rows of the phase data not shown" in shown and ">stack<" not in shown
+    browser = browse(ops)
+    assert len(browser.frame) == len(ops) - len(made)
+    browser.needle = "stack"
+    assert set(browser.frame["op"]) == {"stack"}
+    assert ">stack<" in made._repr_html_() or "stack" in made._repr_html_()
+
+
+def test_a_nan_that_a_dataset_makes_in_this_process_is_shown_with_its_row() -> None:
+    class Logs(Readings):
+        def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.full((4,), -1.0 if i == 3 else 1.0).log(), torch.tensor(1.0)
+
+    trace = train(DataLoader(Logs(), batch_size=8))
+    assert trace.culprit is not None and trace.culprit.op == "log"
+    assert trace.ops.loc[trace.culprit.position, "phase"] == "data"
+    assert "log" in trace.ops._repr_html_()

@@ -25,6 +25,8 @@ SAYS = {
     "01-first-nan": [
         "the derivative of x**0.333333 at",
         "return nanlab.safe.pow(mean, 1 / self.p)",
+        "<nanlab.Replay of step 0: identical, loss",
+        "<nanlab.Replay of step 0: changed, loss",
         "culprit: None",
     ],
     "02-square-roots-and-cosines": [
@@ -66,6 +68,8 @@ SAYS = {
         "first bad one LogSoftmaxBackward0",
         "rows that are -inf throughout",
         "verified  scores = scores.masked_fill(padding[:, None, :], torch.finfo(scores.dtype).min)",
+        "verified: mask with the dtype's lowest number",
+        "changed, loss",
         "culprit: None",
     ],
     "08-rules-of-your-own": [
@@ -79,6 +83,7 @@ SAYS = {
         "Guarded(step=4216, identical=True, reason='')",
         "weights finite: True",
         "guarded: 1,784 steps",
+        "the same bits: True",
     ],
 }
 

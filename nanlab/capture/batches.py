@@ -14,11 +14,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter  # private; as in to
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.threads import is_watched
 
+MOST_BATCHES = 1000  # after which those whose rows were folded are forgotten
+
 
 class BatchRecorder:
     """Notes the samples with bad values of each batch, by the indices that the loader's sampler
     drew.
 
+    Also notes between which rows a batch was made, which the tables show as the phase ``data``.
     Wraps ``_next_index`` and ``__next__`` of the loader's iterators. Indices are drawn ahead of the
     batches that workers make of them, and batches come in the same order, unless the loader was
     told otherwise.
@@ -55,6 +58,7 @@ class BatchRecorder:
 
     def _hands_out(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def next_batch(loader: Any) -> Any:
+            begin = self._ops.recording.end
             try:
                 batch = original(loader)
             except StopIteration:
@@ -62,6 +66,9 @@ class BatchRecorder:
             except Exception:
                 self._index_of(loader)  # of the batch that could not be made
                 raise
+            finally:
+                if is_watched(self._ops):
+                    self._made(begin)
             index = self._index_of(loader)
             if isinstance(index, list) and not self._ops.off and is_watched(self._ops):
                 try:
@@ -71,6 +78,15 @@ class BatchRecorder:
             return batch
 
         return next_batch
+
+    def _made(self, begin: int) -> None:
+        """Note which rows a batch was made with, in this process."""
+        recording = self._ops.recording
+        if recording.end > begin:
+            recording.batches.append((begin, recording.end))
+            if len(recording.batches) > MOST_BATCHES:
+                kept = recording.chunks[0].start
+                recording.batches = [each for each in recording.batches if each[1] > kept]
 
     def _index_of(self, loader: Any) -> Any:
         """What the sampler drew for the batch at hand; None where it was not seen."""

@@ -71,6 +71,15 @@ def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Ar
     return file[lines], number[lines].astype(np.int64), source[lines]
 
 
+def _phases(recording: Recording, phases: Array, where: Array) -> Array:
+    """The phase of each row; that of rows with which a DataLoader made a batch is ``data``."""
+    found = phases.copy()
+    for first, end in recording.batches:
+        low, high = np.searchsorted(where, (first, end))
+        found[low:high] = len(PHASES)
+    return found
+
+
 def ops_frame(recording: Recording) -> pd.DataFrame:
     """One row for each output of each operation at hand; the columns of ``OPS_COLUMNS``."""
     tables = [c.table() for c in recording.chunks]
@@ -90,7 +99,7 @@ def ops_frame(recording: Recording) -> pd.DataFrame:
     columns: dict[str, Any] = {
         "step": np.searchsorted(recording.starts, where, side="right") - 1,
         "position": where,
-        "phase": lookup(list(PHASES), meta[:, PHASE]),
+        "phase": lookup([*PHASES, "data"], _phases(recording, meta[:, PHASE], where)),
         "op": lookup(recording.ops.items, meta[:, OP]),
         "module": lookup(recording.modules.items, meta[:, MODULE]),
         "output": meta[:, OUTPUT],

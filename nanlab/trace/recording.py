@@ -240,6 +240,8 @@ class Recording:
     updates_apart: bool = False
     # rows that torch.compile's code made: first, end
     compiled: list[tuple[int, int]] = field(default_factory=list)
+    # rows that a DataLoader made while it handed out a batch: first, end
+    batches: list[tuple[int, int]] = field(default_factory=list)
     ended: str = ""  # how the watch ended: "", "fault", "steps", "error"; "failed": nanlab itself
 
     @property

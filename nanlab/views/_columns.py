@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from nanlab.views._graph import severity
-from nanlab.views._html import badge, escape, number
+from nanlab.views._html import badge, escape, number, plural
 from nanlab.views._source import as_typed
 from nanlab.views._sparkline import sparkline
 
@@ -173,6 +173,17 @@ def _is_text(column: pd.Series[Any]) -> bool:
     return (
         isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind == "b"
     )
+
+
+def without_batches(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows without the sound ones with which a DataLoader made its batches, and what was left
+    out, in words; all rows where there are no others."""
+    if not {"phase", "status"} <= set(map(str, frame.columns)):
+        return frame, ""
+    hidden = ((frame["phase"] == "data") & (frame["status"] == "ok")).to_numpy(dtype=bool)
+    if not hidden.any() or hidden.all():
+        return frame, ""
+    return frame[~hidden], f"{plural(int(hidden.sum()), 'row')} of the phase data not shown"
 
 
 def trouble_first(frame: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,14 @@ from nanlab.analysis.run_up import RunUp, run_up
 from nanlab.trace.locations import location
 from nanlab.views import _annotated, _card, _remedy
 from nanlab.views._charts import AMBER, BLUE, GREEN, RED, Level, Line, chart
-from nanlab.views._columns import columns_for, is_blank, known, shortened, trouble_first
+from nanlab.views._columns import (
+    columns_for,
+    is_blank,
+    known,
+    shortened,
+    trouble_first,
+    without_batches,
+)
 from nanlab.views._evidence import evidence, operand_names
 from nanlab.views._graph import BAD, passes, rows_of
 from nanlab.views._html import escape, inline, number, plural, sentence
@@ -430,6 +437,7 @@ def parameters(trace: Trace) -> str:
 
 def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) -> str:
     """A few rows of a table of the trace: the trouble first, or the last ones."""
+    frame, left_out = without_batches(frame)
     rows = frame.tail(ROWS) if last else trouble_first(frame).head(ROWS)
     columns = [
         c for c in columns_for(frame, kind) if c.title not in HEAVY and not is_blank(rows, c)
@@ -438,7 +446,7 @@ def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) ->
         [_where(row) if c.title == "where" else c.html(row, trace) for c in columns]
         for row in rows.itertuples(index=False)
     ]
-    caption = plural(len(frame), "row")
+    caption = "; ".join(filter(None, (plural(len(frame), "row"), left_out)))
     if len(rows) < len(frame):
         caption += f"; the last {len(rows)}" if last else f"; trouble first, the top {len(rows)}"
         caption += f". All: <code>trace.{kind}</code>"

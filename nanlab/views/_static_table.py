@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from nanlab.views._columns import columns_for, is_blank, trouble_first
+from nanlab.views._columns import columns_for, is_blank, trouble_first, without_batches
 from nanlab.views._html import plural, table
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def static_table(
 
     last: the last rows, in order, instead of the first.
     """
+    frame, left_out = without_batches(frame)
     rows = frame.tail(most) if last else (frame if in_order else trouble_first(frame)).head(most)
     columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
     cells = [
@@ -36,7 +37,7 @@ def static_table(
         [c.title for c in columns],
         cells,
         [c.align for c in columns],
-        _caption(frame, rows, in_order, last),
+        "; ".join(filter(None, (_caption(frame, rows, in_order, last), left_out))),
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import traitlets
 
 from nanlab.trace.selection import Place
-from nanlab.views._columns import columns_for, trouble_first
+from nanlab.views._columns import columns_for, trouble_first, without_batches
 from nanlab.views._graph import severity
 from nanlab.views._html import plural
 from nanlab.views._static_table import static_table
@@ -50,7 +50,8 @@ class TableBrowser(View):
     def __init__(self, table: TraceTable) -> None:
         self._table = table
         self._columns = columns_for(table, table.kind)
-        self.frame = trouble_first(table)
+        self._usual, self._left_out = without_batches(table)
+        self.frame = trouble_first(self._usual)
         self._following = False  # whether the selection comes from elsewhere
         # counts the filters and sorts, so that the page forgets the rows of the last one
         self._order = 0
@@ -62,7 +63,7 @@ class TableBrowser(View):
                 texts, key=lambda title: SOUGHT.index(title) if title in SOUGHT else len(SOUGHT)
             ),
             troubled="status" in table.columns,
-            total=len(table),
+            total=len(self.frame),
             caption=self._caption(),
             block=self._block(0),
         )
@@ -100,7 +101,8 @@ class TableBrowser(View):
 
     def _arrange(self) -> None:
         number, ascending = self.sort_by
-        rows = self._table[_holds(self._table, self.needle)] if self.needle.strip() else self._table
+        # a filter looks through all rows, those of batches too
+        rows = self._table[_holds(self._table, self.needle)] if self.needle.strip() else self._usual
         if number < 0:
             self.frame = trouble_first(rows)
         else:
@@ -132,7 +134,11 @@ class TableBrowser(View):
 
     def _caption(self) -> str:
         shown, all_ = len(self.frame), len(self._table)
-        return plural(all_, "row") if shown == all_ else f"{shown:,} of {plural(all_, 'row')}"
+        if shown == all_:
+            return plural(all_, "row")
+        usual = shown == len(self._usual) and not self.needle.strip()
+        told = f"{shown:,} of {plural(all_, 'row')}"
+        return f"{told}; {self._left_out}, filter by “data”" if usual else told
 
     def static_text(self) -> str:
         """The frame as pandas prints it."""
