@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from nanlab.history import AbsorbedUpdate
+from nanlab.program.updates import absorbed_update
 from nanlab.trace.recording import Recording
 
 Grade = Literal["error", "warning", "note"]
@@ -113,15 +114,14 @@ def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, in
     """(elements that move in float32, all of them), of an update by ``op`` that moves none in half
     precision.
 
-    The operation is run again on the operands of one such update. None where none was kept.
+    The operation is run again on the operands of one such update. None where no step at hand has
+    one.
     """
-    kept = recording.absorbed.get(owner)
-    if kept is None or kept.op.overloadpacket.__name__ != op:
+    kept = absorbed_update(recording, owner, op)
+    if kept is None:
         return None
     try:
         with torch.no_grad():
-            if _moved(kept.op, kept.args, kept.kwargs, torch.Tensor.clone)[0]:
-                return None
             return _moved(kept.op, kept.args, kept.kwargs, _in_float32)
     except RuntimeError:
         return None

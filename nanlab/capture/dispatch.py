@@ -16,7 +16,6 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.capture.absorbed_updates import AbsorbedEvidence
 from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
 from nanlab.capture.collectives import Collectives
 from nanlab.capture.evidence import Evidence
@@ -28,6 +27,7 @@ from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.source import SourceLines
 from nanlab.capture.steps import StepClock
+from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.stats._memory import PLAIN, local_part
 from nanlab.trace.failure import ReadOut
@@ -94,7 +94,7 @@ class OpRecorder(TorchDispatchMode):
 
     ``step_began`` is called with the position at which a training step begins, ``special`` with
     (kind, position, args) after an operation of a loss scaler, ``wrote`` with (entry, position,
-    tensor, old value or None) after a parameter or buffer was written under ``no_grad``, ``adopt``
+    tensor) after a parameter or buffer was written under ``no_grad``, ``adopt``
     with a tensor that turns out to be a parameter, ``failed`` with an exception of our own.
     """
 
@@ -111,7 +111,6 @@ class OpRecorder(TorchDispatchMode):
         self.recording, self.lines, self.clock = recording, lines, clock
         self.ledger = Ledger()
         self.evidence = Evidence(recording, self.ledger)
-        self.absorbed = AbsorbedEvidence(recording)
         self.pending = Pending(recording, self.evidence)
         self.guard = IndexGuard(self)
         self.chunk = recording.chunks[-1]
@@ -134,9 +133,7 @@ class OpRecorder(TorchDispatchMode):
         self.special: Callable[[str, int, tuple[Any, ...]], None] = lambda kind, position, args: (
             None
         )
-        self.wrote: Callable[[Entry, int, Tensor, Tensor | None], None] = (
-            lambda entry, position, tensor, old: None
-        )
+        self.wrote: Callable[[Entry, int, Tensor], None] = lambda entry, position, tensor: None
         self.adopt: Callable[[Tensor], int] = lambda tensor: -1
         self.failed: Callable[[Exception], None] = lambda error: None
         self._flags = 0  # of the row of the running call
@@ -239,21 +236,12 @@ class OpRecorder(TorchDispatchMode):
             self.failed(error)
 
     def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
-        """A copy of what an in-place operation overwrites, where it is evidence and small, or a
-        low-precision parameter."""
+        """A copy of what an in-place operation overwrites, where it is evidence and small."""
         if self.flying:
             self.collectives.before_write(targets_of(plan, args, kwargs, None)[0])
         if self.recording.pending:
             self.pending.before_write(targets_of(plan, args, kwargs, None)[0])
         target = args[0] if args else None
-        if (
-            plan.writes
-            and isinstance(target, list)
-            and not self.in_optimizer
-            and not torch.is_grad_enabled()
-        ):
-            with self.quiet():
-                self.absorbed.about_to_write(target)
         if (
             not plan.writes
             or not isinstance(target, Tensor)
@@ -268,15 +256,6 @@ class OpRecorder(TorchDispatchMode):
             and target.numel() <= 4096
             and (target.is_floating_point() or target.is_complex())
         )
-        if (
-            not wanted
-            and not self.in_optimizer
-            and target.dtype in (torch.float16, torch.bfloat16)
-            and not torch.is_grad_enabled()
-        ):
-            storage = storage_of(target)
-            entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-            wanted = entry is not None and entry.owner >= 0
         return target.detach().clone() if wanted else None
 
     def new_chunk(self, position: int) -> None:
@@ -689,9 +668,7 @@ class OpRecorder(TorchDispatchMode):
             )
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
-            self._notice_owners(targets, call, old)
-            if not self.absorbed.idle:
-                self._notice_standing(targets, func, args, kwargs, call)
+            self._notice_owners(targets, call, kwargs)
         if plan.special:
             self.special(plan.special, call, args)
         if self.flying and plan.writes:
@@ -854,7 +831,7 @@ class OpRecorder(TorchDispatchMode):
         if self._grad and entry.owner < 0 and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER:
             entry.grad = True
 
-    def _notice_owners(self, targets: list[Tensor], call: int, old: Tensor | None) -> None:
+    def _notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
         """Parameters and buffers that were written outside of the graph: an update, whoever makes
         it."""
         for i, target in enumerate(targets):
@@ -866,20 +843,15 @@ class OpRecorder(TorchDispatchMode):
                 if not self.in_optimizer and not self.depth and not self.in_backward:
                     if self.chunk.phase_of(call + i) in (FORWARD, OTHER):
                         self.chunk.set_phase(call + i, OPTIMIZER)
-                self.wrote(entry, call + i, target, old if i == 0 else None)
+                    if kwargs and target.dtype in HALF_PRECISION:
+                        self._note_factor(call + i, kwargs)
+                self.wrote(entry, call + i, target)
 
-    def _notice_standing(
-        self, targets: list[Tensor], func: Any, args: Any, kwargs: Any, call: int
-    ) -> None:
-        """Updates that may have changed nothing."""
-        with self.quiet():
-            self.absorbed.wrote([(self._owner(t), t) for t in targets], func, args, kwargs, call)
-
-    def _owner(self, target: Tensor) -> int:
-        """The number of the parameter or buffer that a tensor is; -1 if it is none."""
-        storage = storage_of(target)
-        entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-        return -1 if entry is None else entry.owner
+    def _note_factor(self, position: int, kwargs: Any) -> None:
+        """Keep the number by which what an update by hand adds is multiplied."""
+        factor = kwargs.get("alpha", kwargs.get("value"))
+        if factor.__class__ in (float, int):
+            self.recording.history.factors[position] = float(factor)
 
 
 def _outside(targets: list[Tensor]) -> bool:

@@ -194,9 +194,7 @@ class TrainingRecorder:
             )
         return owner
 
-    def wrote(
-        self, entry: Entry, position: int, target: torch.Tensor, old: torch.Tensor | None
-    ) -> None:
+    def wrote(self, entry: Entry, position: int, target: torch.Tensor) -> None:
         """A parameter or buffer was written under no_grad."""
         recording = self.ops.recording
         self._written.append((entry.owner, position))
@@ -208,9 +206,6 @@ class TrainingRecorder:
                 and recording.parameter_kinds[entry.owner] == "parameter"
             ):
                 self.clock.updated(position)
-            if old is not None:
-                with self.ops.quiet():
-                    self.ops.absorbed.look(entry.owner, target, old)
         if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
                 recording.sinks.append(
@@ -382,7 +377,6 @@ class TrainingRecorder:
         key = _key(owner, parameter)
         if copied and key in self._before:
             old, _ = self._before[key]
-            ops.absorbed.look(owner, parameter, old)
             update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
             self._before[key] = (old, value)
         self._done.add(owner)

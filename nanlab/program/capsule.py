@@ -88,7 +88,7 @@ _OTHERS = {
 }
 _KEPT_APART = frozenset(
     {
-        *("catch_up", "chunks", "program", "guilty", "evidence", "absorbed"),
+        *("catch_up", "chunks", "program", "guilty", "evidence"),
         *("node_runs", "nodes", "texts", "trusted"),
         *("twins_made", "make_operands", "make_twins"),
     }
@@ -168,7 +168,6 @@ class _Writer:
             "nodes": self.pack(source.nodes.rows),
             "guilty": self.guilty(source.guilty),
             "evidence": self.evidence(self.made_already(source)),
-            "absorbed": self.evidence(source.absorbed),
             "program": program,
             "texts": _texts(source),
             "guarded": self.pack(trace.guarded),
@@ -586,9 +585,8 @@ class _Reader:
         )
         made.guilty = {call.position: call for call in calls}
         made.evidence = {key: self.unpack(each) for key, each in self.head["evidence"]}
-        made.absorbed = {key: self.unpack(each) for key, each in self.head["absorbed"]}
-        evidence = [*made.evidence.values(), *made.absorbed.values()]
-        _expect(all(isinstance(each, recording.Kept) for each in evidence), "evidence is none")
+        sound = all(isinstance(each, recording.Kept) for each in made.evidence.values())
+        _expect(sound, "evidence is none")
         made.program = self.program(self.head["program"])
         self.sources(made)
         trace = Trace(made)

@@ -21,6 +21,8 @@ from nanlab.history import AbsorbedUpdate
 from nanlab.rules._rule import Finding, Fix, Severity, rule
 from nanlab.trace import Trace
 
+TRIED = 4  # parameters of which a step is run again, to see whether one moves in float32
+
 
 @rule(
     "error",
@@ -205,14 +207,14 @@ def _wider(trace: Trace, member: AbsorbedUpdate) -> str:
 
 
 def _in_float32(trace: Trace, stuck: list[AbsorbedUpdate]) -> Fix:
-    """Wider values, tried on an update that was kept."""
+    """Wider values, tried on an update that a replay makes again."""
     if getattr(torch, stuck[0].at.dtype).itemsize >= 4:
         return Fix(
             "learn the distance from a reference value, which small steps do change",
             "value = reference + self.offset",
         )
     title, code = "keep these values in float32", _wider(trace, stuck[0])
-    tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck)
+    tried = (moves_in_float32(trace.recording, m.owner, m.at.op) for m in stuck[:TRIED])
     moved, numel = next((t for t in tried if t is not None), (0, 0))
     if not moved:
         return Fix(title, code)

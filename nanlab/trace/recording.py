@@ -202,8 +202,6 @@ class Recording:
     evidence: dict[int, Kept | None] = field(default_factory=dict)
     # of guilty calls: file, line, function
     inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)
-    # by parameter: an update that changed nothing
-    absorbed: dict[int, Kept] = field(default_factory=dict)
     shadowed: bool = False  # whether the diagnosis looks at the float32 twins
     # position of the end -> the float32 twins of the kept steps up to there
     twins_made: tuple[int, dict[int, Shadow]] | None = None
