@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan
-from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment
+from nanlab.trace.program import (
+    Call,
+    EngineRun,
+    Held,
+    Look,
+    OptimizerRun,
+    ParameterGroup,
+    Program,
+    Ref,
+    Segment,
+)
 
 Tensor = torch.Tensor
 _PLAIN: frozenset[Any] = frozenset({Tensor, torch.nn.Parameter})
@@ -61,6 +72,9 @@ class ProgramRecorder:
         self._spare: dict[tuple[int, str], list[Any]] = {}  # buffers of dropped segments
         self._odd = False  # whether tensors came that are more than a view of memory
         self._running: list[EngineRun] = []
+        self._optimizing: list[tuple[Segment, OptimizerRun]] = []
+        # id of a parameter -> (it, its state, and references to both): an optimizer keeps them
+        self._stepped: dict[int, tuple[Tensor, list[Any], Any, dict[str, Any], dict[int, Any]]] = {}
         self.segment = Segment(0, torch.get_num_threads())
 
     def begin(self, position: int) -> None:
@@ -163,15 +177,8 @@ class ProgramRecorder:
                 bits = _bits(t)
             entry = self.ledger.entries.get(storage._cdata)
             number = self.ledger.promise(storage) if entry is None else entry.serial
-            segment = self.segment
-            if number not in segment.known:
-                segment.known.add(number)
-                segment.leaves[number] = storage
-                waiting = self._unsaved.get(number)
-                if waiting is None:
-                    self._unsaved[number] = [segment]
-                else:
-                    waiting.append(segment)
+            if number not in self.segment.known:
+                self._met(number, storage)
             if entry is not None and entry.uninit:
                 self._load(number, storage)
             tracked = (2 if t.is_leaf else 1) if t.requires_grad else 0
@@ -180,6 +187,17 @@ class ProgramRecorder:
             )
         except Exception:
             return Held(t)
+
+    def _met(self, number: int, storage: Any) -> None:
+        """A storage that the segment reads first: a leaf."""
+        segment = self.segment
+        segment.known.add(number)
+        segment.leaves[number] = storage
+        waiting = self._unsaved.get(number)
+        if waiting is None:
+            self._unsaved[number] = [segment]
+        else:
+            waiting.append(segment)
 
     def _made(self, out: Any) -> Any:
         """A result: a storage not met before was made by the call."""
@@ -377,6 +395,78 @@ class ProgramRecorder:
             run.results = tuple([None if t is None else self._made(t) for t in results])
         self.segment.engine.append(run)
 
+    # -- an optimizer
+    # ------------------------------------------------------------
+
+    def optimizer_begins(
+        self,
+        optimizer: torch.optim.Optimizer,
+        closure: bool,
+        grad: bool,
+        meet: Callable[[Tensor], Any],
+    ) -> None:
+        """An optimizer is about to step: its settings, and what it reads.
+
+        meet: gives a tensor that no call has read yet its place in the ledger.
+        """
+        segment, kind = self.segment, _torch_class(optimizer)
+        made = OptimizerRun(len(segment.calls), -1, id(optimizer), kind, grad)
+        self._optimizing.append((segment, made))
+        if closure:
+            made.reason = "its optimizer takes a closure, which runs the model again"
+        elif not kind:
+            made.reason = f"the update rule of {type(optimizer).__name__} is not one of torch.optim"
+        else:
+            made.groups = tuple(
+                [self._group(optimizer.state, g, meet) for g in optimizer.param_groups]
+            )
+            made.own = {
+                name: self._pack(value)
+                for name in ("grad_scale", "found_inf")
+                if (value := getattr(optimizer, name, None)) is not None
+            }
+
+    def _group(
+        self, states: Any, group: dict[str, Any], meet: Callable[[Tensor], Any]
+    ) -> ParameterGroup:
+        pack, stepped = self._pack, self._stepped
+        parameters, gradients, state = [], [], []
+        for p in group["params"]:
+            gradients.append(None if p.grad is None else self.ref(p.grad))
+            own = states.get(p, {})
+            known = stepped.get(id(p))
+            if (
+                known is None
+                or known[0] is not p
+                or len(known[1]) != len(own)
+                or any(a is not b for a, b in zip(known[1], own.values(), strict=True))
+            ):
+                for t in (p, *own.values()):
+                    if isinstance(t, Tensor) and t.layout is torch.strided:
+                        if t.untyped_storage()._cdata not in self.ledger.entries:
+                            meet(t)
+                packed = {name: pack(value) for name, value in own.items()}
+                storages = {
+                    r.storage: t.untyped_storage()
+                    for t, r in zip(own.values(), packed.values(), strict=True)
+                    if r.__class__ is Ref
+                }
+                known = stepped[id(p)] = p, [*own.values()], self.ref(p), packed, storages
+            for number, storage in known[4].items():
+                if number not in self.segment.known:  # read as a number only
+                    self._met(number, storage)
+            parameters.append(known[2])
+            state.append(known[3])
+        settings = {name: pack(value) for name, value in group.items() if name != "params"}
+        return ParameterGroup(settings, tuple(parameters), tuple(gradients), tuple(state))
+
+    def optimizer_ended(self) -> None:
+        """The step of the optimizer that began last is over."""
+        segment, run = self._optimizing.pop()
+        if segment is self.segment:
+            run.last = len(segment.calls)
+            segment.optimizers.append(run)
+
     # -- memory
     # ------------------------------------------------------------
 
@@ -422,8 +512,17 @@ class ProgramRecorder:
                 segment.intact.add(number)
         self._spare.clear()
         self._unsaved.clear()
+        self._stepped.clear()
         if self.program.segments and not self.program.segments[-1].calls:
             self.program.segments.pop()
+
+
+def _torch_class(optimizer: torch.optim.Optimizer) -> str:
+    """The class of torch.optim whose ``step`` an optimizer runs; "" where it is another's."""
+    for kind in type(optimizer).__mro__:
+        if "step" in vars(kind):
+            return kind.__name__ if getattr(torch.optim, kind.__name__, None) is kind else ""
+    return ""
 
 
 def _is_plain(t: Tensor) -> bool:

@@ -256,6 +256,10 @@ class TrainingRecorder:
         ops.in_optimizer += 1
         own = type(optimizer).__module__.startswith("torch.optim.")
         ops.step_place = ops.lines.here(sys._getframe(1)) if own else None
+        if ops.program is not None:
+            grad = torch.is_grad_enabled()
+            with ops.quiet():
+                ops.program.optimizer_begins(optimizer, closure is not None, grad, ops.source)
         return (
             None
             if closure is None
@@ -337,6 +341,8 @@ class TrainingRecorder:
         if not self._running:
             return
         position, parameters, copied, used = self._running.pop()
+        if ops.program is not None:
+            ops.program.optimizer_ended()
         rates = tuple(number_of(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         settings = tuple(
             (k, optimizer.param_groups[0][k]) for k in _SETTINGS if k in optimizer.param_groups[0]

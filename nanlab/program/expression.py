@@ -17,7 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.rebuild import Get, same_bits
+from nanlab.program.memory import Get
+from nanlab.program.rebuild import same_bits
 from nanlab.trace.names import Span
 from nanlab.trace.program import Call, Ref, refs_in
 

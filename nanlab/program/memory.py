@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.trace.program import Held, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
+Get = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Instead:
+    """What is run in the place of some calls that follow each other."""
+
+    last: int  # index after the last of them
+    run: Callable[[Get], None]  # with the tensors of references
+    when: Callable[[Get], bool] = lambda get: True  # else the calls are made as they were
 
 
 class Memory:
@@ -122,10 +134,18 @@ def seed(segment: Segment, index: int) -> None:
     state = segment.states.get(index)
     if state is not None:
         own = segment.generators.get(index)
-        if own is None:
-            torch.set_rng_state(state)
-        else:
-            own.set_state(state)
+        with _disable_current_modes():
+            if own is None:
+                torch.set_rng_state(state)
+            else:
+                own.set_state(state)
+
+
+def seed_first(segment: Segment, first: int, last: int) -> None:
+    """Put the generator of the first of these calls that draws into its state."""
+    for index in range(first, last):
+        if index in segment.states:
+            return seed(segment, index)
 
 
 def last_uses(
@@ -147,6 +167,9 @@ def last_uses(
                 last[ref.storage] = at, index
                 if ref.size == ():
                     outlive.add(ref.storage)  # a loss; it costs nothing
+        for step in segment.optimizers:
+            groups = step.groups
+            outlive |= {r.storage for g in groups for r in refs_in((g.parameters, g.gradients))}
         for look in segment.looks:
             outlive |= {ref.storage for ref in refs_in(look.ref)}
     found: dict[tuple[int, int], list[int]] = {}

@@ -10,13 +10,15 @@ from nanlab.capture.watching import running, watch
 from nanlab.errors import NotReplayable
 from nanlab.program.edit import Edited
 from nanlab.program.rebuild import Graph, rebuild
-from nanlab.program.replay import Window, check_rebuilt
+from nanlab.program.replay import Change, Window, check_rebuilt
+from nanlab.program.settings import joined, watched_steps
 from nanlab.trace import Trace
+from nanlab.trace.op import OPTIMIZER
 from nanlab.trace.program import Call, refs_in
 
 
-def observed(where: Window, edited: Edited | None = None) -> Trace:
-    """The trace of the step with these edits, at the lines of the recorded one.
+def observed(where: Window, change: Change | Edited | None = None) -> Trace:
+    """The trace of the step with these changes, at the lines of the recorded one.
 
     Raises NotReplayable where the step cannot be run above autograd, or while another watch is
     running.
@@ -24,6 +26,9 @@ def observed(where: Window, edited: Edited | None = None) -> Trace:
     if running() is not None or threading.current_thread() is not threading.main_thread():
         raise NotReplayable("a watch is running")
     check_rebuilt(where)
+    if change is None or isinstance(change, Edited):
+        change = Change(where.segments, change)
+    steps = joined(watched_steps(where, change.segments, change.settings), change.skipped)
     recording = where.recording
     watcher = watch(on_fault="record")
     lines, ops = watcher._lines, watcher._ops
@@ -35,6 +40,7 @@ def observed(where: Window, edited: Edited | None = None) -> Trace:
         if row is not None:
             lines.forced = row.place, row.site
             ops.module = watcher.recording.modules(row.module)
+            ops.in_optimizer = int(row.phase == OPTIMIZER and (segment, index) not in steps)
         for ref in refs_in(call.args):
             name = names.get(ref.storage)
             if name is not None and ref.storage not in known:
@@ -48,7 +54,7 @@ def observed(where: Window, edited: Edited | None = None) -> Trace:
     watcher.is_last = False
     try:
         with watcher as trace:
-            rebuild(where.segments, edited.patches if edited is not None else (), about_to_call)
+            rebuild(change.segments, change.patches, about_to_call, steps)
     finally:
         lines.forced = None
     return trace

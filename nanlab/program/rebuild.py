@@ -8,7 +8,7 @@ gradients are those of the program written anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +17,18 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.memory import Memory, operate, seed, surroundings
+from nanlab.program.memory import (
+    Get,
+    Instead,
+    Memory,
+    operate,
+    seed,
+    seed_first,
+    surroundings,
+)
 from nanlab.trace.program import Call, EngineRun, Held, Look, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
-Get = Callable[[Any], Any]
 AboutToCall = Callable[[int, int, Call, "Graph"], None]
 
 
@@ -121,7 +128,10 @@ class Graph:
                 )
             found = base.as_strided(ref.size, ref[3], ref[1])
         else:
-            found = self.memory.tensor(ref)
+            with _disable_current_modes():
+                found = self.memory.tensor(ref)
+                if ref.tracked == 2:
+                    found = found.detach().requires_grad_()
         if ref.tracked and not found.requires_grad:
             if ref.storage in self.fresh and ref.tracked != 2:
                 raise NotReplayable(
@@ -164,11 +174,13 @@ def rebuild(
     segments: Sequence[Segment],
     patches: Sequence[Patch] = (),
     about_to_call: AboutToCall | None = None,
+    instead: Mapping[tuple[int, int], Instead] | None = None,
 ) -> tuple[Graph, Rebuilt]:
     """Run these segments again with these patches.
 
     about_to_call: called with (number of the segment, index, call, graph) before each call and each
-    run of the engine; the dispatch modes that are on stay on.
+    run of the engine; the dispatch modes that are on stay on. instead: (segment, index) -> what is
+    run from there on in the place of calls.
 
     Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that
     change gradients, custom Functions, views that nanlab did not see), or where a call of the
@@ -182,7 +194,8 @@ def rebuild(
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
     with surroundings(segments), unobserved, torch.enable_grad():
         for number, segment in enumerate(segments):
-            graph.load(segment)
+            with _disable_current_modes():
+                graph.load(segment)
             passes = {run.first: run for run in segment.engine if not run.nested}
             looks: dict[int, list[Look]] = {}
             for look in segment.looks:
@@ -203,6 +216,13 @@ def rebuild(
                     break
                 if segment.lost is not None and index >= segment.lost[0]:
                     raise NotReplayable(segment.lost[1])
+                standing = None if instead is None else instead.get((number, index))
+                if standing is not None and standing.when(graph.get):
+                    seed_first(segment, index, standing.last)
+                    standing.run(graph.get)
+                    if standing.last > index:
+                        index = standing.last
+                        continue
                 own = by_call.get((number, index), ())
                 run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
                 if (number, index) not in skipped:
@@ -229,7 +249,8 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
 def _call(graph: Graph, segment: Segment, index: int, call: Call) -> None:
     if index in segment.loads:
         storage, held = segment.loads[index]
-        graph.memory.storages[storage] = held.clone()
+        with _disable_current_modes():
+            graph.memory.storages[storage] = held.clone()
         graph.fresh.discard(storage)
         for view in [v for v in graph.live if v[0] == storage]:
             del graph.live[view]
@@ -253,7 +274,8 @@ def _call(graph: Graph, segment: Segment, index: int, call: Call) -> None:
 def _go_backward(graph: Graph, run: EngineRun, result: Rebuilt) -> None:
     roots = [graph.get(root) for root in run.roots]
     gradients = [None if g is None else graph.get(g) for g in run.gradients]
-    result.losses.extend(root.detach() for root in roots)
+    with _disable_current_modes():
+        result.losses.extend(root.detach() for root in roots)
     if not run.accumulates:
         inputs = [graph.get(each) for each in run.inputs]
         found = torch.autograd.grad(

@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.program.edit import Edited, EditLike, apply
 from nanlab.program.memory import Memory, operate
-from nanlab.program.rebuild import Graph, Rebuilt, rebuild, same_bits
+from nanlab.program.rebuild import Graph, Patch, Rebuilt, rebuild, same_bits
 from nanlab.program.rerun import rerun
+from nanlab.program.settings import Steps, joined, other_scale, other_settings, with_refs
 from nanlab.stats import StatsTable
 from nanlab.trace.locations import location
 from nanlab.trace.program import Call, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nanlab.trace import Trace
+
 Tensor = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is other in a replay."""
+
+    segments: Sequence[Segment]
+    edited: Edited | None = None
+    steps: Steps = field(default_factory=dict)  # of optimizers with other settings
+    skipped: Steps = field(default_factory=dict)  # steps of optimizers that a GradScaler may skip
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
+
+    @property
+    def patches(self) -> Sequence[Patch]:
+        """The edits as patches."""
+        return self.edited.patches if self.edited is not None else ()
+
+    @property
+    def instead(self) -> Steps:
+        """What is run in the place of the optimizers' calls."""
+        return joined(self.steps, self.skipped)
+
+    def is_any(self, where: Window) -> bool:
+        """Whether anything is."""
+        return bool(self.segments is not where.segments or self.edited or self.instead)
 
 
 @dataclass
@@ -41,19 +73,57 @@ class Replay:
     looked_at: list[str] = field(default_factory=list)
     # positions of the results that are not as recorded
     different: list[int] = field(default_factory=list)
+    where: Window | None = field(default=None, repr=False)
+    change: Change | None = field(default=None, repr=False)
+    recorded: Trace | None = field(default=None, repr=False)  # of the step as it was
+    _trace: Trace | None = field(default=None, repr=False)
 
-    def __repr__(self) -> str:
-        loss = "no loss" if self.loss is None else f"loss {self.loss:.6g}"
-        what = {True: "identical", False: f"{len(self.different)} results differ", None: "changed"}[
-            self.identical
-        ]
-        bad = [name for name, t in self.gradients.items() if not bool(torch.isfinite(t).all())]
-        wrong = (
-            f", gradients not finite: {', '.join(bad[:3])}{' ...' if len(bad) > 3 else ''}"
-            if bad
-            else ""
-        )
-        return f"<nanlab.Replay of step {self.step}: {what}, {loss}{wrong}>"
+    @property
+    def trace(self) -> Trace:
+        """What a watch sees of the step as it is now; the recorded trace where nothing was changed.
+
+        Raises NotReplayable where it cannot be run above autograd, or while a watch is running.
+        """
+        if self._trace is None:
+            self._trace = self._observed()
+        return self._trace
+
+    def _observed(self) -> Trace:
+        from nanlab.program.observe import observed
+        from nanlab.trace import Trace
+
+        if self.where is None or self.change is None:
+            raise NotReplayable("it is not known of which recording this is the replay")
+        recording = self.where.recording
+        if self.identical:
+            return self.recorded if self.recorded is not None else Trace(recording)
+        found = observed(self.where, self.change)
+        found.recording.first_step = recording.first_step + self.step
+        return found
+
+    @property
+    def ops(self) -> pd.DataFrame:
+        """A row per output of each operation of the step, as ``trace.ops`` has them."""
+        table = self.trace.ops
+        return table[table.step == self._number] if self.identical else table
+
+    @property
+    def findings(self) -> list[Any]:
+        """What is wrong with the step as it is now, most harmful first."""
+        found = self.trace.findings
+        return type(found)(f for f in found if f.step == self._number) if self.identical else found
+
+    @property
+    def culprit(self) -> Any:
+        """The harmful fault of the step as it is now; None if it is healthy."""
+        found = self.trace.culprit
+        elsewhere = self.identical and found is not None and found.step != self._number
+        return None if elsewhere else found
+
+    @property
+    def _number(self) -> int:
+        assert self.where is not None
+        return self.where.recording.first_step + self.step
 
     @property
     def finite(self) -> bool:
@@ -61,6 +131,45 @@ class Replay:
         tensors = [*self.gradients.values(), *self.parameters.values()]
         value = self.loss is None or abs(self.loss) < float("inf")
         return value and all(bool(torch.isfinite(t).all()) for t in tensors)
+
+    def _state(self) -> str:
+        if self.identical:
+            return "identical"
+        count = len(self.different)
+        return "changed" if self.identical is None else f"{count} results differ"
+
+    def _bad(self) -> list[str]:
+        """What is not finite, in words."""
+        told = []
+        for what, tensors in (("gradients", self.gradients), ("parameters", self.parameters)):
+            bad = [name for name, t in tensors.items() if not bool(torch.isfinite(t).all())]
+            if bad:
+                more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+                told.append(f"{what} not finite: {', '.join(bad[:3])}{more}")
+        return told
+
+    def __repr__(self) -> str:
+        loss = "no loss" if self.loss is None else f"loss {self.loss:.6g}"
+        looked = f"the program read other values at {', '.join(self.looked_at[:3])}"
+        parts = [self._state(), loss, *self._bad(), *([looked] if self.looked_at else [])]
+        return f"<nanlab.Replay of step {self.step}: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        loss = "none" if self.loss is None else f"{self.loss:.6g}"
+        rows = [("results", self._state()), ("loss", loss)]
+        for what, tensors in (("gradients", self.gradients), ("parameters", self.parameters)):
+            finite = [t for t in tensors.values() if bool(torch.isfinite(t).all())]
+            largest = max((float(t.abs().max()) for t in finite if t.numel()), default=None)
+            size = "" if largest is None else f", largest magnitude {largest:.4g}"
+            rows.append((what, f"{len(finite)} of {len(tensors)} finite{size}"))
+        rows += [("", each) for each in self._bad()]
+        rows += [("read", f"{place}: another value now") for place in self.looked_at]
+        body = "".join(
+            f"<tr><th style='text-align:left'>{escape(a)}</th>"
+            f"<td style='text-align:left'>{escape(b)}</td></tr>"
+            for a, b in rows
+        )
+        return f"<table><caption>Replay of step {self.step}</caption>{body}</table>"
 
 
 @dataclass(frozen=True)
@@ -167,20 +276,36 @@ def replay_step(
     edits: Sequence[EditLike] = (),
     step: int | None = None,
     dtype: torch.dtype | None = None,
+    loss_scale: float | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Replay:
-    """A step run again: as it was, with edits, or with half-precision operations in another
-    dtype."""
+    """A step run again: as it was, or with changes.
+
+    edits: of the source. dtype: of half-precision operations. settings: of the optimizer, by name.
+    """
     where = window(recording, step)
+    change = Change(where.segments)
+    if loss_scale is not None:
+        segments, skipped = other_scale(where, loss_scale)
+        change = replace(change, segments=segments, skipped=skipped)
+    if dtype is not None:
+        change = replace(change, segments=[_retyped(s, dtype) for s in change.segments])
+    if settings:
+        steps = other_settings(where, change.segments, settings)
+        change = replace(change, steps=steps, settings=settings)
     if edits:
-        return patched(where, apply(recording, where.segments, edits))[0]
-    return _again(where, dtype)
+        change = replace(change, edited=apply(recording, where.segments, edits))
+        return patched(where, change)[0]
+    return _again(where, change, dtype)
 
 
 def replay(
-    trace: Any,
+    trace: Trace,
     fix: Any = None,
     step: int | None = None,
     dtype: torch.dtype | None = None,
+    loss_scale: float | None = None,
+    lr: float | None = None,
 ) -> Replay:
     """``trace.replay``; see there."""
     if step is None:
@@ -192,7 +317,21 @@ def replay(
     edits = edits_of(fix)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeMismatchError(f"expected a floating dtype such as torch.float32, got {dtype!r}")
-    return replay_step(trace.recording, edits, step, dtype)
+    scale = None if loss_scale is None else _positive("loss_scale", loss_scale)
+    settings = {} if lr is None else {"lr": _positive("lr", lr, zero=True)}
+    if dtype is not None and edits:
+        raise UsageError("dtype= does not go together with fix=; it does with loss_scale= and lr=")
+    found = replay_step(trace.recording, edits, step, dtype, scale, settings)
+    found.recorded = trace
+    return found
+
+
+def _positive(name: str, value: Any, zero: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeMismatchError(f"expected a number for {name}=, got {value!r}")
+    if not 0 <= value < float("inf") or (value == 0 and not zero):
+        raise UsageError(f"expected a finite number above 0 for {name}=, got {value!r}")
+    return float(value)
 
 
 def edits_of(fix: Any) -> list[EditLike]:
@@ -218,35 +357,49 @@ def edits_of(fix: Any) -> list[EditLike]:
 # ------------------------------------------------------------
 
 
-def _again(where: Window, dtype: torch.dtype | None) -> Replay:
+def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
     memory, table, different = Memory(), StatsTable(), list[int]()
     looked: list[str] = []
+    known = _known_looks(where) if change.instead else frozenset[Any]()
 
     def visit(segment: int, index: int, call: Call, out: Any) -> None:
-        if dtype is None and where.start <= call.position < where.end:
+        if where.start <= call.position < where.end:
             for i, result in enumerate(results_of(call, out, memory)):
                 if not _as_recorded(where.recording, call.position + i, result, table):
                     different.append(call.position + i)
 
     def look(each: Look, now: Any) -> None:
-        if differs(each, now):
+        if each.ref not in known and differs(each, now):
             looked.append(_place(where.recording, each.place))
 
-    segments = where.segments if dtype is None else [_retyped(s, dtype) for s in where.segments]
-    rerun(segments, visit, _as_is, memory, look)
-    identical = None if dtype is not None else not different
+    def get(ref: Any) -> Any:
+        return memory.tensor(ref if dtype is None else _retype(ref, dtype))
+
+    unchanged = not change.is_any(where) and dtype is None
+    rerun(change.segments, visit if unchanged else None, _as_is, memory, look, change.instead)
     return Replay(
         where.step,
-        identical,
-        _loss(where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype))),
-        _by_name(
-            where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype)), True
-        ),
-        _by_name(
-            where, lambda ref: memory.tensor(ref if dtype is None else _retype(ref, dtype)), False
-        ),
+        not different if unchanged else None,
+        _loss(where, get),
+        _by_name(where, get, True),
+        _by_name(where, get, False),
         list(dict.fromkeys(looked)),
         different,
+        where=where,
+        change=change,
+    )
+
+
+def _known_looks(where: Window) -> frozenset[Any]:
+    """Whether gradients overflow, as a GradScaler reads it: what it does then is known."""
+    return frozenset(
+        ref
+        for segment in where.segments
+        for call in segment.calls
+        if getattr(call.func, "_opname", "") == "_amp_foreach_non_finite_check_and_unscale_"
+        for look in segment.looks
+        for ref in refs_in(look.ref)
+        if ref.storage == call.args[1].storage
     )
 
 
@@ -314,19 +467,25 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
     looks = [
         Look(each.index, _retype(each.ref, dtype), each.value, each.place) for each in segment.looks
     ]
-    return replace(segment, calls=calls, leaves=leaves, saved=saved, looks=looks)
+    steps = [with_refs(run, lambda ref: _retype(ref, dtype)) for run in segment.optimizers]
+    return replace(segment, calls=calls, leaves=leaves, saved=saved, looks=looks, optimizers=steps)
 
 
 # -- above autograd
 # ------------------------------------------------------------
 
 
-def patched(where: Window, edited: Edited) -> tuple[Replay, Graph, Rebuilt]:
-    """The step with patches. Raises NotReplayable where it cannot be run above autograd."""
+def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebuilt]:
+    """The step with changes. Raises NotReplayable where it cannot be run above autograd."""
+    if isinstance(change, Edited):
+        change = Change(where.segments, change)
     check_rebuilt(where)
-    graph, result = rebuild(where.segments, edited.patches)
+    graph, result = rebuild(change.segments, change.patches, None, change.instead)
+    known = _known_looks(where) if change.instead else frozenset[Any]()
     looked = [
-        _place(where.recording, look.place) for look, now in result.looked if differs(look, now)
+        _place(where.recording, look.place)
+        for look, now in result.looked
+        if look.ref not in known and differs(look, now)
     ]
     found = Replay(
         where.step,
@@ -335,6 +494,8 @@ def patched(where: Window, edited: Edited) -> tuple[Replay, Graph, Rebuilt]:
         _by_name(where, graph.get, True),
         _by_name(where, graph.get, False),
         list(dict.fromkeys(looked)),
+        where=where,
+        change=change,
     )
     return found, graph, result
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
-from nanlab.program.memory import Memory, last_uses, operate, seed, surroundings
+from nanlab.program.memory import (
+    Instead,
+    Memory,
+    last_uses,
+    operate,
+    seed,
+    seed_first,
+    surroundings,
+)
 from nanlab.trace.program import Call, Look, Segment
 
 Visit = Callable[[int, int, Call, Any], bool | None]
@@ -27,22 +35,25 @@ def rerun(
     memory: Memory | None = None,
     looked: Callable[[Look, Any], None] | None = None,
     kept: Collection[int] = (),
+    instead: Mapping[tuple[int, int], Instead] | None = None,
 ) -> Memory:
     """Run every call of these segments again, and return the storages as they are at the end.
 
     visit: called with (number of the segment, index, call, result) after each call; True ends the
     run there.
     run: what is done in the place of a call. looked: called with each value that the program read,
-    as it is now. kept: storages that are not freed after their last use. Raises NotReplayable where
-    a call cannot be run again.
+    as it is now. kept: storages that are not freed after their last use. instead: (segment, index)
+    -> what is run from there on in the place of calls. Raises NotReplayable where a call cannot be
+    run again.
     """
     memory = Memory() if memory is None else memory
+    standing = instead or {}
     done = last_uses(segments, kept)
     with surroundings(segments), torch.no_grad(), _disable_current_modes():
         for number, segment in enumerate(segments):
             memory.load(segment)
             looks = iter(sorted(segment.looks, key=lambda each: each.index))
-            look = next(looks, None)
+            look, resume = next(looks, None), 0
             for index, call in enumerate(segment.calls):
                 if segment.lost is not None and index >= segment.lost[0]:
                     raise NotReplayable(segment.lost[1])
@@ -50,6 +61,14 @@ def rerun(
                     if looked is not None:
                         looked(look, memory.tensor(look.ref))
                     look = next(looks, None)
+                own = standing.get((number, index))
+                if own is not None and own.when(memory.unpack):
+                    seed_first(segment, index, own.last)
+                    own.run(memory.unpack)
+                    resume = own.last
+                if index < resume:
+                    memory.release(done.get((number, index), ()))
+                    continue
                 if index in segment.loads:
                     storage, held = segment.loads[index]
                     memory.storages[storage] = held.clone()

@@ -307,16 +307,22 @@ class Trace:
         return culprit_of(across_ranks(self.recording, self.own_findings))
 
     def replay(
-        self, fix: Any = None, step: int | None = None, dtype: torch.dtype | None = None
+        self,
+        fix: Any = None,
+        step: int | None = None,
+        dtype: torch.dtype | None = None,
+        loss_scale: float | None = None,
+        lr: float | None = None,
     ) -> Replay:
         """The recorded step run again: the failing one by default.
 
         fix: a Fix, a Cure, or a list of them. dtype: half-precision operations in this dtype.
-        Raises NotReplayable, with the reason.
+        loss_scale, lr: another loss scale or learning rate. Raises NotReplayable, with the reason,
+        and UsageError for arguments that do not go together.
         """
         from nanlab.program.replay import replay
 
-        return replay(self, fix, step, dtype)
+        return replay(self, fix, step, dtype, loss_scale, lr)
 
     def save(self, path: str | os.PathLike[str], budget: int = 64 << 20) -> Path:
         """Write the trace to a file that ``nanlab.load`` opens without the model's code, and return

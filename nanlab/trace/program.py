@@ -81,6 +81,31 @@ class EngineRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """A group of parameters as one step of an optimizer found it."""
+
+    settings: dict[str, Any]  # lr, eps, ...
+    parameters: tuple[Any, ...]
+    gradients: tuple[Any, ...]  # None where there was none
+    state: tuple[dict[str, Any], ...]  # of each parameter
+
+
+@dataclass(slots=True)
+class OptimizerRun:
+    """One step of an optimizer: its calls, and what it began with, so that it can be taken with
+    other settings."""
+
+    first: int  # index of its first call
+    last: int  # index after its last call
+    number: int  # the same for each step of one optimizer
+    kind: str  # name of the class in torch.optim whose code it ran
+    grad: bool  # whether gradients were enabled
+    groups: tuple[ParameterGroup, ...] = ()
+    own: dict[str, Any] = field(default_factory=dict)  # tensors that a GradScaler left with it
+    reason: str = ""  # why it cannot be taken with other settings
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """The program read a tensor as a Python number or truth value."""
 
@@ -113,6 +138,7 @@ class Segment:
     # index -> copies of results that are leaves
     results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     engine: list[EngineRun] = field(default_factory=list)
+    optimizers: list[OptimizerRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
     # of the saved: copied at the end only, nothing overwrote them

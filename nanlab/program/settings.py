@@ -1,0 +1,407 @@
+"""Settings of a step that its program read as numbers: the loss scale, and those of the
+optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from nanlab.errors import NotReplayable
+from nanlab.program.memory import Get, Instead
+from nanlab.program.rebuild import same_bits
+from nanlab.program.rerun import rerun
+from nanlab.trace.program import Call, EngineRun, OptimizerRun, Ref, Segment, refs_in
+
+if TYPE_CHECKING:
+    from nanlab.program.replay import Window
+
+Tensor = torch.Tensor
+Steps = dict[tuple[int, int], Instead]
+_UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
+_UPDATE = "_amp_update_scale_"
+_NEAR = 1e-6  # relative: a factor and what it is divided out by are one number, but for rounding
+
+
+# -- the optimizer
+# ------------------------------------------------------------
+
+
+class _Optimizers:
+    """Optimizers of torch that step on the tensors of a replay.
+
+    hooked: with the hooks that are registered for all optimizers, as those of a watch are.
+    """
+
+    def __init__(self, hooked: bool = False) -> None:
+        self.hooked = hooked
+        self._made: dict[int, Any] = {}  # number of an optimizer -> the one that stands for it
+
+    def step(self, run: OptimizerRun, get: Get, changed: Mapping[str, Any]) -> Any:
+        """One step of the recorded optimizer with these settings in place of its own."""
+        made, again = self._made.get(run.number), run.number in self._made
+        if made is None:
+            made = self._made[run.number] = _blank(run.kind)
+        groups = []
+        for group in run.groups:
+            settings = {name: _unpacked(value, get) for name, value in group.settings.items()}
+            for name, value in changed.items():
+                if name in settings:
+                    settings[name] = _like(settings[name], value)
+            parameters = [get(ref) for ref in group.parameters]
+            for parameter, gradient in zip(parameters, group.gradients, strict=True):
+                parameter.grad = None if gradient is None else get(gradient)
+            groups.append({**settings, "params": parameters})
+        if again:
+            _move_state(made, groups)
+        else:
+            for group, found in zip(run.groups, groups, strict=True):
+                for parameter, state in zip(found["params"], group.state, strict=True):
+                    if state:
+                        made.state[parameter] = {k: _unpacked(v, get) for k, v in state.items()}
+        made.param_groups = groups
+        for name, ref in run.own.items():
+            setattr(made, name, get(ref))
+        step = type(made).step
+        with torch.set_grad_enabled(run.grad):
+            (step if self.hooked else getattr(step, "__wrapped__", step))(made)
+        return made
+
+
+def _blank(kind: str) -> Any:
+    with _disable_current_modes():
+        made = getattr(torch.optim, kind)([torch.zeros(1, 1)])
+    made.state.clear()
+    return made
+
+
+def _move_state(made: Any, groups: Sequence[dict[str, Any]]) -> None:
+    """Give the state of the last step to the tensors of this one."""
+    states = [made.state.get(p, {}) for g in made.param_groups for p in g["params"]]
+    made.state.clear()
+    for parameter, state in zip((p for g in groups for p in g["params"]), states, strict=True):
+        if state:
+            made.state[parameter] = state
+
+
+def _unpacked(value: Any, get: Get) -> Any:
+    if value.__class__ is tuple or value.__class__ is list:
+        return value.__class__([_unpacked(item, get) for item in value])
+    return get(value)
+
+
+def _like(old: Any, new: Any) -> Any:
+    """A number as the optimizer keeps it: some keep the rate as a tensor."""
+    if not isinstance(old, Tensor):
+        return new
+    with _disable_current_modes():
+        return torch.full_like(old, new)
+
+
+def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[str, Any]) -> Steps:
+    """What to run in the place of the optimizers' calls of these segments, which are those of the
+    window with changes.
+
+    Raises NotReplayable.
+    """
+    runs = _runs(where)
+    if not runs:
+        raise NotReplayable(
+            "no optimizer of torch.optim stepped in it, so its "
+            + " and ".join(map(_named, changed))
+            + " are not known"
+        )
+    for name in changed:
+        if not any(name in group.settings for _, _, run in runs for group in run.groups):
+            raise NotReplayable(f"the optimizer {runs[0][2].kind} has no {_named(name)}")
+    _check(where, runs)
+    return _steps(_runs(replace(where, segments=[*segments])), changed)
+
+
+def watched_steps(where: Window, segments: Sequence[Segment], changed: Mapping[str, Any]) -> Steps:
+    """The same under a watch: real optimizers step, so that it sees them; none where they do not
+    step as they did."""
+    try:
+        runs = _runs(where)
+        _check(where, runs)
+    except NotReplayable:
+        return {}
+    return _steps(_runs(replace(where, segments=[*segments])), changed, hooked=True)
+
+
+def _steps(
+    runs: Sequence[tuple[int, int, OptimizerRun]], changed: Mapping[str, Any], hooked: bool = False
+) -> Steps:
+    optimizers, made = _Optimizers(hooked), Steps()
+    for at, first, run in runs:
+
+        def step(get: Get, run: OptimizerRun = run) -> None:
+            optimizers.step(run, get, changed)
+
+        made[at, first] = Instead(run.last, step)
+    return made
+
+
+def _named(setting: str) -> str:
+    return "learning rate" if setting == "lr" else setting
+
+
+def _runs(where: Window) -> list[tuple[int, int, OptimizerRun]]:
+    """(segment, index, run) of each step of an optimizer. Raises NotReplayable for one that cannot
+    be taken anew."""
+    found = []
+    for at, segment in enumerate(where.segments):
+        for run in segment.optimizers:
+            if run.first < run.last and segment.calls[run.first].position < where.end:
+                if segment.calls[run.first].position < where.start:
+                    continue
+                if run.reason:
+                    raise NotReplayable(run.reason)
+                found.append((at, run.first, run))
+    return found
+
+
+def _check(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) -> None:
+    """Raises NotReplayable unless the optimizers, taken anew with the settings that they had, move
+    the parameters to the recorded bits."""
+    segment = where.segments[-1]
+    known = _CHECKED.get(id(segment))
+    if known is None or known[0] is not segment:
+        known = _CHECKED[id(segment)] = segment, _difference(where, runs)
+        while len(_CHECKED) > 16:
+            _CHECKED.pop(next(iter(_CHECKED)))
+    if known[1]:
+        raise NotReplayable(known[1])
+
+
+_CHECKED: dict[int, tuple[Segment, str]] = {}
+
+
+def _difference(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) -> str:
+    """Why the optimizers do not step as they did; "" where they do."""
+    refs = {r for _, _, run in runs for g in run.groups for r in refs_in(g.parameters)}
+    try:
+        as_it_was = rerun(where.segments)
+        expected = {ref: as_it_was.tensor(ref).clone() for ref in refs}
+        anew = rerun(where.segments, instead=_steps(runs, {}))
+        for ref, value in expected.items():
+            if not same_bits(anew.tensor(ref), value):
+                name = where.recording.program.names.get(ref.storage, "a parameter")
+                return (
+                    f"its optimizer does more than {runs[-1][2].kind} of torch.optim: {name} moves"
+                    " otherwise when only that steps"
+                )
+    except NotReplayable as error:
+        return str(error)
+    except Exception as error:
+        return f"its optimizer cannot step again ({type(error).__name__}: {error})"
+    return ""
+
+
+# -- the loss scale
+# ------------------------------------------------------------
+
+
+def other_scale(where: Window, scale: float) -> tuple[list[Segment], Steps]:
+    """The segments at another loss scale, and the steps of an optimizer that a GradScaler may skip.
+
+    Raises NotReplayable where no loss scale is seen.
+    """
+    segments = list(where.segments)
+    scales = _scaler_tensors(where)
+    if scales:
+        for number in scales:
+            _set_number(segments, number, scale)
+        return segments, _skipped(where)
+    return _by_hand(where, segments, scale), {}
+
+
+def _calls(where: Window, segments: Sequence[Segment]) -> list[tuple[int, int, Call]]:
+    return [
+        (at, index, call)
+        for at, segment in enumerate(segments)
+        for index, call in enumerate(segment.calls)
+        if where.start <= call.position < where.end
+    ]
+
+
+def _name(call: Call) -> str:
+    return getattr(call.func, "_opname", "")
+
+
+def _scaler_tensors(where: Window) -> set[int]:
+    """Storages of the scales that a GradScaler multiplied losses by."""
+    found = {c.args[0].storage for _, _, c in _calls(where, where.segments) if _name(c) == _UPDATE}
+    for loss in where.recording.history.losses:
+        if not (loss.scaled and where.start <= loss.position <= where.end):
+            continue
+        at, index, _ = where.find(loss.root)
+        call = where.segments[at].calls[index]
+        found |= {r.storage for r in refs_in(call.args[1:]) if r.size in ((), (1,))}
+    return found
+
+
+def _set_number(segments: list[Segment], number: int, value: float) -> None:
+    """Let a storage of one number begin with another."""
+    for at, segment in enumerate(segments):
+        ref = next(
+            (r for c in segment.calls for r in refs_in((c.args, c.out)) if r[0] == number), 0
+        )
+        if not isinstance(ref, Ref):
+            continue
+        if number in segment.leaves:
+            flat = torch.full((1,), value, dtype=ref.dtype, device=segment.leaves[number].device)
+            if flat.untyped_storage().nbytes() != segment.leaves[number].nbytes():
+                raise NotReplayable("the loss scale is one of several numbers in a tensor")
+            saved = {**segment.saved, number: flat.untyped_storage()}
+            segments[at] = replace(segment, saved=saved)
+            return
+        for index, call in enumerate(segment.calls):
+            if any(r.storage == number for r in refs_in(call.out)):
+                if _name(call) not in ("full", "scalar_tensor", "fill_"):
+                    break
+                args = tuple(value if isinstance(a, int | float) else a for a in call.args)
+                segments[at] = _with_calls(segment, {index: call._replace(args=args)})
+                return
+        break
+    raise NotReplayable("the loss scale is computed by the step itself")
+
+
+def _with_calls(segment: Segment, new: Mapping[int, Call]) -> Segment:
+    return replace(segment, calls=[new.get(i, call) for i, call in enumerate(segment.calls)])
+
+
+def joined(steps: Steps, skipped: Steps) -> Steps:
+    """Steps of optimizers with other settings, but for those that are skipped."""
+    found = {**skipped, **steps}
+    for key in steps.keys() & skipped.keys():
+
+        def step(get: Get, step: Instead = steps[key], skip: Instead = skipped[key]) -> None:
+            if not skip.when(get):
+                step.run(get)
+
+        found[key] = Instead(steps[key].last, step)
+    return found
+
+
+def _skipped(where: Window) -> Steps:
+    """Steps of an optimizer that are left out where the gradients at another scale overflow."""
+    made = Steps()
+    for at, segment in enumerate(where.segments):
+        for run in segment.optimizers:
+            checks = [c for c in segment.calls[: run.first] if _name(c) == _UNSCALE]
+            if not checks or run.first == run.last:
+                continue
+
+            def is_bad(get: Get, found: Any = checks[-1].args[1]) -> bool:
+                return bool(get(found).item())
+
+            made[at, run.first] = Instead(run.last, lambda get: None, is_bad)
+    return made
+
+
+def _by_hand(where: Window, segments: list[Segment], scale: float) -> list[Segment]:
+    """The segments with another factor on the loss, in the place of the one that the program
+    wrote."""
+    calls = _calls(where, segments)
+    roots = [
+        (at, run)
+        for at, segment in enumerate(segments)
+        for run in segment.engine
+        if run.accumulates and not run.nested and run.first < len(segment.calls)
+        if where.start <= segment.calls[run.first].position < where.end
+    ]
+    changed: dict[int, dict[int, Call]] = {at: {} for at in range(len(segments))}
+    for at, run in roots:
+        root = next(iter(refs_in(run.roots)), None)
+        made = [
+            (i, c) for i, c in enumerate(segments[at].calls[: run.first]) if c.out == _out(root)
+        ]
+        factor = _factor(made[-1][1]) if made else None
+        if not made or factor is None:
+            continue
+        index, call = made[-1]
+        times = scale / factor
+        changed[at][index] = _scaled(call, times)
+        node = _node(where, call)
+        for i in range(run.first, run.last):
+            each = segments[at].calls[i]
+            if node >= 0 and _node(where, each) == node and _factor(each) is not None:
+                changed[at][i] = _scaled(each, times)
+        undone = _undoing(calls, at, run, factor)
+        if not undone:
+            raise NotReplayable(
+                f"the loss is multiplied by {factor:g}, and nanlab does not see where the gradients"
+                " are divided by it again"
+            )
+        for where_it_is, i in undone:
+            changed[where_it_is][i] = _scaled(segments[where_it_is].calls[i], 1 / times)
+    if not any(changed.values()):
+        raise NotReplayable(
+            "its loss has no scale: neither a GradScaler nor the line of the loss multiplies it"
+        )
+    return [_with_calls(s, changed[at]) if changed[at] else s for at, s in enumerate(segments)]
+
+
+def _out(ref: Ref | None) -> Any:
+    return None if ref is None else Ref((*ref[:5], None, ref[6]))
+
+
+def _node(where: Window, call: Call) -> int:
+    op = where.recording.op(call.position)
+    return -1 if op is None else op.node
+
+
+def _factor(call: Call) -> float | None:
+    """The Python number that a call multiplies by."""
+    name = _name(call).removeprefix("_foreach_").rstrip("_")
+    if name not in ("mul", "div") or len(call.args) < 2 or isinstance(call.args[1], bool):
+        return None
+    number = call.args[1]
+    if not isinstance(number, int | float) or not number:
+        return None
+    return float(number) if name == "mul" else 1 / number
+
+
+def _scaled(call: Call, times: float) -> Call:
+    """The same call with its factor multiplied."""
+    factor = _factor(call)
+    assert factor is not None
+    new = factor * times
+    dividing = _name(call).removeprefix("_foreach_").rstrip("_") == "div"
+    return call._replace(args=(call.args[0], 1 / new if dividing else new, *call.args[2:]))
+
+
+def _undoing(
+    calls: Sequence[tuple[int, int, Call]], segment: int, run: EngineRun, factor: float
+) -> list[tuple[int, int]]:
+    """The calls after a run of the engine that divide its gradients by a factor."""
+    gradients = {r.storage for r in refs_in(tuple(run.after.values()))}
+    found = []
+    for at, index, call in calls:
+        if (at, index) < (segment, run.last):
+            continue
+        inverse = _factor(call)
+        if inverse is None or abs(inverse * factor - 1) > _NEAR:
+            continue
+        if any(ref.storage in gradients for ref in refs_in(call.args)):
+            found.append((at, index))
+    return found
+
+
+def with_refs(run: OptimizerRun, change: Callable[[Any], Any]) -> OptimizerRun:
+    """A step of an optimizer with other references."""
+    groups = tuple(
+        replace(
+            group,
+            settings={k: change(v) for k, v in group.settings.items()},
+            parameters=change(group.parameters),
+            gradients=change(group.gradients),
+            state=tuple([{k: change(v) for k, v in s.items()} for s in group.state]),
+        )
+        for group in run.groups
+    )
+    return replace(run, groups=groups, own={k: change(v) for k, v in run.own.items()})

@@ -1,0 +1,207 @@
+"""A replay with other settings is the step of the program that was run with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import nanlab
+
+Program = Callable[..., tuple[nn.Module, Callable[[int], None]]]
+
+
+def same(replay: Any, net: nn.Module) -> bool:
+    """Whether a replay has the gradients and parameters of a module, bit for bit."""
+    return all(
+        torch.equal(found[name].nan_to_num(7.0), value.nan_to_num(7.0))
+        for found, values in (
+            (replay.parameters, {n: p.detach() for n, p in net.named_parameters()}),
+            (replay.gradients, {n: p.grad for n, p in net.named_parameters()}),
+        )
+        for name, value in values.items()
+    )
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def plain(kind: str, lr: float) -> tuple[nn.Module, Callable[[int], None]]:
+    """Three steps at a rate of 0.01, the last at another."""
+    net = network()
+    optimizer = getattr(torch.optim, kind)(net.parameters(), lr=1e-2, weight_decay=1e-3)
+
+    def step(i: int) -> None:
+        if i == 2:
+            optimizer.param_groups[0]["lr"] = lr
+        optimizer.zero_grad()
+        net(torch.randn(5, 4)).pow(2).mean().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+
+    return net, step
+
+
+def scaled(scale: float, dtype: torch.dtype = torch.float16) -> Any:
+    """One step with a GradScaler."""
+    net = network()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+
+    def step(i: int) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=dtype):
+            loss = net(torch.randn(5, 4)).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return net, step
+
+
+def scaled_by_hand(scale: float, inverse: bool = False, undone: bool = True) -> Any:
+    """One step whose loss is multiplied by a number of the program's own."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2, momentum=0.9)
+
+    def step(i: int) -> None:
+        (net(torch.randn(5, 4)).pow(2).mean() * scale).backward()
+        for p in net.parameters():
+            if undone:
+                p.grad.mul_(1 / scale) if inverse else p.grad.div_(scale)
+        optimizer.step()
+
+    return net, step
+
+
+def watched(program: Any, steps: int = 1) -> nanlab.Trace:
+    net, step = program
+    with nanlab.watch(net, on_fault="record") as trace:
+        for i in range(steps):
+            step(i)
+    return trace
+
+
+def run(program: Any, steps: int = 1) -> nn.Module:
+    net, step = program
+    for i in range(steps):
+        step(i)
+    return net  # type: ignore[no-any-return]
+
+
+KINDS = "SGD Adam AdamW RMSprop Adagrad NAdam RAdam Adamax ASGD Adadelta Adafactor".split()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_another_learning_rate_the_step_is_that_of_the_program_with_it(kind: str) -> None:
+    again = watched(plain(kind, 1e-2), 3).replay(lr=0.3)
+    assert again.identical is None
+    assert same(again, run(plain(kind, 0.3), 3))
+
+
+@pytest.mark.parametrize("scale", [2.0**4, 2.0**20, 2.0**60])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_at_another_scale_of_a_scaler_the_step_is_that_of_the_program_with_it(
+    scale: float, dtype: torch.dtype
+) -> None:
+    again = watched(scaled(2.0**12, dtype)).replay(loss_scale=scale)
+    assert same(again, run(scaled(scale, dtype)))
+    assert not again.looked_at  # what the scaler does then is known
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_at_another_scale_by_hand_the_step_is_that_of_the_program_with_it(inverse: bool) -> None:
+    again = watched(scaled_by_hand(1024.0, inverse)).replay(loss_scale=16.0)
+    assert same(again, run(scaled_by_hand(16.0, inverse)))
+
+
+def test_a_scale_that_is_nowhere_divided_out_is_not_changed() -> None:
+    trace = watched(scaled_by_hand(1024.0, undone=False))
+    with pytest.raises(nanlab.NotReplayable, match="divided by it again"):
+        trace.replay(loss_scale=16.0)
+    with pytest.raises(nanlab.NotReplayable, match="no scale"):
+        watched(plain("SGD", 1e-2)).replay(loss_scale=16.0)
+
+
+def test_the_scale_and_the_rate_change_together() -> None:
+    again = watched(scaled(2.0**12)).replay(loss_scale=2.0**4, lr=0.5)
+    with_scale = watched(scaled(2.0**4)).replay(lr=0.5)
+    assert all(torch.equal(again.parameters[n], p) for n, p in with_scale.parameters.items())
+    wide = watched(scaled(2.0**12)).replay(loss_scale=2.0**60, dtype=torch.float32)
+    assert wide.finite
+
+
+def test_an_update_rule_of_the_program_own_says_that_it_is_not_known() -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.data.sub_(p.grad, alpha=group["lr"])
+
+    net = network()
+    optimizer = Own(net.parameters(), lr=0.1)
+
+    def step(i: int) -> None:
+        net(torch.randn(5, 4)).pow(2).mean().backward()
+        optimizer.step()
+
+    with pytest.raises(nanlab.NotReplayable, match="Own"):
+        watched((net, step)).replay(lr=0.2)
+
+
+def test_an_optimizer_whose_hooks_do_more_is_not_taken_anew() -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: [p.data.mul_(0.5) for p in net.parameters()])
+
+    def step(i: int) -> None:
+        net(torch.randn(5, 4)).pow(2).mean().backward()
+        optimizer.step()
+
+    trace = watched((net, step))
+    assert trace.replay().identical
+    with pytest.raises(nanlab.NotReplayable, match="does more than SGD"):
+        trace.replay(lr=0.2)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    trace = watched(plain("SGD", 1e-2))
+    with pytest.raises(nanlab.NanlabError, match="number for lr="):
+        trace.replay(lr="high")  # type: ignore[arg-type]
+    with pytest.raises(nanlab.NanlabError, match="above 0 for loss_scale="):
+        trace.replay(loss_scale=0.0)
+
+
+def test_the_tables_of_a_replay_are_those_of_the_step_as_it_is_now() -> None:
+    trace = watched(scaled(2.0**60))
+    as_it_was = trace.replay()
+    assert as_it_was.identical
+    assert as_it_was.ops.position.tolist() == trace.ops.position.tolist()
+    assert as_it_was.ops.posinf.sum() > 0
+    assert [f.cause for f in as_it_was.findings] == [f.cause for f in trace.findings]
+    lower = trace.replay(loss_scale=2.0**10)
+    assert lower.ops[["posinf", "neginf", "nan"]].sum().sum() == 0
+    assert lower.culprit is None
+    assert "changed" in repr(lower)
+    assert "Replay of step 0" in lower._repr_html_()
+
+
+def test_a_replayed_step_has_the_rows_of_the_recorded_one() -> None:
+    trace = watched(plain("AdamW", 1e-2), 3)
+    again = trace.replay(lr=1e-2)  # a change that changes nothing
+    recorded = trace.ops[trace.ops.step == 2]
+    columns = ["phase", "op", "shape", "line", "nan", "zero", "max", "rms"]
+    forward = again.ops[again.ops.phase == "forward"]
+    expected = recorded[recorded.phase == "forward"]
+    for column in columns:
+        assert forward[column].astype(str).tolist() == expected[column].astype(str).tolist(), column
+    updates = again.ops[again.ops.phase == "optimizer"]
+    assert updates.op.tolist() == recorded[recorded.phase == "optimizer"].op.tolist()
+    assert set(again.ops.step) == {2}
