@@ -24,6 +24,7 @@ MODULES = (
     "nanlab.rules.errors",
     "nanlab.analysis.epsilon",
     "nanlab.analysis.compare",
+    "nanlab.analysis.difference",
     "nanlab.analysis.clipping",
     "nanlab.analysis.loss_scale",
     "nanlab.views.report",

@@ -6,6 +6,7 @@ from typing import Any
 
 from nanlab import safe
 from nanlab.analysis.compare import compare_step as compare
+from nanlab.analysis.difference import diff
 from nanlab.analysis.epsilon import advise_eps
 from nanlab.capture import watch
 from nanlab.errors import CapsuleError, NanlabError, NotReplayable
@@ -39,6 +40,7 @@ __all__ = [
     "Trace",
     "advise_eps",
     "compare",
+    "diff",
     "explain",
     "guard",
     "last",

@@ -16,9 +16,10 @@ from nanlab.operators import having
 from nanlab.program.edit import Edited, EditLike, Region, apply
 from nanlab.program.memory import Memory
 from nanlab.program.rebuild import Patch
-from nanlab.program.replay import Replay, Window, patched
+from nanlab.program.replay import Replay, patched
 from nanlab.program.rerun import rerun
 from nanlab.program.slice import Slice, cut
+from nanlab.program.window import Window
 from nanlab.trace.locations import location
 from nanlab.trace.program import Call, EngineRun, Ref
 from nanlab.trace.recording import Recording

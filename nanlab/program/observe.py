@@ -8,10 +8,11 @@ from typing import Any
 
 from nanlab.capture.watching import running, watch
 from nanlab.errors import NotReplayable
+from nanlab.program.change import Change, check_rebuilt
 from nanlab.program.edit import Edited
 from nanlab.program.rebuild import Graph, rebuild
-from nanlab.program.replay import Change, Window, check_rebuilt
 from nanlab.program.settings import joined, watched_steps
+from nanlab.program.window import Window
 from nanlab.trace import Trace
 from nanlab.trace.op import OPTIMIZER
 from nanlab.trace.program import Call, refs_in

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
+from nanlab.program.change import Change, check_rebuilt
 from nanlab.program.edit import Edited, EditLike, apply
 from nanlab.program.memory import Memory, operate
-from nanlab.program.rebuild import Graph, Patch, Rebuilt, rebuild, same_bits
+from nanlab.program.rebuild import Graph, Rebuilt, rebuild
 from nanlab.program.rerun import rerun
-from nanlab.program.settings import Steps, joined, other_scale, other_settings, with_refs
+from nanlab.program.settings import other_scale, other_settings, with_refs
+from nanlab.program.window import Window, window
 from nanlab.stats import StatsTable
 from nanlab.trace.locations import location
 from nanlab.trace.program import Call, Look, Ref, Segment, refs_in
@@ -28,31 +29,6 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class Change:
-    """What is other in a replay."""
-
-    segments: Sequence[Segment]
-    edited: Edited | None = None
-    steps: Steps = field(default_factory=dict)  # of optimizers with other settings
-    skipped: Steps = field(default_factory=dict)  # steps of optimizers that a GradScaler may skip
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
-
-    @property
-    def patches(self) -> Sequence[Patch]:
-        """The edits as patches."""
-        return self.edited.patches if self.edited is not None else ()
-
-    @property
-    def instead(self) -> Steps:
-        """What is run in the place of the optimizers' calls."""
-        return joined(self.steps, self.skipped)
-
-    def is_any(self, where: Window) -> bool:
-        """Whether anything is."""
-        return bool(self.segments is not where.segments or self.edited or self.instead)
 
 
 @dataclass
@@ -170,58 +146,6 @@ class Replay:
             for a, b in rows
         )
         return f"<table><caption>Replay of step {self.step}</caption>{body}</table>"
-
-
-@dataclass(frozen=True)
-class Window:
-    """The segments of a step, and which of their calls belong to it."""
-
-    recording: Recording
-    step: int
-    start: int
-    end: int
-    segments: list[Segment]
-
-    def find(self, position: int) -> tuple[int, int, int]:
-        """(segment, index of the call, number of its result) of a row."""
-        op = self.recording.op(position)
-        if op is None:
-            raise UsageError(
-                f"no row at position {position}; trace.ops.position lists those at hand"
-            )
-        first = op.call
-        for at, segment in enumerate(self.segments):
-            index = bisect_right(segment.calls, first, key=lambda call: call.position) - 1
-            if index >= 0 and segment.calls[index].position == first:
-                return at, index, op.output
-        raise NotReplayable(f"the call of row {position} was not recorded")
-
-
-def window(recording: Recording, step: int | None = None) -> Window:
-    """The segments of a training step; of the failing one by default, else the last. Raises
-    NotReplayable."""
-    program = recording.program
-    if program.reason:
-        raise NotReplayable(f"the steps were not recorded: {program.reason}")
-    if step is None:
-        step = len(recording.starts) - 1
-        while step and recording.starts[step] >= recording.end:
-            step -= 1
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise TypeMismatchError(f"expected the number of a training step, got {step!r}")
-    if not 0 <= step < len(recording.starts):
-        raise UsageError(f"no step {step}; the watch saw steps 0 to {len(recording.starts) - 1}")
-    start = recording.starts[step]
-    end = recording.starts[step + 1] if step + 1 < len(recording.starts) else 1 << 62
-    if start < program.forgotten:
-        raise NotReplayable(
-            f"step {step} is no longer kept: the last steps and those of the first faults are; try"
-            f" keep={len(recording.starts) - step}"
-        )
-    segments = program.between(start, end)
-    if not segments:
-        raise NotReplayable("nothing was recorded in that step")
-    return Window(recording, step, start, end, segments)
 
 
 def tensor_at(recording: Recording, position: int) -> Tensor:
@@ -498,46 +422,6 @@ def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebu
         change=change,
     )
     return found, graph, result
-
-
-def check_rebuilt(where: Window) -> None:
-    """Raises NotReplayable unless the unchanged step, run above autograd, gives the loss and
-    gradients that were recorded."""
-    segment = where.segments[-1]
-    reason = _REBUILT.get(id(segment))
-    if reason is None or reason[0] is not segment:
-        reason = _REBUILT[id(segment)] = segment, _difference(where)
-        while len(_REBUILT) > 16:
-            _REBUILT.pop(next(iter(_REBUILT)))
-    if reason[1]:
-        raise NotReplayable(reason[1])
-
-
-_REBUILT: dict[int, tuple[Segment, str]] = {}
-
-
-def _difference(where: Window) -> str:
-    """Why the step run above autograd is not what was recorded; "" where it is."""
-    try:
-        graph, _ = rebuild(where.segments)
-    except NotReplayable as error:
-        return str(error)
-    except Exception as error:
-        return f"the step cannot be run above autograd ({type(error).__name__}: {error})"
-    memory = rerun(where.segments)
-    for segment in where.segments:
-        for run in segment.engine:
-            for ref in refs_in((*run.roots, *run.after.values())):
-                try:
-                    same = same_bits(graph.get(ref).detach(), memory.tensor(ref))
-                except NotReplayable as error:
-                    return str(error)
-                if not same:
-                    return (
-                        "the step does something between its calls that a graph of them does not"
-                        " repeat: a hook, or a function with a backward of its own"
-                    )
-    return ""
 
 
 # -- what comes out

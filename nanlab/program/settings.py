@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -14,10 +14,8 @@ from nanlab.errors import NotReplayable
 from nanlab.program.memory import Get, Instead
 from nanlab.program.rebuild import same_bits
 from nanlab.program.rerun import rerun
+from nanlab.program.window import Window
 from nanlab.trace.program import Call, EngineRun, OptimizerRun, Ref, Segment, refs_in
-
-if TYPE_CHECKING:
-    from nanlab.program.replay import Window
 
 Tensor = torch.Tensor
 Steps = dict[tuple[int, int], Instead]

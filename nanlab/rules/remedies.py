@@ -34,7 +34,7 @@ from nanlab.analysis.rewriting.candidates import candidates
 from nanlab.analysis.verdict import Judge
 from nanlab.errors import NanlabError
 from nanlab.program.edit import text_of as source_text
-from nanlab.program.replay import window
+from nanlab.program.window import window
 from nanlab.rules._lists import TriedFixes
 from nanlab.rules._rule import Edit, Finding, Fix
 from nanlab.rules.scaler import held_in_half

@@ -1,0 +1,310 @@
+"""``nanlab.diff(a, b)``: the first line where two runs part, though calls were added or dropped."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from html import escape
+from typing import Any
+
+import pandas as pd
+import torch
+
+from nanlab.errors import TypeMismatchError, UsageError
+from nanlab.program.capsule import load
+from nanlab.trace import Trace
+from nanlab.trace.locations import location
+
+ROUNDINGS = 16  # ulps of the narrower dtype: nearer results are the same but for rounding
+MOST_PAIRS = 4_000_000  # of calls that are held against each other to align two steps
+SHOWN = 12  # rows of the table in a notebook
+_COUNTS = ("nan", "posinf", "neginf")
+_VALUES = ("max", "min", "mean", "rms")
+_Pairs = list[tuple[int | None, int | None]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two runs part.
+
+    place: the first line whose result is another beyond the rounding of its dtype, or that only one
+    run has; "" where they do not part. step, op: of that call. position_a, position_b: its rows;
+    None in the run that does not have it. what: what differs, in words. table: a row for each
+    result that differs, or that one run alone has. added, dropped: calls of b alone, of a alone.
+    compared: results that both have. notes: what else to know of the two runs.
+    """
+
+    place: str
+    step: int | None
+    op: str
+    position_a: int | None
+    position_b: int | None
+    what: str
+    table: pd.DataFrame = field(repr=False)
+    added: int = 0
+    dropped: int = 0
+    compared: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every call is in both runs and no result parts."""
+        return self.position_a is None and self.position_b is None
+
+    def _told(self) -> list[str]:
+        count = f"{self.compared:,} result{'s' if self.compared != 1 else ''} compared"
+        calls = f"{self.added:,} only in b, {self.dropped:,} only in a"
+        if self.same:
+            return [f"the runs do not part ({count})", *self.notes]
+        where = f" at {self.place}" if self.place else ""
+        head = f"step {self.step}: {self.op}{where} parts: {self.what}"
+        return [head, f"{count}; {calls}", *self.notes]
+
+    def __repr__(self) -> str:
+        return f"<nanlab.Difference: {'; '.join(self._told())}>"
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self._told())
+        more = len(self.table) - SHOWN
+        rest = f"<p>{more:,} more rows in <code>.table</code></p>" if more > 0 else ""
+        table = self.table.head(SHOWN).to_html(index=False, border=0) if len(self.table) else ""
+        return f"{lines}{table}{rest}"
+
+
+def diff(a: Any, b: Any) -> Difference:
+    """The first line where two runs part, beyond the rounding of their dtypes.
+
+    a, b: traces, or paths of capsules that ``trace.save`` wrote. Their calls are aligned by source
+    text, operator and shape, step by step, so calls may have been added or dropped. Raises
+    TypeMismatchError for anything else, CapsuleError for a file that is no capsule, UsageError
+    where no step is at hand in both.
+    """
+    one, other = _trace(a, "a"), _trace(b, "b")
+    first, second = pd.DataFrame(one.ops), pd.DataFrame(other.ops)
+    steps = sorted(set(first.step) & set(second.step))
+    if not steps:
+        raise UsageError(
+            f"no step is at hand in both: a has {_steps(first)}, b has {_steps(second)}; keep more"
+            " with watch(keep=...)"
+        )
+    rows: list[dict[str, Any]] = []
+    compared = added = dropped = 0
+    for step in steps:
+        left = first[first.step == step].to_dict("records")
+        right = second[second.step == step].to_dict("records")
+        for i, j in _aligned(left, right):
+            x, y = None if i is None else left[i], None if j is None else right[j]
+            compared += x is not None and y is not None
+            added, dropped = added + (x is None), dropped + (y is None)
+            what = _parting(x, y)
+            if what:
+                rows.append(_row(x, y, what))
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    for column in ("position_a", "position_b", "line_a", "line_b"):
+        table[column] = table[column].astype("Int64")
+    notes = _notes(first, second, steps)
+    if not rows:
+        return Difference("", None, "", None, None, "", table, 0, 0, compared, notes)
+    # a cast or copy that one run alone has changes no value by itself
+    start = next((row for row in rows if row["position_a"] is not None and row["both"]), rows[0])
+    start = rows[0] if not _is_later(rows, start) else start
+    return Difference(
+        start["place"],
+        int(start["step"]),
+        start["op"],
+        start["position_a"],
+        start["position_b"],
+        start["what"] + _read_otherwise(one, other, start),
+        table,
+        added,
+        dropped,
+        compared,
+        notes,
+    )
+
+
+_COLUMNS = [
+    *("step", "op", "module", "phase", "place", "source", "line_a", "line_b"),
+    *("position_a", "position_b", "dtype_a", "dtype_b", "rms_a", "rms_b", "max_a", "max_b"),
+    "what",
+]
+
+
+def _trace(x: Any, name: str) -> Trace:
+    if isinstance(x, Trace):
+        return x
+    if isinstance(x, str | os.PathLike):
+        return load(x)
+    raise TypeMismatchError(
+        f"expected a trace or the path of a capsule for {name}, got {type(x).__name__}"
+    )
+
+
+def _steps(frame: pd.DataFrame) -> str:
+    found = sorted(set(frame.step))
+    return f"steps {found[0]} to {found[-1]}" if found else "none"
+
+
+# -- aligning
+# ------------------------------------------------------------
+
+
+def _line(row: dict[str, Any]) -> Hashable:
+    return row["source"] or (row["file"], row["line"])
+
+
+def _aligned(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> _Pairs:
+    """Which rows of two steps are of one call: by line, operator and shape; what is left between
+    those, whose line was rewritten, by operator and shape; what is left then, by line and
+    operator."""
+    keys = (
+        lambda r: (r["phase"], r["op"], r["output"], r["module"], _line(r), r["shape"]),
+        lambda r: (r["phase"], r["op"], r["output"], r["shape"]),
+        lambda r: (r["phase"], r["op"], r["output"], _line(r)),
+    )
+    left, right = [[k(r) for r in a] for k in keys], [[k(r) for r in b] for k in keys]
+    return list(_within(range(len(a)), range(len(b)), left, right, 0))
+
+
+def _within(
+    a: range, b: range, keys_a: list[list[Any]], keys_b: list[list[Any]], level: int
+) -> Iterator[tuple[int | None, int | None]]:
+    """Pairs of two stretches, by the keys of a level and those below."""
+    if not a or not b or level == len(keys_a):
+        yield from ((i, None) for i in a)
+        yield from ((None, j) for j in b)
+        return
+    left, right = keys_a[level][a.start : a.stop], keys_b[level][b.start : b.stop]
+    i, j = a.start, b.start
+    for x, y, size in _blocks(left, right):
+        yield from _within(range(i, a.start + x), range(j, b.start + y), keys_a, keys_b, level + 1)
+        yield from ((a.start + x + n, b.start + y + n) for n in range(size))
+        i, j = a.start + x + size, b.start + y + size
+    yield from _within(range(i, a.stop), range(j, b.stop), keys_a, keys_b, level + 1)
+
+
+def _blocks(left: list[Any], right: list[Any]) -> list[tuple[int, int, int]]:
+    """(place, place, length) of what two sequences have in common, in order."""
+    same = 0
+    while same < min(len(left), len(right)) and left[same] == right[same]:
+        same += 1
+    head = [(0, 0, same)] if same else []
+    left, right = left[same:], right[same:]
+    if not left or not right:
+        return head
+    if len(left) * len(right) > MOST_PAIRS:
+        left, right = _numbered(left), _numbered(right)
+    found = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+    return [*head, *((x + same, y + same, size) for x, y, size in found if size)]
+
+
+def _numbered(keys: list[Any]) -> list[Any]:
+    """Each key with how often it came before, so that no two are equal."""
+    seen: Counter[Any] = Counter()
+    found = []
+    for key in keys:
+        found.append((key, seen[key]))
+        seen[key] += 1
+    return found
+
+
+# -- comparing
+# ------------------------------------------------------------
+
+
+def _parting(x: dict[str, Any] | None, y: dict[str, Any] | None) -> str:
+    """What differs between two results of one call, in words; "" where nothing does."""
+    if x is None or y is None:
+        return "only in b" if x is None else "only in a"
+    if x["shape"] != y["shape"]:
+        return f"the shape is {x['shape']} in a and {y['shape']} in b"
+    for name in _COUNTS:
+        if _known(x[name]) and _known(y[name]) and x[name] != y[name]:
+            kind = "NaN" if name == "nan" else "infinite elements"
+            return f"{x[name]:,} {kind} in a and {y[name]:,} in b"
+    if not all(_known(r["rms"]) for r in (x, y)):
+        return ""
+    allowed = ROUNDINGS * max(_ulp(x["dtype"]), _ulp(y["dtype"]))
+    scale = max(abs(x["rms"]), abs(y["rms"]))
+    for name in _VALUES:
+        if not (_known(x[name]) and _known(y[name])):
+            continue
+        size = scale if name == "mean" else max(abs(x[name]), abs(y[name]))
+        if abs(x[name] - y[name]) > allowed * size:
+            return f"{name} is {x[name]:.6g} in a and {y[name]:.6g} in b"
+    return ""
+
+
+def _known(value: Any) -> bool:
+    return value is not None and value is not pd.NA
+
+
+def _ulp(dtype: str) -> float:
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype) or not (kind.is_floating_point or kind.is_complex):
+        return 0.0
+    return float(torch.finfo(kind).eps)
+
+
+def _row(x: dict[str, Any] | None, y: dict[str, Any] | None, what: str) -> dict[str, Any]:
+    row = x if x is not None else y
+    assert row is not None
+    found: dict[str, Any] = {
+        name: row[name] for name in ("step", "op", "module", "phase", "source")
+    }
+    found |= {"place": location(row["file"], row["line"]), "what": what}
+    found["both"] = x is not None and y is not None
+    for end, each in (("a", x), ("b", y)):
+        for name in ("position", "line", "dtype", "rms", "max"):
+            found[f"{name}_{end}"] = None if each is None else each[name]
+    return found
+
+
+def _is_later(rows: Sequence[dict[str, Any]], start: dict[str, Any]) -> bool:
+    """Whether what comes before a row that parts are casts alone, which one run has more."""
+    before = rows[: rows.index(start)]
+    return bool(start["both"]) and all(r["op"] in ("_to_copy", "detach", "clone") for r in before)
+
+
+def _notes(a: pd.DataFrame, b: pd.DataFrame, steps: Sequence[int]) -> tuple[str, ...]:
+    told = []
+    for frame, other, name in ((a, b, "a"), (b, a, "b")):
+        more = len(set(frame.step) - set(other.step))
+        if more:
+            told.append(f"{more} step{'s' if more != 1 else ''} of {name} alone")
+    kinds = [
+        sorted({d for d in frame[frame.step.isin(steps)].dtype if _ulp(d)}) for frame in (a, b)
+    ]
+    if kinds[0] != kinds[1]:
+        told.append(f"a computes in {', '.join(kinds[0])}, b in {', '.join(kinds[1])}")
+    return tuple(told)
+
+
+def _read_otherwise(one: Trace, other: Trace, start: dict[str, Any]) -> str:
+    """What the call reads from outside of the step that differs already."""
+    if not start["both"]:
+        return ""
+    for x, y in zip(
+        *(_sources(trace, start[f"position_{end}"]) for trace, end in ((one, "a"), (other, "b"))),
+        strict=False,
+    ):
+        if x is not None and y is not None and x[1] != y[1]:
+            return f"; it reads {x[0]}, which differs already"
+    return ""
+
+
+def _sources(trace: Trace, position: int) -> list[tuple[str, Any] | None]:
+    """(name, statistics) of each operand that no recorded call made."""
+    recording = trace.recording
+    found: list[tuple[str, Any] | None] = []
+    for operand, _ in recording.operands(position):
+        source = recording.sources.get(operand)
+        if source is None:
+            found.append(None)
+        else:
+            name = source.name or f"a tensor of shape {tuple(source.shape)}"
+            found.append((name, recording.stats(operand)))
+    return found
