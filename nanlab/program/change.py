@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanlab.errors import NotReplayable
+from nanlab.program.batch import Batch
 from nanlab.program.edit import Edited
 from nanlab.program.rebuild import Patch, rebuild, same_bits
 from nanlab.program.rerun import rerun
@@ -24,6 +25,7 @@ class Change:
     steps: Steps = field(default_factory=dict)  # of optimizers with other settings
     skipped: Steps = field(default_factory=dict)  # steps of optimizers that a GradScaler may skip
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
+    batch: Batch | None = None  # without some of its rows
 
     @property
     def patches(self) -> Sequence[Patch]:

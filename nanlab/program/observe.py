@@ -55,7 +55,7 @@ def observed(where: Window, change: Change | Edited | None = None) -> Trace:
     watcher.is_last = False
     try:
         with watcher as trace:
-            rebuild(change.segments, change.patches, about_to_call, steps)
+            rebuild(change.segments, change.patches, about_to_call, steps, change.batch)
     finally:
         lines.forced = None
     return trace

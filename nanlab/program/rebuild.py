@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
+from nanlab.program.batch import Batch
 from nanlab.program.memory import (
     Get,
     Instead,
@@ -29,6 +30,7 @@ from nanlab.program.memory import (
 from nanlab.trace.program import Call, EngineRun, Held, Look, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
+Leaf = Callable[[Ref, Any], Any]  # what stands for a tensor that the step reads from outside
 AboutToCall = Callable[[int, int, Call, "Graph"], None]
 
 
@@ -59,8 +61,8 @@ class Rebuilt:
 class Graph:
     """Tensors by the reference under which the recorded program knew them."""
 
-    def __init__(self) -> None:
-        self.memory = Memory()
+    def __init__(self, leaf: Leaf | None = None) -> None:
+        self.memory, self.leaf = Memory(), leaf
         # view -> [the one that autograd does not follow, the one it does]
         self.live: dict[Any, list[Any]] = {}
         # Several results may show one view, as x[0] written twice does: each is read in the order
@@ -130,6 +132,8 @@ class Graph:
         else:
             with _disable_current_modes():
                 found = self.memory.tensor(ref)
+                if self.leaf is not None:
+                    found = self.leaf(ref, found)
                 if ref.tracked == 2:
                     found = found.detach().requires_grad_()
         if ref.tracked and not found.requires_grad:
@@ -175,12 +179,13 @@ def rebuild(
     patches: Sequence[Patch] = (),
     about_to_call: AboutToCall | None = None,
     instead: Mapping[tuple[int, int], Instead] | None = None,
+    rows: Batch | None = None,
 ) -> tuple[Graph, Rebuilt]:
     """Run these segments again with these patches.
 
     about_to_call: called with (number of the segment, index, call, graph) before each call and each
     run of the engine; the dispatch modes that are on stay on. instead: (segment, index) -> what is
-    run from there on in the place of calls.
+    run from there on in the place of calls. rows: of the batch, of which some are left out.
 
     Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that
     change gradients, custom Functions, views that nanlab did not see), or where a call of the
@@ -190,7 +195,7 @@ def rebuild(
     for patch in patches:
         by_call.setdefault((patch.segment, patch.at), []).append(patch)
     skipped = {(p.segment, i) for p in patches for i in p.skipped}
-    graph, result = Graph(), Rebuilt()
+    graph, result = Graph(None if rows is None else rows.leaf), Rebuilt()
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
     with surroundings(segments), unobserved, torch.enable_grad():
         for number, segment in enumerate(segments):
@@ -226,7 +231,7 @@ def rebuild(
                 own = by_call.get((number, index), ())
                 run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
                 if (number, index) not in skipped:
-                    _call(graph, segment, index, calls[index])
+                    _call(graph, segment, index, calls[index], rows)
                 run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
                 index += 1
     return graph, result
@@ -246,8 +251,10 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
         graph.bases[patch.out.storage] = made
 
 
-def _call(graph: Graph, segment: Segment, index: int, call: Call) -> None:
-    if index in segment.loads:
+def _call(
+    graph: Graph, segment: Segment, index: int, call: Call, rows: Batch | None = None
+) -> None:
+    if index in segment.loads and rows is None:
         storage, held = segment.loads[index]
         with _disable_current_modes():
             graph.memory.storages[storage] = held.clone()
@@ -267,7 +274,10 @@ def _call(graph: Graph, segment: Segment, index: int, call: Call) -> None:
     kwargs = {name: graph.get(value) for name, value in call.kwargs.items()}
     seed(segment, index)
     with torch.set_grad_enabled(call.grad):
-        made = operate(call.func, args, kwargs)
+        if rows is None:
+            made = operate(call.func, args, kwargs)
+        else:
+            made = rows.run(segment, index, call, args, kwargs)
     graph.bind(call.out, made)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
+from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
+from nanlab.program.batch import batch_of
 from nanlab.program.change import Change, check_rebuilt
 from nanlab.program.edit import Edited, EditLike, apply
 from nanlab.program.memory import Memory, operate
@@ -202,10 +204,12 @@ def replay_step(
     dtype: torch.dtype | None = None,
     loss_scale: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    without: Sequence[int] = (),
 ) -> Replay:
     """A step run again: as it was, or with changes.
 
     edits: of the source. dtype: of half-precision operations. settings: of the optimizer, by name.
+    without: rows of the batch that are left out.
     """
     where = window(recording, step)
     change = Change(where.segments)
@@ -217,8 +221,11 @@ def replay_step(
     if settings:
         steps = other_settings(where, change.segments, settings)
         change = replace(change, steps=steps, settings=settings)
+    if without:
+        change = replace(change, batch=batch_of(where, without))
     if edits:
         change = replace(change, edited=apply(recording, where.segments, edits))
+    if edits or without:
         return patched(where, change)[0]
     return _again(where, change, dtype)
 
@@ -230,6 +237,7 @@ def replay(
     dtype: torch.dtype | None = None,
     loss_scale: float | None = None,
     lr: float | None = None,
+    without: Any = None,
 ) -> Replay:
     """``trace.replay``; see there."""
     if step is None:
@@ -243,9 +251,15 @@ def replay(
         raise TypeMismatchError(f"expected a floating dtype such as torch.float32, got {dtype!r}")
     scale = None if loss_scale is None else _positive("loss_scale", loss_scale)
     settings = {} if lr is None else {"lr": _positive("lr", lr, zero=True)}
-    if dtype is not None and edits:
-        raise UsageError("dtype= does not go together with fix=; it does with loss_scale= and lr=")
-    found = replay_step(trace.recording, edits, step, dtype, scale, settings)
+    rows = _rows(without)
+    if dtype is not None and (edits or rows):
+        raise UsageError(
+            f"dtype= does not go together with {'fix=' if edits else 'without='}; it does with"
+            " loss_scale= and lr="
+        )
+    if edits and rows:
+        raise UsageError("fix= does not go together with without=; give one of them")
+    found = replay_step(trace.recording, edits, step, dtype, scale, settings, rows)
     found.recorded = trace
     return found
 
@@ -256,6 +270,19 @@ def _positive(name: str, value: Any, zero: bool = False) -> float:
     if not 0 <= value < float("inf") or (value == 0 and not zero):
         raise UsageError(f"expected a finite number above 0 for {name}=, got {value!r}")
     return float(value)
+
+
+def _rows(without: Any) -> tuple[int, ...]:
+    if without is None:
+        return ()
+    rows = [without] if isinstance(without, int) else without
+    try:
+        found = [operator.index(row) for row in rows]
+    except TypeError:
+        raise TypeMismatchError(
+            f"expected row numbers for without=, such as [17], got {without!r}"
+        ) from None
+    return tuple(dict.fromkeys(found))
 
 
 def edits_of(fix: Any) -> list[EditLike]:
@@ -404,7 +431,17 @@ def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebu
     if isinstance(change, Edited):
         change = Change(where.segments, change)
     check_rebuilt(where)
-    graph, result = rebuild(change.segments, change.patches, None, change.instead)
+    try:
+        graph, result = rebuild(change.segments, change.patches, None, change.instead, change.batch)
+    except NanlabError:
+        raise
+    except Exception as error:
+        if change.batch is None:
+            raise
+        raise NotReplayable(
+            f"with fewer rows a call of it fails ({type(error).__name__}:"
+            f" {str(error).splitlines()[0][:160]}): a size that it needs is a number of its own"
+        ) from error
     known = _known_looks(where) if change.instead else frozenset[Any]()
     looked = [
         _place(where.recording, look.place)

@@ -313,16 +313,18 @@ class Trace:
         dtype: torch.dtype | None = None,
         loss_scale: float | None = None,
         lr: float | None = None,
+        without: Any = None,
     ) -> Replay:
         """The recorded step run again: the failing one by default.
 
         fix: a Fix, a Cure, or a list of them. dtype: half-precision operations in this dtype.
-        loss_scale, lr: another loss scale or learning rate. Raises NotReplayable, with the reason,
-        and UsageError for arguments that do not go together.
+        loss_scale, lr: another loss scale or learning rate. without: rows of the batch to leave
+        out, by the leading dimension of the data. Raises NotReplayable, with the reason, and
+        UsageError for arguments that do not go together.
         """
         from nanlab.program.replay import replay
 
-        return replay(self, fix, step, dtype, loss_scale, lr)
+        return replay(self, fix, step, dtype, loss_scale, lr, without)
 
     def save(self, path: str | os.PathLike[str], budget: int = 64 << 20) -> Path:
         """Write the trace to a file that ``nanlab.load`` opens without the model's code, and return
