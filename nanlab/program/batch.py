@@ -57,7 +57,7 @@ class Batch:
         """The call on the rows that are left. Raises NotReplayable where it is not clear what it
         would do with them."""
         name = getattr(call.func, "_opname", "")
-        before = [r for r in refs_in((call.args, tuple(call.kwargs.values())))]
+        before = list(refs_in((call.args, tuple(call.kwargs.values()))))
         reached = any(r.storage in self._reached for r in before)
         if index in segment.states:
             made = self._drawn(segment, index, call, args, kwargs)

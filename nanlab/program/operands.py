@@ -11,8 +11,9 @@ from nanlab.capture.calls import local_parts, read_by_derivative, tensors_of
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.memory import Memory, operate
-from nanlab.program.replay import Window, plan_of, results_of, window
+from nanlab.program.replay import plan_of, results_of
 from nanlab.program.rerun import rerun
+from nanlab.program.window import Window, window
 from nanlab.stats import summarize
 from nanlab.trace.op import RECOMPUTE, Op
 from nanlab.trace.program import Call, refs_in

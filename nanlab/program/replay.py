@@ -327,7 +327,9 @@ def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
         return memory.tensor(ref if dtype is None else _retype(ref, dtype))
 
     unchanged = not change.is_any(where) and dtype is None
-    rerun(change.segments, visit if unchanged else None, _as_is, memory, look, change.instead)
+    rerun(
+        change.segments, visit if unchanged else None, _as_is, memory, look, instead=change.instead
+    )
     return Replay(
         where.step,
         not different if unchanged else None,

@@ -9,8 +9,9 @@ import torch
 
 from nanlab.errors import NotReplayable
 from nanlab.program.memory import Memory, operate
-from nanlab.program.replay import Window, plan_of, results_of, window
+from nanlab.program.replay import plan_of, results_of
 from nanlab.program.rerun import rerun
+from nanlab.program.window import Window, window
 from nanlab.stats import StatsTable
 from nanlab.trace.program import Call, refs_in
 from nanlab.trace.recording import Recording, Shadow
