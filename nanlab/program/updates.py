@@ -8,8 +8,8 @@ import torch
 
 from nanlab.errors import NotReplayable
 from nanlab.program.memory import Memory, operate
-from nanlab.program.replay import window
 from nanlab.program.rerun import rerun
+from nanlab.program.window import window
 from nanlab.stats._memory import local_part
 from nanlab.trace.program import Call, Ref
 from nanlab.trace.recording import Kept, Recording
