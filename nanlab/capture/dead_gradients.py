@@ -138,8 +138,9 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
         return None if lost is None else _Death(lost, _name(recording, lost), "value")
     if op in LINEAR or (op in SHARES and not _one_hot(recording, info.position)):
         return None
-    if info.position in zero:
-        return _Death(info.position, op, "value")
+    if info.position in zero:  # of an operand that is 0 itself it is the right result
+        lost = _vanished(recording, info.position, zero)
+        return None if lost is None else _Death(lost, _name(recording, lost), "value")
     return _Death(end, op, "saturated")
 
 

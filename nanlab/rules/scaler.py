@@ -9,12 +9,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import torch
+
 from nanlab.analysis.fixes import loss_factor
 from nanlab.analysis.provenance import Origin, harmful_origins
 from nanlab.analysis.skipped_overflows import depends_on_scale
 from nanlab.analysis.skipped_steps import Skip, below_one, collapse, scale_of, skips
 from nanlab.analysis.training import place_text, undivided_factor, where
 from nanlab.capture.scaler_order import UNSCALES
+from nanlab.formats import format_of
 from nanlab.history import SCALED, Misuse, OptimizerStep
 from nanlab.rules._evidence import plural
 from nanlab.rules._fault import Fault
@@ -22,6 +25,7 @@ from nanlab.rules._rule import Finding, Fix, rule
 from nanlab.rules.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
+from nanlab.trace.op import Op
 from nanlab.trace.recording import OPTIMIZER, Recording
 from nanlab.trace.training_frames import parameter_columns
 
@@ -79,9 +83,19 @@ def loss_scale_overflow(fault: Fault) -> Finding | None:
     if _is_reciprocal_of_zero_scale(recording, origin):
         return _scale_is_zero(finding)
     factor = _factor(recording, origin.position)
-    if factor >= SCALED and (depends_on_scale(recording, origin) or _is_root(recording, origin)):
+    scaled = factor >= SCALED and not _is_dwarfed(fault.row, factor)
+    if scaled and (depends_on_scale(recording, origin) or _is_root(recording, origin)):
         return _too_large(finding, factor)
     return _too_large(finding, 0.0) if _is_overflowing_scale(recording, origin) else None
+
+
+def _is_dwarfed(row: Op, factor: float) -> bool:
+    """Whether a scale is less than half of the way, in powers of two, to an overflow in a dtype
+    as wide as float32: the gradient grew by more than it."""
+    dtype = row.dtype
+    if not isinstance(dtype, torch.dtype) or dtype == torch.float16:
+        return False
+    return 1.0 < factor < math.sqrt(format_of(dtype).max)
 
 
 def _too_large(finding: Finding, factor: float) -> Finding:
