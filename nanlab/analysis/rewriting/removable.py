@@ -111,6 +111,8 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         if written is None:
             continue
         expression, name, others = written
+        if "removable(" in expression:  # a series of a series takes its square of the time
+            continue
         lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         yield Removable(
