@@ -86,3 +86,50 @@ def test_line_of_an_installed_package_is_named(
     x = nn.Parameter(torch.ones(1, 1, 4, 4))
     found = culprit(x, lambda: call(x).sum())
     assert library_of(found)[0].startswith(package)
+
+
+def _report(x: torch.Tensor, call: Callable[[torch.Tensor], torch.Tensor]) -> nanlab.Finding:
+    return culprit(x, lambda: call(x).sum())
+
+
+def _root_of_black(x: torch.Tensor) -> torch.Tensor:
+    enhance = pytest.importorskip("kornia.enhance", reason="wants kornia")
+    return enhance.adjust_gamma(x, 0.5)
+
+
+def test_argument_of_a_librarys_function_is_tried_in_another_form() -> None:
+    found = _report(nn.Parameter(torch.zeros(1, 1, 2, 2)), _root_of_black)
+    (passed,) = [fix for fix in found.fixes if fix.title == "pass x.clamp_min(1e-6)"]
+    assert passed.verdict in ("verified", "finite")
+    assert passed.edits[0].text == "return enhance.adjust_gamma(x.clamp_min(1e-6), 0.5)"
+
+
+def test_guard_that_the_program_sets_to_zero_is_given_a_value() -> None:
+    found = _report(nn.Parameter(torch.ones(1, 1, 4, 4)), _normalised_by_kornia)
+    assert found.fixes[0].edits and "eps=1e-6" in found.fixes[0].edits[0].text
+
+
+def test_patch_of_a_librarys_function_mends_it_for_who_has_imported_it() -> None:
+    adjust = pytest.importorskip("kornia.enhance.adjust", reason="wants kornia")
+    before = adjust.adjust_gamma.__code__
+    x = nn.Parameter(torch.zeros(1, 1, 2, 2))
+    found = _report(x, _root_of_black)
+    patch = next(fix for fix in found.fixes if fix.title.startswith("patch adjust_gamma"))
+    assert patch.verdict == "untried"
+    try:
+        exec(patch.code, {})
+        x.grad = None
+        _root_of_black(x).sum().backward()
+        assert x.grad is not None and bool(torch.isfinite(x.grad).all())
+    finally:
+        adjust.adjust_gamma.__code__ = before
+
+
+def test_report_to_a_librarys_authors_holds_versions_place_and_patch() -> None:
+    kornia = pytest.importorskip("kornia", reason="wants kornia")
+    found = _report(nn.Parameter(torch.zeros(1, 1, 2, 2)), _root_of_black)
+    text = found.bug_report()
+    assert f"kornia {kornia.__version__}" in text and "`adjust_gamma`" in text
+    assert "input.pow(gamma)" in text and "clamp_min" in text
+    x = nn.Parameter(torch.tensor([0.0, 1.0]))
+    assert culprit(x, lambda: torch.log(x).sum()).bug_report() == ""

@@ -150,7 +150,13 @@ class _Rewrite:
                 pairs = [(was.value, now.value)]  # type: ignore[attr-defined]
             changed = changed or bool(pairs)
             for old_part, new_part in pairs:
-                for region, patch in self._regions(made, old_part, new_part, before, contexts):
+                try:
+                    found = list(self._regions(made, old_part, new_part, before, contexts))
+                except NotReplayable:
+                    found = [] if before or contexts else list(self._fed(made, old_part, new_part))
+                    if not found:
+                        raise
+                for region, patch in found:
                     patches.append(patch)
                     regions.append(region)
         if not changed and before:
@@ -278,6 +284,48 @@ class _Rewrite:
         region = Region(at, _outermost(bound, expression, around))
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
 
+    # -- arguments of functions that are not known
+    # ------------------------------------------------------------
+
+    def _fed(
+        self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
+    ) -> Iterator[tuple[Region, Patch]]:
+        """An argument in another form, of a call into a library or of a module: its calls read the
+        new value in the place of the old one. Nothing where that cannot be told."""
+        for call, argument, form in _arguments(old, new):
+            key = key_of(argument)
+            code = _with((), form, {key}, (), self.names)
+            if code.free:
+                return
+            for at, group in made:
+                own = [m for m in group if m.span == span_of(call)]
+                ref = self._read_by(own, at, argument)
+                outs = [out for m in own for out in refs_in(m.call.out)]
+                if ref is None or not outs:
+                    continue
+                first, last = own[0].index, own[-1].index
+                exchange = _Exchange(code, key, ref)
+                region = Region(at, (last, outs[-1]))
+                yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
+                yield region, Patch(at, last, frozenset(), ref, exchange.leave)
+
+    def _read_by(self, own: Sequence[Made], at: int, argument: ast.expr) -> Ref | None:
+        """The value that an argument of these calls is; None where several come into question."""
+        inner = {ref.view for m in own for ref in refs_in(m.call.out)}
+        read = {
+            ref.view: ref
+            for m in reversed(own)
+            for ref in refs_in((m.call.args, m.call.kwargs))
+            if ref.view not in inner and ref.dtype.is_floating_point and ref.size
+        }
+        if len(read) == 1:
+            return next(iter(read.values()))
+        try:
+            found = self._elsewhere(argument, at, own[0].index) if own else None
+        except NotReplayable:
+            return None
+        return read.get(found.view) if found.__class__ is Ref else None
+
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines of the function read, when the calls from
         ``index`` on ran."""
@@ -369,6 +417,54 @@ def _whole_spans(text: str) -> dict[Any, Any]:
                 start = (name.end_col_offset or 0) - len(name.attr.encode())
                 found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
     return found
+
+
+class _Exchange:
+    """A value that some calls read in another form, and the calls after them as it was."""
+
+    def __init__(self, code: Code, key: str, ref: Ref) -> None:
+        self.code, self.key, self.ref = code, key, ref
+        self._kept: Any = None
+
+    def enter(self, get: Get) -> Any:
+        """The new form."""
+        self._kept = get(self.ref)
+        return self.code({self.key: self._kept})
+
+    def leave(self, get: Get) -> Any:
+        """The value as it was."""
+        return self._kept
+
+
+def _arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.expr, ast.expr]]:
+    """(call, argument, what stands there now) of each argument that differs between two
+    expressions; none where they differ in more than that."""
+    found: list[tuple[ast.Call, ast.expr, ast.expr]] = []
+
+    def visit(a: ast.AST, b: ast.AST, call: ast.Call | None) -> bool:
+        if key_of(a) == key_of(b):
+            return True
+        if isinstance(a, ast.Name | ast.Attribute) and isinstance(b, ast.expr) and call is not None:
+            if _reads(b, key_of(a)):
+                found.append((call, a, b))
+                return True
+        if type(a) is not type(b):
+            return False
+        within = a if isinstance(a, ast.Call) else call
+        pairs = list(zip(ast.iter_fields(a), ast.iter_fields(b), strict=True))
+        for (_, x), (_, y) in pairs:
+            xs, ys = (v if isinstance(v, list) else [v] for v in (x, y))
+            if len(xs) != len(ys):
+                return False
+            for one, other in zip(xs, ys, strict=True):
+                if isinstance(one, ast.AST) and isinstance(other, ast.AST):
+                    if not visit(one, other, within):
+                        return False
+                elif one != other:
+                    return False
+        return True
+
+    return found if visit(old, new, None) else []
 
 
 def _postorder(node: ast.AST) -> Iterator[ast.AST]:

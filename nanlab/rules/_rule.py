@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from nanlab.analysis.library_patches import report
 from nanlab.errors import UsageError
 from nanlab.rules._lists import Fixes, Path
 from nanlab.trace.locations import location
@@ -140,6 +141,15 @@ class Finding:
                 *(f"    {line}" for line in self.fixes[0].code.splitlines()),
             ]
         return "\n".join(line for line in lines if line)
+
+    def bug_report(self) -> str:
+        """What to write to the authors of the library in which it was born; empty where it is the
+        user's own code."""
+        if self.library is None:
+            return ""
+        patches = [fix.code for fix in self.fixes if fix.title.startswith("patch ")]
+        values = self.evidence.head().to_string() if len(self.evidence) else ""
+        return report(self.library, self.title, self.explanation, values, patches)
 
     def __str__(self) -> str:
         place = location(self.file, self.line) or "unknown line"

@@ -18,6 +18,7 @@ import torch
 from nanlab.analysis.fixes import (
     FRESH_MOMENTS,
     MISSING,
+    NOWHERE,
     Tried,
     allocation,
     candidates_for,
@@ -30,6 +31,8 @@ from nanlab.analysis.fixes import (
     takes_float32,
     try_out,
 )
+from nanlab.analysis.library_calls import rewritings
+from nanlab.analysis.library_patches import patch, text_of_library
 from nanlab.analysis.rewriting.candidates import candidates
 from nanlab.analysis.verdict import Judge
 from nanlab.errors import NanlabError
@@ -69,6 +72,9 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     proposals = proposed(trace, finding)
     clock.left -= time.process_time() - started
     found = [_judged(trace, finding, fix, clock) for fix in proposals]
+    if finding.library is not None:  # what the user can write comes before what cannot be written
+        found.sort(key=lambda fix: not fix.edits and "patch " not in fix.title[:6])
+        return sorted(found, key=lambda fix: _ORDER[fix.verdict])
     return sorted(found, key=_rank)
 
 
@@ -78,7 +84,13 @@ def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
     text = text or text_of(trace, finding)
     try:
         found = _distinct(
-            [*rewritten(trace, finding, text), *found, *fixes_for(trace, finding, text)]
+            [
+                *passed_otherwise(finding, text),
+                *patched_library(trace, finding),
+                *rewritten(trace, finding, text),
+                *found,
+                *fixes_for(trace, finding, text),
+            ]
         )
     except Exception as error:
         _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
@@ -151,6 +163,39 @@ def _plain_text(text: str) -> str:
         return text
 
 
+def passed_otherwise(finding: Finding, text: str) -> list[Fix]:
+    """What the user's line could pass to the library in which the fault arose."""
+    if finding.library is None or not finding.file or not finding.line:
+        return []
+    found = rewritings(text, finding.line, finding.library, finding.library[0], finding.cause)
+    return [
+        _as_fix(each.title, each.text, each.first, each.last, finding.file, text)
+        for each in found[:MOST_REWRITTEN]
+    ]
+
+
+def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
+    """Patches of the library's own line, tried on the operation that failed."""
+    library = finding.library
+    if library is None or not (text := text_of_library(library)):
+        return []
+    op = operation_of(trace.recording, finding.position)
+    if op is None:
+        return []
+    found = []
+    op = replace(op, calls=NOWHERE)  # known by the columns of the user's line alone
+    for tried in try_out(op, candidates_for(op), text, library[1]):
+        fix = _fix(tried, library[1], library[0], text)
+        if fix.verdict != "verified" or len(fix.edits) != 1:
+            continue
+        edit = fix.edits[0]
+        code = patch(library, edit.old, edit.text)
+        if code:
+            title = f"patch {library[2]} in this process: {fix.title}"
+            found.append(Fix(title, code, why=f"it is the library's line; {ALONE}"))
+    return found[:MOST_PATCHES]
+
+
 def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     """The line, or what it is computed with, in a form that keeps its signal: by the catalogue, and
     by a series."""
@@ -167,6 +212,7 @@ def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
 
 
 MOST_REWRITTEN = 12
+MOST_PATCHES = 2  # of a library's line
 ALONE = "on the operation alone it is finite"  # of what could not be tried on the whole step
 
 

@@ -332,6 +332,7 @@ def _sample(op: Operation) -> tuple[list[object], torch.Tensor | None]:
 __all__ = [
     "FRESH_MOMENTS",
     "MISSING",
+    "NOWHERE",
     "Candidate",
     "Operation",
     "Rewritten",

@@ -85,7 +85,9 @@ def removables(text: str, line: int) -> list[Removable]:
     for statement in scope.statements():
         for node in scope.expressions(statement):
             for made in _of(scope, statement, node):
-                if line in made.lines:
+                # a series of a series takes the square of its time
+                again = "removable(" in made.expression + ast.unparse(statement)
+                if line in made.lines and not again:
                     found.setdefault((made.expression, made.variable, made.first), made)
     return sorted(found.values(), key=lambda r: len(r.expression))
 
@@ -111,8 +113,6 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
         if written is None:
             continue
         expression, name, others = written
-        if "removable(" in expression:  # a series of a series takes its square of the time
-            continue
         lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         yield Removable(
