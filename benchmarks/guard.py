@@ -117,7 +117,7 @@ def lightning() -> Run:
             return torch.optim.Adam(self.parameters())
 
     torch.manual_seed(0)
-    batches = [(torch.randn(64, 64), torch.randint(0, 10, (64,))) for _ in range(300)]
+    batches = [(torch.randn(64, 64), torch.randint(0, 10, (64,))) for _ in range(1000)]
 
     def run(guarded: bool) -> None:
         module = Module()

@@ -4,7 +4,10 @@ failed, bit for bit."""
 from __future__ import annotations
 
 import itertools
+import linecache
+import os
 import random
+import signal
 import sys
 import types
 import weakref
@@ -628,6 +631,83 @@ def test_a_run_that_is_interrupted_anywhere_leaves_hooks_and_names_as_they_were(
     )
     assert not HOOKS._global_optimizer_pre_hooks and not HOOKS._global_optimizer_post_hooks
     assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def interrupted(at: int) -> tuple[int, nn.Module, dict[str, Any]]:
+    """Run a guarded program that has a fault, and interrupt it at the line of nanlab's guard that
+    is run as number ``at``: how many were run, the model, and the variables of the program."""
+    model, count = net(), 0
+    names: dict[str, Any] = {
+        "model": model, "opt": torch.optim.SGD(model.parameters(), 0.1), "length": length,
+        "loader": nanlab.guard(batches(5), model), "__name__": "program",
+    }  # fmt: skip
+    code = compile(PROGRAM, "program.py", "exec")
+    linecache.cache["program.py"] = (len(PROGRAM), None, PROGRAM.splitlines(True), "program.py")
+
+    def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if f"{os.sep}guards{os.sep}" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            count += 1
+            if count == at:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        exec(code, names)
+    except (KeyboardInterrupt, FaultFound):
+        pass
+    finally:
+        sys.settrace(before)
+    return count, model, names
+
+
+PROGRAM = """
+total = 0
+for i, x in enumerate(loader):
+    total = total + 1
+    opt.zero_grad()
+    loss = length(model(x), i == 3)
+    loss.backward()
+    opt.step()
+"""
+
+
+# where the loop ends by an exception, Python reports one that comes while its iterator is closed
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_line_of_guard_leaves_weights_hooks_and_names_as_a_bare_run_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nanlab.guards.outcome.announce", lambda trace: None)
+    bare, course = net(), []
+    opt = torch.optim.SGD(bare.parameters(), 0.1)
+    for x in [None, *batches(5)[:3]]:  # weights after each step
+        if x is not None:
+            opt.zero_grad()
+            length(bare(x), False).backward()
+            opt.step()
+        course.append([p.detach().clone() for p in bare.parameters()])
+    originals = (torch.autograd.backward, torch.amp.GradScaler.scale, torch.amp.GradScaler.step)
+    lines, _, _ = interrupted(0)
+    points = random.Random(7).sample(range(1, lines), 40)
+    for at in [*points, *range(lines - 20, lines)]:
+        torch.manual_seed(0)
+        _, model, names = interrupted(at)
+        told = f"interrupted at line {at} of {lines}"
+        weights = list(model.parameters())
+        assert any(all(map(torch.equal, weights, state)) for state in course), told
+        assert originals == (
+            torch.autograd.backward,
+            torch.amp.GradScaler.scale,
+            torch.amp.GradScaler.step,
+        ), told
+        assert not HOOKS._global_optimizer_pre_hooks, told
+        assert not HOOKS._global_optimizer_post_hooks, told
+        assert not [n for n in names if "nanlab" in n], told
+        assert names.get("total", 0) <= 4, told
 
 
 def test_an_interrupt_in_the_replay_leaves_the_state_in_which_the_run_was_stopped() -> None:

@@ -16,6 +16,7 @@ from nanlab.capture import Stop
 from nanlab.capture.source import is_user_code
 from nanlab.guards import heads
 from nanlab.guards.engine import Guard
+from nanlab.guards.interrupts import held
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import BACKWARD, instrument, source_of
 from nanlab.guards.outcome import outcome
@@ -133,16 +134,20 @@ class CellGuard:
         """The replay; empty as long as the run is healthy."""
         return self.guard.trace or self.nothing
 
+    @held()
     def __enter__(self) -> Trace:
         self._heads.__enter__()
         self._loops.__enter__()
         return self.trace
 
+    @held()
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: object
     ) -> bool:
-        self._loops.__exit__(kind, error, tb)
-        self._heads.__exit__(kind, error, tb)
+        try:
+            self._loops.__exit__(kind, error, tb)
+        finally:
+            self._heads.__exit__(kind, error, tb)
         return isinstance(error, Stop)
 
     def __str__(self) -> str:
@@ -178,9 +183,10 @@ class FunctionHeads:
 
     def __exit__(self, *exc: object) -> None:
         while self.was:
-            function, old, new = self.was.pop()
+            function, old, new = self.was[-1]
             if function.__code__ is new:
                 function.__code__ = old
+            self.was.pop()
 
 
 def _codes_with_heads(

@@ -29,6 +29,7 @@ from nanlab.capture.agreement import Agreement
 from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.errors import NotReplayable
 from nanlab.guards.finite import are_finite, same, same_bits, total
+from nanlab.guards.interrupts import held
 from nanlab.guards.state import LOOK_EVERY, Reached
 from nanlab.stats._memory import local_part
 from nanlab.trace import Trace
@@ -162,6 +163,7 @@ class Guard:
     # -- life
     # ------------------------------------------------------------
 
+    @held()
     def start(self) -> None:
         """Put the hooks in place."""
         if not self.off:
@@ -190,7 +192,8 @@ class Guard:
 
     def _unhook(self) -> None:
         while self._hooks:
-            self._hooks.pop().remove()
+            self._hooks[-1].remove()
+            self._hooks.pop()
 
     @property
     def done(self) -> int:
@@ -202,10 +205,11 @@ class Guard:
         return [p for optimizer in self.optimizers.values() for p in _parameters(optimizer)]
 
     def stop(self) -> None:
-        """Take everything back."""
+        """Take everything back; again does no harm."""
         self.off = True
         while self._undo:
-            self._undo.pop()()
+            self._undo[-1]()
+            self._undo.pop()
         self._agreement.leave()
         self._open.clear()
         self._known.clear()
@@ -645,11 +649,18 @@ class Guard:
         except Exception as error:
             reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
         finally:
-            self._replay, self.looks = None, looks
-            now.put()
-            if self._closure_copy is not None:
-                self._closure_copy.put()
+            try:
+                self._return(now, looks)
+            finally:  # once more, for an interrupt may have ended it
+                self._return(now, looks)
         return watching.trace, reason
+
+    def _return(self, now: _Now, looks: bool) -> None:
+        """Everything as it was when the run was stopped."""
+        self._replay, self.looks = None, looks
+        now.put()
+        if self._closure_copy is not None:
+            self._closure_copy.put()
 
     def _obstacle(self, window: Window, steps: int) -> str:
         if window.cut:

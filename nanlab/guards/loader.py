@@ -17,6 +17,7 @@ from nanlab.capture.source import is_user
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import heads
 from nanlab.guards.engine import Guard, Turn, Window
+from nanlab.guards.interrupts import held
 from nanlab.guards.loops import Loop, cells_of, loop_at, repeat
 from nanlab.guards.outcome import outcome
 from nanlab.guards.state import Reached
@@ -67,6 +68,7 @@ class guard:
         self.loader = loader
         self._guard = Guard(model, several, snapshot, ended=outcome(save))
         self._model = model
+        self._has_late = False  # whether the loop binds what does not come from here
         self._users: dict[CodeType, bool] = {}  # whether a function is the user's own
 
     def __len__(self) -> int:
@@ -78,20 +80,24 @@ class guard:
     def __iter__(self) -> Iterator[Any]:
         running = self._guard
         items = iter(self.loader)
-        start(running)
         count = 0
         try:
+            start(running)
             for item in items:
                 self._began(item, count, self._user_frame(sys._getframe(1)))
                 yield item
                 count += 1
         finally:
-            end(running)
+            try:
+                end(running)
+            finally:  # once more, for an interrupt may have ended it
+                end(running)
 
     def _began(self, item: Any, count: int, frame: FrameType | None) -> None:
         if frame is None or self._guard.off:
             return
-        self._note_late(frame)
+        if self._has_late:
+            self._note_late(frame)
         window = self._guard.begin((frame.f_code, frame.f_lineno), lambda: self._window(frame))
         if window is not None:
             self._guard.turn(
@@ -130,7 +136,9 @@ class guard:
             return Window(
                 None, _refuse(self._why), lambda other: other.f_code is frame.f_code, reached
             )
-        return loop_window(loop, frame, reached, _given)
+        window = loop_window(loop, frame, reached, _given)
+        self._has_late = self._has_late or bool(window.repeat.late)  # type: ignore[attr-defined]
+        return window
 
 
 def check(model: Any, snapshot: Any) -> None:
@@ -173,12 +181,19 @@ class Loops:
     def __init__(self, running: Guard, model: nn.Module | None) -> None:
         self.guard, self.model = running, model
 
+    @held()
     def __enter__(self) -> Guard:
         start(self.guard)
         heads.began.append(self._began)
         return self.guard
 
     def __exit__(self, *exc: object) -> None:
+        try:
+            self._end()
+        finally:  # once more, for an interrupt may have ended it
+            self._end()
+
+    def _end(self) -> None:
         if self._began in heads.began:
             heads.began.remove(self._began)
         end(self.guard)
@@ -256,16 +271,26 @@ class _Again:
             try:
                 repeat(loop, frame, at_head, items, target)
             finally:
-                for name, cell in _filled_cells(frame):
-                    if name in before:
-                        cell.cell_contents = before[name]
+                try:
+                    _fill(frame, before)
+                finally:  # once more, for an interrupt may have ended it
+                    _fill(frame, before)
             return
         now = {n: values.get(n, _ABSENT) for n in loop.stored}
         try:
             _bind(values, {n: at_head.get(n, _ABSENT) for n in self.carried})
             repeat(loop, frame, at_head, items, target)
         finally:
-            _bind(values, now)
+            try:
+                _bind(values, now)
+            finally:
+                _bind(values, now)
+
+
+def _fill(frame: FrameType, contents: dict[str, Any]) -> None:
+    for name, cell in _filled_cells(frame):
+        if name in contents:
+            cell.cell_contents = contents[name]
 
 
 def _filled_cells(frame: FrameType) -> list[tuple[str, Any]]:

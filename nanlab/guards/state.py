@@ -38,6 +38,18 @@ _PLAIN = (
     range,
 )
 _CONTAINERS = (list, dict, set, deque)
+# Packages whose objects are not walked through: what a trainer counts belongs to the trainer.
+_FOREIGN = frozenset(
+    (
+        "torch",
+        "nanlab",
+        "lightning",
+        "lightning_fabric",
+        "pytorch_lightning",
+        "transformers",
+        "accelerate",
+    )
+)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 Tensor = torch.Tensor
@@ -336,13 +348,11 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether an object's attributes may be put back: it is no part of torch, no thread, no
-    iterator."""
+    """Whether an object's attributes may be put back: it is no part of torch or of a trainer, no
+    thread, no iterator."""
     kind = type(value)
-    if not isinstance(getattr(value, "__dict__", None), dict) or kind.__module__.split(".")[0] in (
-        "torch",
-        "nanlab",
-    ):
+    package = kind.__module__.partition(".")[0]
+    if not isinstance(getattr(value, "__dict__", None), dict) or package in _FOREIGN:
         return kind.__module__ == "torch.optim.lr_scheduler"
     return not isinstance(value, (threading.Thread, torch.optim.Optimizer)) and not hasattr(
         kind, "__next__"
