@@ -168,6 +168,18 @@ class Run:
             return True  # a table that fails is told of by the report
 
 
+def loses_outputs(shell: InteractiveShell) -> bool:
+    """Whether what runs the notebook throws its outputs away where a cell fails, as ``jupyter
+    nbconvert --execute`` does without ``--allow-errors``: nobody can be asked for input there."""
+    asked: Any = getattr(shell, "get_parent", dict)()
+    content = asked.get("content", {}) if isinstance(asked, dict) else {}
+    return (
+        "code" in content
+        and not content.get("allow_stdin")
+        and bool(content.get("stop_on_error", True))
+    )
+
+
 @contextmanager
 def failing_formatters(shell: InteractiveShell, failures: list[BaseException]) -> Iterator[None]:
     """Collect what IPython's formatters would print as a traceback when a ``_repr_*_`` raises."""

@@ -23,6 +23,7 @@ from nanlab._cell import (
     UntilCellEnds,
     cell_as_line,
     failing_formatters,
+    loses_outputs,
 )
 from nanlab._completion import matcher
 from nanlab._models import find_model
@@ -282,6 +283,8 @@ class NanMagics(Magics):
             self.shell.user_ns[run.options.name] = run.trace
         if telling and not run.options.quiet:
             self.shown(lambda: report_of(run.trace, crashed))
+        if isinstance(error, FaultFound) and loses_outputs(self.shell):
+            self.shown(lambda: leave_report(self.shell, run.trace, error))
         if not telling:
             set_last(run.before)
         elif run.armed:
@@ -368,6 +371,13 @@ class NanMagics(Magics):
         self.armed = None
         self.abandon()
         self.shell.events.unregister("pre_run_cell", self.before_cell)
+
+
+def leave_report(shell: Any, trace: Trace, error: FaultFound) -> None:
+    """Write the report beside the notebook, and name the file in the message of the failed cell."""
+    path = trace.report().to_html("nanlab.html")
+    error.args = (f"{error}; report: {path}",)
+    shell._last_traceback = [str(error)]  # which the kernel sends
 
 
 def report_of(trace: Trace, crashed: bool) -> Any:
