@@ -301,28 +301,48 @@ def _skipped(where: Window) -> Steps:
     return made
 
 
+def current_scale(where: Window) -> float | None:
+    """The loss scale that the step began with; None where it has none."""
+    for number in sorted(_scaler_tensors(where)):
+        for segment in where.segments:
+            if number in segment.leaves:
+                storage = segment.saved.get(number, segment.leaves[number])
+                flat = torch.empty(0, dtype=torch.float32, device=storage.device)
+                return float(flat.set_(storage, 0, (1,), (1,)).item())
+            made = [c for c in segment.calls if any(r[0] == number for r in refs_in(c.out))]
+            numbers = [a for a in made[0].args if isinstance(a, int | float)] if made else []
+            if numbers:
+                return float(numbers[-1])
+    return next((factor for _, _, _, factor in _multiplied(where, where.segments)), None)
+
+
+def _multiplied(
+    where: Window, segments: Sequence[Segment]
+) -> list[tuple[int, EngineRun, int, float]]:
+    """(segment, run of the engine, index, factor) of each call that multiplies a loss by a number
+    before its backward pass."""
+    found = []
+    for at, segment in enumerate(segments):
+        for run in segment.engine:
+            if not run.accumulates or run.nested or run.first >= len(segment.calls):
+                continue
+            if not where.start <= segment.calls[run.first].position < where.end:
+                continue
+            root = _out(next(iter(refs_in(run.roots)), None))
+            made = [i for i, c in enumerate(segment.calls[: run.first]) if c.out == root]
+            factor = _factor(segment.calls[made[-1]]) if made else None
+            if factor is not None:
+                found.append((at, run, made[-1], factor))
+    return found
+
+
 def _by_hand(where: Window, segments: list[Segment], scale: float) -> list[Segment]:
     """The segments with another factor on the loss, in the place of the one that the program
     wrote."""
     calls = _calls(where, segments)
-    roots = [
-        (at, run)
-        for at, segment in enumerate(segments)
-        for run in segment.engine
-        if run.accumulates and not run.nested and run.first < len(segment.calls)
-        if where.start <= segment.calls[run.first].position < where.end
-    ]
     changed: dict[int, dict[int, Call]] = {at: {} for at in range(len(segments))}
-    for at, run in roots:
-        root = next(iter(refs_in(run.roots)), None)
-        made = [
-            (i, c) for i, c in enumerate(segments[at].calls[: run.first]) if c.out == _out(root)
-        ]
-        factor = _factor(made[-1][1]) if made else None
-        if not made or factor is None:
-            continue
-        index, call = made[-1]
-        times = scale / factor
+    for at, run, index, factor in _multiplied(where, segments):
+        call, times = segments[at].calls[index], scale / factor
         changed[at][index] = _scaled(call, times)
         node = _node(where, call)
         for i in range(run.first, run.last):

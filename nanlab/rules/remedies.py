@@ -41,6 +41,7 @@ from nanlab.program.window import window
 from nanlab.rules._lists import TriedFixes
 from nanlab.rules._rule import Edit, Finding, Fix
 from nanlab.rules.scaler import held_in_half
+from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
 from nanlab.trace.recording import OPTIMIZER, Recording
 
@@ -72,6 +73,7 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     proposals = proposed(trace, finding)
     clock.left -= time.process_time() - started
     found = [_judged(trace, finding, fix, clock) for fix in proposals]
+    found += tried_settings(trace, finding)
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and "patch " not in fix.title[:6])
         return sorted(found, key=lambda fix: _ORDER[fix.verdict])
