@@ -16,6 +16,7 @@ from nanlab.views._html import escape, plural, sentence
 from nanlab.views._issue import reproduction_of
 from nanlab.views._lens import lens
 from nanlab.views._remedy import WAITING
+from nanlab.views._samples import samples
 from nanlab.views._widget import style
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ def proof(trace: Trace) -> str:
     if found is None:
         return ""
     parts = [_details.course(trace, found), _details.section("Evidence", evidence(found))]
+    parts.append(_details.section("Samples", samples(trace, found)))
     shown = [part for part in [*parts, _details.section("Lens", lens(trace, found))] if part]
     return (
         f'<div class="nl-columns nl-even">{"".join(shown)}</div>'

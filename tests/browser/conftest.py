@@ -225,7 +225,7 @@ class Notebook:
         assert value["status"] == "ok", value
         return json.loads(ast.literal_eval(value["data"]["text/plain"]))
 
-    def until(self, expression: str, value: Any, seconds: float = 10) -> None:
+    def until(self, expression: str, value: Any, seconds: float = 60) -> None:
         """Wait until an expression in the kernel has a value: what a widget reports is served
         beside the cells."""
         end = time.monotonic() + seconds

@@ -1,0 +1,81 @@
+"""The guilty samples are shown: as images, or by their tokens."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import zlib
+
+import torch
+from torch import nn
+
+import nanlab
+from nanlab.trace import Trace
+from nanlab.views._samples import as_images, samples
+
+GUILTY = [1, 4]
+
+
+def trained(model: nn.Module, batch: torch.Tensor) -> Trace:
+    with nanlab.watch(model, on_fault="record") as trace:
+        h = model(batch).flatten(1).mean(1)
+        away = h - torch.where(torch.isin(torch.arange(6), torch.tensor(GUILTY)), h.detach(), 0.0)
+        away.square().sqrt().sum().backward()
+    assert trace.culprit is not None and trace.culprit.samples == GUILTY
+    return trace
+
+
+def pixels(png: bytes) -> list[list[int]]:
+    """The rows of a PNG without filters, grey or RGB, by its format."""
+    columns, _, _, kind = struct.unpack(">IIBB", png[16:26])
+    packed, at = b"", 8
+    while at < len(png):
+        (size,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            packed += png[at + 8 : at + 8 + size]
+        at += size + 12
+    raw, wide = zlib.decompress(packed), 1 + columns * (3 if kind == 2 else 1)
+    return [list(raw[i + 1 : i + wide]) for i in range(0, len(raw), wide)]
+
+
+def test_the_images_of_the_batch_are_those_of_the_guilty_samples() -> None:
+    torch.manual_seed(0)
+    batch = torch.randint(0, 256, (6, 1, 8, 8)).float()
+    batch[0, 0, 0, 0], batch[0, 0, 0, 1] = 0.0, 255.0
+    trace = trained(nn.Conv2d(1, 2, 3), batch)
+    assert trace.culprit is not None
+    html = samples(trace, trace.culprit)
+    assert re.findall(r"<figcaption[^>]*>(\d+)<", html) == ["1", "4"]
+    pictures = [pixels(base64.b64decode(each)) for each in re.findall(r"base64,([^\"]+)\"", html)]
+    assert pictures == [batch[i, 0].int().tolist() for i in GUILTY]
+    assert html in trace.report()._repr_html_()
+
+
+def test_the_tokens_of_a_batch_of_text_are_shown() -> None:
+    torch.manual_seed(0)
+    text = torch.randint(0, 50, (6, 5))
+    trace = trained(nn.Embedding(50, 3), text)
+    assert trace.culprit is not None
+    shown = re.sub(r"<[^>]+>", "", samples(trace, trace.culprit)).splitlines()
+    assert [line.split() for line in shown] == [
+        [str(i), *map(str, text[i].tolist())] for i in GUILTY
+    ]
+
+
+def test_a_batch_of_plain_numbers_shows_none() -> None:
+    torch.manual_seed(0)
+    trace = trained(nn.Linear(4, 3), torch.randn(6, 4))
+    assert trace.culprit is not None
+    assert samples(trace, trace.culprit) == ""
+
+
+def test_what_is_no_image_is_not_drawn() -> None:
+    assert as_images(torch.zeros(2, 5, 8, 8)) is None
+    assert as_images(torch.zeros(2, 8)) is None
+    assert as_images(torch.zeros(2, 1, 2, 2000)) is None
+    made = as_images(
+        torch.tensor([[0.0, torch.nan], [1.0, torch.inf]]).expand(1, 3, 2, 2).repeat(1, 1, 4, 4)
+    )
+    assert made is not None and made.shape == (1, 8, 8, 3)
+    assert made[0, :2, :2, 0].tolist() == [[0, 0], [255, 255]]
