@@ -1,5 +1,5 @@
-"""What the views cost: a backward pass of 10,000 nodes in the stepper, and a table of 2,000
-operations.
+"""What the views cost: a fault until its report is on the screen, a selection in all views, a
+backward pass of 10,000 nodes in the stepper, and a table of 2,000 operations.
 
 Run it with ``python benchmarks/views.py``; it needs Chromium and no JupyterLab.
 """
@@ -25,9 +25,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 from bare_page import mount  # noqa: E402
 from fake_trace import big_trace, fake_trace  # noqa: E402
 
+from nanlab import watch  # noqa: E402
+from nanlab.trace import Trace  # noqa: E402
 from nanlab.views._static_table import static_table  # noqa: E402
 from nanlab.views.browse import browse  # noqa: E402
 from nanlab.views.report import report  # noqa: E402
+from nanlab.views.report_widget import ReportView  # noqa: E402
 from nanlab.views.stepper import Stepper, stepper  # noqa: E402
 from nanlab.views.tables import as_table  # noqa: E402
 from nanlab.views.underflow import underflow  # noqa: E402
@@ -105,6 +108,37 @@ def measure_others(page: Page) -> None:
     line("report", f"{made_in:.2f} s", f"{len(html) / 1e3:.0f} kB")
 
 
+def faulty() -> Trace:
+    """A run of a small net that a root of zero ends."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(12)))
+    x = torch.randn(64, 32)
+    with watch(model, on_fault="record") as trace:
+        for i in range(3):
+            h = model(x)
+            away = h - (h.detach() if i == 2 else h.detach() + 1)
+            (away**2).sum(-1).sqrt().mean().backward()
+    return trace
+
+
+def measure_fault(page: Page) -> None:
+    """From the fault to the card on the screen, and from there to its fixes; then a selection in
+    all views."""
+    _ = faulty().culprit  # imports are paid once
+    trace = faulty()
+    found_in, _ = seconds(lambda: trace.culprit)
+    made_in, view = seconds(lambda: ReportView(trace.report()))
+    shown_in = mount(page, view) / 1000
+    line("fault to report on the screen", f"{found_in + made_in + shown_in:.2f} s", "limit 1 s")
+    tried_in, _ = seconds(lambda: trace.report().body())
+    line("  its fixes tried, the rest of the page made", f"{tried_in:.2f} s")
+    views = [ReportView(trace.report()), stepper(trace), underflow(trace), browse(trace.ops)]
+    places = trace.ops.index[trace.ops["phase"] == "backward"][:40]
+    times = [seconds(lambda at=at: setattr(trace, "at", int(at)))[0] for at in places]
+    told = f"a selection in {len(views)} views, in the kernel, median"
+    line(told, f"{1000 * statistics.median(times):.0f} ms", "limit 100 ms")
+
+
 def main() -> None:
     torch.set_num_threads(1)
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
@@ -120,6 +154,7 @@ def main() -> None:
         )
         page = browser.new_page(viewport={"width": 1200, "height": 850})
         mount(page, stepper(fake_trace()))
+        measure_fault(page)
         measure_stepper(page)
         measure_tables(page)
         measure_others(page)
