@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nanlab.errors import NanlabError
-from nanlab.program.replay import Window, window
+from nanlab.program.window import Window, window
 from nanlab.trace.program import Ref, Segment, refs_in
 from nanlab.views._card import batch_size
 from nanlab.views._html import escape, plural
