@@ -74,3 +74,51 @@ def test_the_most_extreme_elements_come_first() -> None:
     shown = trace.culprit.evidence
     assert shown.iloc[:, 1].tolist() == [138.0 - i for i in range(len(shown))]
     assert shown.attrs["total"] == 50
+
+
+def over_budget() -> nanlab.Trace:
+    """A root at zero, in a program whose optimizer overwrites more than may be copied."""
+    root, scale = (torch.nn.Parameter(torch.full((1000,), v)) for v in (0.0, 1.0))
+    optimizer = torch.optim.SGD([root, scale], lr=0.1)
+    with nanlab.watch(on_fault="record", budget=100) as trace:
+        for _ in range(2):
+            optimizer.zero_grad()
+            ((root.sqrt() * 0).sum() + (scale * 2).sum()).backward()
+            optimizer.step()
+    return trace
+
+
+def test_evidence_is_made_before_what_the_step_began_with_is_overwritten() -> None:
+    trace = over_budget()
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "sqrt-at-zero"
+    assert trace.culprit.evidence["root"].tolist() == [0.0] * len(trace.culprit.evidence)
+    assert trace.notes == []
+
+
+def test_what_was_computed_from_an_overwritten_parameter_is_not_made_from_its_new_value() -> None:
+    trace = over_budget()
+    ops = trace.ops
+    products = ops[(ops.op == "mul") & (ops.phase == "forward") & (ops["max"] > 1)]
+    assert products["max"].round(3).tolist() == [2.0, 1.6]
+    for position in products.position:
+        with pytest.raises(nanlab.NanlabError, match="do not fit into the budget"):
+            trace.tensor(position)
+
+
+def test_where_a_step_cannot_be_run_again_the_operands_are_copied() -> None:
+    with nanlab.watch(on_fault="record", budget=0) as trace:
+        x = torch.tensor([0.0, 1.0], requires_grad=True)
+        (x.sqrt() * 0).sum().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "sqrt-at-zero"
+    assert trace.culprit.evidence["root"].tolist() == [0.0]
+
+
+def test_a_step_that_gives_other_numbers_when_it_is_run_again_is_no_evidence() -> None:
+    with nanlab.watch(on_fault="record") as trace:
+        x = torch.ones(2) * 2.0
+        x.numpy()[0] = 0.0  # behind torch's back
+        x.log().sum()
+    assert len(trace.recording.kept) == 0
+    assert [note for note in trace.notes if note.startswith("no cause and no fixes for log")]

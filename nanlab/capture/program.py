@@ -21,6 +21,7 @@ from nanlab.trace.program import (
     Program,
     Ref,
     Segment,
+    refs_in,
 )
 
 Tensor = torch.Tensor
@@ -75,6 +76,8 @@ class ProgramRecorder:
         self._optimizing: list[tuple[Segment, OptimizerRun]] = []
         # id of a parameter -> (it, its state, and references to both): an optimizer keeps them
         self._stepped: dict[int, tuple[Tensor, list[Any], Any, dict[str, Any], dict[int, Any]]] = {}
+        # called before what a segment began with is overwritten
+        self.losing: Callable[[], None] = lambda: None
         self.segment = Segment(0, torch.get_num_threads())
 
     def begin(self, position: int) -> None:
@@ -285,24 +288,40 @@ class ProgramRecorder:
         if not waiting:
             return
         if storage.device.type not in _COPIED:
-            for each in waiting:
-                if each.lost is None:
-                    each.lost = (
-                        len(each.calls),
-                        f"nanlab does not copy the memory of a {storage.device.type} device",
-                    )
+            self._overwrite(
+                waiting,
+                number,
+                f"nanlab does not copy the memory of a {storage.device.type} device",
+            )
             return
         if not self._afford(storage.nbytes()):
             reason = (
                 f"tensors that it overwrites do not fit into the budget of {self.budget >> 20} MiB"
             )
-            for each in waiting:
-                if each.lost is None:
-                    each.lost = len(each.calls), reason
+            self._overwrite(waiting, number, reason)
             return
         copy = self._copy(storage)
         for each in waiting:
             each.saved[number] = copy
+
+    def _overwrite(self, segments: list[Segment], number: int, reason: str) -> None:
+        """Give up a leaf that is about to be written: what was computed from it cannot be run
+        again."""
+        self.losing()
+        for each in segments:
+            first = next(
+                (
+                    index
+                    for index, call in enumerate(each.calls)
+                    if any(
+                        ref.storage == number
+                        for ref in refs_in((call.args, tuple(call.kwargs.values())))
+                    )
+                ),
+                len(each.calls),
+            )
+            if each.lost is None or first < each.lost[0]:
+                each.lost = first, reason
 
     def _about_to_draw(self, args: Any, kwargs: Any) -> None:
         """The state of the generator before each call that draws: the program may seed it anew at

@@ -115,6 +115,7 @@ class watch:
         if budget != 0:
             self._ops.program = ProgramRecorder(self._ops.ledger, self.recording.program, budget)
             self._ops.evidence.program = self._ops.program
+            self._ops.program.losing = self._save_evidence
         else:
             self.recording.program.reason = "the watch was given no memory for it (budget=0)"
         self.recording.shadowed = shadow is not None
@@ -382,14 +383,20 @@ class watch:
                 f"nanlab: {self.steps} training steps watched, the rest of the block was not run"
             )
 
+    def _save_evidence(self) -> None:
+        """Make the operands of the guilty calls while their step can be run again, where they did
+        harm."""
+        recording = self.recording
+        if recording.sinks and not recording.guilty.keys() <= recording.evidence.keys():
+            with self._ops.quiet():
+                run_in_thread(lambda: len(recording.kept))
+
     def _has_birth(self, segment: Segment, end: int) -> bool:
-        """Whether a bad value was born in a segment: it is kept for as long as its fault is of
-        interest."""
-        status = self.recording.status
-        return (
-            any(segment.start <= p < end and status[p] in (BORN, TURNED) for p in status)
-            if status
-            else False
+        """Whether a bad value was born in a segment, or first used: it is kept for as long as its
+        fault is of interest."""
+        status, guilty = self.recording.status, self.recording.guilty
+        return any(segment.start <= p < end for p in guilty) or any(
+            segment.start <= p < end and status[p] in (BORN, TURNED) for p in status
         )
 
     def _judge(self, kind: Kind, taken: Sequence[int | None] = ()) -> None:
