@@ -3,6 +3,8 @@ weights."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,14 @@ def test_a_trainer_of_transformers_ends_before_the_weights_are_bad(
     }
     assert saved == set(range(arguments.save_steps, step + 1, int(arguments.save_steps)))
     assert (tmp_path / "out" / "nanlab.html").exists()
+    if mode == "guard" and not options:
+        program = "import nanlab, sys; t = nanlab.load(sys.argv[1]); print(t.replay().identical)"
+        again = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "out" / "nanlab.nanlab")],
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(nanlab.__file__).parents[1])},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert again.stdout == "True\n", again.stderr
 
 
 def lightning_module(kind: str) -> Any:
