@@ -44,10 +44,20 @@ def _parser() -> argparse.ArgumentParser:
             f"Run a script or a module as python would. Exit status {FAULT} and one line on stderr"
             " at a fault, its own otherwise."
         ),
-        usage="%(prog)s [--guard] [--save DIR] (script.py | -m package.module) [ARGS ...]",
+        usage=(
+            "%(prog)s [--guard | --detail fault] [--save DIR] (script.py | -m package.module)"
+            " [ARGS ...]"
+        ),
     )
-    run.add_argument(
+    cheaper = run.add_mutually_exclusive_group()
+    cheaper.add_argument(
         "--guard", action="store_true", help="for long runs: watch only the step that fails"
+    )
+    cheaper.add_argument(
+        "--detail",
+        choices=["full", "fault"],
+        default="full",
+        help="fault: summarise only the step of a fault, by a replay",
     )
     run.add_argument(
         "--save",
@@ -82,7 +92,7 @@ def run_program(options: Any) -> int:
         raise NanlabError("expected a script or a module; try: python -m nanlab run train.py")
     program = script.module(words[0]) if options.module else script.script(words[0])
     try:
-        found = script.run(program, words[1:], options.guard, options.save)
+        found = script.run(program, words[1:], options.guard, options.save, options.detail)
     except Exception as error:
         traceback.print_exception(
             type(error), error, _from_program(error.__traceback__, program.file)

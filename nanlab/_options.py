@@ -27,6 +27,7 @@ def described(options: Namespace) -> str:
         options.steps and f"--steps {options.steps}",
         f"--keep {options.keep}",
         f"--on-fault {options.on_fault}",
+        options.detail != "full" and f"--detail {options.detail}",
         options.guard and "--guard",
         options.snapshot and f"--snapshot {options.snapshot}",
         options.shadow and f"--shadow {options.shadow}",

@@ -42,7 +42,13 @@ if TYPE_CHECKING:
 
 COMMENT = re.compile(r"(^|\s)#.*")
 # options, and their defaults
-GUARD_HAS_NOT = {"steps": None, "keep": 2, "on_fault": "stop", "shadow": None}
+GUARD_HAS_NOT = {
+    "steps": None,
+    "keep": 2,
+    "on_fault": "stop",
+    "detail": "full",
+    "shadow": None,
+}
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
 
 
@@ -87,6 +93,15 @@ class NanMagics(Magics):
         help=(
             "at the first harmful fault end the cell with all state kept, or record and go on"
             " (default: stop)"
+        ),
+    )
+    @argument(
+        "--detail",
+        choices=["full", "fault"],
+        default="full",
+        help=(
+            "fault: operations are recorded but not summarised; when loss, a gradient or a"
+            " parameter turns bad the step is replayed with full statistics (default: full)"
         ),
     )
     @argument(
@@ -219,6 +234,7 @@ class NanMagics(Magics):
             steps=options.steps,
             keep=options.keep,
             on_fault=options.on_fault,
+            detail=options.detail,
             shadow=options.shadow,
         )
 

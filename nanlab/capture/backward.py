@@ -114,7 +114,7 @@ class BackwardRecorder:
         number, position = len(recording.passes), recording.end
         let_go()
         roots = [t for t in outputs if isinstance(t, torch.Tensor)]
-        sources = tuple(ops.source(unwrapped(t)) for t in roots)
+        sources = tuple(ops.know(ops.source(unwrapped(t)), unwrapped(t)) for t in roots)
         line, site = ops.lines.here(frame)
         edges, nodes, oldest, adding = self._hook(
             [t.grad_fn for t in roots if t.grad_fn is not None], number, handles
@@ -125,6 +125,7 @@ class BackwardRecorder:
             )
         )
         if not number:
+            ops.put_off()
             recording.began = ops.training_began(frame, oldest)
         for root, source in zip(roots, sources, strict=True):
             # else a product with a Jacobian, whose root may well be masked

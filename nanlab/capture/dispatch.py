@@ -25,11 +25,12 @@ from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of
 from nanlab.capture.pending import Pending
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.program import ProgramRecorder
-from nanlab.capture.source import SourceLines
+from nanlab.capture.source import SourceLines, torch_caller
 from nanlab.capture.steps import StepClock
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.stats._memory import PLAIN, local_part
+from nanlab.stats._table import WORTH_PUTTING_OFF
 from nanlab.trace.failure import ReadOut
 from nanlab.trace.recording import (
     BACKWARD,
@@ -212,6 +213,8 @@ class OpRecorder(TorchDispatchMode):
         try:
             call = self.write(func, plan, args, kwargs, out, sources, old, place)
             if program is not None and packed is not None:
+                if self.recording.puts_off and (inside := torch_caller(frame)) is not None:
+                    program.segment.inside[len(program.segment.calls)] = inside
                 program.after(func, plan, packed, out, call)
         except Exception as error:
             self.failed(error)
@@ -502,6 +505,8 @@ class OpRecorder(TorchDispatchMode):
         recording, stats = self.recording, self.chunk.stats
         number = recording.new_number()
         stat = (self.chunk.number << 32) | stats.add(tensor)
+        if recording.puts_off:
+            stats.flush()
         if stats.bad > 0:
             recording.bad.add(number)
         elif stats.bad:
@@ -552,7 +557,8 @@ class OpRecorder(TorchDispatchMode):
         """What a tensor holds now, when its storage was written piece by piece and something bad
         may be in it."""
         parents = (entry.last, *entry.parts)
-        if not self.recording.pending:  # else they are chosen when it is known which are bad
+        # else they are chosen when it is known which are bad
+        if not self.recording.pending and not self.recording.puts_off:
             parents = tuple(p for p in parents if p in self.recording.bad) or parents[-1:]
         number = self.new_source(tensor, "snapshot", parents=parents)
         if whole:
@@ -568,9 +574,10 @@ class OpRecorder(TorchDispatchMode):
         """Memory that was allocated and never written as a whole: what is in it counts from now
         on."""
         recording = self.recording
-        bad = () if recording.pending else tuple(p for p in entry.parts if p in recording.bad)
+        unknown = recording.pending or recording.puts_off
+        bad = () if unknown else tuple(p for p in entry.parts if p in recording.bad)
         number = self.new_source(tensor, "snapshot", parents=bad or (entry.last, *entry.parts))
-        if number in recording.bad and not bad:
+        if number in recording.bad and not bad and not recording.puts_off:
             # written by a hook, in another thread
             if entry.parts and self.collectives.latest > max(entry.parts):
                 recording.sources[number] = replace(
@@ -661,7 +668,9 @@ class OpRecorder(TorchDispatchMode):
         for target in targets:
             bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0
             output += 1
-        if recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources)):
+        if not recording.puts_off and (
+            recording.pending or bad or (recording.bad and not recording.bad.isdisjoint(sources))
+        ):
             running = torch._C._current_autograd_node() if self.in_backward else None
             judged = Call(
                 func, plan, call, output, targets, sources, args, kwargs, old, self._flags, running
@@ -701,8 +710,9 @@ class OpRecorder(TorchDispatchMode):
             chunk.edges.frombytes(pack_edge(call, source, slot))
         for output, target in enumerate(given):
             self.add_row(plan, place, output, call, target, sources, False)
-        if recording.pending or not recording.bad.isdisjoint(
-            (*sources, *range(call, recording.end))
+        if not recording.puts_off and (
+            recording.pending
+            or not recording.bad.isdisjoint((*sources, *range(call, recording.end)))
         ):
             judged = Call(
                 None, plan, call, len(given), given, sources, (*taken, *saved), {}, None, 0, node
@@ -755,12 +765,22 @@ class OpRecorder(TorchDispatchMode):
             )
             if stat < 0:
                 stats = chunk.stats
-                stat, bad = (chunk.number << 32) | stats.add(target), stats.bad
+                clipped = written and not self.in_backward and entry is not None and entry.grad
+                if recording.puts_off and not clipped and (numel := self._put_off(target)):
+                    stat = (chunk.number << 32) | stats.put_off(numel)
+                else:
+                    stat = (chunk.number << 32) | stats.add(target)
+                    if recording.puts_off:
+                        stats.flush()
+                bad = stats.bad
+            elif recording.puts_off:
+                first = sources[0]
+                bad = 1 if first in recording.bad else -1 if recording.is_put_off(first) else 0
             else:
                 bad = 1 if sources[0] in recording.bad else -1 if recording.pending else 0
             if bad > 0:
                 recording.bad.add(position)
-            elif bad:
+            elif bad and not recording.puts_off:
                 recording.pending = True
         shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
         meta.frombytes(
@@ -786,6 +806,42 @@ class OpRecorder(TorchDispatchMode):
         elif storage is not None:
             self._begin(plan, place, storage, position, bad)
         return bad
+
+    def put_off(self) -> None:
+        """From here on put statistics off, if that is asked for: the program went backward, so what
+        was its building is over."""
+        recording = self.recording
+        if recording.detail == "fault" and self.program is not None:
+            recording.puts_off = True
+            self.program.segment.summarised = len(self.program.segment.calls)
+
+    def _put_off(self, target: Tensor) -> int:
+        """The elements of a result that is not read now; 0 for one that is, for it is small, or
+        its step cannot be run again."""
+        program = self.program
+        if program is None or program.segment.lost is not None:
+            return 0
+        try:
+            numel = target.numel()
+        except Exception:  # a nested tensor, symbolic sizes
+            return 0
+        return numel if numel >= (WORTH_PUTTING_OFF if target.is_cpu else 2) else 0
+
+    def know(self, number: int, tensor: Tensor) -> int:
+        """The same row, whose statistics are made now if they were put off; ``tensor`` is what it
+        tells of."""
+        recording = self.recording
+        if not recording.puts_off or number < 0:
+            return number
+        stat = recording.stat_of(number)
+        if stat >= 0:
+            chunk = recording.chunks[stat >> 32]
+            row = chunk.stat_row(stat)
+            if chunk.stats.is_put_off(row):
+                chunk.stats.fill(row, local_part(tensor))
+            if chunk.stats.nonfinite(row):
+                recording.bad.add(number)
+        return number
 
     def _begin(
         self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int

@@ -17,9 +17,15 @@ class ForwardSinks:
     """Collects the sinks of a program while it has not run backward yet; of no use once it has."""
 
     def __init__(
-        self, recording: Recording, model: nn.Module | None, source: Callable[[torch.Tensor], int]
+        self,
+        recording: Recording,
+        model: nn.Module | None,
+        source: Callable[[torch.Tensor], int],
+        know: Callable[[int, torch.Tensor], int],
     ) -> None:
-        self._recording, self._model, self._source = recording, model, source
+        self._recording, self._model = recording, model
+        # the row of a tensor; with statistics, where these were put off
+        self._source: Callable[[torch.Tensor], int] = lambda tensor: know(source(tensor), tensor)
         self._outputs: list[int] = []
         self._parameters: dict[str, Sink] = {}
 

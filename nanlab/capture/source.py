@@ -86,6 +86,39 @@ def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
     return None
 
 
+def torch_caller(frame: FrameType | None) -> tuple[CodeType, int] | None:
+    """Code and instruction of the frame that ``torch_frame`` tells of, at the cost of a look-up."""
+    while frame is not None:
+        code = frame.f_code
+        kind = _KINDS.get(code)
+        if kind is None:
+            kind = _KINDS[code] = _kind_of(code)
+        if kind == _COMPUTES:
+            return code, frame.f_lasti
+        if kind == _ENDS:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def frame_of(code: CodeType, instruction: int) -> tuple[str, int, str]:
+    """(file, line, function) of what ``torch_caller`` returned."""
+    line = next((n for a, b, n in code.co_lines() if a <= instruction < b and n is not None), 0)
+    return os.path.abspath(code.co_filename), line, code.co_qualname
+
+
+_COMPUTES, _PASSES, _ENDS = range(3)
+_KINDS: dict[CodeType, int] = {}
+
+
+def _kind_of(code: CodeType) -> int:
+    name = os.path.abspath(code.co_filename)
+    if name.startswith(_TORCH_ROOT):
+        inside = name[len(_TORCH_ROOT) :].replace(os.sep, "/")
+        return _PASSES if inside.startswith(_HANDS_ON) else _COMPUTES
+    return _PASSES if name.startswith(_OURS) else _ENDS
+
+
 def display_name(filename: str) -> str:
     """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
     ipython = sys.modules.get("IPython")

@@ -62,6 +62,14 @@ class StepChecks:
         recording.sinks.extend(note_clipping(rows, history, steps))
         self._wait(rows.start, rows.end, written)
 
+    def _is_summarised(self, start: int, end: int) -> bool:
+        """Whether the rows between two positions have statistics."""
+        recording = self._recording
+        if recording.detail == "full":
+            return True
+        segments = recording.program.between(start, end)
+        return bool(segments) and all(s.summarised >= len(s.calls) for s in segments)
+
     def _wait(self, start: int, end: int, written: Written) -> None:
         """Look on later. A step that seemed to end before, and then went on, is one with its
         rest."""
@@ -84,6 +92,8 @@ class StepChecks:
             for start, end, written in waiting:
                 rows = StepRows(self._recording, start, end)
                 follow(self._history.series, rows, written.all)
+                if not self._is_summarised(rows.start, rows.end):
+                    continue
                 note_flushes(rows, self._history, written.gradients, written.by_hand)
                 note_dead(rows, self._history, written.gradients)
                 note_absorbed_updates(

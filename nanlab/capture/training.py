@@ -77,6 +77,10 @@ class TrainingRecorder:
         self._by_hand: list[tuple[int, int]] = []  # those outside of an optimizer
         self._scaled: tuple[int, int] | None = None  # rows of a loss and of the scaled loss
         self._scale_method: Any = None
+        # whether an update of this step changed nothing though its gradient is not zero; of a watch
+        # that puts statistics off
+        self._still = False
+        self._lost = 0  # steps in which signal was lost
 
     # -- life
     # ------------------------------------------------------------
@@ -186,6 +190,8 @@ class TrainingRecorder:
         """A parameter got a gradient; its number."""
         owner = self.owner_of(parameter)
         recording = self.ops.recording
+        if recording.puts_off and parameter.grad is not None:
+            self.ops.know(source, parameter.grad)
         self._gradients[owner] = source
         self._arrived[owner] = recording.end - 1
         if recording.may_be_bad(source):
@@ -206,6 +212,8 @@ class TrainingRecorder:
                 and recording.parameter_kinds[entry.owner] == "parameter"
             ):
                 self.clock.updated(position)
+        if not self.ops.in_optimizer:
+            self.ops.know(position, target)
         if recording.may_be_bad(position):
             if recording.parameter_kinds[entry.owner] == "parameter":
                 recording.sinks.append(
@@ -237,7 +245,10 @@ class TrainingRecorder:
         ops.collectives.before_read([p.grad for p in parameters if p.grad is not None])
         ops.collectives.settle(self.clock.starts[-1])
         with ops.quiet():
-            used = [ops.source(p.grad) if p.grad is not None else None for p in parameters]
+            used = [
+                ops.know(ops.source(p.grad), p.grad) if p.grad is not None else None
+                for p in parameters
+            ]
         self._note_arrived(parameters, used)
         self.stepping(used)
         small = sum(p.numel() * p.itemsize for p in parameters) <= COPY_LIMIT
@@ -282,7 +293,7 @@ class TrainingRecorder:
         """A closure of an optimizer has returned; it may move the parameters next."""
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         with self.ops.quiet():
-            used = [self.ops.source(g) for g in gradients if g is not None]
+            used = [self.ops.know(self.ops.source(g), g) for g in gradients if g is not None]
             if not before and size_of(optimizer) <= COPY_LIMIT:
                 before.append(OptimizerCopy(optimizer))
         try:
@@ -379,11 +390,13 @@ class TrainingRecorder:
     ) -> None:
         ops, chunk = self.ops, self.ops.chunk
         owner = self.owner_of(parameter)
-        value, update = ops.source(parameter), None
+        value, update = ops.know(ops.source(parameter), parameter), None
         key = _key(owner, parameter)
         if copied and key in self._before:
             old, _ = self._before[key]
             update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
+            if ops.recording.puts_off and chunk.stats.all_zero(update & 0xFFFFFFFF):
+                self._still = not self._all_zero(used)
             self._before[key] = (old, value)
         self._done.add(owner)
         self.history.parameters.append(
@@ -414,6 +427,22 @@ class TrainingRecorder:
             row for row in rows[first:] if row.used is not None or names[row.owner] not in now
         ]
 
+    def _all_zero(self, number: int) -> bool:
+        """Whether a row or source is known to hold nothing but zeros."""
+        stat = self.ops.recording.stat_of(number)
+        if stat < 0:
+            return False
+        chunk = self.ops.recording.chunks[stat >> 32]
+        return chunk.stats.all_zero(chunk.stat_row(stat))
+
+    def lost_signal(self) -> bool:
+        """Whether in this step a whole gradient is zero, or an update changed nothing: asked in the
+        first few such steps, then in fewer and fewer."""
+        if not self._still and not any(map(self._all_zero, self._gradients.values())):
+            return False
+        self._lost += 1
+        return self._lost <= 4 or not self._lost & (self._lost - 1)
+
     def step_ended(self) -> None:
         """Rows for the parameters that have a gradient and that no optimizer touched, and a look
         through the step as a whole."""
@@ -428,7 +457,7 @@ class TrainingRecorder:
                     ParameterStep(position, owner, None, gradient, None, None, None)
                 )
         self.step_checks.run(Written(self._gradients, self._by_hand, self._written))
-        self._gradients, self._done = {}, set()
+        self._gradients, self._done, self._still = {}, set(), False
         self._written, self._by_hand = [], []
 
 

@@ -81,6 +81,9 @@ class watch:
     block), "record" goes on.
     budget: bytes of copies that make the kept steps replayable; a tenth of the free memory by
     default, 0 for none.
+    detail: "full" summarises every result; "fault" records the operations, looks at loss, gradients
+    and parameters, and summarises the kept steps by a replay when one of these turned bad. Losses
+    of signal that leave some of a gradient alive are not seen then.
     shadow: torch.float32 (or "float32"): the diagnosis compares each half-precision operation of
     the kept steps with its float32 twin, too.
 
@@ -98,10 +101,11 @@ class watch:
         steps: int | None = None,
         keep: int = 2,
         on_fault: Literal["stop", "record"] = "stop",
+        detail: Literal["full", "fault"] = "full",
         shadow: torch.dtype | str | None = None,
         budget: int | None = None,
     ) -> None:
-        _check(model, steps, keep, on_fault, shadow, budget)
+        _check(model, steps, keep, on_fault, detail, shadow, budget)
         self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault
         self.recording = Recording()
         self.trace = Trace(self.recording)
@@ -119,6 +123,7 @@ class watch:
         else:
             self.recording.program.reason = "the watch was given no memory for it (budget=0)"
         self.recording.shadowed = shadow is not None
+        self.recording.detail = detail
         self._training = TrainingRecorder(self._ops, self._clock, self.recording.history)
         self._backward = BackwardRecorder(self._ops, self._clock)
         self._batches = BatchRecorder(self._ops)
@@ -135,11 +140,12 @@ class watch:
         self.stopping: Callable[[FaultFound], None] = _raise
         # whether a fault that stops the program is told on stderr where no notebook shows it
         self.announces = True
-        self._ungraded = ForwardSinks(self.recording, model, self._ops.source)
+        self._ungraded = ForwardSinks(self.recording, model, self._ops.source, self._ops.know)
         self.is_last = True  # whether it becomes nanlab.last
         # whether all processes watch here, also where they share no collective
         self.is_shared = False
-        self._judged = 0
+        self._judged = 0  # sinks that were judged
+        self._looked = 0  # sinks that were looked into, where statistics are put off
         self._broken = False  # whether nanlab itself failed
         self._sound_sinks = 0  # sinks noted before that
         self._agreement = Agreement("")
@@ -231,6 +237,7 @@ class watch:
             if self._ops.program is not None:
                 self._ops.program.ended()
             self._ops.pending.clear()
+            self.recording.puts_off = False
             self.recording.catch_up = _done
         if self.is_last and (self.recording.end or nanlab.last is None):
             nanlab.last = self.trace
@@ -278,8 +285,10 @@ class watch:
 
     def _close_last_step(self, error: BaseException | None) -> None:
         recording = self.recording
+        self._look_closer(asked=isinstance(error, Exception))
         self._training.step_ended()
         self._ungraded.step_ended()
+        self._look_closer()
         self._ops.pending.settle()
         if error is not None and not isinstance(error, Stop):
             note_rejected_value(recording, error, recording.escapes.failure)
@@ -344,6 +353,7 @@ class watch:
     def _step_began(self, position: int) -> None:
         recording = self.recording
         self._ops.pending.settle()
+        self._look_closer()
         self._training.step_ended()
         self._ungraded.step_ended()
         while len(recording.clock) < len(recording.starts):
@@ -375,6 +385,7 @@ class watch:
             )
             # some were forgotten, all were judged
             self._judged = min(self._judged, len(recording.sinks))
+            self._looked = min(self._looked, len(recording.sinks))
         if self.steps is not None and len(recording.starts) - self._clock.doubtful() > self.steps:
             recording.ended = "steps"
             recording.starts.pop()
@@ -390,6 +401,19 @@ class watch:
         if recording.sinks and not recording.guilty.keys() <= recording.evidence.keys():
             with self._ops.quiet():
                 run_in_thread(lambda: len(recording.kept))
+
+    def _look_closer(self, asked: bool = False) -> None:
+        """Summarise the kept steps by a replay if a loss, gradient or parameter turned bad, or
+        signal was lost, while statistics are put off."""
+        recording = self.recording
+        if not recording.puts_off:
+            return
+        new = recording.sinks[self._looked :]
+        if asked or any(s.position in recording.bad for s in new) or self._training.lost_signal():
+            with self._ops.quiet():
+                run_in_thread(lambda: self.trace.summarise(self._ops.evidence.judge))
+        recording.sinks[self._looked :] = [s for s in new if s.position in recording.bad]
+        self._looked = len(recording.sinks)
 
     def _has_birth(self, segment: Segment, end: int) -> bool:
         """Whether a bad value was born in a segment, or first used: it is kept for as long as its
@@ -409,6 +433,7 @@ class watch:
         if self.on_fault != "stop":
             return
         self._ops.pending.settle()
+        self._look_closer()
         used = not recording.bad.isdisjoint(taken)
         if len(recording.sinks) != self._judged or used:
             self._judged = len(recording.sinks)
@@ -473,7 +498,9 @@ def running() -> Recording | None:
     return _current[-1].recording if _current else None
 
 
-def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any, budget: Any) -> None:
+def _check(
+    model: Any, steps: Any, keep: Any, on_fault: Any, detail: Any, shadow: Any, budget: Any
+) -> None:
     if model is not None and not isinstance(model, nn.Module):
         raise TypeMismatchError(
             f"expected a torch.nn.Module to watch, got {type(model).__name__}; try:"
@@ -494,5 +521,12 @@ def _check(model: Any, steps: Any, keep: Any, on_fault: Any, shadow: Any, budget
         raise UsageError(f"budget must be a number of bytes, got {budget!r}; try: budget=2**30")
     if on_fault not in ("stop", "record"):
         raise UsageError(f'on_fault must be "stop" or "record", got {on_fault!r}')
+    if detail not in ("full", "fault"):
+        raise UsageError(f'detail must be "full" or "fault", got {detail!r}')
+    if detail == "fault" and budget == 0:
+        raise UsageError(
+            'detail="fault" replays the step of a fault, which budget=0 leaves no memory for; leave'
+            " budget out"
+        )
     if shadow not in (None, torch.float32, "float32"):
         raise UsageError(f'shadow must be torch.float32 (or "float32"), got {shadow!r}')

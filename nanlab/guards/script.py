@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nanlab.capture import Stop, watch
 from nanlab.capture.source import is_user_code
@@ -86,7 +86,11 @@ def module(name: str) -> Program:
 
 
 def run(
-    program: Program, arguments: Sequence[str], guarded: bool, save: str | Path | None
+    program: Program,
+    arguments: Sequence[str],
+    guarded: bool,
+    save: str | Path | None,
+    detail: Literal["full", "fault"] = "full",
 ) -> Trace | None:
     """Run a program; the trace if a fault was found, None if it ended without one. Its own
     exceptions pass."""
@@ -100,7 +104,7 @@ def run(
                 if guard.trace is None:
                     raise
             return guard.trace
-        watching = watch()
+        watching = watch(detail=detail)
         watching.announces = False
         with watching as trace:
             exec(_compiled(program, guarded=False), names)

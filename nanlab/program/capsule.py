@@ -647,7 +647,7 @@ class _Reader:
         known = rows[:, L.BINS] > 0
         begins, counts = rows[known, L.FIRST_BIN], rows[known, L.BINS]
         inside = (begins >= 0) & (begins <= len(arena)) & (counts <= len(arena) - begins)
-        _expect(inside.all() and (rows[:, L.BINS] >= L.UNKNOWN).all(), "a histogram lies outside")
+        _expect(inside.all() and (rows[:, L.BINS] >= L.PUT_OFF).all(), "a histogram lies outside")
         chunk.stats._replace(rows, arena)
         chunk.stats._state[L.ARENA_NEXT] = len(arena)
         return chunk

@@ -24,6 +24,7 @@ WIDTH = 16
 
 UNKNOWN = -1  # a tensor without readable data: meta, fake, wrapper
 PENDING = -2  # still on its device
+PUT_OFF = -3  # not read yet: a replay of the step does
 
 # A bin of the arena: count << CODE_BITS | (exponent + EXPONENT_OFFSET) << 1 | (1 if negative)
 CODE_BITS = 13

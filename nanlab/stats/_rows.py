@@ -76,6 +76,15 @@ class Rows:
         """Whether reading the row would wait for its device."""
         return bool(self._rows[row, L.BINS] == L.PENDING)
 
+    def is_put_off(self, row: int) -> bool:
+        """Whether the tensor of the row was not read."""
+        return bool(self._rows[row, L.BINS] == L.PUT_OFF)
+
+    def all_zero(self, row: int) -> bool:
+        """Whether the row is known to be of zeros only."""
+        words = self._rows[row]
+        return bool(words[L.BINS] >= 0 and 0 < words[L.NUMEL] == words[L.ZERO])
+
     def waiting(self, first: int) -> list[tuple[int, DeviceRow]]:
         """The rows from number ``first`` on that are still on their device."""
         return self._pending[bisect_left(self._pending, first, key=itemgetter(0)) :]
@@ -99,7 +108,7 @@ class Rows:
             name: None if value != value else value
             for name, value in zip(L.VALUES, values, strict=True)
         }
-        return TensorStats(**numbers, known=bool(words[L.BINS] != L.UNKNOWN))
+        return TensorStats(**numbers, known=bool(words[L.BINS] >= 0))
 
     def columns(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """The numbers of ``rows`` (default: all) by name: counts as int64, values as float64,
@@ -112,7 +121,7 @@ class Rows:
         words = (self._rows[: self.n] if rows is None else self._rows[: self.n][rows]).T.copy()
         columns = dict(zip(L.COUNTS, words, strict=False))
         columns |= zip(L.VALUES, words[L.MIN :].view(np.float64), strict=False)
-        return columns | {"known": words[L.BINS] != L.UNKNOWN}
+        return columns | {"known": words[L.BINS] >= 0}
 
     def binned(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The counts of ``BINNED``, int64, for each of these rows."""

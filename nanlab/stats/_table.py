@@ -12,7 +12,12 @@ from nanlab.stats._memory import PLAIN, is_dense, is_wrapper, local_part, readab
 from nanlab.stats._rows import Rows
 from nanlab.stats._team import load_team, parts_of
 
+# elements from which on reading a tensor costs more than putting it off
+WORTH_PUTTING_OFF = 512
 NOTHING = np.full(len(L.VALUES), np.nan).view(np.int64)  # the values of a row without elements
+_PUT_OFF = np.zeros(L.WIDTH, np.int64)
+_PUT_OFF[L.MIN : L.RMS + 1] = NOTHING
+_PUT_OFF[L.BINS] = L.PUT_OFF
 
 
 class StatsTable(Rows):
@@ -44,6 +49,26 @@ class StatsTable(Rows):
             ):  # sparse or wrapped; complex, quantised, or no kernels at all
                 pass
         return self._add_any(t)
+
+    def put_off(self, numel: int) -> int:
+        """A new row for a tensor that is not read now; ``fill`` gives it its numbers."""
+        if self.n == len(self._rows):
+            self._make_room(0)
+        row = self.n
+        self._rows[row] = _PUT_OFF
+        self._rows[row, L.NUMEL] = numel
+        self.n = self._state[L.NEXT_ROW] = row + 1
+        self.bad = -1
+        return row
+
+    def fill(self, row: int, t: torch.Tensor) -> None:
+        """Summarise ``t`` into a row that was put off."""
+        last = self.add(t)
+        self.flush()
+        self._rows[row] = self._rows[last]
+        self._rows[last] = 0
+        self.n = self._state[L.NEXT_ROW] = last
+        self.bad = self.nonfinite(row)
 
     def add_change(self, new: torch.Tensor, old: torch.Tensor) -> int:
         """Summarise ``new - old`` into a new row, write ``new`` over ``old``, and return the row's

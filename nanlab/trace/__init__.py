@@ -49,7 +49,8 @@ class Trace:
         # through.
         seen = len(recording.history.series)
         events = len(recording.sinks), len(recording.passes), len(recording.notes)
-        return recording.end, len(recording.starts), seen, *events, recording.undecided
+        made = sum(segment.summarised for segment in recording.program.segments)
+        return recording.end, len(recording.starts), seen, *events, recording.undecided, made
 
     def _cached(self, name: str, make: Any) -> Any:
         self.is_read = True
@@ -95,6 +96,7 @@ class Trace:
         result); ``turned`` (an infinity became NaN); ``healed`` (bad operand, finite result);
         ``intended`` (an infinity that the program wrote).
         """
+        self._summarised()
         return self._table("ops", frames.ops_frame)
 
     @property
@@ -105,6 +107,7 @@ class Trace:
         counts of NaN, inf and zero, root mean square and largest magnitude; ``gain`` is
         grad_out_rms / grad_in_rms. ``position_in`` and ``position_out`` are rows of ``ops``.
         """
+        self._summarised()
         return self._table("backward", frames.backward_frame)
 
     @property
@@ -170,6 +173,7 @@ class Trace:
         that is not in the table, TypeMismatchError for what is no whole number.
         """
         position = self._position(position)
+        self._summarised()
         stat = self.recording.stat_of(position)
         if stat < 0 and self.recording.op(position) is not None:
             return pd.Series(
@@ -190,6 +194,21 @@ class Trace:
             raise TypeMismatchError(
                 f"expected a position, such as one of trace.ops.position, got {position!r}"
             ) from None
+
+    def summarise(self, judge: Any = None) -> None:
+        """Give the kept steps of a watch with ``detail="fault"`` their statistics, by replay.
+
+        judge: takes each call in which something non-finite came in or out.
+        """
+        from nanlab.program.summary import summarise
+
+        summarise(self.recording, judge)
+
+    def _summarised(self) -> None:
+        """Make statistics that were put off, once the watch is over."""
+        recording = self.recording
+        if recording.detail == "fault" and not recording.puts_off:
+            self.summarise()
 
     def kept(self, position: int) -> Kept | None:
         """The operands of a row whose values were born or turned non-finite there, if they were
@@ -335,6 +354,7 @@ class Trace:
         """
         from nanlab.program.capsule import save
 
+        self._summarised()
         return save(self, path, budget)
 
     def tensor(self, position: int) -> torch.Tensor:

@@ -141,6 +141,10 @@ class Segment:
     optimizers: list[OptimizerRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
+    # index of a call -> code and instruction of torch's own that made it, while statistics are put
+    # off
+    inside: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    summarised: int = 0  # calls whose rows have statistics, where these were put off
     # of the saved: copied at the end only, nothing overwrote them
     intact: set[int] = field(default_factory=set)
 

@@ -193,6 +193,9 @@ class Recording:
     undecided: bool = False
     # some rows are still on their device: what is bad among them is not known yet
     pending: bool = False
+    detail: Literal["full", "fault"] = "full"  # which operations are summarised
+    # whether statistics are put off now, until a replay makes them
+    puts_off: bool = False
     bad: set[int] = field(default_factory=set)  # rows and sources with a NaN or an infinity
     sources: dict[int, Source] = field(default_factory=dict)
     _numbers: int = 0  # sources so far
@@ -267,7 +270,24 @@ class Recording:
 
     def may_be_bad(self, position: int) -> bool:
         """Whether a row or source has a NaN or an infinity, or may turn out to have."""
-        return self.pending or position in self.bad
+        return self.pending or position in self.bad or (self.puts_off and self.is_put_off(position))
+
+    def is_put_off(self, position: int) -> bool:
+        """Whether the tensor of a row was not read yet."""
+        stat = self.stat_of(position)
+        if stat < 0:
+            return False
+        chunk = self.chunks[stat >> 32]
+        return chunk.stats.is_put_off(chunk.stat_row(stat))
+
+    def flags(self, position: int) -> int:
+        """The bits of a row: VIEW, INPLACE, ...; 0 where it is gone."""
+        row = self.row(position)
+        return 0 if row is None else row[FLAGS]
+
+    def outputs_of(self, call: int) -> int:
+        """How many results the call at this position has."""
+        return self.chunk_of(call).outputs_of(call)
 
     def new_owner(self, name: str, kind: Literal["parameter", "buffer"]) -> int:
         """The number of a parameter or buffer not seen before."""

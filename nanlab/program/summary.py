@@ -1,0 +1,281 @@
+"""The statistics of steps that were recorded without them, made by running these steps again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nanlab.capture.calls import Call as JudgedCall
+from nanlab.capture.calls import SavedValues, saved_names, saved_values
+from nanlab.capture.evidence import Evidence
+from nanlab.capture.ledger import Ledger
+from nanlab.capture.plans import Plan, plan_for
+from nanlab.capture.source import frame_of
+from nanlab.errors import NotReplayable
+from nanlab.program.memory import Memory, operate, seed
+from nanlab.program.replay import results_of
+from nanlab.program.rerun import rerun
+from nanlab.trace.locations import location
+from nanlab.trace.names import Names
+from nanlab.trace.program import Call, Ref, Segment, refs_in
+from nanlab.trace.recording import BACKWARD, BORN, CARRIED, TURNED, Recording
+
+Tensor = torch.Tensor
+Judge = Callable[[JudgedCall], None]
+
+
+def summarise(recording: Recording, judge: Judge | None = None) -> None:
+    """Give the rows of the kept steps the statistics that they lack, and judge the calls in which
+    something non-finite came in or out.
+
+    What cannot be run again, or gives other results than the run, is told in the notes.
+    """
+    for segment in recording.program.segments:
+        if segment.calls and segment.summarised < len(segment.calls):
+            _summarise(recording, segment, judge)
+
+
+def _summarise(recording: Recording, segment: Segment, judge: Judge | None) -> None:
+    first, segment.summarised = segment.summarised, len(segment.calls)
+    try:
+        different = _fill(recording, segment, first)
+    except NotReplayable as error:
+        different = None
+        if segment.lost is None or recording.bad:
+            _note(recording, segment, str(error))
+    except Exception as error:
+        different = None
+        _note(recording, segment, f"{type(error).__name__}: {error}")
+    if different:
+        _note(recording, segment, f"run again it gives other results, the first {different}")
+    _choose_parents(recording, segment)
+    _judge(recording, segment, first, judge or Evidence(recording, Ledger()).judge)
+
+
+def _note(recording: Recording, segment: Segment, reason: str) -> None:
+    note = (
+        f"step {recording.step_of(segment.start)} cannot be summarised: {reason}; what went wrong"
+        ' in it may be told wrongly or not at all, so watch it with detail="full"'
+    )
+    if note not in recording.notes:
+        recording.notes.append(note)
+
+
+def _fill(recording: Recording, segment: Segment, first: int) -> str:
+    """Fill the rows from a call on; the first result that is not as it was, "" if all are."""
+    different: list[str] = []
+
+    def visit(_: int, index: int, call: Call, out: Any) -> bool:
+        if index < first:
+            return False
+        for position, result in enumerate(results_of(call, out, memory), call.position):
+            stat = recording.stat_of(position)
+            if stat < 0:
+                continue
+            chunk = recording.chunks[stat >> 32]
+            row = chunk.stat_row(stat)
+            if chunk.stats.is_put_off(row):
+                chunk.stats.fill(row, result)
+            elif not different and recording.op(position) is not None:
+                known = chunk.stats.nonfinite(row)
+                now = int((~torch.isfinite(result)).sum()) if _comparable(result) else known
+                if known != now:
+                    op = recording.op(position)
+                    assert op is not None
+                    file, line = recording.places[op.place][:2]
+                    different.append(f"{op.name} at {location(file, line)}")
+            if chunk.stats.nonfinite(row):
+                recording.bad.add(position)
+        return False
+
+    memory = Memory()
+    rerun([segment], visit, memory=memory)
+    return different[0] if different else ""
+
+
+def _comparable(result: Tensor) -> bool:
+    """Whether it is small, and its elements can be looked at."""
+    return (
+        result.layout is torch.strided
+        and result.numel() <= 4096
+        and (result.is_floating_point() or result.is_complex())
+        and result.itemsize > 1
+        and not result._is_zerotensor()
+    )
+
+
+def _choose_parents(recording: Recording, segment: Segment) -> None:
+    """Of the rows that memory written piece by piece came from: the bad ones, else the last."""
+    for number, source in list(recording.sources.items()):
+        if source.kind != "snapshot" or source.first < segment.start or len(source.parents) < 2:
+            continue
+        chosen = tuple(p for p in source.parents if p in recording.bad)
+        row = recording.op(source.parents[0]) if source.parents[0] >= 0 else None
+        if not chosen and row is not None and row.uninitialised:
+            chosen = source.parents
+            if number in recording.bad:
+                recording.bad.add(source.parents[0])
+        recording.sources[number] = replace(source, parents=chosen or source.parents[-1:])
+
+
+# -- what went wrong
+# ------------------------------------------------------------
+
+
+def _judge(recording: Recording, segment: Segment, first: int, judge: Judge) -> None:
+    bad = recording.bad
+    if not bad:
+        return
+    touched: dict[int, list[int]] = {}  # index of a call -> its sources
+    nodes: dict[int, SavedValues] = {}  # autograd nodes of these
+    wanted: dict[int, int] = {}  # index of a forward call -> its node
+    names = {run[0]: run[1] for run in recording.node_runs.rows if run[3] >= segment.start}
+    by_position = {call.position: index for index, call in enumerate(segment.calls)}
+    for index in range(first, len(segment.calls)):
+        call = segment.calls[index]
+        op = recording.op(call.position)
+        if op is None or op.call != call.position:
+            continue
+        sources = [source for source, _ in recording.operands(call.position)]
+        rows = range(call.position, call.position + recording.outputs_of(call.position))
+        if bad.isdisjoint(sources) and bad.isdisjoint(rows):
+            continue
+        touched[index] = sources
+        if op.phase == BACKWARD and not bad.isdisjoint(rows):
+            nodes[op.node] = SavedValues(names.get(op.node, ""), {})
+            made = recording.nodes.get(op.node)
+            at = by_position.get(made.position) if made is not None else None
+            if at is not None:
+                wanted[at] = op.node
+    if not touched:
+        return
+    old: list[Tensor | None] = [None]
+    place = [0]
+
+    def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        index = place[0]
+        old[0] = None
+        if index in wanted:
+            found = _saved(segment, index, call, args, kwargs)
+            if found is not None:
+                nodes[wanted[index]] = found
+            seed(segment, index)
+        if index in touched and args and isinstance(args[0], Tensor):
+            plan = _plan(call.func)
+            if plan.writes and not plan.overwrites:
+                old[0] = args[0].detach().clone()
+        return operate(call.func, args, kwargs)
+
+    def visit(_: int, index: int, call: Call, out: Any) -> bool:
+        place[0] = index + 1
+        if index in touched:
+            judge(_call(recording, call, touched.pop(index), memory, out, old[0], nodes))
+            _note_place(recording, segment, index, call)
+        return not touched
+
+    memory = Memory()
+    with suppress(Exception):  # it was told why; the rest is judged without its tensors
+        rerun([segment], visit, run, memory)
+    for index, sources in touched.items():
+        judge(_call(recording, segment.calls[index], sources, None, None, None, nodes))
+
+
+def _call(
+    recording: Recording,
+    call: Call,
+    sources: list[int],
+    memory: Memory | None,
+    out: Any,
+    old: Tensor | None,
+    nodes: dict[int, SavedValues],
+) -> JudgedCall:
+    """The call as it was when it ran, to be judged."""
+    op = recording.op(call.position)
+    assert op is not None
+    plan = _plan(call.func) if call.func is not None else _unseen(op.name)
+    outputs = recording.outputs_of(call.position)
+    flags = recording.flags(call.position)
+    if memory is None:
+        lost = "its step could not be run again"
+        return JudgedCall(
+            call.func, plan, call.position, outputs, [], sources, (), {}, None, flags, None, lost
+        )
+    return JudgedCall(
+        call.func,
+        plan,
+        call.position,
+        outputs,
+        results_of(call, out, memory),
+        sources,
+        memory.unpack(call.args),
+        {name: memory.unpack(value) for name, value in call.kwargs.items()},
+        old,
+        flags,
+        nodes.get(op.node) if op.phase == BACKWARD else None,
+    )
+
+
+def _note_place(recording: Recording, segment: Segment, index: int, call: Call) -> None:
+    """Torch's own line that made a guilty call."""
+    rows = range(call.position, call.position + recording.outputs_of(call.position))
+    inside = segment.inside.get(index)
+    guilty = (BORN, TURNED, CARRIED)
+    if inside is not None and any(recording.status.get(row) in guilty for row in rows):
+        recording.inside_torch[call.position] = frame_of(*inside)
+
+
+def _plan(func: Any) -> Plan:
+    found = _PLANS.get(func)
+    if found is None:
+        found = _PLANS[func] = plan_for(func, Names())
+    return found
+
+
+def _unseen(name: str) -> Plan:
+    """The plan of an autograd node whose calls were not seen."""
+    return replace(_plan(torch.ops.aten.add.Tensor), name=name, pointwise=False)
+
+
+_PLANS: dict[Any, Plan] = {}
+
+
+def _saved(
+    segment: Segment, index: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> SavedValues | None:
+    """What the autograd node of a forward call had saved: the call is made once more, above
+    autograd, on copies."""
+    if not call.grad or call.func is None:
+        return None
+    tracked = {id(ref): ref.tracked for ref in refs_in((call.args, tuple(call.kwargs.values())))}
+
+    def twin(ref: Any, value: Any) -> Any:
+        if isinstance(value, Tensor) and isinstance(ref, Ref):
+            copy = value.detach().clone(memory_format=torch.preserve_format)
+            if tracked.get(id(ref)) and (copy.is_floating_point() or copy.is_complex()):
+                copy.requires_grad_()
+                # a leaf may not be written
+                return copy.view_as(copy)
+            return copy
+        if isinstance(value, (list, tuple)) and isinstance(ref, (list, tuple)):
+            return type(value)([twin(r, v) for r, v in zip(ref, value, strict=True)])
+        return value
+
+    try:
+        with torch.enable_grad():
+            seed(segment, index)
+            out = operate(
+                call.func,
+                tuple(twin(r, v) for r, v in zip(call.args, args, strict=True)),
+                {name: twin(call.kwargs[name], value) for name, value in kwargs.items()},
+            )
+    except Exception:
+        return None
+    first = out[0] if isinstance(out, (tuple, list)) and out else out
+    node = getattr(first, "grad_fn", None)
+    if node is None:
+        return None
+    return SavedValues(node.name(), saved_values(node, saved_names(node)))
