@@ -237,7 +237,8 @@ def rewritten(capsule: Path, path: Path, change: Callable[[dict[str, Any]], None
     change(head)
     members["trace.json"] = json.dumps(head).encode()
     whole = hashlib.sha256()
-    for name in ("trace.json", "numbers.safetensors", "tensors.safetensors"):
+    parts = ("numbers", "tensors", "exponents")
+    for name in ("trace.json", *(f"{part}.safetensors" for part in parts)):
         whole.update(hashlib.sha256(members[name]).digest())
     members["digest"] = whole.hexdigest().encode()
     with zipfile.ZipFile(path, "w") as file:
@@ -247,25 +248,17 @@ def rewritten(capsule: Path, path: Path, change: Callable[[dict[str, Any]], None
 
 
 def first_ref(head: dict[str, Any]) -> list[Any]:
-    leaves = {number for number, _ in head["program"]["segments"][-1]["leaves"]}
-
-    def find(value: Any) -> Any:
-        if isinstance(value, list):
-            if value and value[0] == "ref" and value[1] in leaves:
-                return value
-            return next((found for each in value if (found := find(each)) is not None), None)
-        return None
-
-    found: list[Any] = find(head["program"]["segments"][-1]["calls"])
+    leaves = {number for number, _ in head["program"]["segments"][0]["leaves"]}
+    found: list[Any] = next(ref for ref in head["refs"] if ref[0] in leaves and ref[5] is not None)
     return found
 
 
 def a_view_beyond_its_storage(head: dict[str, Any]) -> None:
-    first_ref(head)[2] = 1 << 30
+    first_ref(head)[1] = 1 << 30
 
 
 def a_negative_offset(head: dict[str, Any]) -> None:
-    first_ref(head)[2] = -4
+    first_ref(head)[1] = -4
 
 
 def an_operator_of_files(head: dict[str, Any]) -> None:
@@ -285,7 +278,7 @@ def a_class_of_another_kind(head: dict[str, Any]) -> None:
 
 
 def a_device_of_no_machine(head: dict[str, Any]) -> None:
-    first = head["program"]["segments"][-1]["leaves"][0]
+    first = head["program"]["segments"][0]["leaves"][0]
     first[1] = first[1].partition(":")[0] + ":/dev/null"
 
 
@@ -310,6 +303,19 @@ def deep_nesting(head: dict[str, Any]) -> None:
     for _ in range(900):
         value = ["list", value]
     head["recording"]["notes"] = value
+
+
+def test_step_whose_beginning_no_step_before_makes_says_so(capsule: Path, tmp_path: Path) -> None:
+    def change(head: dict[str, Any]) -> None:
+        first = head["program"]["segments"][0]
+        assert first["leaves"] and head["program"]["segments"][-1]["unmade"]
+        number, key = first["leaves"].pop(0)
+        first["unmade"].append([number, int(key != ""), "cpu"])
+        first["calls"], first["engine"], first["looks"] = first["calls"][:0], [], []
+
+    trace = nanlab.load(rewritten(capsule, tmp_path / "h", change))
+    with pytest.raises(nanlab.NanlabError):
+        trace.replay()
 
 
 HOSTILE = [
@@ -383,6 +389,7 @@ def test_a_capsule_holds_no_pickle(capsule: Path) -> None:
     with zipfile.ZipFile(capsule) as file:
         assert sorted(file.namelist()) == [
             "digest",
+            "exponents.safetensors",
             "numbers.safetensors",
             "tensors.safetensors",
             "trace.json",

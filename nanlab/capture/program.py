@@ -102,7 +102,17 @@ class ProgramRecorder:
             self._about_to_draw(args, kwargs)
         if plan.name in _ZEROS:
             self._odd = True
-        packed = tuple([self._pack(a) for a in args])
+        if plan.overwrites:  # what memory held before is not read
+            packed = tuple(
+                [
+                    self.ref(a, read=False)
+                    if i in plan.writes and isinstance(a, Tensor)
+                    else self._pack(a)
+                    for i, a in enumerate(args)
+                ]
+            )
+        else:
+            packed = tuple([self._pack(a) for a in args])
         if not kwargs:
             return packed, kwargs
         return packed, {name: self._pack(value) for name, value in kwargs.items()}
@@ -166,7 +176,7 @@ class ProgramRecorder:
                     )
         return x
 
-    def ref(self, t: Tensor) -> Any:
+    def ref(self, t: Tensor, read: bool = True) -> Any:
         """A tensor that is read: its storage is a leaf unless the segment has met it."""
         try:
             if t.__class__ not in _PLAIN or t.layout is not _STRIDED:
@@ -182,7 +192,7 @@ class ProgramRecorder:
             number = self.ledger.promise(storage) if entry is None else entry.serial
             if number not in self.segment.known:
                 self._met(number, storage)
-            if entry is not None and entry.uninit:
+            if read and entry is not None and entry.uninit:
                 self._load(number, storage)
             tracked = (2 if t.is_leaf else 1) if t.requires_grad else 0
             return _new(

@@ -23,6 +23,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from nanlab import history
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
+from nanlab.program.handover import complete, handed_over
 from nanlab.stats import _layout as L
 from nanlab.trace import Trace, failure, recording
 from nanlab.trace.chunk import (
@@ -45,14 +46,16 @@ from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segm
 from nanlab.trace.ranks import Ranks
 from nanlab.trace.recording import PHASES, Recording
 
-FORMAT = 1
+FORMAT = 2
 BUDGET = 64 << 20  # bytes of tensors that no call overwrote
 _MOST_TEXT = 8 << 20  # characters of source
 _ROOM = 256 << 20  # bytes that a small file may hold
 _DENSEST = 100  # bytes for each byte of the file, beyond that
 _MOST_BYTES = 1 << 40  # of one storage
 _MOST_THREADS = 1 << 12  # of torch
-_MEMBERS = ("trace.json", "numbers.safetensors", "tensors.safetensors")
+_MEMBERS = ("trace.json", "numbers.safetensors", "tensors.safetensors", "exponents.safetensors")
+_STORED = "tensors.safetensors"  # bits of tensors that cannot be packed any closer
+_WORTH_SPLITTING = 1 << 12  # bytes of one tensor
 _DIGEST = "digest"
 _DEVICE = re.compile(r"(cpu|meta|cuda:\d{1,3})")
 _OPERATOR = re.compile(r"aten::(\w+)(?:\.(\w+))?")
@@ -116,12 +119,14 @@ def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Pa
             json.dumps(writer.trace(trace), allow_nan=False, separators=(",", ":")).encode()
         ),
         "numbers.safetensors": safetensors.torch.save(writer.numbers),
-        "tensors.safetensors": safetensors.torch.save(writer.tensors),
     }
+    exponents = writer.split()
+    members[_STORED] = safetensors.torch.save(writer.tensors)
+    members["exponents.safetensors"] = safetensors.torch.save(exponents)
     try:
         with zipfile.ZipFile(there, "w", zipfile.ZIP_DEFLATED, compresslevel=3) as file:
             for name, content in members.items():
-                kind = zipfile.ZIP_STORED if name == "tensors.safetensors" else zipfile.ZIP_DEFLATED
+                kind = zipfile.ZIP_STORED if name == _STORED else zipfile.ZIP_DEFLATED
                 file.writestr(name, content, kind)
             file.writestr(_DIGEST, _digest(members))
     except OSError as error:
@@ -144,6 +149,7 @@ class _Writer:
         self.incomplete = False  # whether the steps cannot all be run again from the file
         self._storages: dict[int, str] = {}  # id of a storage -> its key
         self._generators: dict[int, int] = {}
+        self._refs: dict[Ref, int] = {}  # each that occurs, and its place in the file
         self._alive: list[Any] = []  # ids stay those of one object
 
     def trace(self, trace: Trace) -> dict[str, Any]:
@@ -171,6 +177,10 @@ class _Writer:
             "program": program,
             "texts": _texts(source),
             "guarded": self.pack(trace.guarded),
+            "refs": [
+                [number, offset, [*size], [*stride], str(dtype)[6:], tracked, bits]
+                for number, offset, size, stride, dtype, tracked, bits in self._refs
+            ],
         }
 
     def chunk(self, chunk: Chunk) -> dict[str, Any]:
@@ -220,18 +230,37 @@ class _Writer:
                 continue
         return found
 
+    def split(self) -> dict[str, torch.Tensor]:
+        """Take the last of every four bytes out of large tensors: sign and exponent of float32,
+        which deflate well, as the rest does not."""
+        found = {}
+        for key, flat in self.tensors.items():
+            if len(flat) >= _WORTH_SPLITTING and not len(flat) % 4:
+                words = flat.view(-1, 4)
+                found[key] = words[:, 3].contiguous()
+                self.tensors[key] = words[:, :3].reshape(-1)
+        return found
+
     def program(self, program: Program) -> dict[str, Any]:
+        complete(program, program.segments)
+        made = handed_over(program.segments)
         return {
-            "segments": [self.segment(segment, program.names) for segment in program.segments],
+            "segments": [
+                self.segment(segment, program.names, unmade)
+                for segment, unmade in zip(program.segments, made, strict=True)
+            ],
             "names": self.pack(program.names),
             "forgotten": program.forgotten,
             "reason": program.reason,
         }
 
-    def segment(self, segment: Segment, names: dict[int, str]) -> dict[str, Any]:
-        leaves, absent = [], set()
+    def segment(self, segment: Segment, names: dict[int, str], unmade: set[int]) -> dict[str, Any]:
+        leaves, absent, later = [], set(), []
         for number, storage in segment.leaves.items():
             held = segment.saved.get(number)
+            if number in unmade:
+                later.append([number, storage.nbytes(), str(storage.device)])
+                continue
             key = self.storage(
                 storage if held is None else held, held is not None and number not in segment.intact
             )
@@ -308,6 +337,7 @@ class _Writer:
             "threads": segment.threads,
             "calls": calls,
             "leaves": leaves,
+            "unmade": later,
             "blank": self.pack(segment.blank),
             "known": sorted(segment.known),
             "engine": engine,
@@ -343,8 +373,7 @@ class _Writer:
         if kind is float:
             return x if abs(x) < float("inf") else ["float", repr(x)]
         if kind is Ref:
-            number, offset, size, stride, dtype, tracked, bits = x
-            return ["ref", number, offset, [*size], [*stride], str(dtype)[6:], tracked, bits]
+            return ["ref", self._refs.setdefault(x, len(self._refs))]
         if kind is tuple or kind is torch.Size:
             return ["tuple", *[self.pack(each) for each in x]]
         if kind is list or kind is set or kind is frozenset:
@@ -489,7 +518,7 @@ def _members(path: Path) -> dict[str, bytes]:
             raise CapsuleError(f"{path} is no capsule of nanlab: it has no {missing[0]}")
         size = sum(infos[name].file_size for name in (*_MEMBERS, _DIGEST))
         packed = path.stat().st_size
-        stored = infos["tensors.safetensors"].file_size
+        stored = infos[_STORED].file_size
         if (
             stored > packed
             or size - stored > _ROOM + _DENSEST * packed
@@ -528,16 +557,22 @@ class _Reader:
                 f" reads {FORMAT}; it was written by nanlab {self.head.get('nanlab')!r}"
             )
         self.numbers = safetensors.torch.load(members["numbers.safetensors"])
-        self.tensors = safetensors.torch.load(members["tensors.safetensors"])
-        for t in (*self.numbers.values(), *self.tensors.values()):
+        self.tensors = safetensors.torch.load(members[_STORED])
+        exponents = safetensors.torch.load(members["exponents.safetensors"])
+        for t in (*self.numbers.values(), *self.tensors.values(), *exponents.values()):
             _expect(t.dtype is torch.uint8 and t.dim() == 1, "a tensor is no row of bytes")
+        for key, high in exponents.items():
+            low = self.tensors[key]
+            _expect(len(low) == 3 * len(high), "a tensor lacks its exponents")
+            self.tensors[key] = torch.cat([low.view(-1, 3), high.view(-1, 1)], 1).reshape(-1)
         self._generators: dict[int, torch.Generator] = {}
         self._storages: dict[str, Any] = {}
+        self._refs = [self._ref(*each) for each in self.head["refs"]]
         self.foreign = ""  # a device that this machine does not have
         self._kinds: dict[str, Callable[..., Any]] = {
             "float": lambda text: float(text),
             "complex": lambda real, imag: complex(float(real), float(imag)),
-            "ref": self._ref,
+            "ref": lambda at: self._refs[_whole(at)],
             "tuple": lambda *items: tuple([self.unpack(each) for each in items]),
             "list": lambda *items: [self.unpack(each) for each in items],
             "set": lambda *items: {self.unpack(each) for each in items},
@@ -671,6 +706,11 @@ class _Reader:
         made.leaves = {_whole(number): self.storage(key) for number, key in head["leaves"]}
         # the program of this process writes none of them: a replay has its own copies
         made.saved = dict(made.leaves)
+        for number, nbytes, device in head["unmade"]:
+            size = _whole(nbytes, 0, _MOST_BYTES)
+            room = torch.empty(size, dtype=torch.uint8, device=self._device(device))
+            made.leaves[_whole(number)] = room.untyped_storage()
+            made.unmade.add(number)
         blank = self.unpack(head["blank"])
         for nbytes, device in blank.values():
             _whole(nbytes, 0, _MOST_BYTES)

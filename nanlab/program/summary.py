@@ -16,6 +16,7 @@ from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan, plan_for
 from nanlab.capture.source import frame_of
 from nanlab.errors import NotReplayable
+from nanlab.program.handover import complete
 from nanlab.program.memory import Memory, operate, seed
 from nanlab.program.replay import results_of
 from nanlab.program.rerun import rerun
@@ -34,6 +35,7 @@ def summarise(recording: Recording, judge: Judge | None = None) -> None:
 
     What cannot be run again, or gives other results than the run, is told in the notes.
     """
+    complete(recording.program, recording.program.segments)
     for segment in recording.program.segments:
         if segment.calls and segment.summarised < len(segment.calls):
             _summarise(recording, segment, judge)

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
+from nanlab.program.handover import complete
 from nanlab.trace.program import Segment
 from nanlab.trace.recording import Recording
 
@@ -59,4 +60,5 @@ def window(recording: Recording, step: int | None = None) -> Window:
     segments = program.between(start, end)
     if not segments:
         raise NotReplayable("nothing was recorded in that step")
+    complete(program, segments)
     return Window(recording, step, start, end, segments)

@@ -141,6 +141,8 @@ class Segment:
     optimizers: list[OptimizerRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
+    # leaves that the segments before make when they are run again, and that were not made yet
+    unmade: set[int] = field(default_factory=set)
     # index of a call -> code and instruction of torch's own that made it, while statistics are put
     # off
     inside: dict[int, tuple[Any, int]] = field(default_factory=dict)
