@@ -57,6 +57,201 @@ PROGRAMS = {
         net = nn.Linear(2, 1)
         net(torch.ones(1, 2)).numpy()  # change
     """,
+    "two_losses": """
+        net = nn.Linear(3, 2)
+        out = net(torch.randn(4, 3)).exp()
+        loss_x = out.mean()
+        loss_y = out.square().mean()
+        loss_x.backward()  # change
+        loss_y.backward()
+    """,
+    "same_loss_twice": """
+        net = nn.Linear(3, 2)
+        loss = net(torch.randn(4, 3)).tanh().sum()
+        loss.backward()  # change
+        loss.backward()
+    """,
+    "carried_state": """
+        cell = nn.GRUCell(3, 4)
+        state = torch.zeros(2, 4)
+        for i in range(3):
+            state = cell(torch.randn(2, 3), state)  # change
+            loss = state.square().mean()
+            loss.backward()
+    """,
+    "carried_sum": """
+        net = nn.Linear(3, 1)
+        total = torch.zeros(())
+        for i in range(3):
+            out = net(torch.randn(4, 3)).exp().mean()
+            total = 0.9 * total + out  # change
+            total.backward()
+    """,
+    "penalty": """
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        gan = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+        fake = gan(torch.randn(5, 2))
+        critic = net(fake).mean()
+        critic.backward()  # change
+        (-net(fake).mean()).backward()
+    """,
+    "in_place": """
+        net = nn.Linear(3, 4)
+        h = torch.sigmoid(net(torch.randn(2, 3)))
+        h *= 2  # change
+        h.sum().backward()
+    """,
+    "in_place_relu": """
+        net = nn.Linear(3, 4)
+        h = net(torch.randn(2, 3)).exp()
+        h.add_(1)  # change
+        h.sum().backward()
+    """,
+    "leaf_in_place": """
+        w = torch.ones(3, requires_grad=True)
+        w -= 0.1  # change
+        w.sum().backward()
+    """,
+    "view": """
+        x = torch.randn(2, 3, 4)
+        y = x.transpose(1, 2)
+        z = y.view(2, 12)  # change
+    """,
+    "not_graph": """
+        net = nn.Linear(3, 1)
+        out = net(torch.randn(4, 3))
+        pred = torch.as_tensor(out.tolist())  # change
+        pred.mean().backward()
+    """,
+    "item": """
+        net = nn.Linear(3, 1)
+        loss = torch.tensor(net(torch.randn(4, 3)).mean().item())  # change
+        loss.backward()
+    """,
+    "detached": """
+        net = nn.Linear(3, 1)
+        out = net(torch.randn(4, 3)).detach()  # change
+        out.mean().backward()
+    """,
+    "probabilities": """
+        net = nn.Linear(3, 1)
+        y = torch.tensor([[0.0], [1.0]])
+        loss = F.binary_cross_entropy(net(torch.randn(2, 3)) * 9, y)  # change
+    """,
+    "unused": """
+        a = torch.ones(2, requires_grad=True)
+        b = torch.ones(2, requires_grad=True)
+        g = torch.autograd.grad((a * 2).sum(), [a, b])  # change
+    """,
+    "deepcopy": """
+        import copy
+        net = nn.Linear(3, 1)
+        out = net(torch.randn(2, 3))
+        kept = copy.deepcopy(out)  # change
+    """,
+    "channels": """
+        net = nn.Conv2d(1, 4, 3)  # change
+        net(torch.randn(2, 3, 8, 8))
+    """,
+    "reshape": """
+        x = torch.randn(2, 3, 4)
+        y = x.view(2, 10)  # change
+    """,
+    "matmul": """
+        a = torch.randn(2, 3)
+        w = torch.randn(5, 3)
+        y = a @ w  # change
+    """,
+    "half": """
+        net = nn.Linear(3, 4).half()
+        x = torch.randn(2, 3)  # change
+        y = net(x)
+    """,
+    "double_numpy": """
+        import numpy as np
+        net = nn.Linear(3, 4)
+        x = torch.from_numpy(np.ones((2, 3)))  # change
+        y = net(x)
+    """,
+    "float_index": """
+        table = nn.Embedding(5, 2)
+        ids = torch.tensor([1.0, 2.0])  # change
+        table(ids)
+    """,
+    "bce_long": """
+        net = nn.Linear(3, 1)
+        y = torch.tensor([[0], [1]])  # change
+        loss = F.binary_cross_entropy_with_logits(net(torch.randn(2, 3)), y)
+    """,
+    "one_hot_float": """
+        y = torch.tensor([0.0, 1.0])  # change
+        F.one_hot(y, 3)
+    """,
+    "stack": """
+        rows = [torch.zeros(3), torch.zeros(4)]
+        batch = torch.stack(rows)  # change
+    """,
+    "cat": """
+        a, b = torch.zeros(2, 3), torch.zeros(2, 4)
+        c = torch.cat([a, b])  # change
+    """,
+    "no_grad_decorator": """
+        net = nn.Linear(3, 1)
+        @torch.no_grad()  # change
+        def forward(x):
+            return net(x)
+        forward(torch.randn(2, 3)).mean().backward()
+    """,
+    "inference": """
+        net = nn.Linear(3, 1)
+        with torch.inference_mode():  # change
+            h = net(torch.randn(2, 3))
+        h.mean().backward()
+    """,
+    "lstm_width": """
+        rnn = nn.LSTM(4, 8)  # change
+        rnn(torch.randn(5, 2, 3))
+    """,
+    "layer_norm": """
+        norm = nn.LayerNorm(8)  # change
+        norm(torch.randn(2, 6))
+    """,
+    "numpy_of_list": """
+        net = nn.Linear(2, 1)
+        out = net(torch.ones(3, 2))
+        values = out[:, 0].numpy()  # change
+    """,
+    "vector_loss": """
+        net = nn.Linear(3, 2)
+        err = (net(torch.randn(4, 3)) - 1).abs()  # change
+        err.backward()
+    """,
+    "broadcast": """
+        a, b = torch.zeros(4, 3), torch.zeros(4)
+        c = a + b  # change
+    """,
+    "classes_conv": """
+        net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))  # change
+        F.cross_entropy(net(torch.randn(2, 4)), torch.tensor([0, 3]))
+    """,
+    "cholesky": """
+        a = torch.ones(3, 3)
+        l = torch.linalg.cholesky(a)  # change
+    """,
+    "negative_rate": """
+        rate = torch.tensor([0.5, -1.0])
+        d = torch.distributions.Exponential(rate)  # change
+    """,
+    "multinomial": """
+        p = torch.tensor([0.0, 0.0])
+        i = torch.multinomial(p, 1)  # change
+    """,
+    "sampled_grad": """
+        net = nn.Linear(3, 2)
+        d = torch.distributions.Normal(net(torch.randn(4, 3)), 1.0)
+        z = d.sample()  # change
+        z.square().mean().backward()
+    """,
 }
 
 

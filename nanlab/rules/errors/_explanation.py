@@ -31,6 +31,8 @@ class Explanation:
     module: str = ""
     # file, line and text of the line to change, where it is another
     change: tuple[str, int, str] | None = None
+    # (pattern, replacement): how the line is written anew, by the first that is found in it
+    rewrite: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         from nanlab.views.explanation import as_text
@@ -99,15 +101,26 @@ def meanings_of(module: ModuleType) -> list[Meaning]:
     return sorted(own, key=lambda one: not one.first)
 
 
-def says(pattern: str, cause: str, title: str, why: str, *fixes: tuple[str, str]) -> Meaning:
+def says(
+    pattern: str,
+    cause: str,
+    title: str,
+    why: str,
+    *fixes: tuple[str, str],
+    rewrite: tuple[tuple[str, str], ...] = (),
+) -> Meaning:
     """A message that always means the same; ``{1}`` in its texts is a group of the pattern,
-    ``{inside}`` the module."""
+    ``{inside}`` the module. rewrite: how the line is written anew."""
 
     def explained(case: Case) -> Explanation:
         words = ("", *(group or "" for group in case.match.groups()))
         told = [text.format(*words, inside=case.inside) for text in (title, why)]
         return case.explain(
-            cause, *told, evidence=operands_frame(case.failure.operands), fixes=advice(*fixes)
+            cause,
+            *told,
+            evidence=operands_frame(case.failure.operands),
+            fixes=advice(*fixes),
+            rewrite=rewrite,
         )
 
     return Meaning(re.compile(pattern), explained)

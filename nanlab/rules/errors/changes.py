@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nanlab.capture.source import display_name
@@ -104,6 +104,8 @@ def with_change(explanation: Explanation, failure: Failure) -> Explanation:
     if program is None or found is None:
         return explanation
     statement, edit = found
+    if edit is None and statement is program.at(program.line):  # nothing that was not said
+        return explanation
     change = (program.shown, statement.lineno, program.text(statement))
     fixes = list(explanation.fixes)
     if edit is not None:
@@ -129,10 +131,19 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
     raising = program.at(program.line)
     if raising is None:
         return None
+    if explanation.rewrite:
+        return program.rewritten(raising, lambda text: _first(text, explanation.rewrite))
     if explanation.cause == "graph-cut" and "gradients are switched off" in told:
-        return _switched_off(program)
+        if (block := _switched_off(program)) is not None:
+            return block
     if explanation.cause == "graph-cut" and "requires_grad=False" in told:
         return _frozen(program)
+    if explanation.cause == "graph-freed":
+        return _freed(program, explanation)
+    if explanation.cause == "graph-cut":
+        return program.rewritten(raising, lambda text: _first(text, _CUTS))
+    if explanation.cause == "inplace-modification":
+        return program.rewritten(raising, lambda text: _first(text, _IN_PLACE))
     if explanation.cause == "loss-not-scalar":
         return _bound(
             program, _receivers(raising, "backward"), lambda text: _append(text, ".mean()")
@@ -144,11 +155,90 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
     if explanation.cause == "index-out-of-range":
         return _too_few(program, raising, failure)
     if explanation.cause == "shape-mismatch" and (
-        sizes := re.search(r"takes (\d+) features, its input has (\d+)", told)
+        sizes := re.search(r"takes (\d+) (?:features|channels), its input.* has (\d+)", told)
     ):
         wants, has = sizes.groups()
-        return _constructed(program, rf"Linear\(\s*(in_features\s*=\s*)?{wants}\b", wants, has)
+        layer = r"(Linear|LSTM|GRU|RNN|LSTMCell|GRUCell|RNNCell|LayerNorm|Conv[123]d)"
+        named = r"(in_features|input_size|in_channels|normalized_shape)"
+        return _constructed(program, rf"{layer}\(\s*({named}\s*=\s*)?{wants}\b", wants, has)
+    if explanation.cause == "shape-mismatch" and "matrix product" in told:
+        return program.rewritten(raising, lambda text: _transposed(text, failure))
+    if explanation.cause == "unequal-sizes":
+        return program.rewritten(raising, lambda text: _first(text, _JOINS))
     return None
+
+
+# Patterns of a line, and what stands there instead; the first that is found is taken.
+_CUTS = (
+    (r"torch\.(?:as_)?tensor\((.+)\.(?:item|tolist)\(\)\)", r"\1"),
+    (r"torch\.(?:as_)?tensor\(([\w.]+)\)", r"torch.stack(list(\1))"),
+    (r"\.detach\(\)|\.data\b", ""),
+    (r"\.sample\(", ".rsample("),
+)
+_IN_PLACE = (
+    (r"^(\w[\w.]*)\s*(\*\*|//|[-+*/@])=\s*(.+?)(\s*#.*)?$", r"\1 = \1 \2 (\3)\4"),
+    (r"^(\w[\w.]*)\.(\w+?)_\((.*)\)", r"\1 = \1.\2(\3)"),
+    (r"inplace=True", "inplace=False"),
+)
+_JOINS = (
+    (r"torch\.stack\((\w+)\)", r"nn.utils.rnn.pad_sequence(\1, batch_first=True)"),
+    (r"torch\.cat\((\[[^\]]*\]|\w+)\)", r"torch.cat(\1, dim=-1)"),
+)
+
+
+def _first(text: str, rewrite: Sequence[tuple[str, str]]) -> str:
+    """A line by the first of these patterns that is found in it; the line itself where none is."""
+    for pattern, new in rewrite:
+        if re.search(pattern, text):
+            return re.sub(pattern, new, text, count=1)
+    return text
+
+
+def _freed(program: _Program, explanation: Explanation) -> Found | None:
+    """The first of two backward calls, which must keep the graph; in a loop what is carried over
+    from the pass before."""
+    lines = re.findall(r"backward at [^\s,]*?:(\d+)", explanation.title)
+    if len(lines) != 2:
+        return None
+    second, first = (program.at(int(line)) for line in lines)
+    if first is None or second is None:
+        return None
+    if first is not second:
+        return program.rewritten(
+            first, lambda text: _first(text, ((r"backward\(\)", "backward(retain_graph=True)"),))
+        )
+    loop = next(
+        (s for s in program.around(first.lineno) if isinstance(s, (ast.For, ast.While))), None
+    )
+    for statement in ast.walk(loop) if loop is not None else ():
+        if isinstance(statement, ast.Assign) and statement.lineno <= first.lineno:
+            targets = {
+                name for t in statement.targets for x in _targets(t) if (name := _spelled(x))
+            }
+            read = {_spelled(node) for node in ast.walk(statement.value)}
+            for name in sorted(targets & read - {""}):
+                own = rf"(?<![\w.]){re.escape(name)}(?![\w.(])(?!\s*=[^=])"
+
+                def detached(text: str, own: str = own, name: str = name) -> str:
+                    head, sign, value = text.partition("=")
+                    return head + sign + re.sub(own, f"{name}.detach()", value)
+
+                return program.rewritten(statement, detached)
+    return None
+
+
+def _transposed(text: str, failure: Failure) -> str:
+    """The right factor turned around, where the sizes meet then."""
+    shapes = [tuple(o.shape) for o in failure.operands[-2:]]
+    if len(shapes) == 2 and shapes[0][-1:] == shapes[1][-1:]:
+        return _first(
+            text,
+            (
+                (r"(@\s*\w[\w.]*)(?![\w.(\[])", r"\1.mT"),
+                (r"(matmul|mm)\(([^,]+),\s*(\w+)\)", r"\1(\2, \3.mT)"),
+            ),
+        )
+    return text
 
 
 def _switched_off(program: _Program) -> Found | None:
@@ -167,7 +257,9 @@ def _switched_off(program: _Program) -> Found | None:
                     decorator.lineno,
                     decorator.end_lineno or decorator.lineno,
                 )
-                return line, None
+                old = program.text(line)
+                text = _SWITCH.sub("torch.enable_grad()", old)
+                return line, program.edit(line, text) if text != old else None
     return None
 
 
@@ -192,8 +284,17 @@ def _dtype(program: _Program, raising: ast.stmt, told: str, failure: Failure) ->
     """Where the operand of the wrong dtype was made."""
     if "class indices must be int64" in told:
         names, wanted = _arguments(raising, last=True), ".long()"
+    elif "cross_entropy_with_logits" in program.text(raising):
+        names, wanted = _arguments(raising, last=True), ".float()"
+    elif "must be integers" in told:
+        names, wanted = _arguments(raising, last=True), ".long()"
+    elif halves := re.search(r"float32 met (float16|bfloat16)", told):
+        names = _arguments(raising, last=False)
+        wanted = {"float16": ".half()", "bfloat16": ".bfloat16()"}[halves[1]]
     elif any(o.dtype == "float64" for o in failure.operands) or "float64" in told:
         names, wanted = _arguments(raising, last=False), ".float()"
+    elif "one_hot takes" in told:
+        names, wanted = _arguments(raising, last=False), ".long()"
     else:
         return None
     return _bound(program, names, lambda text: _append(text, wanted))

@@ -12,6 +12,7 @@ MESSAGES: list[Meaning] = [
         "view cannot join dimensions that do not lie next to each other in memory{inside}",
         "transpose, permute and slices leave the memory as it is.",
         ("let it copy where it must", "x = x.reshape(...)"),
+        rewrite=((r"\.view\(", ".reshape("),),
     ),
     says(
         r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d,"
@@ -34,6 +35,10 @@ MESSAGES: list[Meaning] = [
             "take the scores as they are",
             "loss = F.binary_cross_entropy_with_logits(scores, target)",
         ),
+        rewrite=(
+            (r"binary_cross_entropy\(", "binary_cross_entropy_with_logits("),
+            (r"BCELoss\(", "BCEWithLogitsLoss("),
+        ),
     ),
     says(
         r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place"
@@ -44,9 +49,11 @@ MESSAGES: list[Meaning] = [
         " model.",
         ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
         ("or compute a new tensor", "scaled = weight * 2"),
+        rewrite=((r"^([^\n]+)$", r"with torch.no_grad():\n    \1"),),
     ),
     says(
-        r"One of the differentiated Tensors appears to not have been used in the graph",
+        r"(?:One of the differentiated Tensors|The differentiated Tensor at index \d+) appears to"
+        r" not have been used in the graph",
         "graph-cut",
         "torch.autograd.grad was asked for the gradient of a tensor that the loss does not"
         " depend on",
@@ -56,6 +63,7 @@ MESSAGES: list[Meaning] = [
             "take None for such tensors",
             "grads = torch.autograd.grad(loss, tensors, allow_unused=True)",
         ),
+        rewrite=((r"(grad\(.*)\)", r"\1, allow_unused=True)"),),
     ),
     says(
         r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy"
@@ -67,6 +75,7 @@ MESSAGES: list[Meaning] = [
         " state as attributes holds some.",
         ("copy the values alone", "copied = x.detach().clone()"),
         ("or keep them detached in the module", "self.hidden = hidden.detach()"),
+        rewrite=((r"(?:copy\.)?deepcopy\((\w[\w.]*)\)", r"\1.detach().clone()"),),
     ),
     says(
         r"optimizer got an empty parameter list",
@@ -76,5 +85,27 @@ MESSAGES: list[Meaning] = [
         " before.",
         ("keep layers where the module finds them", "self.layers = nn.ModuleList(layers)"),
         ("make a list of the iterator", "parameters = list(model.parameters())"),
+    ),
+    says(
+        r"one_hot is only applicable to index tensor",
+        "dtype-mismatch",
+        "one_hot takes indices of int64{inside}",
+        "Class numbers read from a table are often float.",
+        ("make them integers", "F.one_hot(labels.long(), classes)"),
+    ),
+    says(
+        r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)",
+        "shape-mismatch",
+        "the recurrent layer takes {1} features, its input has {2}{inside}",
+        "Its last dimension holds the features.",
+        ("let the layer take them", "nn.LSTM({2}, ...)"),
+    ),
+    says(
+        r"Given normalized_shape=\[(\d+)\], expected input with shape \[\*, \d+\], but got input of"
+        r" ?size\[[\d, ]*?(\d+)\]",
+        "shape-mismatch",
+        "the normalisation takes {1} features, its input has {2}{inside}",
+        "It normalises over the last dimension.",
+        ("let the layer take them", "nn.LayerNorm({2})"),
     ),
 ]

@@ -115,7 +115,16 @@ def broadcast_mismatch(case: Case) -> Explanation | None:
                 "x * weight[:, None]  # or weight.unsqueeze(1)",
             )
         ),
+        rewrite=_rows_first(case),
     )
+
+
+def _rows_first(case: Case) -> tuple[tuple[str, str], ...]:
+    """A vector with one number for each row of a matrix, as a column."""
+    shapes = [tuple(o.shape) for o in case.failure.operands[:2]]
+    if [len(s) for s in shapes] == [2, 1] and shapes[0][0] == shapes[1][0]:
+        return ((r"(\w+\s*[-+*/]\s*)([A-Za-z_][\w.]*)(?![\w.(\[])", r"\1\2[:, None]"),)
+    return ()
 
 
 @means(r"expected input\[([\d, ]+)\] to have (\d+) channels, but got (\d+) channels instead")
@@ -240,6 +249,7 @@ def impossible_shape(case: Case) -> Explanation | None:
         fixes=advice(
             ("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")
         ),
+        rewrite=((r"((?:view|reshape)\([^()]*?)-?\b[\w.]+\s*\)", r"\1-1)"),),
     )
 
 

@@ -53,6 +53,12 @@ def refused_parameter(case: Case) -> Explanation | None:
         "What a network gives is unbounded; softplus or exp of it may round to exactly 0, and a"
         " covariance to an indefinite matrix.",
         fixes=advice(fix),
+        rewrite=(
+            (rf"\b{name}=(\w[\w.]*)", rf"{name}=torch.nn.functional.softplus(\1)"),
+            (rf"({distribution}\()(\w[\w.]*)\)", r"\1torch.nn.functional.softplus(\2))"),
+        )
+        if constraint.startswith("Greater")
+        else (),
     )
 
 
@@ -69,6 +75,9 @@ def outside_of_support(case: Case) -> Explanation | None:
         " Rounding does this at the edges, as with an action that tanh has rounded to 1."
         + _origin(case),
         fixes=advice(("keep the value inside", "value = value.clamp(1e-6, 1 - 1e-6)")),
+        rewrite=((r"log_prob\((\w[\w.]*)\)", r"log_prob(\1.clamp(1e-6, 1 - 1e-6))"),)
+        if support.startswith("Interval(lower_bound=0.0, upper_bound=1.0")
+        else (),
     )
 
 
@@ -90,6 +99,7 @@ def refused_probabilities(case: Case) -> Explanation | None:
                     "torch.distributions.Categorical(logits=logits)",
                 )
             ),
+            rewrite=((r"(multinomial\(\s*\w[\w.]*)", r"\1 + 1e-6"),),
         )
     return case.explain(
         "invalid-value",
@@ -123,5 +133,8 @@ def refused_matrix(case: Case) -> Explanation | None:
         " little on the diagonal makes it definite.",
         fixes=advice(
             ("add a jitter to the diagonal", "A = A + 1e-5 * torch.eye(A.shape[-1], dtype=A.dtype)")
+        ),
+        rewrite=(
+            (r"(cholesky|inv|slogdet|logdet)\((\w+)\)", r"\1(\2 + 1e-5 * torch.eye(\2.shape[-1]))"),
         ),
     )
