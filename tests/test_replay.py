@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,6 +192,18 @@ def test_the_tables_of_a_replay_are_those_of_the_step_as_it_is_now() -> None:
     assert lower.culprit is None
     assert "changed" in repr(lower)
     assert "Replay of step 0" in lower._repr_html_()
+
+
+def test_a_capsule_is_replayed_with_other_settings(tmp_path: Path) -> None:
+    for made, change in ((plain("AdamW", 1e-2), {"lr": 0.3}), (scaled(64.0), {"loss_scale": 8.0})):
+        trace = watched(made)
+        again = nanlab.load(trace.save(tmp_path / "a.nanlab")).replay(**change)
+        there = trace.replay(**change)
+        assert all(torch.equal(again.parameters[n], p) for n, p in there.parameters.items())
+        assert again.ops.op.tolist() == there.ops.op.tolist()
+    rows = watched(plain("SGD", 1e-2))
+    loaded = nanlab.load(rows.save(tmp_path / "b.nanlab"))
+    assert loaded.replay(without=[2]).loss == rows.replay(without=[2]).loss
 
 
 def test_a_replayed_step_has_the_rows_of_the_recorded_one() -> None:

@@ -42,7 +42,18 @@ from nanlab.trace.chunk import (
 from nanlab.trace.guarded import Guarded
 from nanlab.trace.names import Names
 from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
-from nanlab.trace.program import Call, EngineRun, Held, Look, Program, Ref, Segment, refs_in
+from nanlab.trace.program import (
+    Call,
+    EngineRun,
+    Held,
+    Look,
+    OptimizerRun,
+    ParameterGroup,
+    Program,
+    Ref,
+    Segment,
+    refs_in,
+)
 from nanlab.trace.ranks import Ranks
 from nanlab.trace.recording import PHASES, Recording
 
@@ -78,7 +89,7 @@ _RECORDS: dict[str, Any] = {
         *(history.Misuse, history.GradientEdit, history.History),
         *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
         *(failure.Escapes, failure.Failure, failure.Operand, failure.BadIndices, failure.ReadOut),
-        *(BackwardPass, EngineRun, Look, Ranks, Guarded),
+        *(BackwardPass, EngineRun, OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
     )
 }
 _DTYPES = {
@@ -341,9 +352,21 @@ class _Writer:
             "blank": self.pack(segment.blank),
             "known": sorted(segment.known),
             "engine": engine,
+            "optimizers": self.optimizers(segment),
             "looks": looks,
             "lost": None if lost is None else list(lost),
         }
+
+    def optimizers(self, segment: Segment) -> list[Any]:
+        """The steps of optimizers; of one that has no form here, why it cannot be taken anew."""
+        found = []
+        for run in segment.optimizers:
+            try:
+                found.append(self.pack(run))
+            except _NoPlace as error:
+                reason = f"a step of its optimizer is not in the file: {error}"
+                found.append(self.pack(replace(run, groups=(), own={}, reason=reason)))
+        return found
 
     def storage(self, storage: Any, always: bool) -> str | None:
         """The key of a storage; None where it does not fit."""
@@ -731,6 +754,7 @@ class _Reader:
                 Call(operator, taken[0], taken[1], self.unpack(out), _whole(position), grad, given)
             )
         made.engine = [self.unpack(each) for each in head["engine"]]
+        made.optimizers = [_optimizer(self.unpack(each)) for each in head["optimizers"]]
         made.looks = [self.unpack(each) for each in head["looks"]]
         _expect(all(isinstance(run, EngineRun) for run in made.engine), "a backward pass is none")
         _expect(all(isinstance(look, Look) for look in made.looks), "a value that was read is none")
@@ -763,6 +787,11 @@ class _Reader:
                 )
             )
             values.append(tuple(run.after))
+        for step in segment.optimizers:
+            for group in step.groups:
+                values.append((group.parameters, group.gradients))
+                values += [tuple(each.values()) for each in (group.settings, *group.state)]
+            values.append(tuple(step.own.values()))
         values += [look.ref for look in segment.looks]
         for ref in refs_in(values):
             size = sizes.get(ref.storage, _MOST_BYTES)
@@ -859,6 +888,28 @@ class _Reader:
         _expect(table.shape == (len(made.steps), len(made.places)), "its series have another shape")
         made.values = table
         return made
+
+
+def _optimizer(run: Any) -> OptimizerRun:
+    """A step of an optimizer of torch itself; no other class is looked up."""
+    _expect(isinstance(run, OptimizerRun), "a step of an optimizer is none")
+    kind = getattr(torch.optim, run.kind, None) if isinstance(run.kind, str) and run.kind else None
+    ours = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    _expect(isinstance(run.reason, str) and (run.reason or ours), "an optimizer is not of torch")
+    _whole(run.first)
+    _whole(run.last, -1)
+    _expect(isinstance(run.grad, bool) and isinstance(run.own, dict), "an optimizer has no state")
+    _expect(run.own.keys() <= {"grad_scale", "found_inf"}, "an optimizer has other tensors")
+    for group in run.groups:
+        _expect(isinstance(group, ParameterGroup), "a group of parameters is none")
+        count = len(group.parameters)
+        _expect(
+            isinstance(group.settings, dict)
+            and len(group.gradients) == count == len(group.state)
+            and all(isinstance(each, dict) for each in group.state),
+            "a group of parameters has no state",
+        )
+    return run  # type: ignore[no-any-return]
 
 
 def _operator(name: Any) -> Any:
