@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import mpmath
@@ -46,6 +46,12 @@ class Limit:
     unknown: Tensor  # bool: nothing could be found out
     one_sided: Tensor  # bool: approached from inside of the domain alone
     bound: Tensor  # float64: largest magnitude along any direction; inf where it diverges
+    nowhere: Tensor  # bool: no neighbour has a value in exact numbers, so that there is none
+
+    @property
+    def open(self) -> Tensor:
+        """Where there may be a limit, and it is not known."""
+        return self.unknown & ~self.nowhere
 
     @property
     def exists(self) -> Tensor:
@@ -197,7 +203,10 @@ def truth(
 
 def _filled(found: list[Limit], more: list[Limit]) -> list[Limit]:
     """The limits, those that are not known taken from others."""
-    return [_merged(a, b, a.unknown) for a, b in zip(found, more, strict=True)]
+    return [
+        replace(_merged(a, b, a.unknown), nowhere=a.nowhere | b.nowhere)
+        for a, b in zip(found, more, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -369,7 +378,9 @@ class _Problem:
                     value[i], unknown[i] = slope, False
             value, unknown = value.reshape(limit.value.shape), unknown.reshape(limit.unknown.shape)
             bound = torch.where(unknown, limit.bound, value.abs())
-            found[count + places.index(place)] = Limit(value, unknown, limit.one_sided, bound)
+            found[count + places.index(place)] = replace(
+                limit, value=value, unknown=unknown, bound=bound
+            )
         return found
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int) -> float | None:
@@ -421,7 +432,7 @@ class _Problem:
             seen = [self.at(arithmetic, moving, h).tensors for h in arithmetic.distances]
             follow = _path_exact if arithmetic.digits else _path
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
-        found = [_agreed(list(along)) for along in zip(*paths, strict=True)]
+        found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
                 _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
@@ -460,12 +471,13 @@ def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:
 
 def _here(t: Tensor) -> Limit:
     value = t.double()
-    return Limit(value, ~value.isfinite(), torch.zeros_like(value, dtype=torch.bool), value.abs())
+    no = torch.zeros_like(value, dtype=torch.bool)
+    return Limit(value, ~value.isfinite(), no, value.abs(), no)
 
 
 def _unknown(t: Tensor) -> Limit:
     no = torch.zeros_like(t, dtype=torch.bool)
-    return Limit(torch.full_like(t, math.nan), ~no, no, torch.full_like(t, math.inf))
+    return Limit(torch.full_like(t, math.nan), ~no, no, torch.full_like(t, math.inf), no)
 
 
 def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
@@ -474,6 +486,7 @@ def _merged(now: Limit, new: Limit, where: Tensor) -> Limit:
         torch.where(where, new.unknown, now.unknown),
         torch.where(where, new.one_sided, now.one_sided),
         torch.where(where, new.bound, now.bound),
+        now.nowhere | (where & new.nowhere),
     )
 
 
@@ -571,7 +584,7 @@ def _path(seen: Tensor) -> _Path:
     return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2])
 
 
-def _agreed(paths: list[_Path]) -> Limit:
+def _agreed(paths: list[_Path], exact: bool = True) -> Limit:
     """One limit from those along several directions; directions outside of the domain do not
     count."""
     values = torch.stack([p.value for p in paths])
@@ -591,7 +604,8 @@ def _agreed(paths: list[_Path]) -> Limit:
     value = torch.where(known & one, middle, torch.full_like(middle, math.nan))
     bound = torch.where(any_used & (low <= high), size, torch.full_like(size, math.inf))
     bound = torch.where(missing, torch.full_like(size, math.inf), bound)
-    return Limit(value, ~known & ~differ, known & outside.any(0), bound)
+    nowhere = ~any_used & exact
+    return Limit(value, ~known & ~differ, known & outside.any(0), bound, nowhere)
 
 
 # --- a fix against the limit ---------------------------------------------------------------------
@@ -670,7 +684,9 @@ def agrees(
             return verdict
         unknown += verdict.unknown
     return (
-        Agreement("unknown", "the limit is not known", unknown) if unknown else Agreement("agrees")
+        Agreement("unknown", "what is right there could not be computed", unknown)
+        if unknown
+        else Agreement("agrees")
     )
 
 
@@ -703,7 +719,7 @@ def _compared(
         at = int((off & without).flatten().nonzero()[0])
         pair = _shown(got.flatten()[at]), _shown(limit.bound.flatten()[at])
         return Agreement("unbounded", f"the {what} is {pair[0]}, along no direction over {pair[1]}")
-    count = int((limit.unknown & bad).sum())
+    count = int((limit.open & bad).sum())
     return Agreement("unknown" if count else "agrees", unknown=count)
 
 

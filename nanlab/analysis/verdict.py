@@ -21,7 +21,7 @@ from nanlab.program.rerun import rerun
 from nanlab.program.slice import Slice, cut
 from nanlab.program.window import Window
 from nanlab.trace.locations import location
-from nanlab.trace.program import Call, EngineRun, Ref
+from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
@@ -31,6 +31,7 @@ SMALL = 1e-3  # of the largest element: what is below is compared with that
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
 _SUMS = having("matmul") | having("layer")
+NOT_COMPUTED = "what is right there could not be computed"
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
 
@@ -85,30 +86,25 @@ class Judge:
                 replay,
             )
         agreement = self._agreement(edited)
-        if agreement is not None and not agreement.holds:
+        if agreement.kind != "agrees":
             return Judgement("finite", agreement.why, distortion, largest, replay)
         return found
 
     # -- the truth
     # ------------------------------------------------------------
 
-    def _agreement(self, edited: Edited) -> Agreement | None:
-        """Whether loss and gradients are what they are in exact arithmetic; None where nobody
-        knows."""
-        doubt: Agreement | None = None
+    def _agreement(self, edited: Edited) -> Agreement:
+        """Whether loss and gradients are what they are in exact arithmetic."""
+        found = Agreement("unknown", NOT_COMPUTED)
         for run in self._runs():
             try:
                 whole, true = self._truth(run)
             except NotReplayable:
                 continue
-            if true is None:
-                return self._locally(edited)
-            found = self._compared(whole, edited, true)
-            if not found.holds:
+            found = self._locally(edited) if true is None else self._compared(whole, edited, true)
+            if true is None or found.kind != "agrees":
                 return found
-            if found.kind == "unknown":
-                doubt = found
-        return doubt
+        return found
 
     def _compared(self, whole: Slice, edited: Edited, true: Truth) -> Agreement:
         operands = list(whole.operands.values())
@@ -168,25 +164,35 @@ class Judge:
             self._truths[key] = whole, true
         return self._truths[key]
 
-    def _locally(self, edited: Edited) -> Agreement | None:
-        """The edited expression alone, as a function of the last sums that went into it."""
-        doubt: Agreement | None = None
+    def _locally(self, edited: Edited) -> Agreement:
+        """What the edited lines are used for until it is summed up again, as a function of the last
+        sums that went into them."""
+        found = Agreement("unknown", NOT_COMPUTED)
         for region in edited.regions[:MOST_REGIONS]:
             try:
-                part, patches = self._part(edited, region)
+                part, patches = self._onward(edited, region)
                 operands = list(part.operands.values())
                 if not _in_float64(part):
-                    return Agreement("value", "what is right there could not be found out")
+                    return Agreement("unknown", NOT_COMPUTED)
                 found = agrees(
                     part.function(patches), part.function(), operands, None, part.differentiated
                 )
             except Exception:
-                continue
-            if not found.holds:
+                return Agreement("unknown", NOT_COMPUTED)
+            if found.kind != "agrees":
                 return found
-            if found.kind == "unknown":
-                doubt = found
-        return doubt
+        return found
+
+    def _onward(self, edited: Edited, region: Region) -> tuple[Slice, list[Patch]]:
+        """The results that a line goes into element by element; the line's own where those are
+        many."""
+        targets, last = _frontier(self.where.segments[region.segment], *region.outer)
+        end = region.segment, last + 1
+        part = cut(self.where.segments, targets, end, _is_sum, most=LOCAL)
+        if part.size >= LOCAL // 2 or len(targets) > MOST_REGIONS:
+            return self._part(edited, region)
+        own = [p for p in edited.patches if p.segment == region.segment and p.at <= last]
+        return part, own
 
     def _distortion(self, edited: Edited, region: Region) -> float | None:
         """Largest relative change of a healthy element of the line's value, or of its derivatives,
@@ -246,6 +252,27 @@ class Judge:
                 return f"the gradient of {name.rsplit('.', 1)[-1]} is {kind}"
         bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
         return f"the update makes {bad.rsplit('.', 1)[-1]} non-finite"
+
+
+def _frontier(segment: Segment, index: int, out: Ref) -> tuple[tuple[Ref, ...], int]:
+    """The results that a result goes into before they are summed up or the engine runs, and the
+    index of the last call among them."""
+    stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
+    ends, last = {out.storage: out}, index
+    reached = {out.storage}
+    for at in range(index + 1, stop):
+        call = segment.calls[at]
+        read = {r.storage for r in refs_in((call.args, tuple(call.kwargs.values())))} & reached
+        made = [r for r in refs_in(call.out) if r.dtype.is_floating_point]
+        shape_alone = getattr(call.func, "_opname", "").endswith("_like")
+        if not read or not made or shape_alone or _is_sum(call):
+            continue
+        for storage in read:
+            ends.pop(storage, None)
+        reached |= {r.storage for r in made}
+        ends |= {r.storage: r for r in made}
+        last = at
+    return tuple(ends.values()), last
 
 
 def _in_float64(part: Slice) -> bool:

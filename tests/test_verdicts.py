@@ -1,0 +1,79 @@
+"""What may be called verified, and what may not."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import nanlab
+from nanlab.analysis.limits import agrees
+
+ROOT = Path(__file__).parent.parent
+spec = importlib.util.spec_from_file_location("written_fixes", ROOT / "benchmarks" / "written.py")
+assert spec is not None
+assert spec.loader is not None
+written: Any = importlib.util.module_from_spec(spec)
+sys.modules["written_fixes"] = written
+spec.loader.exec_module(written)
+
+PROGRAM = """
+import torch
+
+scores = torch.nn.Parameter(torch.linspace(-3, 3, 32000).reshape(200, 160))
+scores.data[7, 3], scores.data[7, 150] = 120.0, 119.0
+
+
+def step():
+    scores.grad = None
+    weights = torch.exp(scores)
+    shares = weights / weights.sum(1, keepdim=True)
+    loss = (shares * torch.linspace(0, 1, 160)).sum()
+    loss.backward()
+    return loss
+"""
+
+
+def test_a_limit_that_no_arithmetic_computes_is_not_called_right() -> None:
+    x = torch.tensor([0.0, 0.5], requires_grad=True)
+
+    def kernel(t: Tensor) -> Tensor:
+        if t.dtype != torch.float32:
+            raise TypeError("this kernel is written for float32 alone")
+        return torch.sin(t) / t
+
+    assert agrees(lambda t: kernel(t.clamp_min(1e-3)), kernel, [x]).kind == "unknown"
+
+
+def test_where_no_neighbour_has_a_value_there_is_no_limit_to_hold_a_fix_to() -> None:
+    x = torch.tensor([-1.0, 4.0], requires_grad=True)
+    assert agrees(lambda t: t.clamp_min(1e-6).sqrt(), torch.sqrt, [x]).kind == "agrees"
+
+
+def test_a_wrong_fix_is_not_verified_where_the_step_is_too_large_to_be_computed_exactly(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "large_softmax.py"
+    path.write_text(PROGRAM)
+    module = written.load(path)
+    with nanlab.watch(on_fault="record") as trace:
+        module.step()
+    assert trace.culprit is not None
+    fixes = trace.culprit.fixes
+    assert (fixes[0].title, fixes[0].verdict) == ("softmax", "verified")
+    clamps = [fix.verdict for fix in fixes if "clamp" in fix.title]
+    assert clamps
+    assert "verified" not in clamps
+
+
+@pytest.mark.parametrize("name", ["l102", "l190", "l194", "l210", "d201"])
+def test_a_program_with_a_verified_fix_in_it_is_what_the_replay_said(name: str) -> None:
+    (path,) = (ROOT / "benchmarks" / "limits").glob(f"{name}_*.py")
+    found = list(written.outcomes(path))
+    assert found
+    assert [outcome for _, outcome in found] == [("same", "")] * len(found)
