@@ -13,9 +13,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab.rules import Fix
+from nanlab.rules import Edit, Fix
+from nanlab.rules.cure import Cure
 from nanlab.trace import Trace
 from nanlab.views._html import number
+from nanlab.views._remedy import cure_block
 from nanlab.views._trying import Attempt, attempt_of, edited, tried
 from nanlab.views.report import report
 from nanlab.views.report_widget import ReportView
@@ -113,7 +115,7 @@ def test_two_faults_of_a_step_are_cured_by_one_button_and_each_is_tried_beside_t
             "Finite, but not right: the loss is 3.2e-05, its limit 0.",
         ),
         ("untried", "the step was not recorded", "Not tried: the step was not recorded."),
-        ("fails", "line 31 overflows too", "does not come out finite"),
+        ("fails", "line 31 overflows too", "The one fix tried does not make the step finite."),
     ],
 )
 def test_a_fix_that_is_not_verified_says_so_in_words(verdict: str, why: str, told: str) -> None:
@@ -123,6 +125,17 @@ def test_a_fix_that_is_not_verified_says_so_in_words(verdict: str, why: str, tol
     card = report(trace)._repr_html_().split('class="nl-card')[1].split("<details")[0]  # type: ignore[arg-type]
     assert told in " ".join(text_of(card).split())
     assert "verified" not in card
+
+
+def test_edits_that_leave_a_step_finite_and_wrong_are_not_called_a_cure() -> None:
+    parts = [
+        Fix(name, name, edits=(Edit("train.py", n, n, "y", "x"),)) for n, name in enumerate("ab", 1)
+    ]
+    edits = tuple(edit for part in parts for edit in part.edits)
+    wrong = cure_block(Cure(parts, edits, "finite", "the loss is 1, its limit 2"))
+    assert "cured" not in text_of(wrong) and "the nearest to a cure" in text_of(wrong)
+    assert "Finite, but not right: the loss is 1, its limit 2." in text_of(wrong)
+    assert "cured together" in text_of(cure_block(Cure(parts, edits, "verified")))
 
 
 def test_the_card_is_shown_before_its_fixes_were_tried_and_again_when_they_were() -> None:

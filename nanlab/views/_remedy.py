@@ -49,10 +49,12 @@ def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
     if fix is None:
         return ""
     if fix.verdict == "fails":
-        tried = plural(len(finding.fixes), "fix").replace("fixs", "fixes")
+        count = len(finding.fixes)
+        subject = "The one fix" if count == 1 else f"None of the {count} fixes"
+        makes = "does not make" if count == 1 else "makes"
         return (
-            f'<div class="nl-fix"><span class="nl-tag nl-fails">fails</span> {tried} tried on the'
-            " whole step: it does not come out finite with any of them.</div>"
+            f'<div class="nl-fix"><span class="nl-tag nl-fails">fails</span> {subject} tried'
+            f" {makes} the step finite.</div>"
         )
     return fix_block(fix, finding.fixes.index(fix), which)
 
@@ -72,7 +74,8 @@ def fix_block(fix: Fix, number: int, which: int = -1) -> str:
 def cure_block(cure: Cure) -> str:
     """The edits for all faults of a step, as lines that go and lines that come."""
     titles = "; ".join(fix.title for fix in cure.fixes)
-    head = f"{plural(len(cure.fixes), 'fault')} in this step, cured together: {sentence(titles)}"
+    what = "cured together" if cure.verified else "the nearest to a cure"
+    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {sentence(titles)}"
     return _block(cure, head, difference(cure.edits), CURE, cure.diff())
 
 
