@@ -333,6 +333,34 @@ class ProgramRecorder:
             if each.lost is None or first < each.lost[0]:
                 each.lost = first, reason
 
+    def will_save(self, t: Tensor, room: int) -> bool:
+        """Whether the memory of a tensor is copied when this segment comes to write it: it was read
+        and not yet written, and there are so many bytes left."""
+        segment = self.segment
+        number = self._number(t)
+        return (
+            segment.lost is None
+            and number in segment.leaves
+            and number not in segment.saved
+            and segment.leaves[number].device.type in _COPIED
+            and segment.leaves[number].nbytes() <= room
+        )
+
+    def saved_value(self, t: Tensor) -> Tensor | None:
+        """What a tensor held when this segment first wrote its memory; None where that is not
+        known."""
+        saved = self.segment.saved.get(self._number(t))
+        if saved is None or saved.nbytes() != t.untyped_storage().nbytes():
+            return None
+        held = torch.empty(0, dtype=t.dtype, device=saved.device)
+        return held.set_(saved, t.storage_offset(), t.size(), t.stride())
+
+    def _number(self, t: Tensor) -> int:
+        if not _is_plain(t):
+            return -1
+        entry = self.ledger.entries.get(t.untyped_storage()._cdata)
+        return -1 if entry is None else entry.serial
+
     def _about_to_draw(self, args: Any, kwargs: Any) -> None:
         """The state of the generator before each call that draws: the program may seed it anew at
         any time."""

@@ -331,10 +331,17 @@ class TrainingRecorder:
         return arrived
 
     def _remember(self, parameters: list[torch.Tensor]) -> None:
-        """Copies of the parameters as they are now; those that the last step left behind are still
-        good, but for what was written since."""
+        """Copies of the parameters as they are now, where the program does not copy them itself as
+        it is about to write them; those that the last step left behind are still good, but for what
+        was written since."""
+        program = self.ops.program
+        room = 0 if program is None else program.budget - program.spent
         for parameter in parameters:
             key, row = _key(self.owner_of(parameter), parameter), self.ops.source(parameter)
+            if program is not None and program.will_save(parameter, room):
+                room -= parameter.untyped_storage().nbytes()
+                self._before.pop(key, None)
+                continue
             known = self._before.get(key)
             if (
                 known is None
@@ -392,12 +399,14 @@ class TrainingRecorder:
         owner = self.owner_of(parameter)
         value, update = ops.know(ops.source(parameter), parameter), None
         key = _key(owner, parameter)
-        if copied and key in self._before:
-            old, _ = self._before[key]
+        known = self._before.get(key)
+        old = known[0] if known is not None else self._saved(parameter)
+        if copied and old is not None:
             update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
             if ops.recording.puts_off and chunk.stats.all_zero(update & 0xFFFFFFFF):
                 self._still = not self._all_zero(used)
-            self._before[key] = (old, value)
+            if known is not None:
+                self._before[key] = (old.copy_(parameter.detach()), value)
         self._done.add(owner)
         self.history.parameters.append(
             ParameterStep(
@@ -410,6 +419,11 @@ class TrainingRecorder:
                 lr,
             )
         )
+
+    def _saved(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What the program kept of a parameter as its step wrote it; None where it did not."""
+        program = self.ops.program
+        return None if program is None else program.saved_value(parameter)
 
     def _forget_untouched(self, now: set[str]) -> None:
         """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if

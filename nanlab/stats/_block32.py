@@ -36,16 +36,14 @@ def widen_half(half):
 
 @inlined
 def take_change(new_address, old_address, change_address, size):
-    """Write new less old values, and the new ones over the old ones."""
+    """Write new less old values."""
     new, old, change = (
         pointer_float32(new_address),
         pointer_float32(old_address),
         pointer_float32(change_address),
     )
     for i in range(size):
-        value = new[i]
-        change[i] = value - old[i]
-        old[i] = value
+        change[i] = new[i] - old[i]
 
 
 @helper

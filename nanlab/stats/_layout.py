@@ -66,7 +66,7 @@ FLOAT8_TABLES = 5  # the float8 dtypes: 256 float32 values each, then their smal
 
 # kinds of element of the float32 kernel; FLOAT8 + i reads the i-th table
 FLOAT32, BFLOAT16, FLOAT16, FLOAT8 = range(4)
-# float32 less its old values, which lie elsewhere and become the new ones
+# float32 less its old values, which lie elsewhere
 CHANGE = FLOAT8 + FLOAT8_TABLES
 # kinds of element of the kernel of integers; bool is read as uint8
 UINT8, INT8, INT16, INT32, INT64 = range(5)

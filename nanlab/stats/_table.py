@@ -71,8 +71,7 @@ class StatsTable(Rows):
         self.bad = self.nonfinite(row)
 
     def add_change(self, new: torch.Tensor, old: torch.Tensor) -> int:
-        """Summarise ``new - old`` into a new row, write ``new`` over ``old``, and return the row's
-        number.
+        """Summarise ``new - old`` into a new row, and return its number.
 
         Both are of one shape, dtype and device; the difference is rounded to their dtype, as torch
         rounds it.
@@ -92,7 +91,6 @@ class StatsTable(Rows):
             return self._add_unknown(new)
         with unobserved():
             change = new - old
-            old.copy_(new)
         return self.add(change)
 
     def add_padded(self, row: int, numel: int) -> int:
