@@ -94,6 +94,16 @@ def test_a_tensor_is_what_an_independent_mode_saw() -> None:
     assert set(trace.ops.phase) >= {"forward", "backward", "optimizer"}
 
 
+def test_a_step_with_a_node_whose_calls_are_not_seen_runs_again() -> None:
+    x = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with nanlab.watch() as trace:
+        x.exp().prod(1).sum().backward()  # the derivative of prod runs below the dispatcher
+    again = trace.replay()
+    assert again.identical, again.different
+    for position, shape in trace.ops["shape"].items():
+        assert tuple(trace.tensor(position).shape) == shape
+
+
 def test_a_step_that_seeds_and_draws_from_its_own_generator_runs_again() -> None:
     own, w = torch.Generator().manual_seed(3), nn.Parameter(torch.ones(4))
     with nanlab.watch() as trace:

@@ -235,9 +235,10 @@ class BackwardRecorder:
             return
         self._observe_again()
         try:
-            results, position = [g for g in given if g is not None], self.ops.recording.end
+            results = [g for g in given if g is not None]
             self.ops.record_node(node, name, [g for g in taken if g is not None], results)
             if self.ops.program is not None:
+                position = self.ops.recording.end - len(results)
                 with self.ops.quiet():
                     self.ops.program.unobserved(results, position)
         except Exception as error:

@@ -696,7 +696,8 @@ class OpRecorder(TorchDispatchMode):
         backward = name.rstrip("0123456789").removesuffix("Backward").lower() + "_backward"
         plan = Plan(backward, *_NODE_PLAN, number=recording.ops(backward))
         self._flags, self._grad, self._vague = 0, False, False
-        saved = tensors_of(saved_values(node, saved_names(node)).values())
+        with self.quiet():  # reading what a node saved makes tensors anew
+            saved = tensors_of(saved_values(node, saved_names(node)).values())
         sources = [self.source(t) for t in (*taken, *saved)]
         number = node._sequence_nr()
         info = recording.nodes.get(number)
