@@ -26,6 +26,7 @@ FEW = (
     "preferences_reward_head_behind_a_clamp",
     "preferences_acquisition_far_from_the_best",
     "precision_gradient_left_over_from_a_trial",
+    "loops_linear_recurrence_of_many_steps",  # no fault of the factor on its loss
 )
 
 
@@ -67,7 +68,7 @@ def test_operands_without_a_parameter_are_told_to_be_data() -> None:
 # that begins at zero.
 IDLE = (
     "gate_that_opens stochastic_depth satisfied_hinge zero_weight_term low_rank_adapter"
-    " idle_limit_penalty".split()
+    " idle_limit_penalty solved_before_the_watch".split()
 )
 
 
