@@ -74,3 +74,11 @@ def test_a_derivative_of_a_scripted_function_is_no_hand_written_backward() -> No
     finding = culprit_of(trace)
     assert (finding.phase, finding.op, finding.cause) == ("backward", "div", "div-by-zero")
     assert finding.source.startswith("geometric_mean(")
+
+
+@pytest.mark.parametrize("exponent", [-1, torch.tensor(-1.0), torch.tensor([-1.0, -1.0])])
+def test_power_of_minus_one_divides_by_its_base(exponent: float | torch.Tensor) -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        x.pow(exponent).sum().backward()
+    assert culprit_of(trace).cause == "div-by-zero"

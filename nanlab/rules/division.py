@@ -29,6 +29,8 @@ def divisor(fault: Fault) -> Tensor | None:
 
 
 def _is_minus_one(exponent: object) -> bool:
+    if isinstance(exponent, Tensor):
+        return bool(exponent.numel()) and bool((exponent == -1).all())
     return isinstance(exponent, (int, float)) and exponent == -1
 
 
