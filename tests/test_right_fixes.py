@@ -32,6 +32,7 @@ WRITTEN = {
     "a number whose sums are over other tensors": "l108",
     "a sum in a comprehension": "l210",
     "a signed root": "l216",
+    "a product that is written twice": "l141",
     "a result written where out says": "l193",
 }
 

@@ -10,12 +10,20 @@ from typing import Any, Literal
 
 import torch
 
-from nanlab.analysis.limits import Agreement, Truth, Wide, agrees, evaluate, truth
+from nanlab.analysis.limits import (
+    Agreement,
+    Evaluation,
+    Truth,
+    Wide,
+    agrees,
+    evaluate,
+    truth,
+)
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
 from nanlab.program.edit import Edited, EditLike, Region, apply
 from nanlab.program.memory import Memory
-from nanlab.program.rebuild import Patch
+from nanlab.program.rebuild import Patch, same_bits
 from nanlab.program.replay import Replay, patched
 from nanlab.program.rerun import rerun
 from nanlab.program.slice import Slice, cut
@@ -214,7 +222,8 @@ class Judge:
                 )
         except Exception:
             return None
-        rows = zip(new.tensors, old.tensors, wide.tensors, *(n.tensors for n in near), strict=True)
+        found = (_joined(each, operands) for each in (new, old, wide, *near))
+        rows = zip(*found, strict=True)
         changes = [_change(n, o, w, beside) for n, o, w, *beside in rows]
         return max((c for c in changes if c is not None), default=None)
 
@@ -311,6 +320,21 @@ def _off(got: Tensor, limit: Tensor) -> tuple[float, float] | None:
         return None
     at = int(gap.flatten().argmax())
     return float(got.flatten()[at]), float(limit.flatten()[at])
+
+
+def _joined(found: Evaluation, operands: Sequence[Tensor]) -> list[Tensor]:
+    """Values and gradients, those of equal operands summed: an expression that computes the same
+    product twice may become one that computes it once."""
+    first: dict[int, int] = {}
+    for i, x in enumerate(operands):
+        twins = (j for j in first.values() if same_bits(operands[j], x))
+        first[i] = next(twins, i)
+    sums: dict[int, Tensor] = {}
+    for i, gradient in enumerate(found.gradients):
+        if gradient is not None:
+            have = sums.get(first[i])
+            sums[first[i]] = gradient if have is None else have + gradient
+    return [*found.values, *sums.values()]
 
 
 def _nudged(t: Tensor, way: float) -> Tensor:
