@@ -275,3 +275,9 @@ def test_a_series_inside_of_a_lambda_stands_in_it() -> None:
     names: dict[str, Any] = {"torch": torch, "x": torch.tensor([0.0, 2.0])}
     exec(series, names)
     assert names["k"].tolist() == pytest.approx([1.0, 2 / math.tanh(2)])
+
+
+def test_a_cast_is_written_again_where_its_value_is_needed() -> None:
+    text = "p = torch.softmax(x.half(), -1)\nloss = -torch.log(p)[:, 1].float().mean()"
+    found = [c.text for c in candidates(text, 2)]
+    assert "loss = -torch.log_softmax(x.half(), -1)[:, 1].float().mean()" in found

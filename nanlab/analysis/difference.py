@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 
 from nanlab.errors import TypeMismatchError, UsageError
+from nanlab.operators import having
 from nanlab.program.capsule import load
 from nanlab.trace import Trace
 from nanlab.trace.locations import location
@@ -266,7 +267,7 @@ def _row(x: dict[str, Any] | None, y: dict[str, Any] | None, what: str) -> dict[
 def _is_later(rows: Sequence[dict[str, Any]], start: dict[str, Any]) -> bool:
     """Whether what comes before a row that parts are casts alone, which one run has more."""
     before = rows[: rows.index(start)]
-    return bool(start["both"]) and all(r["op"] in ("_to_copy", "detach", "clone") for r in before)
+    return bool(start["both"]) and all(r["op"] in having("copies") for r in before)
 
 
 def _notes(a: pd.DataFrame, b: pd.DataFrame, steps: Sequence[int]) -> tuple[str, ...]:

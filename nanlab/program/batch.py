@@ -13,15 +13,17 @@ from typing import Any
 import torch
 
 from nanlab.errors import NotReplayable, UsageError
+from nanlab.operators import having
 from nanlab.program.memory import operate, seed
 from nanlab.program.window import Window
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
-_VIEWS = frozenset("view _unsafe_view reshape _reshape_alias view_copy".split())
-_PARTS = frozenset("split split_with_sizes unbind unfold as_strided roll flip sort".split())
-_INDEXED = frozenset("index index_put index_put_ _unsafe_index".split())
-_ALONG = frozenset("gather scatter scatter_ scatter_add index_select index_add cumsum".split())
+_VIEWS = having("sized")
+_PARTS = having("divides_rows")
+_INDEXED = having("indexed", in_place=True)
+_ALONG = having("along", in_place=True)
+_CREATED = having("created")
 _COUNTS = (".shape", ".size(", "len(", ".numel(")  # how a line asks for the number of rows
 
 
@@ -63,7 +65,7 @@ class Batch:
             made = self._drawn(segment, index, call, args, kwargs)
         elif not before:
             made = self._created(name, call, args, kwargs)
-        elif reached or name in ("expand", "new_zeros", "new_ones", "new_full", "new_empty"):
+        elif reached or name in _CREATED:
             args = self._sizes(name, call, args)
             # fewer rows may lie otherwise in memory: a copy has the same elements
             func = torch.ops.aten.reshape.default if name == "view" else call.func

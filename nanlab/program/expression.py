@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from nanlab.errors import NotReplayable
+from nanlab.operators import having
 from nanlab.program.memory import Get
 from nanlab.program.rebuild import same_bits
 from nanlab.trace.names import Span
@@ -142,7 +143,7 @@ def _is_same(func: Any, recorded: Any) -> bool:
 
 
 # results that autograd keeps or a transform looks through: they compute nothing
-_SILENT = frozenset({"alias", "clone", "detach"})
+_SILENT = having("silent")
 
 
 def _is_silent(func: Any) -> bool:

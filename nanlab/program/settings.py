@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
+from nanlab.operators import having
 from nanlab.program.memory import Get, Instead
 from nanlab.program.rebuild import same_bits
 from nanlab.program.rerun import rerun
@@ -259,7 +260,7 @@ def _set_number(segments: list[Segment], number: int, value: float) -> None:
             return
         for index, call in enumerate(segment.calls):
             if any(r.storage == number for r in refs_in(call.out)):
-                if _name(call) not in ("full", "scalar_tensor", "fill_"):
+                if _name(call) not in having("constant", in_place=True):
                     break
                 args = tuple(value if isinstance(a, int | float) else a for a in call.args)
                 segments[at] = _with_calls(segment, {index: call._replace(args=args)})

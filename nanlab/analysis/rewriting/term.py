@@ -79,6 +79,7 @@ HOMES = {
 METHODS = frozenset(
     ("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach")
 )
+CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
 _DEFAULTS = {"keepdim": False, "p": 2, "ord": 2}
 
 Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "index"]
@@ -455,7 +456,8 @@ def is_pure(node: ast.AST) -> bool:
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
             given = _function(each)
-            if given is None or given[0] not in _KNOWN:
+            cast = isinstance(each.func, ast.Attribute) and each.func.attr in CASTS
+            if not cast and (given is None or given[0] not in _KNOWN):
                 return False
         if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
             return False
