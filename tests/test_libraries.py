@@ -133,3 +133,15 @@ def test_report_to_a_librarys_authors_holds_versions_place_and_patch() -> None:
     assert "input.pow(gamma)" in text and "clamp_min" in text
     x = nn.Parameter(torch.tensor([0.0, 1.0]))
     assert culprit(x, lambda: torch.log(x).sum()).bug_report() == ""
+
+
+def test_argument_that_cannot_be_told_from_the_others_is_not_tried() -> None:
+    """The labels are no floating-point numbers: to clamp them is not to clamp the embeddings."""
+    losses = pytest.importorskip(
+        "pytorch_metric_learning.losses", reason="wants pytorch-metric-learning"
+    )
+    head, labels = losses.ArcFaceLoss(3, 4), torch.tensor([0, 1, 2])
+    x = nn.Parameter(head.W.detach().T[:3].clone())
+    found = culprit(x, lambda: head(x, labels))
+    passed = [fix for fix in found.fixes if "pass labels" in fix.title]
+    assert all(fix.verdict == "untried" for fix in passed)

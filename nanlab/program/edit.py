@@ -299,7 +299,7 @@ class _Rewrite:
                 return
             for at, group in made:
                 own = [m for m in group if m.span == span_of(call)]
-                ref = self._read_by(own, at, argument)
+                ref = self._read_by(own, at, call, argument)
                 outs = [out for m in own for out in refs_in(m.call.out)]
                 if ref is None or not outs:
                     continue
@@ -309,22 +309,29 @@ class _Rewrite:
                 yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
                 yield region, Patch(at, last, frozenset(), ref, exchange.leave)
 
-    def _read_by(self, own: Sequence[Made], at: int, argument: ast.expr) -> Ref | None:
-        """The value that an argument of these calls is; None where several come into question."""
+    def _read_by(
+        self, own: Sequence[Made], at: int, call: ast.Call, argument: ast.expr
+    ) -> Ref | None:
+        """The value that an argument of a call is: the only one that its calls read, or the one
+        that another line reads by that name; None where neither tells."""
         inner = {ref.view for m in own for ref in refs_in(m.call.out)}
         read = {
             ref.view: ref
             for m in reversed(own)
             for ref in refs_in((m.call.args, m.call.kwargs))
-            if ref.view not in inner and ref.dtype.is_floating_point and ref.size
+            if ref.view not in inner
         }
-        if len(read) == 1:
-            return next(iter(read.values()))
+        given = (*call.args, *(keyword.value for keyword in call.keywords))
+        others = [each for each in given if key_of(each) != key_of(argument)]
+        alone = len(read) == 1 and all(isinstance(each, ast.Constant) for each in others)
+        found = next(iter(read.values())) if alone else None
         try:
-            found = self._elsewhere(argument, at, own[0].index) if own else None
+            if found is None and own:
+                found = self._elsewhere(argument, at, own[0].index)
         except NotReplayable:
             return None
-        return read.get(found.view) if found.__class__ is Ref else None
+        known = read.get(found.view) if found.__class__ is Ref else None
+        return known if known is not None and known.dtype.is_floating_point else None
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines of the function read, when the calls from
