@@ -76,8 +76,8 @@ def finite(module: ModuleType, steps: int) -> bool:
     model, step = module.build()
     for i in range(steps):
         loss = step(i)
-    named = model.named_parameters() if model is not None else step.parameters.items()
-    tensors = [loss.detach(), *(p.grad for _, p in named if p.grad is not None)]
+    named = getattr(step, "parameters", {}) if model is None else dict(model.named_parameters())
+    tensors = [loss.detach(), *(p.grad for p in named.values() if p.grad is not None)]
     return all(bool(t.isfinite().all()) for t in tensors)
 
 
@@ -165,7 +165,7 @@ def outcomes(path: Path) -> Iterator[tuple[Any, Outcome]]:
     fixes = [f for f in culprit.fixes if f.verified]
     fixes += [cure] if cure is not None and cure.verified else []
     for fix in fixes:
-        if all(Path(e.file).name == path.name for e in fix.edits):
+        if fix.edits and all(Path(e.file).name == path.name for e in fix.edits):
             yield fix, outcome(path, trace, fix, culprit.step)
 
 

@@ -241,7 +241,7 @@ ALTERNATIVES: tuple[Rule, ...] = (
         0.2,
         root=True,
     ),
-    Rule("the base above 0", "$x**$_p", "($x + tiny($x))**$_p", 0.2, late=True, root=True),
+    Rule("an epsilon of 1e-12", "$x**$_p", "($x + 1e-12)**$_p", 0.2, late=True, root=True),
     Rule("vector_norm", "sqrt($a**2 + $b**2)", "vector_norm(stacked($a, $b), dim=0)", 0.2),
     Rule(
         "the vector scaled first",
