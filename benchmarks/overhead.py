@@ -41,6 +41,12 @@ def watched(model: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def watched_for_faults(model: Any) -> Iterator[None]:
+    with nanlab.watch(model, on_fault="record", detail="fault"):
+        yield
+
+
+@contextlib.contextmanager
 def anomaly(model: Any) -> Iterator[None]:
     with torch.autograd.set_detect_anomaly(True):
         yield
@@ -67,6 +73,7 @@ def debug_mode(model: Any) -> Iterator[None]:
 TOOLS: dict[str, Callable[[Any], Any]] = {
     "bare": bare,
     "nanlab": watched,
+    "nanlab, detail fault": watched_for_faults,
     "detect_anomaly": anomaly,
     "DebugMode": debug_mode,
 }
