@@ -52,7 +52,8 @@ def linked(body: str) -> str:
     body = re.sub(r'(src|srcset)="docs/images/', r'\1="images/', body)
     for source, page in GUIDES.items():
         for address in (source, source.removeprefix("docs/")):
-            body = body.replace(f'href="{address}"', f'href="{page}"')
+            for end in '"#':  # the page, or a place in it
+                body = body.replace(f'href="{address}{end}', f'href="{page}{end}')
     return body
 
 
