@@ -311,7 +311,7 @@ def test_step_whose_beginning_no_step_before_makes_says_so(capsule: Path, tmp_pa
         assert first["leaves"] and head["program"]["segments"][-1]["unmade"]
         number, key = first["leaves"].pop(0)
         first["unmade"].append([number, int(key != ""), "cpu"])
-        first["calls"], first["engine"], first["looks"] = first["calls"][:0], [], []
+        first["calls"], first["engine"], first["looks"], first["optimizers"] = [], [], [], []
 
     trace = nanlab.load(rewritten(capsule, tmp_path / "h", change))
     with pytest.raises(nanlab.NanlabError):

@@ -83,12 +83,13 @@ def test_a_tensor_is_what_an_independent_mode_saw() -> None:
     with independent, nanlab.watch() as trace:
         for _ in range(2):
             step()
-    calls = trace.recording.program.segments[-1].calls
+    # nanlab makes room for its copies, too
+    calls = [c for c in trace.recording.program.segments[-1].calls if "empty" not in str(c.func)]
     seen = [each for each in independent.seen if each[0] in {c.func for c in calls}][-len(calls) :]
     for at in range(0, len(calls), 7):
         call, (func, results) = calls[at], seen[at]
         assert call.func is func
-        if results and "empty" not in str(func):
+        if results:
             phase = trace.ops.loc[call.position, "phase"]
             assert torch.equal(trace.tensor(call.position), results[0]), (str(func), phase)
     assert set(trace.ops.phase) >= {"forward", "backward", "optimizer"}

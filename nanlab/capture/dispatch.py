@@ -213,7 +213,8 @@ class OpRecorder(TorchDispatchMode):
         try:
             call = self.write(func, plan, args, kwargs, out, sources, old, place)
             if program is not None and packed is not None:
-                if self.recording.puts_off and (inside := torch_caller(frame)) is not None:
+                late = self.recording.puts_off or self.recording.pending
+                if late and (inside := torch_caller(frame)) is not None:
                     program.segment.inside[len(program.segment.calls)] = inside
                 program.after(func, plan, packed, out, call)
         except Exception as error:

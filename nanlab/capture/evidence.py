@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from nanlab.capture.calls import (
 )
 from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.program import ProgramRecorder
-from nanlab.capture.source import torch_frame
+from nanlab.capture.source import frame_of, torch_frame
 from nanlab.operators import having
 from nanlab.trace.recording import (
     BORN,
@@ -100,8 +101,8 @@ class Evidence:
         self.calls = self.uses = 0
         self._counts.clear()
 
-    def judge(self, call: Call) -> None:
-        """Give each output row of a call its status."""
+    def judge(self, call: Call, late: bool = False) -> None:
+        """Give each output row of a call its status; late: the program has gone on since."""
         recording, bad = self.recording, self.recording.bad
         reads = [s for s in call.sources if s in bad]
         rows = range(call.position, call.position + call.outputs)
@@ -121,7 +122,7 @@ class Evidence:
             if status:
                 recording.status[position] = status
             if status in (BORN, TURNED) or (status == CARRIED and self._uses_bad_data(call)):
-                self._note(call)
+                self._note(call, late)
 
     def _uses_bad_data(self, call: Call) -> bool:
         """Whether a call may be the first to compute with what came in bad; of the first few of a
@@ -250,14 +251,15 @@ class Evidence:
         if entry is not None and max(entry.last, *entry.parts, -1) < position:
             entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: Call, late: bool) -> None:
         """Note a guilty call, and what its autograd node had saved; its operands are copied only
         where they cannot be made again."""
         recording, position = self.recording, call.position
         if position in recording.guilty or self.calls >= KEEP_CALLS:
             return
         self.calls += 1
-        if (inside := torch_frame(sys._getframe(1))) is not None:
+        inside = self._torch_frame(position) if late else torch_frame(sys._getframe(1))
+        if inside is not None:
             recording.inside_torch[position] = inside
         values, hidden, name = _saved(call.node)
         program = self.program
@@ -267,6 +269,15 @@ class Evidence:
             recording.guilty[position] = GuiltyCall(position, name, saved, hidden, args)
         elif not call.lost:
             self._copy(call, values, name)
+
+    def _torch_frame(self, position: int) -> tuple[str, int, str] | None:
+        """Torch's own line that made a call which the program has left since."""
+        for segment in self.program.program.segments[::-1] if self.program is not None else ():
+            at = bisect_left(segment.calls, position, key=lambda call: call.position)
+            if at < len(segment.calls) and segment.calls[at].position == position:
+                inside = segment.inside.get(at)
+                return None if inside is None else frame_of(*inside)
+        return None
 
     def _reference(self, value: Any) -> Any:
         """A tensor as a Ref to memory that a replay has; a copy of other memory."""

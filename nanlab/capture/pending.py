@@ -474,7 +474,7 @@ class Pending:
                 copier.wait()
             with _undisturbed():
                 for waiting in touched:
-                    self.evidence.judge(waiting.recall())
+                    self.evidence.judge(waiting.recall(), late=True)
         for waiting in calls:
             self._release(waiting, UNHELD)
         while self._holding and not self._holding[0].form:
