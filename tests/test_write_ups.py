@@ -244,7 +244,7 @@ CURED = [
     (
         binary_cross_entropy_by_hand_of_half_probabilities,
         {"dtype-underflow", "log-of-zero"},
-        ["logsigmoid(x.half())", "logsigmoid(-(x.half()))", "torch.sigmoid(x.half().float())"],
+        ["logsigmoid(x.half())", "logsigmoid(-x.half())", "torch.sigmoid(x.half().float())"],
     ),
     (
         binary_cross_entropy_of_half_probabilities,

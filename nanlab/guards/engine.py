@@ -141,6 +141,7 @@ class Guard:
         self._known: dict[Any, Window] = {}
         self._counts: Counter[int] = Counter()  # optimizer steps since the last head
         self._per_turn = 0  # steps of the last turn
+        self._alone = 0  # turns counted as steps while no optimizer was known
         self._taken = 0  # optimizer steps in all
         self._clock = 0
         self._first_backward: int | None = None
@@ -246,10 +247,11 @@ class Guard:
             self._per_turn = min(self._counts.values())
             self.step += self._per_turn
             self._counts.clear()
-        if self._losses and not self.optimizers:
+        if self._losses and not self.optimizers and self.looks:
             self._look_at_losses()
             window.mark = -2  # each turn is a step
             self.step += 1
+            self._alone += 1
         if window.mark != self._taken and not (
             self.snapshot and window.turns and window.steps < self.snapshot
         ):
@@ -377,6 +379,8 @@ class Guard:
             return None
 
     def _stepping(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._alone:  # those turns accumulated gradients for it
+            self.step, self._alone = self.step - self._alone, 0
         self.optimizers.setdefault(id(optimizer), optimizer)
         closure = closure_of(args, kwargs)
         if closure is not None:

@@ -139,7 +139,7 @@ def batch_size(finding: Finding, trace: Trace | None) -> int:
     for position in [finding.position, *(station.get("position", -1) for station in finding.path)]:
         if position in trace.ops.index:
             shape = str(trace.ops.at[position, "shape"]).strip("()[] ").split(",")
-            if shape[0].strip().isdigit() and int(shape[0]) > max(finding.samples):
+            if shape[0].strip().isdigit() and int(shape[0]) > max(finding.samples, default=-1):
                 return int(shape[0])
     return 0
 
