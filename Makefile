@@ -28,7 +28,7 @@ lab: $(READY)  ## open JupyterLab on the first notebook (BROWSER=none: print the
 	$(BIN)/jupyter lab $(LAB)
 
 test: $(READY)  ## run the tests, those in the browser last (JOBS=1: in one process)
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check
