@@ -39,6 +39,8 @@ def reproducible() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  # libraries under test use numpy's global state
     torch.manual_seed(0)
+    # torch.compile switches it off for the rest of the process
+    torch.distributions.Distribution.set_default_validate_args(True)
 
 
 @pytest.fixture(autouse=True, scope="session")
