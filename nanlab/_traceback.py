@@ -13,7 +13,8 @@ COLOUR = r"(?:\x1b\[[0-9;]*m)*"  # between any two letters, where IPython paints
 FRAME = re.compile(r"File (?P<path>.+?):(?P<line>\d+), in (?P<function>[^(\n]+)")
 STANDARD = Path(sysconfig.get_paths()["stdlib"])
 INSTALLED = ("site-packages", "dist-packages")
-CALL, CELL_MAGIC = "get_ipython().run_line_magic('_nanwatch_cell', ", "%%nanwatch"
+CALL = "get_ipython().run_line_magic('_nanwatch_cell', "
+CELL_MAGIC = "%%nanwatch"
 OURS = re.compile(
     COLOUR.join(map(re.escape, CALL)) + rf"{COLOUR}(?P<options>'[^']*'|\"[^\"]*\"){COLOUR}\)"
 )

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
+from IPython.core.error import UsageError as LineError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
@@ -168,28 +168,29 @@ class NanMagics(Magics):
         self.start(self.parse(line))
 
     def parse(self, line: str) -> Namespace:
-        """The options of a magic line, comments left out; a UsageError is one line that says what
-        to type."""
+        """The options of a magic line, comments left out.
+
+        Raises IPython's UsageError, one line that says what to type."""
         try:
             options = parse_argstring(self.nanwatch, COMMENT.sub("", line))
-        except (UsageError, ValueError) as error:
+        except (LineError, ValueError) as error:
             text = str(error).replace("unrecognized arguments:", "unknown:")
-            raise UsageError(
+            raise LineError(
                 f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option"
             ) from None
         assert isinstance(options, Namespace)
         for name, default in GUARD_HAS_NOT.items():
             if options.guard and getattr(options, name) != default:
-                raise UsageError(
+                raise LineError(
                     f"--{name.replace('_', '-')} does not go with --guard, which records nothing"
                     " until a fault"
                 )
         if options.snapshot and not options.guard:
-            raise UsageError(
+            raise LineError(
                 "--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model"
             )
         if options.name and options.name == options.model:
-            raise UsageError(
+            raise LineError(
                 f"-o {options.name} would put the trace in the place of the model; try: -o trace"
             )
         return options
@@ -201,7 +202,7 @@ class NanMagics(Magics):
         try:
             return find_model(options.model, self.shell.user_ns)
         except NanlabError as error:
-            raise UsageError(str(error)) from None
+            raise LineError(str(error)) from None
 
     def start(self, options: Namespace, armed: bool = False) -> None:
         """Watch the running cell until it ends; a watch that already covers it is replaced."""
@@ -219,7 +220,7 @@ class NanMagics(Magics):
                 watching.progress = progress
             trace = watching.__enter__()
         except NanlabError as error:
-            raise UsageError(str(error)) from None
+            raise LineError(str(error)) from None
         showing = Showing(self.shell, StepsDone, self.failed)
         showing.__enter__()
         end = UntilCellEnds(self.shell, self.finish)
@@ -287,7 +288,7 @@ class NanMagics(Magics):
         if result is not None and isinstance(error, StepsDone):
             result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
         crashed = isinstance(error, Exception)
-        if crashed and not run.options.quiet and not isinstance(error, UsageError):
+        if crashed and not run.options.quiet and not isinstance(error, LineError):
             self.shown(lambda: explain(error))
         run.trace = run.watching.trace
         telling = run.is_telling
@@ -376,7 +377,7 @@ class NanMagics(Magics):
             return
         try:
             self.start(self.armed, armed=True)
-        except UsageError as error:
+        except LineError as error:
             self.armed = None
             note(f"{error} (no longer watching)")
 

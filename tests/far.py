@@ -151,10 +151,10 @@ def as_on_cuda() -> None:
     """Rows of statistics come from one kernel, and not from a hundred operations; fixes have the
     time that this device needs."""
     from nanlab.analysis import fixes
-    from nanlab.stats import _torch
+    from nanlab.stats import _torch as rows
 
     fixes.SECONDS = 60.0
-    plain = _torch.row_of
+    plain = rows.row_of
 
     def row_of(t: torch.Tensor, times: int, zeros: int) -> Any:
         if not is_far(t):
@@ -163,7 +163,7 @@ def as_on_cuda() -> None:
             row = plain(near(t), times, zeros)
             return replace(row, words=moved(row.words))
 
-    _torch.row_of = row_of
+    rows.row_of = row_of
 
 
 # -- programs

@@ -14,7 +14,7 @@ from torch import nn
 import nanlab
 from nanlab.capture import pending
 from nanlab.capture.pending import Pending
-from nanlab.stats import _async_counts
+from nanlab.stats import _async_counts as copies
 from nanlab.stats._device import DeviceRow
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
@@ -523,7 +523,7 @@ def test_letter_of_a_cuda_device_goes_by_a_stream_of_its_own(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: log.append("wait for the device"))
     monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **rest: empty(*size, **rest))
-    copier = _async_counts.copier_of(device)
+    copier = copies.copier_of(device)
     rows = [
         (4, DeviceRow(torch.arange(20), 3, 0, 1, 0, "float64")),
         (7, DeviceRow(torch.ones(9).long(), 1, 0, 1, 0, "keys")),

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import nanlab
-from nanlab.stats import StatsTable, _table
+from nanlab.stats import StatsTable
 from nanlab.stats import _layout as L
+from nanlab.stats import _table as tables
 from nanlab.stats._team import WORTH_SHARING, load_team, parts_of, worth_sharing
 
 pytestmark = pytest.mark.skipif(load_team() is None, reason="torch's OpenMP has no entry here")
@@ -161,7 +162,7 @@ def test_counts_that_an_interrupt_left_behind_are_not_taken_for_the_next(
 def test_without_openmp_one_thread_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     t = tensor("bad", 140_000, torch.float32)
     one = counted(1, t)
-    monkeypatch.setattr(_table, "load_team", lambda: None)
+    monkeypatch.setattr(tables, "load_team", lambda: None)
     assert_same(one, counted(4, t))
 
 

@@ -28,7 +28,8 @@ from nanlab.stats._jit import (
 
 LEAST, MOST = np.int64(-0x8000000000000000), np.int64(0x7FFFFFFFFFFFFFFF)
 NO_MAGNITUDE = np.uint64(0xFFFFFFFFFFFFFFFF)
-ZERO, ONE = np.uint32(0), np.uint32(1)
+ZERO = np.uint32(0)
+ONE = np.uint32(1)
 
 
 @helper

@@ -35,7 +35,7 @@ def told(loss: Any) -> str:
     )
 
 
-def place(loss: Any) -> str:
+def loss_place(loss: Any) -> str:
     """``train.py:41, in encoder.0, forward``: the line loses its values in every step."""
     where = f"{str(loss.file).rsplit('/', 1)[-1]}:{loss.line}" if loss.file else ""
     module = f"in {loss.module}" if loss.module else ""
@@ -55,7 +55,7 @@ def line(trace: Trace) -> str:
     if loss is None:
         return ""
     source = f"  ({as_typed(loss.source)})" if loss.source else ""
-    return f"Signal is lost first at {place(loss)}: {told(loss)}{source}"
+    return f"Signal is lost first at {loss_place(loss)}: {told(loss)}{source}"
 
 
 def great_section(trace: Trace) -> str:
@@ -91,4 +91,4 @@ def _cells(loss: Any) -> list[str]:
         f'<span style="font:12px monospace">{escape(shortened(as_typed(loss.source), 60))}</span>'
     )
     words = f'<div style="white-space:normal;min-width:18em">{escape(told(loss))}</div>'
-    return [escape(place(loss)), source, words]
+    return [escape(loss_place(loss)), source, words]

@@ -31,7 +31,7 @@ from nanlab.views._histograms import (
     twin_histogram,
 )
 from nanlab.views._html import escape, number, plural, table
-from nanlab.views._losses import first_loss, place, told
+from nanlab.views._losses import first_loss, loss_place, told
 from nanlab.views._widget import View, script, style
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class UnderflowExplorer(View):
             if loss is not None
             else []
         )
-        return {"text": f"{place(loss)}: {told(loss)}", "selected": at[0]} if at else {}
+        return {"text": f"{loss_place(loss)}: {told(loss)}", "selected": at[0]} if at else {}
 
     @property
     def row(self) -> pd.Series[Any] | None:
