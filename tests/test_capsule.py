@@ -22,6 +22,7 @@ from torch import nn
 import nanlab
 from nanlab.__main__ import main
 from nanlab.guards.outcome import write_files
+from nanlab.program.capsule import save as write
 
 TABLES = ("ops", "backward", "parameters", "steps", "skips", "edges", "shadow")
 
@@ -154,9 +155,58 @@ def test_source_of_a_file_is_run_only_where_it_is_trusted(
 ) -> None:
     again = nanlab.load(capsule)
     assert again.replay().identical
-    assert again.culprit is not None and again.culprit.title == trace.culprit.title  # type: ignore[union-attr]
     with pytest.raises(nanlab.NotReplayable, match="trusted"):
         again.replay(trace.culprit.fixes[0])  # type: ignore[union-attr]
+
+
+def test_findings_fixes_and_cure_are_those_of_the_run_that_was_saved(
+    capsule: Path, trace: nanlab.Trace, tmp_path: Path
+) -> None:
+    again = nanlab.load(capsule)
+    assert [repr(f) for f in again.findings] == [repr(f) for f in trace.findings]
+    for found, saved in zip(again.findings, trace.findings, strict=True):
+        assert found.fixes == saved.fixes
+        assert (found.path, found.samples, found.library) == (
+            saved.path,
+            saved.samples,
+            saved.library,
+        )
+        pd.testing.assert_frame_equal(found.evidence, saved.evidence)
+    assert trace.cure is not None and again.cure is not None
+    assert again.cure.verdict == trace.cure.verdict == "verified"
+    assert (again.cure.fixes, again.cure.diff()) == (trace.cure.fixes, trace.cure.diff())
+    further = nanlab.load(again.save(tmp_path / "handed-on.nanlab"))
+    assert further.culprit is not None and further.culprit.fixes == trace.culprit.fixes  # type: ignore[union-attr]
+
+
+def test_two_faults_keep_their_cure_in_a_file(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.tensor([0.0, 4.0]))
+    scale = nn.Parameter(torch.tensor([0.0, 2.0]))
+    with nanlab.watch(on_fault="record") as trace:
+        root = torch.sqrt(weight)
+        ratio = torch.log(scale)
+        (root.sum() + ratio.sum()).backward()
+    again = nanlab.load(trace.save(tmp_path / "two.nanlab"))
+    assert [f.line for f in again.findings] == [f.line for f in trace.findings]
+    assert trace.cure is not None and again.cure is not None
+    assert again.cure.edits == trace.cure.edits
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        7,
+        {"findings": 1, "hidden": [], "cure": None},
+        {"findings": [{"cause": "x"}], "hidden": [], "cure": None},
+        {"findings": [], "hidden": [], "cure": {"verdict": "verified"}},
+    ],
+)
+def test_findings_of_another_form_are_refused(answers: object, tmp_path: Path) -> None:
+    trace = watched(fails=False)
+    trace.recording.answers = answers  # type: ignore[assignment]
+    path = write(trace, tmp_path / "bad.nanlab")
+    with pytest.raises(nanlab.CapsuleError, match="damaged"):
+        nanlab.load(path)
 
 
 def test_a_healthy_run_has_no_culprit_after_loading_either(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ from nanlab.trace.program import (
 from nanlab.trace.ranks import Ranks
 from nanlab.trace.recording import PHASES, Recording
 
-FORMAT = 2
+FORMAT = 3
 BUDGET = 64 << 20  # bytes of tensors that no call overwrote
 _MOST_TEXT = 8 << 20  # characters of source
 _ROOM = 256 << 20  # bytes that a small file may hold
@@ -512,9 +512,9 @@ def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
     """Read the trace that ``trace.save`` wrote. Raises CapsuleError where the file is no such one,
     is cut or damaged.
 
-    trusted: run expressions of the source text that the file holds, by which fixes are tried on the
-    whole step. Without it no code of the file is run; say it of files from people whom you would
-    let run code.
+    Findings, verdicts and cure are those of the run that was saved. trusted: find them anew, and
+    try fixes on the whole step, which runs expressions of the source text that the file holds; say
+    it of files from people whom you would let run code.
     """
     if not isinstance(trusted, bool):
         raise TypeMismatchError(f"expected trusted=True or False, got {trusted!r}")
@@ -522,6 +522,9 @@ def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
     try:
         members = _members(there)
         trace = _Reader(members).trace()
+        trace.recording.trusted = trusted
+        if not trusted:
+            trace.recall()
     except CapsuleError:
         raise
     except OSError as error:
@@ -530,7 +533,6 @@ def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:
         raise CapsuleError(f"{there} is cut, damaged or no capsule: {error}") from error
     except Exception as error:
         raise CapsuleError(f"{there} is damaged ({type(error).__name__}: {error})") from error
-    trace.recording.trusted = trusted
     return trace
 
 

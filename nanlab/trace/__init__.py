@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nanlab.analysis.loss_scale import LossScale
     from nanlab.program.replay import Replay
     from nanlab.program.why import Origin
-    from nanlab.rules import Finding
+    from nanlab.rules import Finding, Findings
     from nanlab.rules.cure import Chain, Cure
     from nanlab.trace.guarded import Guarded
     from nanlab.views.report import Report
@@ -42,6 +42,8 @@ class Trace:
         self.is_read = False  # whether somebody looked at a table or at the findings
         self.guarded: Guarded | None = None  # which step of a guarded run this is the replay of
         self._cache: dict[str, tuple[tuple[int, ...], Any]] = {}
+        # findings and cure that came with a file
+        self._recalled: tuple[Findings, Chain | None] | None = None
 
     def _state(self) -> tuple[int, ...]:
         recording = self.recording
@@ -257,12 +259,16 @@ class Trace:
     @property
     def own_findings(self) -> list[Finding]:
         """What is wrong as far as this process knows by itself, from what it recorded."""
+        if self._recalled is not None:
+            return self._recalled[0]
         return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
 
     @property
-    def _chain(self) -> Chain | None:
+    def chain(self) -> Chain | None:
         """The faults of the failing step one after the other, and their cure; None where it cannot
         be run again."""
+        if self._recalled is not None:
+            return self._recalled[1]
         return self._cached("chain", lambda recording: self._followed())  # type: ignore[no-any-return]
 
     def _followed(self) -> Chain | None:
@@ -283,7 +289,7 @@ class Trace:
         from nanlab.rules import Findings
 
         found = self.own_findings
-        followed = self._chain
+        followed = self.chain
         if followed is None or len(followed.faults) == 1:
             return found
         known = {(f.file, f.line, f.cause) for f in found}
@@ -295,7 +301,7 @@ class Trace:
     def cure(self) -> Cure | None:
         """The fewest edits that together make the failing step right; None where there is no fault,
         or none is known."""
-        followed = self._chain
+        followed = self.chain
         return followed.cure if followed is not None else None
 
     def _diagnosed(self) -> list[Finding]:
@@ -353,9 +359,18 @@ class Trace:
         not fit.
         """
         from nanlab.program.capsule import save
+        from nanlab.rules.answers import told
 
         self._summarised()
+        self.recording.answers = told(self)
         return save(self, path, budget)
+
+    def recall(self) -> None:
+        """Take the answers that the recording was saved with for its own. Raises CapsuleError where
+        they are none."""
+        from nanlab.rules.answers import recalled
+
+        self._recalled = recalled(self.recording.answers)
 
     def tensor(self, position: int) -> torch.Tensor:
         """The tensor of a row of ``ops``, forward or backward, made again by replay. Raises
