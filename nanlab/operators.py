@@ -122,7 +122,8 @@ class Card:
     divisor: int | None = None  # slot of the operand by which it divides
     benign: float | None = None  # argument at which value and derivative are harmless
     hidden_writes: tuple[int, ...] = ()  # arguments that change although the schema does not say so
-    opaque: tuple[int, ...] = ()  # outputs that are no numbers but bytes for its backward
+    # outputs that are for its backward alone: bytes, or scratch memory that is not all written
+    opaque: tuple[int, ...] = ()
     symbol: str = ""  # of the Python operator that calls it, as ``ast`` names it
     from_result: str = ""  # its argument, as an expression of its result
     weights: tuple[int, ...] = ()  # slots of its tensor operands that are parameters
@@ -242,6 +243,7 @@ _CARDS = (
     Card("copy", "moves copies casts assigns overwrites hands_on scores"),
     Card("cos", "wave unary"),
     Card("cosh", "exponential singular lossy unary"),
+    Card("_ctc_loss", opaque=(1,)),
     Card("cudnn_batch_norm", "normalises", hidden_writes=(3, 4), opaque=(3,)),
     Card("_cudnn_rnn", "recurrent", opaque=(4,)),
     Card("cumprod", "multiplies singular"),

@@ -32,14 +32,18 @@ class Tally:
     """What became of the samples."""
 
     run: int = 0
+    replayed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)  # why a sample cannot be run again
     failed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{n} {why}" for why, n in self.skipped.most_common())
+        refusals = ", ".join(f"{n} {why}" for why, n in self.refused.most_common())
         return (
             f"{self.run} samples run, {sum(self.skipped.values())} skipped ({reasons or 'none'}),"
-            f" {len(self.failed)} failed"
+            f" {self.replayed} replayed, {sum(self.refused.values())} cannot be"
+            f" ({refusals or 'none'}), {len(self.failed)} failed"
         )
 
 
@@ -142,6 +146,7 @@ def compare(
                 tally.failed.append(f"{name}: other bits")
         else:
             _readable(name, trace, tally)
+            _replays(name, trace, tally)
 
 
 def _repeats(
@@ -186,6 +191,21 @@ def _readable(name: str, trace: nanlab.Trace, tally: Tally) -> None:
         assert len(trace.backward) >= 0
     except Exception as error:
         tally.failed.append(f"{name}: tables: {type(error).__name__}: {str(error)[:200]}")
+
+
+def _replays(name: str, trace: nanlab.Trace, tally: Tally) -> None:
+    """Run again, every result has the bits that were recorded; or the reason is told."""
+    try:
+        again = trace.replay()
+    except nanlab.NotReplayable as error:
+        tally.refused[str(error)] += 1
+        return
+    except Exception as error:
+        tally.failed.append(f"{name}: replay: {type(error).__name__}: {str(error)[:200]}")
+        return
+    tally.replayed += 1
+    if again.identical is not True:
+        tally.failed.append(f"{name}: the replay has other bits")
 
 
 def operators(samples: int, keep: Callable[[int], bool] = lambda i: True) -> Tally:

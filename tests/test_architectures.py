@@ -23,6 +23,7 @@ def test_architecture_trains_the_same_and_is_healthy(name: str) -> None:
     assert trace.culprit is None
     assert [f for f in trace.findings if f.severity == "error"] == []
     assert len(trace.steps) == 3
+    assert all(trace.replay(step=i).identical for i in (1, 2))  # those that are kept
     inside = trace.ops[(trace.ops.phase == "forward") & (trace.ops.module != "")]
     assert inside.module.str.contains(".", regex=False).any()
     known = {n for n, _ in model.named_modules()}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan
@@ -180,7 +181,8 @@ class ProgramRecorder:
         """A tensor that is read: its storage is a leaf unless the segment has met it."""
         try:
             if t.__class__ not in _PLAIN or t.layout is not _STRIDED:
-                return Held(t)
+                # a lazy parameter becomes an initialised one in place
+                return Held(t.data if is_lazy(t) else t)
             storage, dtype = t.untyped_storage(), t.dtype
             bits = 0
             if dtype not in _USUAL or self._odd:

@@ -495,7 +495,7 @@ def _loss(where: Window, get: Any) -> float | None:
             except Exception:
                 continue
             if value.numel() == 1:
-                return float(value.detach().real) if value.is_complex() else float(value.detach())
+                return _number(value)
     roots = [
         ref
         for s in where.segments
@@ -506,8 +506,13 @@ def _loss(where: Window, get: Any) -> float | None:
     for ref in reversed(roots):
         value = get(ref)
         if value.numel() == 1:
-            return float(value.detach())
+            return _number(value)
     return None
+
+
+def _number(loss: torch.Tensor) -> float:
+    loss = loss.detach()
+    return float(loss.real if loss.is_complex() else loss)
 
 
 def _by_name(where: Window, get: Any, gradients: bool) -> dict[str, Tensor]:
