@@ -264,14 +264,14 @@ class NanMagics(Magics):
 
     def failed(self, error: BaseException) -> None:
         """End the watch of a cell that an exception ends, so that what it means stands above its
-        traceback."""
-        if (
-            self.running is not None
-            and not self.running.end.depth
-            and not isinstance(error, FaultFound)
-        ):
-            self.running.end.cancel()
-            self.finish(None, error)
+        traceback; of a fault that was found the report follows."""
+        if self.running is None or self.running.end.depth:
+            return
+        if isinstance(error, FaultFound):
+            error.has_report = not self.running.options.quiet
+            return
+        self.running.end.cancel()
+        self.finish(None, error)
 
     def finish(self, result: ExecutionResult | None, error: BaseException | None = None) -> bool:
         """End the watch with its cell, and show what it found; whether anything was reported."""

@@ -55,12 +55,21 @@ class Stop(BaseException):
 class FaultFound(Stop):
     """The first harmful fault of a watch with ``on_fault="stop"``."""
 
+    def __init__(self, told: str, place: str = "") -> None:
+        super().__init__(told)
+        self.place = place  # one line that leaves the reason to the report
+        self.has_report = False  # whether the report stands below the line
 
-def stopped(culprit: Any) -> str:
-    """One line that says where a watch stopped, and why."""
+    def _render_traceback_(self) -> list[str]:
+        return [self.place if self.place and self.has_report else str(self)]
+
+
+def stopped(culprit: Any) -> FaultFound:
+    """The end of a run at a culprit: a line that says where and why."""
     place = location(culprit.file, culprit.line)
     where = f" at {place}, step {culprit.step}" if place else f" in step {culprit.step}"
-    return f"nanlab stopped the program{where}: {culprit.title}"
+    told = f"nanlab stopped the program{where}"
+    return FaultFound(f"{told}: {culprit.title}", told)
 
 
 class StepsDone(Stop):
@@ -447,12 +456,11 @@ class watch:
         if verdict == "stop":
             run_in_thread(lambda: self._share(wait=True))
         culprit = run_in_thread(lambda: self.trace.culprit)
-        told = (
+        self.stopping(
             stopped(culprit)
             if culprit is not None
-            else "nanlab stopped the program: another rank found a fault"
+            else FaultFound("nanlab stopped the program: another rank found a fault")
         )
-        self.stopping(FaultFound(told))
 
     def _culprit(self, undecided: bool) -> Any:
         """The harmful fault that was found by now."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nanlab.capture import FaultFound, announce
+from nanlab.capture.watching import stopped
 from nanlab.guards.engine import Guard
 from nanlab.trace import Trace
 
@@ -21,7 +22,12 @@ def outcome(save: str | Path | None, announces: bool = True) -> Callable[[Trace,
             write_files(trace, save)
         if announces:
             announce(trace)
-        raise FaultFound(f"nanlab stopped the program: {headline(trace)}")
+        culprit = trace.culprit
+        raise (
+            stopped(culprit)
+            if culprit is not None
+            else FaultFound(f"nanlab stopped the program: {headline(trace)}")
+        )
 
     return ended
 

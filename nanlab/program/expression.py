@@ -7,6 +7,7 @@ import ast
 import builtins
 import copy
 import itertools
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -422,7 +423,9 @@ class Code:
         scope = dict(self.names)
         for key, variable in self.variables.items():
             scope[variable] = parts[key]
-        exec(self.code, scope)
+        with warnings.catch_warnings():  # a trial of ours: the run itself has warned
+            warnings.simplefilter("ignore")
+            exec(self.code, scope)
         return scope["_value"]
 
 

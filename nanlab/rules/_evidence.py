@@ -64,14 +64,19 @@ def table(
 
 def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any]) -> torch.Tensor:
     """Indices of the offending elements, those whose first operand is farthest from the healthy
-    ones' before the others."""
+    ones' before the others: by its value where all lie beyond them on one side, else by its
+    magnitude."""
     where = mask.nonzero()
     operand = next((c for c in columns.values() if isinstance(c, torch.Tensor)), None)
     wide = None if operand is None else fault.spread(operand)
     if wide is None or not wide.is_floating_point() or len(where) < 2:
         return where
-    sizes = wide[tuple(where.T)].double().abs().nan_to_num(nan=-1.0)
-    healthy = wide[~mask].double().abs()
+    bad, good = wide[tuple(where.T)].double(), wide[~mask].double()
+    if len(good) and bool(bad.isfinite().all() and good.isfinite().all()):
+        above = bool(bad.min() >= good.max())
+        if above or bool(bad.max() <= good.min()):
+            return where[bad.argsort(descending=above, stable=True)]
+    sizes, healthy = bad.abs().nan_to_num(nan=-1.0), good.abs()
     smaller = len(healthy) > 0 and bool(sizes.median() < healthy.median())
     return where[sizes.argsort(descending=not smaller, stable=True)]
 

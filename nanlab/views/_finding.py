@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from nanlab.rules import Finding, Fix
     from nanlab.trace import Trace
 
-CODE = "font:12px monospace;white-space:pre-wrap;overflow-wrap:anywhere;min-width:16em"
-WORDS = "white-space:normal;min-width:12em;max-width:26em"
-
 
 def first_of(trace: Trace) -> Finding | None:
     """What the card shows: the culprit; else the first finding that is worth a warning."""
@@ -58,14 +55,6 @@ def library_text(finding: Finding) -> str:
     return f"{file}:{line}" + (f" ({function})" if function else "")
 
 
-_TINT = {"verified": "good", "finite": "warning", "fails": "error", "untried": "note"}
-
-
-def verdict(fix: Fix) -> tuple[str, str]:
-    """What became of a fix, in a word of the contract, and the tint that goes with it."""
-    return fix.verdict, _TINT[fix.verdict]
-
-
 def fix_title(fix: Fix) -> str:
     """What a fix does and, where it is not verified, why."""
     return f"{fix.title}: {fix.why}" if fix.why else fix.title
@@ -77,5 +66,5 @@ def as_text(finding: Finding) -> str:
     lines += [f"    {finding.source}"] if finding.source else []
     lines += [f"  {finding.explanation}"]
     lines += [f"  path: {Path(finding.path).chain()}"] if finding.path else []
-    lines += [f"  fix ({verdict(fix)[0]}): {fix_title(fix)}:  {fix.code}" for fix in finding.fixes]
+    lines += [f"  fix ({fix.verdict}): {fix_title(fix)}:  {fix.code}" for fix in finding.fixes]
     return "\n".join(lines)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from nanlab.trace.locations import location
-from nanlab.views._finding import CODE, WORDS, verdict
-from nanlab.views._html import SHADE, TINTS, badge, code, escape, sentence, table
+from nanlab.views import _card, _remedy
+from nanlab.views._html import escape, sentence
 from nanlab.views._source import as_typed
+from nanlab.views._tables import data_table
+from nanlab.views._widget import style
 
 if TYPE_CHECKING:
     from nanlab.rules.errors import Explanation
@@ -39,25 +41,26 @@ def to_change(explanation: Explanation) -> str:
 
 
 def as_html(explanation: Explanation) -> str:
-    """The cause on a card, the line, the evidence, and what to write instead."""
-    edge = TINTS["error"].replace("0.30", "0.85")
+    """A card as a finding has it: the place and what happened, the line, why, the evidence, and
+    what to write instead."""
+    where = location(explanation.file, explanation.line)
+    place_ = f'<code class="nl-place">{escape(where)}</code> ' if where else ""
+    module = f"in <code>{escape(explanation.module)}</code> · " if explanation.module else ""
     head = (
-        f'<div style="font-size:15px;font-weight:600">{sentence(explanation.title)}</div>'
-        f"<div>{badge(explanation.cause, 'note')} {escape(place(explanation))}</div>"
+        f'<div class="nl-headline" role="heading" aria-level="2">{place_}'
+        f"<b>{sentence(explanation.title)}</b></div>"
+        f'<div class="nl-dim">{module}{escape(explanation.cause)}</div>'
     )
-    line = (
-        code([(explanation.line, as_typed(explanation.source))], explanation.line)
-        if explanation.source
-        else ""
-    )
-    body = f'<div style="margin:6px 0;max-width:75em">{sentence(explanation.explanation)}</div>'
+    lines = [(explanation.line, as_typed(explanation.source))] if explanation.source else []
+    body = f'<p class="nl-prose">{sentence(explanation.explanation)}</p>'
     if changed := to_change(explanation):
         body += f"<div>Change {escape(changed)}</div>"
-    style = f"border-left:4px solid {edge};padding:6px 12px;margin:6px 0;background:{SHADE}"
-    parts = f"{_evidence(explanation.evidence)}{_fixes(explanation)}"
+    parts = [head, _card.source_block(lines, explanation.line), body]
+    parts += [_evidence(explanation.evidence), _fixes(explanation)]
+    style_ = f"border-left:4px solid {_card.EDGES['error']};padding-left:10px"
     return (
-        '<div style="font-size:13px;line-height:1.45"><div'
-        f' style="{style}">{head}{line}{body}</div>{parts}</div>'
+        f'<style>{style("report")}</style><div class="nanlab nl-report"><div class="nl-card'
+        f' nl-error" style="{style_}">{"".join(parts)}</div></div>'
     )
 
 
@@ -71,7 +74,8 @@ def _evidence(frame: pd.DataFrame) -> str:
         [escape(_text(value)) for value in row] for row in frame.head(ROWS).itertuples(index=False)
     ]
     caption = f"the first {ROWS} of {len(frame)} rows" if len(frame) > ROWS else ""
-    return table([str(name).replace("_", " ") for name in frame.columns], rows, aligns, caption)
+    heads = [str(name).replace("_", " ") for name in frame.columns]
+    return data_table(heads, rows, aligns, caption)
 
 
 def _text(value: object) -> str:
@@ -79,16 +83,17 @@ def _text(value: object) -> str:
 
 
 def _fixes(explanation: Explanation) -> str:
-    if not explanation.fixes:
-        return ""
+    """What to do, and the lines to write; a verdict only where something was tried."""
     tried = any(fix.verdict != "untried" for fix in explanation.fixes)
-    rows = []
+    blocks = []
     for fix in explanation.fixes:
-        title = f'<div style="{WORDS}">{sentence(fix.title)}</div>'
-        outcome = [badge(*verdict(fix))] if tried else []
-        rows.append([*outcome, title, f'<div style="{CODE}">{escape(fix.code)}</div>'])
-    heads = [*(["outcome"] if tried else []), "what to do", "write"]
-    return table(heads, rows, ["left"] * len(heads))
+        tag = f"{_remedy.verdict(fix)} " if tried else ""
+        code = f'<pre class="nl-code nl-written" tabindex="0">{escape(fix.code)}</pre>'
+        blocks.append(
+            f'<div class="nl-fix"><div class="nl-fix-head">{tag}<span class="nl-fix-title">'
+            f"{sentence(fix.title)}</span></div>{code if fix.code else ''}</div>"
+        )
+    return "".join(blocks)
 
 
 def as_text(explanation: Explanation) -> str:
@@ -104,6 +109,6 @@ def as_text(explanation: Explanation) -> str:
         lines += [f"    {line}" for line in table_text.splitlines()]
     for fix in explanation.fixes:
         first, *rest = fix.code.splitlines() or [""]
-        outcome = f" ({verdict(fix)[0]})" if fix.verdict != "untried" else ""
+        outcome = f" ({fix.verdict})" if fix.verdict != "untried" else ""
         lines += [f"  fix{outcome}: {fix.title}:  {first}", *(f"         {line}" for line in rest)]
     return "\n".join(lines)

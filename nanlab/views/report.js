@@ -112,7 +112,7 @@ function render({ model, el }) {
   }
   /** The card of a cell that was run just now is brought into view, where its user is still at that cell. */
   function bring() {
-    const cell = el.closest(".jp-Cell"), active = document.querySelector(".jp-Notebook .jp-Cell.jp-mod-active");
+    const cell = el.closest(".jp-Cell"), active = el.closest(".jp-Notebook")?.querySelector(".jp-Cell.jp-mod-active");
     if (cell && (active === cell || active === cell.nextElementSibling)) (root.querySelector(".nl-card") ?? root).scrollIntoView({ block: "nearest" });
   }
   const follow = () => mark(get("place"));
