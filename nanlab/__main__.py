@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,10 @@ from nanlab.trace import Trace
 
 FAULT = 3  # exit status of a program in which a fault was found
 USAGE = 2
+NOTHING_SEEN = (
+    "nanlab: no training step was seen, so nothing was checked; threads and processes that the"
+    " program starts are not watched"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,38 +91,50 @@ def _parser() -> argparse.ArgumentParser:
 def run_program(options: Any) -> int:
     """``run``: the exit status."""
     words = options.module or options.program
+    if words and words[0] == "--":
+        del words[0]
     if not words:
         raise NanlabError("expected a script or a module; try: python -m nanlab run train.py")
     program = script.module(words[0]) if options.module else script.script(words[0])
+    # the program may go to another folder
+    folder = None if options.save is None else os.path.abspath(options.save)
     try:
-        found = script.run(program, words[1:], options.guard, options.save, options.detail)
-    except Exception as error:
-        traceback.print_exception(
-            type(error), error, _from_program(error.__traceback__, program.file)
-        )
-        return 1
-    if found is None:
-        return 0
-    sys.stdout.flush()
-    print(
-        _told(found, options.save if options.guard else _saved(found, options.save)),
-        file=sys.stderr,
-    )
-    return FAULT
+        ended = script.run(program, words[1:], options.guard, options.detail)
+    except KeyboardInterrupt as interrupt:
+        _show(interrupt, program)
+        sys.excepthook = _nothing
+        raise
+    error, fault = ended.error, ended.fault
+    if isinstance(error, Exception):
+        _show(error, program)
+    if fault is not None:
+        if folder is not None:
+            write_files(fault, folder)
+        sys.stdout.flush()
+        print(_told(fault, options.save), file=sys.stderr)
+        return FAULT
+    if isinstance(error, SystemExit):
+        raise error
+    if error is None and not ended.steps:
+        print(NOTHING_SEEN, file=sys.stderr)
+    return 0 if error is None else 1
+
+
+def _show(error: BaseException, program: script.Program) -> None:
+    """Show an exception as Python would, or whoever the program has asked to."""
+    error.__traceback__ = _from_program(error.__traceback__, program.file)
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _from_program(frames: TracebackType | None, file: str) -> TracebackType | None:
-    """A traceback without what stands above the program."""
-    own = frames
-    while own is not None and own.tb_frame.f_code.co_filename != file:
-        own = own.tb_next
-    return without_ours(own if own is not None else frames)
+    """A traceback without what stands above the program; none where it did not come to run."""
+    while frames is not None and frames.tb_frame.f_code.co_filename != file:
+        frames = frames.tb_next
+    return without_ours(frames)
 
 
-def _saved(trace: Trace, folder: str | None) -> str | None:
-    if folder is not None:
-        write_files(trace, folder)
-    return folder
+def _nothing(*error: object) -> None:
+    """An exception that was shown already."""
 
 
 def _told(trace: Trace, folder: str | None) -> str:

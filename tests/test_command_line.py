@@ -96,6 +96,98 @@ def test_a_file_that_is_not_there_is_one_line(
     assert main(["run", "-m", "no.such_module"]) == 2
 
 
+def test_an_exception_goes_to_the_hook_of_the_script_and_a_wrong_syntax_has_no_frames(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # put back
+    (project / "wrong.py").write_text("for i in range(3)\n    pass\n")
+    assert main(["run", "wrong.py"]) == 1
+    assert "Traceback" not in (told := capsys.readouterr().err) and "SyntaxError" in told
+    (project / "hook.py").write_text(
+        "import sys\nsys.excepthook = lambda *error: print('mine:', error[1])\n1 / 0\n"
+    )
+    assert main(["run", "hook.py"]) == 1
+    assert capsys.readouterr().out == "mine: division by zero\n"
+
+
+def test_an_interrupt_shows_the_lines_of_the_script_only(project: Path) -> None:
+    (project / "stuck.py").write_text("def f():\n    raise KeyboardInterrupt\nf()\n")
+    shown = [
+        subprocess.run(
+            [sys.executable, *how, "stuck.py"], capture_output=True, text=True, check=False
+        )
+        for how in ([], ["-m", "nanlab", "run"])
+    ]
+    own, ours = [(one.returncode, one.stderr.replace(str(project) + "/", "")) for one in shown]
+    assert ours == own
+
+
+CHECKED = """
+import math, os, sys
+import torch
+from torch import nn
+
+os.chdir("elsewhere")
+print(sys.argv)
+torch.manual_seed(0)
+model = nn.Linear(3, 1)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(6):
+    opt.zero_grad()
+    loss = torch.log((model(torch.randn(2, 3)) * (i != 3)).square()).sum()  # HERE
+    if not math.isfinite(loss.item()):
+        print(f"Loss is {loss.item()}, stopping training")
+        sys.exit(1)
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
+def test_a_script_that_ends_itself_at_a_bad_loss_is_told_why_and_where_though_it_changes_folder(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    guard: list[str],
+) -> None:
+    (project / "checked.py").write_text(CHECKED)
+    (project / "elsewhere").mkdir()
+    assert main(["run", *guard, "--save", "out", "checked.py", "--guard", "--", "-x"]) == 3
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "['checked.py', '--guard', '--', '-x']",
+        "Loss is -inf, stopping training",
+    ]
+    (line,) = told.err.splitlines()
+    assert "log of 2 zeros" in line and "step 3" in line and "out/nanlab.html" in line
+    assert (project / "out" / "nanlab.html").exists()
+
+
+THREADED = """
+import threading
+import torch
+from training_engine import train_step
+
+def work():
+    model = torch.nn.Linear(8, 4)
+    train_step(model, torch.optim.SGD(model.parameters()), torch.ones(2, 8), 0)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print("over")
+"""
+
+
+@pytest.mark.parametrize("guard", [["--guard"], []], ids=["guard", "watch"])
+def test_a_script_that_trains_in_a_thread_is_told_that_nothing_was_checked(
+    project: Path, capsys: pytest.CaptureFixture[str], guard: list[str]
+) -> None:
+    (project / "threaded.py").write_text(THREADED)
+    assert main(["run", *guard, "threaded.py"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "over\n" and "nothing was checked" in told.err
+
+
 def test_stdin_is_a_program_too(project: Path) -> None:
     command = [sys.executable, "-m", "nanlab", "run", "--guard", "-", "30"]
     source = TRAIN.replace("sys.argv[2]", "sys.argv[2]")

@@ -192,3 +192,46 @@ def test_a_user_module_that_the_cell_calls_is_guarded(
     check(shell)
     assert nanlab.last is not None and nanlab.last.culprit is not None
     assert Path(nanlab.last.culprit.file).name == "users_engine.py"
+
+
+REFUSED = """
+    opt.zero_grad()
+    loss = model(x).abs().mul(i != 25).log().mean()
+    {}
+    loss.backward()
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "assert loss.isfinite(), 'the loss is bad'",
+        "if loss.isnan() or loss.isinf(): raise ValueError(f'loss is {loss.item()}')",
+    ],
+)
+def test_a_loss_that_the_cell_itself_refuses_is_told_below_its_exception(
+    shell: InteractiveShell, refusal: str
+) -> None:
+    cell = "%%nanwatch --guard model\nfor i, x in enumerate(data):" + REFUSED.format(refusal)
+    result, shown = run(shell, cell)
+    assert type(result.error_in_exec) in (AssertionError, ValueError)
+    trace = nanlab.last
+    assert trace is not None and trace.guarded == Guarded(25, True)
+    assert trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.step) == ("log-of-zero", 25)
+    assert "log of" in shown and shell.user_ns["i"] == 25
+    assert all(p.grad is None for p in shell.user_ns["model"].parameters())
+
+
+def test_an_exception_that_has_nothing_to_do_with_values_is_not_explained_by_them(
+    shell: InteractiveShell,
+) -> None:
+    refusal = "if i == 9: raise ValueError('no such file')"
+    cell = "%%nanwatch --guard model\nfor i, x in enumerate(data):" + REFUSED.format(refusal)
+    result, _ = run(shell, cell)
+    assert str(result.error_in_exec) == "no such file" and nanlab.last is None
+    run(shell, "opt.zero_grad()")
+    refusal = "assert i != 9, 'infinite patience'"
+    run(shell, "%%nanwatch --guard model\nfor i, x in enumerate(data):" + REFUSED.format(refusal))
+    assert nanlab.last is None

@@ -235,6 +235,39 @@ def test_a_trainer_of_lightning_ends_before_the_weights_are_bad(
     check(trace, module, mode, step, "GAN" if kind == "adversarial" else "NET")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_loss_that_the_module_of_lightning_refuses_itself_is_told(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="the callback for Lightning needs it")
+    from nanlab.integrations.lightning import NanlabCallback
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(8, 4)
+
+        def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+            loss = (self.net(batch["x"]).abs() * batch["scale"][:, None]).log().mean()  # REFUSED
+            if not torch.isfinite(loss):
+                raise ValueError("the loss is not finite")
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    callback, module = NanlabCallback(save=tmp_path / "out"), Module()
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[callback],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="the loss is not finite"):
+        trainer.fit(module, torch.utils.data.DataLoader(Rows(54), batch_size=4))
+    trace = callback.trace
+    assert trace is not None and trace.culprit is not None
+    assert (trace.culprit.cause, trace.culprit.line) == ("log-of-zero", line_of("REFUSED"))
+    assert str(trace.guarded) == "step 13 of the run was replayed, bit for bit"
+    assert (tmp_path / "out" / "nanlab.txt").exists()
+
+
 @pytest.mark.parametrize("package", ["transformers", "lightning"])
 def test_a_wrong_mode_is_refused(package: str) -> None:
     pytest.importorskip(package)

@@ -26,6 +26,10 @@ Step = tuple[FrameType, int]  # a frame of the traceback, and the line in it
 _DISPATCH = OpRecorder.__torch_dispatch__.__code__
 _OPERATOR = OpOverload.__call__.__code__
 _HERE = os.path.dirname(_DISPATCH.co_filename)
+_OURS = (
+    _HERE,
+    os.path.join(os.path.dirname(_HERE), "guards"),
+)  # folders of frames that are left out
 # Python functions of torch.nn.functional and the arguments of the operation that they end in.
 _FUNCTIONS = {
     "embedding": ("embedding", ("weight", "input")),
@@ -115,7 +119,7 @@ def without_ours(traceback: TracebackType | None) -> TracebackType | None:
     calls_operator = False  # whether the frame before handed an operation on to torch
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if os.path.dirname(code.co_filename) != _HERE and not (
+        if os.path.dirname(code.co_filename) not in _OURS and not (
             calls_operator and code is _OPERATOR
         ):
             kept.append(traceback)

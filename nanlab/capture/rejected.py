@@ -29,7 +29,7 @@ def note_rejected_value(
     Such as a distribution that refuses NaN parameters, an assertion that the loss is finite,
     ``sys.exit(1)`` after such a test.
     """
-    if _interrupted_gradient(recording, error) or not _is_refusal(error):
+    if _interrupted_gradient(recording, error) or not is_refusal(error):
         return
     position = _operand(recording, error, failure)
     if position is None:
@@ -51,7 +51,7 @@ def _interrupted_gradient(recording: Recording, error: BaseException) -> bool:
     return True
 
 
-def _is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> bool:
     """Whether an exception may be about a value; an interrupt, or an exit that reports success, is
     not."""
     if isinstance(error, SystemExit):

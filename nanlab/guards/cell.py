@@ -142,7 +142,10 @@ class CellGuard:
 
     @held()
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: object
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: types.TracebackType | None,
     ) -> bool:
         try:
             self._loops.__exit__(kind, error, tb)

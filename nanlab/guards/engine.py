@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 from nanlab.capture import Stop, watch
 from nanlab.capture.agreement import Agreement
 from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
+from nanlab.capture.rejected import is_refusal
 from nanlab.errors import NotReplayable
 from nanlab.guards.finite import are_finite, same, same_bits, total
 from nanlab.guards.interrupts import held
@@ -104,6 +105,7 @@ class Replay:
     whole: bool  # whether it ends with the turn: no optimizer steps in it
     gradients: list[tuple[Tensor, Tensor]]  # parameters and the gradients that stopped the run
     losses: list[float]
+    error: BaseException | None = None  # by which the program ended, not by guard
     step: int = 0
     closure: int = 0
     skip: int = 0
@@ -569,7 +571,7 @@ class Guard:
             losses=[float(loss) for loss in self._losses],
         )
         try:
-            trace, reason = self._run_again(window, frame, replay)
+            trace = self._traced(window, frame, replay)
         finally:
             self._clear_gradients()
         if replay.whole and window is not None:
@@ -577,15 +579,60 @@ class Guard:
         if after:
             for copy in replay.weights or (window.copies.values() if window is not None else ()):
                 copy.put()
-        trace.guarded = Guarded(number, not reason, reason)
-        if reason:
-            trace.recording.notes.append(str(trace.guarded))
         if trace.recording.ended != "failed":
             trace.recording.ended = "fault"
-        _number(trace.recording, replay)
         self.trace = trace
         _set_last(trace)
         self.ended(trace, self)
+
+    def refused(self, error: BaseException, frames: Sequence[FrameType]) -> None:
+        """The program ended by an exception of its own, which may be about a bad value: run the
+        turn again, and keep the trace where a fault is in it.
+
+        frames: in which it passed, the innermost last.
+        """
+        if self.off or self._replay is not None or not is_refusal(error):
+            return
+        for frame in reversed(frames):
+            for window in reversed(self._open):
+                if window.turns and window.holds(frame):
+                    try:
+                        self._explain(error, window, frame)
+                    except Exception as ours:
+                        self._failed(ours)
+                    return
+
+    def _explain(self, error: BaseException, window: Window, frame: FrameType) -> None:
+        parameters = {id(p): p for p in [*self.parameters(), *window.reached.parameters]}.values()
+        gradients = [(p, p.grad) for p in parameters]
+        replay = Replay(
+            number=self.done,
+            steps=len(window.stepped) - (self._in_closure is not None),
+            closures=0,
+            skips=0,
+            after=False,
+            whole=True,
+            gradients=[],
+            losses=[float(loss) for loss in self._losses],
+            error=error,
+        )
+        try:
+            trace = self._traced(window, frame, replay)
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+        if trace.culprit is not None:
+            self.trace = trace
+            _set_last(trace)
+
+    def _traced(self, window: Window | None, frame: FrameType | None, replay: Replay) -> Trace:
+        """The trace of the replay, with what is to be said of it."""
+        trace, reason = self._run_again(window, frame, replay)
+        trace.guarded = Guarded(replay.number, not reason, reason)
+        if reason:
+            trace.recording.notes.append(str(trace.guarded))
+        _number(trace.recording, replay)
+        return trace
 
     def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:
         """How many steps of the running turn came before the one that failed, which may be counted
@@ -638,7 +685,9 @@ class Guard:
                     window.repeat(window, frame, _turns(window))
                 finally:
                     _number(watching.recording, replay)  # other ranks are told of the step
-            if replay.compared is None:
+            if replay.error is not None:
+                replay.compared = f"it did not raise {type(replay.error).__name__}"
+            elif replay.compared is None:
                 if replay.skips or replay.closures or replay.whole or not self.looks:
                     self._compare(replay)
                 else:
@@ -650,8 +699,9 @@ class Guard:
                 reason += _suspects(window)
         except NotReplayable as error:
             reason = str(error)
-        except Exception as error:
-            reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
+        except (Exception, SystemExit) as error:
+            if not _are_alike(error, replay.error):
+                reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
         finally:
             try:
                 self._return(now, looks)
@@ -723,6 +773,11 @@ class Guard:
         for optimizer in self.optimizers.values():
             for parameter in _parameters(optimizer):
                 parameter.grad = None
+
+
+def _are_alike(error: BaseException, other: BaseException | None) -> bool:
+    """Whether two exceptions say the same."""
+    return type(error) is type(other) and str(error) == str(other)
 
 
 def _number(recording: Recording, replay: Replay) -> None:

@@ -7,12 +7,14 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from traceback import walk_tb
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
+from nanlab.capture import Stop
 from nanlab.capture.source import is_user
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import heads
@@ -187,7 +189,19 @@ class Loops:
         heads.began.append(self._began)
         return self.guard
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None and not isinstance(error, Stop):
+                self.guard.refused(error, [frame for frame, _ in walk_tb(traceback)])
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
         try:
             self._end()
         finally:  # once more, for an interrupt may have ended it

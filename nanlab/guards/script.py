@@ -11,19 +11,19 @@ import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nanlab.capture import Stop, watch
+from nanlab.capture import FaultFound, Stop, watch
 from nanlab.capture.source import is_user_code
 from nanlab.errors import UsageError
 from nanlab.guards import heads
 from nanlab.guards.engine import Guard
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import instrument, training_names
-from nanlab.guards.outcome import outcome
+from nanlab.guards.outcome import headline
 from nanlab.trace import Trace
 
 
@@ -33,6 +33,7 @@ class Program:
 
     source: str
     file: str
+    called: str  # what Python puts at the front of sys.argv for it
     names: dict[str, Any]  # of the module, beside ``__name__``
     first_path: str  # what Python puts at the front of sys.path for it
 
@@ -42,7 +43,7 @@ def script(path: str) -> Program:
     if path == "-":
         text = sys.stdin.read()
         linecache.cache["<stdin>"] = (len(text), None, text.splitlines(keepends=True), "<stdin>")
-        return Program(text, "<stdin>", {}, "")
+        return Program(text, "<stdin>", "-", {}, "")
     try:
         with open(path, "rb") as file:
             source = importlib.util.decode_source(file.read())
@@ -54,7 +55,8 @@ def script(path: str) -> Program:
         "__package__": None,
         "__cached__": None,
     }
-    return Program(source, os.path.abspath(path), names, os.path.dirname(os.path.abspath(path)))
+    folder = os.path.dirname(os.path.realpath(path))
+    return Program(source, os.path.abspath(path), path, names, folder)
 
 
 def module(name: str) -> Program:
@@ -82,33 +84,49 @@ def module(name: str) -> Program:
         "__package__": spec.parent,
         "__loader__": spec.loader,
     }
-    return Program(source, spec.origin, names, os.getcwd())
+    return Program(source, spec.origin, spec.origin, names, os.getcwd())
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    error: BaseException | None  # of its own
+    fault: Trace | None  # the trace, if a fault was found
+    steps: int  # or backward passes that were seen
 
 
 def run(
     program: Program,
     arguments: Sequence[str],
     guarded: bool,
-    save: str | Path | None,
     detail: Literal["full", "fault"] = "full",
-) -> Trace | None:
-    """Run a program; the trace if a fault was found, None if it ended without one. Its own
-    exceptions pass."""
+) -> Ended:
+    """Run a program."""
+    guard, watching = Guard(ended=_end), watch(detail=detail)
+    watching.announces = False
+    error: BaseException | None = None
     with _as_main(program, arguments) as names:
-        if guarded:
-            guard = Guard(ended=outcome(save, announces=False))
-            try:
-                with _Imports(), Loops(guard, None):
-                    exec(_compiled(program, guarded=True), names)
-            except Stop:
-                if guard.trace is None:
-                    raise
-            return guard.trace
-        watching = watch(detail=detail)
-        watching.announces = False
-        with watching as trace:
-            exec(_compiled(program, guarded=False), names)
-    return trace if trace.culprit is not None else None
+        try:
+            with (
+                _Imports() if guarded else nullcontext(),
+                Loops(guard, None) if guarded else watching,
+            ):
+                exec(_compiled(program, guarded), names)
+        except (Exception, SystemExit) as raised:
+            error = raised
+        except Stop:
+            if guard.trace is None:
+                raise
+    if guarded:
+        return Ended(error, guard.trace, guard.done)
+    trace = watching.trace
+    fault = trace if trace.culprit is not None else None
+    return Ended(error, fault, len(trace.recording.passes))
+
+
+def _end(trace: Trace, guard: Guard) -> None:
+    raise FaultFound(f"nanlab stopped the program: {headline(trace)}")
 
 
 def _compiled(program: Program, guarded: bool) -> types.CodeType:
@@ -124,7 +142,7 @@ def _as_main(program: Program, arguments: Sequence[str]) -> Iterator[dict[str, A
     main = types.ModuleType("__main__")
     main.__dict__.update({"__builtins__": __builtins__, **program.names})
     was = sys.argv, sys.path[:], sys.modules["__main__"]
-    sys.argv = [program.file if program.file != "<stdin>" else "-", *arguments]
+    sys.argv = [program.called, *arguments]
     sys.path[:1] = [program.first_path]
     sys.modules["__main__"] = main
     try:

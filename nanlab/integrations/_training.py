@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, Literal
 
@@ -69,6 +70,14 @@ class Training:
             if self.trace is None and watching.trace.culprit is not None:
                 self.trace = watching.trace
             if self.trace is not None:
+                self._tell(self.trace)
+
+    def raised(self, error: BaseException) -> None:
+        """The training ends by an exception, which may be about a bad value."""
+        if self.guard is not None and not self.is_stopped:
+            self.guard.refused(error, [frame for frame, _ in walk_tb(error.__traceback__)])
+            if self.guard.trace is not None:
+                self.trace = self.guard.trace
                 self._tell(self.trace)
 
     def begin(self, item: Any) -> None:

@@ -63,6 +63,7 @@ class NanlabCallback(Callback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End where the program raised."""
+        self._training.raised(exception)
         self._training.stop()
 
     def _ended(self) -> None:

@@ -62,7 +62,8 @@ class NanlabCallback(TrainerCallback):
         self._training.begin((model, copy.copy(inputs), args, kwargs))
         try:
             result = self._step(model, inputs, *args, **kwargs)
-        except BaseException:
+        except BaseException as error:
+            self._training.raised(error)
             self.close()
             raise
         accelerator = self._trainer.accelerator

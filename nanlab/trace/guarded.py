@@ -19,6 +19,6 @@ class Guarded:
             return f"step {self.step:,} of the run was replayed, bit for bit"
         return (
             f"step {self.step:,} of the run could not be replayed: {self.reason}; the run was"
-            " stopped before its gradients reached the weights. To see the step itself: %%nanwatch"
-            " --detail fault"
+            " stopped before its gradients reached the weights. To see the step itself, watch with"
+            " --detail fault instead"
         )
