@@ -522,7 +522,9 @@ def _by_name(where: Window, get: Any, gradients: bool) -> dict[str, Tensor]:
     for segment in where.segments:
         for run in segment.engine:
             for leaf, gradient in run.after.items():
-                name = names.get(leaf.storage, f"leaf {leaf.storage}")
+                known = leaf.__class__ is Ref  # else it is sparse, nested or a subclass
+                number = leaf.storage if known else -1 - len(found)
                 value = get(gradient if gradients else leaf)
+                name = names.get(number, f"leaf {abs(number)}")
                 found[name] = value.detach().clone()
     return found
