@@ -118,9 +118,10 @@ class Dead:
     steps: int = 0  # with such a gradient
     unknown: int = 0  # steps in which no operation was to blame: the program wrote the zero
     at: Place | None = None  # where the signal died
-    why: str = ""  # "flat", "choice", "value", "saturated"
+    why: str = ""  # "blocked", "flat", "choice", "value", "saturated"
     first: int = -1  # row of the first such gradient
     numel: int = 0  # elements of what died
+    blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
 
 
 @dataclass(slots=True)

@@ -27,6 +27,9 @@ FEW = (
     "preferences_acquisition_far_from_the_best",
     "precision_gradient_left_over_from_a_trial",
     "loops_linear_recurrence_of_many_steps",  # no fault of the factor on its loss
+    "adapters_adapter_with_two_zero_factors",
+    "heads_margin_angle_of_a_prototype_taken_from_the_batch",
+    "trainers_gradient_kept_from_a_rejected_batch",
 )
 
 
@@ -77,6 +80,11 @@ IDLE = (
 )
 def test_gradient_that_is_zero_for_a_reason_is_no_fault(program: Program) -> None:
     assert "dead-gradient" not in score.watch(program).findings
+
+
+def test_bad_batch_that_the_program_leaves_out_is_no_fault() -> None:
+    (program,) = (p for p in FAULTS if p.build.__name__ == "gradient_kept_from_a_rejected_batch")
+    assert score.watch(program, fixed=True).cause == ""
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from nanlab.analysis.leaves import CHOICES, MOVES, Kind, derivative_unseen, hides_nothing, leaf_kind
-from nanlab.analysis.skipped_overflows import handled_by_scaler
+from nanlab.analysis.skipped_overflows import handled_by_scaler, passed_over
 from nanlab.trace.op import walk
 from nanlab.trace.recording import (
     CARRIED,
@@ -227,7 +227,7 @@ def harmful_origins(recording: Recording) -> Iterator[Origin]:
         if sink.position not in recording.bad or _follows(recording, sink, told):
             continue
         origin = origin_of(recording, sink)
-        if origin is None or handled_by_scaler(recording, origin):
+        if origin is None or handled_by_scaler(recording, origin) or passed_over(recording, origin):
             continue
         time = _time(recording, origin.position)
         for position in _ancestors(recording, sink, among=told):

@@ -1,5 +1,5 @@
-"""Overflows that a smaller loss scale avoids, in steps that the program skips: they are no
-fault."""
+"""What is no fault in a step that the program skips: overflows that a smaller loss scale avoids,
+and bad data."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
     return (
         scaler_skipped(recording, position) or skipped_by_hand(recording, position)
     ) and depends_on_scale(recording, origin)
+
+
+def passed_over(recording: Recording, origin: Origin) -> bool:
+    """Whether the data was bad, and the program left out the step that it came to."""
+    return (
+        origin.kind == "data"
+        and origin.sink.kind in ("loss", "gradient")
+        and skipped_by_hand(recording, origin.sink.step_position)
+    )
 
 
 def skipped_by_hand(recording: Recording, position: int) -> bool:

@@ -16,7 +16,7 @@ from nanlab.trace.recording import BACKWARD, NODE, OP, PHASE, Recording
 MOST_VISITS = 2000  # rows that are walked over for one gradient
 MOST_LOOKS = 4  # steps in which the place is looked for
 
-Why = Literal["flat", "choice", "product", "saturated", "value"]
+Why = Literal["blocked", "flat", "choice", "saturated", "value"]
 FLAT = having("flat")
 # The other alternative was taken throughout, or the value stands beyond a bound.
 CHOICES = having("bounds", "masks", "picks", "parts", "extreme", "assigns", "ranks") | {
@@ -48,7 +48,7 @@ def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> No
         if stats.zero < stats.numel:
             history.dead[owner] = Dead(alive=True)
             continue
-        if known is not None and known.steps >= MOST_LOOKS:
+        if known is not None and (known.steps >= MOST_LOOKS or known.blockers):
             known.steps += 1
             continue
         if zero is None:
@@ -63,6 +63,7 @@ def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> No
             assert place is not None  # the step that has just ended is never folded
             known.at, known.why, known.first = replace(place, op=found.op), found.why, gradient
             known.numel = recording.stats(found.position).numel
+            known.blockers = found.blockers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class _Death:
     position: int
     op: str  # of the forward pass
     why: Why
+    blockers: tuple[str, ...] = ()  # parameters that are zero, and that it is multiplied by
 
 
 def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
@@ -92,7 +94,11 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
         waiting += new
     found = [_why(recording, end, zero) for end in sorted(ends or without)]
     # where one cancels the others are not to blame
-    return found[0] if found and all(found) else None
+    deaths = [death for death in found if death is not None]
+    if not deaths or len(deaths) < len(found):
+        return None
+    blockers = tuple(dict.fromkeys(name for death in deaths for name in death.blockers))
+    return next((replace(d, blockers=blockers) for d in deaths if d.blockers), deaths[0])
 
 
 def _is_gradient(recording: Recording, position: int, node: int) -> bool:
@@ -116,15 +122,13 @@ def _of_backward(recording: Recording, position: int) -> bool:
 def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
     row = recording.row(end)
     info = recording.nodes.get(row[NODE]) if row is not None and row[NODE] >= 0 else None
-    if (
-        row is None
-        or info is None
-        or info.op < 0
-        or info.custom
-        or _name(recording, end) in CANCELS
-    ):
+    if row is None or info is None or info.op < 0 or info.custom:
         return None
     op = base_name(recording.ops.items[info.op])
+    if op in PRODUCTS | LINEAR and (blockers := _blockers(recording, end, row[NODE], zero)):
+        return _Death(end, op, "blocked", blockers)
+    if _name(recording, end) in CANCELS:
+        return None
     if op in FLAT:
         return _Death(end, op, "flat")
     if op in CHOICES:
@@ -142,6 +146,29 @@ def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
         lost = _vanished(recording, info.position, zero)
         return None if lost is None else _Death(lost, _name(recording, lost), "value")
     return _Death(end, op, "saturated")
+
+
+def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tuple[str, ...]:
+    """Parameters that are zero throughout, which make the other factor of a gradient zero."""
+    seen: set[int] = set()
+    waiting = [
+        p
+        for p in recording.parents(end)
+        if p < 0
+        or (p in zero and not (_of_backward(recording, p) and _is_gradient(recording, p, node)))
+    ]
+    found: dict[str, None] = {}
+    for position in waiting:
+        source = recording.sources.get(position)
+        if source is not None:
+            stats = recording.stats(position)
+            if source.kind == "parameter" and stats is not None and stats.zero == stats.numel:
+                found.setdefault(source.name)
+        elif position in zero and _name(recording, position) in LINEAR | PRODUCTS:
+            new = [p for p in recording.parents(position) if (p < 0 or p in zero) and p not in seen]
+            seen.update(new)
+            waiting += new[:MOST_VISITS]
+    return tuple(found)
 
 
 def _one_hot(recording: Recording, position: int) -> bool:

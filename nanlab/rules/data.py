@@ -3,9 +3,11 @@ written."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from nanlab.analysis.leaves import is_mask
+from nanlab.analysis.skipped_overflows import skipped_by_hand
 from nanlab.operators import base_name, card, having
 from nanlab.rules._evidence import plural, verb
 from nanlab.rules._fault import Fault
@@ -140,7 +142,12 @@ def _counts(fault: Fault) -> tuple[int, int, int]:
     use = fault.finding.position
     # what was moved, not computed
     before = path[: path.index(use)] if use in path and path.index(use) else path[:1]
-    shown = [fault.recording.stats(p) for p in before]
+    return _counts_among(fault, before)
+
+
+def _counts_among(fault: Fault, rows: Sequence[int]) -> tuple[int, int, int]:
+    """(NaN, infinities, elements) of the last of these rows that is bad."""
+    shown = [fault.recording.stats(p) for p in rows]
     stats = next((s for s in reversed(shown) if s is not None and s.nonfinite), None)
     return (stats.nan, stats.posinf + stats.neginf, stats.numel) if stats is not None else (0, 0, 0)
 
@@ -333,21 +340,16 @@ def poisoned_gradient(fault: Fault) -> Match | None:
     Call optimizer.zero_grad() before backward, also after a step that was skipped because its loss
     was not finite.
     """
-    row = fault.recording.op(fault.finding.position)
-    if (
-        fault.kind != "data"
-        or fault.origin.sink.kind != "gradient"
-        or row is None
-        or not row.backward
-    ):
+    if fault.kind != "data" or fault.origin.sink.kind != "gradient":
         return None
-    if (
-        row.node >= 0
-        or base_name(row.name) not in _ADDS
-        or fault.position not in fault.recording.parents(row.position)
-    ):
+    kept = _kept_from_a_skipped_step(fault)
+    row = fault.recording.op(fault.finding.position if kept is None else kept)
+    if row is None or not row.backward or row.node >= 0 or base_name(row.name) not in _ADDS:
         return None
-    nans, infinities, numel = _counts(fault)
+    if kept is None and fault.position not in fault.recording.parents(row.position):
+        return None
+    held_by = fault.origin.path[-2:-1] if kept is not None else ()
+    nans, infinities, numel = _counts_among(fault, held_by) if held_by else _counts(fault)
     parts = [plural(nans, "NaN")] * bool(nans) + [
         plural(infinities, "infinity", "infinities")
     ] * bool(infinities)
@@ -357,7 +359,24 @@ def poisoned_gradient(fault: Fault) -> Match | None:
         f"the gradient of {name} held {held} among {plural(numel, 'value')} before backward added"
         " to it"
     )
-    return Match(title, phase="backward")
+    if kept is None:
+        return Match(title, phase="backward")
+    step = fault.recording.step_of(kept)
+    title += f": it was left over from step {step - 1}, which was skipped"
+    return Match(title, phase="backward", position=kept, step=step)
+
+
+def _kept_from_a_skipped_step(fault: Fault) -> int | None:
+    """The row that added to a gradient of the step before, for which no optimizer stepped; None
+    where there is none."""
+    path, recording = fault.origin.path, fault.recording
+    if len(path) < 2 or path[-2] < 0:
+        return None
+    here, before = path[-1], path[-2]
+    skipped = recording.step_of(before) == recording.step_of(here) - 1 and skipped_by_hand(
+        recording, before
+    )
+    return here if skipped else None
 
 
 @rule(

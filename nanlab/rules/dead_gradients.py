@@ -12,6 +12,10 @@ from nanlab.trace import Trace
 SEVERAL = 2  # steps in which a gradient must be zero
 
 _WHY = {
+    "blocked": (
+        "In {op} it is multiplied by what {blockers} makes 0, and {blockers} gets no gradient"
+        " either: neither can leave 0."
+    ),
     "flat": "{op} is constant between its jumps: its derivative is 0 everywhere.",
     "choice": (
         "{op} took the other alternative, or stood beyond its bound, for all {numel:,} values:"
@@ -26,6 +30,10 @@ _WHY = {
     ),
 }
 _FIXES = {
+    "blocked": Fix(
+        "begin with zeros in one factor of a product only, and with random values in the other",
+        "nn.init.kaiming_uniform_(layer.weight, a=5**0.5)",
+    ),
     "flat": Fix("pass the gradient straight through", "x + (torch.round(x) - x).detach()"),
     "choice": Fix(
         "let some gradient through beyond the bound, or start within it", "F.leaky_relu(x, 0.01)"
@@ -63,11 +71,14 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
     history = recording.training
     flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}
     groups: dict[tuple[int, str], list[int]] = {}
-    for owner, dead in history.dead.items():
-        lasting = (
-            not dead.alive and dead.steps >= SEVERAL and not dead.unknown and dead.at is not None
-        )
-        if lasting and recording.parameter_names[owner] not in flushed:
+    lasting = {
+        recording.parameter_names[owner]: owner
+        for owner, dead in history.dead.items()
+        if not dead.alive and dead.steps >= SEVERAL and not dead.unknown and dead.at is not None
+    }
+    for name, owner in lasting.items():
+        dead = history.dead[owner]
+        if name not in flushed and all(blocker in lasting for blocker in dead.blockers):
             assert dead.at is not None
             groups.setdefault((dead.at.line, dead.why), []).append(owner)
     learns = any(dead.alive for dead in history.dead.values())
@@ -94,7 +105,9 @@ def _finding(trace: Trace, names: list[str], dead: Dead, learns: bool) -> Findin
     place = where(recording, dead.at) | {"op": dead.at.op}
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     error = dead.why != "choice" or not learns
-    told = _WHY[dead.why].format(op=place["op"], numel=dead.numel)
+    told = _WHY[dead.why].format(
+        op=place["op"], numel=dead.numel, blockers=" and ".join(dead.blockers)
+    )
     return Finding(
         cause="dead-gradient",
         severity="error" if error else "warning",

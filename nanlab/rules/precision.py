@@ -176,8 +176,10 @@ def _vanished(numbers: Iterable[float], dtype: torch.dtype) -> list[float]:
 
 def _meant_to_keep_off_one(fault: Fault, position: int) -> bool:
     """Whether the bound of a clamp to 1 is below 1 before it is rounded to the dtype."""
-    numbers = fault.recording.scalars.get(position, ())
-    return any(0.5 < x < 1.0 for x in numbers) or bool(_ONE_MINUS.search(fault.text_at(position)))
+    numbers = fault.recording.scalars.get(position)
+    if numbers is None:  # the bound is a tensor, or a whole number
+        return bool(_ONE_MINUS.search(fault.text_at(position)))
+    return any(0.5 < x < 1.0 for x in numbers)
 
 
 def _low(dtype: torch.dtype) -> bool:

@@ -4,7 +4,7 @@ import copy
 import math
 
 import torch
-from programs import healthy, train
+from programs import healthy
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

@@ -70,7 +70,7 @@ def covariance_of_fewer_samples_than_features(fixed):
         cov = c.T @ c / len(z)
         if fixed:
             cov = cov + 1e-3 * torch.eye(4)
-        factor, info = torch.linalg.cholesky_ex(cov)  # ORIGIN
+        factor, _ = torch.linalg.cholesky_ex(cov)  # ORIGIN
         white = torch.linalg.solve_triangular(factor, c.T, upper=False)  # ALSO
         return white.square().mean() + factor.diagonal().log().sum()  # ALSO
 

@@ -264,7 +264,7 @@ def loss_weights_by_class_frequency(fixed):
     return net, lambda i: fit.fit_one((x, labels))
 
 
-@fault("poisoned-gradient", "add", "backward", step=2, ops=("add_", "accumulate", "mse", "_to_copy"), also=("nan-in-target",))
+@fault("poisoned-gradient", "add", "backward", step=3, ops=("add_", "accumulate", "mse", "_to_copy"), also=("nan-in-target",))
 def gradient_kept_from_a_rejected_batch(fixed):
     """A bad batch is skipped, but its gradient stays in .grad when accumulation goes on."""
     torch.manual_seed(11)
