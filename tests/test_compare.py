@@ -201,3 +201,25 @@ def test_dropout_is_no_difference_between_the_two_runs() -> None:
     found = compare_step(step)
     assert found.agrees and found.first_lost is None
     assert found.table.error.max() < 0.1 and not set(found.table.op) & {"empty_like", "empty"}
+
+
+def test_a_softmax_of_half_numbers_runs_when_a_line_before_it_is_widened() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(16, 16) * 60)
+
+    def step() -> torch.Tensor:
+        h = (weight.half() @ weight.half().T) / 4000  # overflows
+        loss = h.softmax(-1).float().square().sum()
+        loss.backward()
+        return loss
+
+    found = compare_step(step)
+    assert not found.agrees and found.finite
+    assert [line for _, line in found.minimal] == [step.__code__.co_firstlineno + 1]
+
+
+def test_a_step_that_is_not_finite_in_float32_either_says_so() -> None:
+    weight = nn.Parameter(torch.zeros(4))
+    found = compare_step(lambda: weight.sqrt().sum().backward())
+    assert not found.finite
+    assert "not finite in float32 either" in repr(found)

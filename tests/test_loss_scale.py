@@ -281,3 +281,10 @@ def test_scaler_made_anew_in_each_step_never_comes_down() -> None:
     assert "65536 again" in found.title and any(
         "before the loop" in fix.title for fix in found.fixes
     )
+
+
+def test_the_simulation_prints_the_scale_in_use_and_the_advised_ones_in_a_few_lines() -> None:
+    shown = repr(loss_scale(gradients(2.0**10)[0]))
+    assert "2^10 was in use" in shown
+    assert "advised: 2^" in shown
+    assert len(shown.splitlines()) <= 6

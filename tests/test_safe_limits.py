@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from nanlab import safe
 from nanlab.analysis.limits import agrees
+from nanlab.errors import TypeMismatchError
 
 Function = Callable[..., Tensor]
 ZERO = torch.tensor([0.0, 0.5])
@@ -141,3 +142,10 @@ def test_exprel_and_log1mexp_stay_finite_at_their_ends() -> None:
 def test_logsigmoid_has_the_bits_of_torch() -> None:
     x = torch.linspace(-50, 50, 101)
     assert torch.equal(safe.logsigmoid(x), F.logsigmoid(x))
+
+
+def test_removable_says_what_it_expected() -> None:
+    with pytest.raises(TypeMismatchError, match="expected x to be a tensor of floating-point"):
+        safe.removable(torch.sin, "x")  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatchError, match="expected a function of one tensor, got int"):
+        safe.removable(3, torch.zeros(2))  # type: ignore[arg-type]

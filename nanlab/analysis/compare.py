@@ -218,8 +218,8 @@ class Tap(TorchDispatchMode):
         kwargs = kwargs or {}
         node = _node()
         site, shown = self._place(node)
-        wide = self.wide is None or site in self.wide
-        if wide:
+        given = args, kwargs
+        if self.wide is None or site in self.wide:
             # The engine casts a gradient to the dtype of the forward value that it belongs to, and
             # insists on that.
             widen = _widen if node is None else _widen_tensor
@@ -229,7 +229,7 @@ class Tap(TorchDispatchMode):
         except RuntimeError as error:
             if "dtype" not in str(error) and "type" not in str(error):
                 raise
-            out = func(*tree_map(self._narrow(args), args), **kwargs)
+            out = _in_one_dtype(func, *given)
         self._note(func, out, node is not None, site, shown)
         if (
             self.keep
@@ -255,17 +255,6 @@ class Tap(TorchDispatchMode):
         self._sequence = now
         return found
 
-    def _narrow(self, args: Any) -> Callable[[Any], Any]:
-        """Tensors of one operation in the lowest of their dtypes, as it was before a line above was
-        widened."""
-        low = {
-            t.dtype
-            for t in torch.utils._pytree.tree_leaves(args)
-            if isinstance(t, torch.Tensor) and t.dtype in LOW
-        }
-        dtype = next(iter(low), torch.float32)
-        return lambda v: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
-
     def _note(
         self, func: Any, out: Any, backward: bool, site: Site, shown: tuple[str, int]
     ) -> None:
@@ -285,6 +274,25 @@ class Tap(TorchDispatchMode):
                 self.results.append(
                     Result(name, phase, site, shown, str(value.dtype).removeprefix("torch."), copy)
                 )
+
+
+def _in_one_dtype(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operation whose operands differ in dtype since a line above was widened: in the lowest of
+    their dtypes, as it was before; else in float32."""
+    lows = {
+        t.dtype
+        for t in torch.utils._pytree.tree_leaves((args, kwargs))
+        if isinstance(t, torch.Tensor) and t.dtype in LOW
+    }
+    dtype = next(iter(lows), torch.float32)
+
+    def narrow(v: Any) -> Any:
+        return v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+
+    try:
+        return func(*tree_map(narrow, args), **tree_map(narrow, kwargs))
+    except RuntimeError:
+        return func(*tree_map(_widen, args), **tree_map(_widen, kwargs))
 
 
 def _is_cast(func: Any, operand: Any, out: torch.Tensor) -> bool:
@@ -348,8 +356,14 @@ class Comparison:
     dtype: str
     # the first row in which signal is lost for good
     first_lost: dict[str, Any] | None = field(default=None)
+    finite: bool = True  # whether loss and gradients are in float32
 
     def __repr__(self) -> str:
+        if not self.finite:
+            return (
+                "<nanlab.Comparison: the step is not finite in float32 either; watch it first, with"
+                " nanlab.watch()>"
+            )
         if self.agrees:
             return f"<nanlab.Comparison: {self.dtype} agrees with float32>"
         lines = (
@@ -432,8 +446,9 @@ class _Comparer:
         )
         table = _matched(low.results, wide.results, self.dtype)
         agrees = self._error(found) <= self.tolerance
+        finite = all(bool(torch.isfinite(value).all()) for value in self.reference.values())
         minimal: list[Site] = []
-        if search and not agrees:
+        if search and finite and not agrees:
             minimal = self._fewest(list(low.low_sites), table)
         proof = self._proof(minimal)
         shown = {r.site: r.shown for r in low.results}
@@ -451,6 +466,7 @@ class _Comparer:
             time.perf_counter() - start,
             str(self.dtype).removeprefix("torch."),
             _first_lost(table),
+            finite,
         )
 
     def _run(

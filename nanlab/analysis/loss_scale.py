@@ -37,6 +37,28 @@ class LossScale:
     skips: pd.DataFrame  # a row per skipped step: see ``trace.skips``
     histogram: pd.Series[int] = field(repr=False)  # of all unscaled gradients together
 
+    def __repr__(self) -> str:
+        row = self.table.loc[round(math.log2(self.used))] if self.used > 0 else None
+        lines = [f"LossScale in {self.dtype}: {_power(self.used)} was in use"]
+        if row is not None:
+            shares = ", ".join(
+                f"{100 * row[name]:.3g} % {what}"
+                for name, what in (
+                    ("flushed", "flushed to zero"),
+                    ("subnormal", "subnormal"),
+                    ("overflow", "overflow"),
+                )
+            )
+            lines.append(f"  gradients at that scale: {shares}")
+        if self.advised is None:
+            lines.append("  no scale from 2^-16 to 2^40 holds them all")
+        else:
+            low, high = (_power(scale) for scale in self.advised)
+            lines.append(f"  advised: {low}" if low == high else f"  advised: {low} to {high}")
+        if len(self.skips):
+            lines.append(f"  skipped steps: {len(self.skips)} (see .skips)")
+        return "\n".join([*lines, "  .table has every scale, .plot() draws it"])
+
     def plot(self, ax: Any = None) -> Any:
         """Draw the shares flushed, subnormal and overflowing against the scale, on ``ax``, which is
         returned."""
@@ -52,6 +74,11 @@ class LossScale:
         ax.set(xlabel="log2(loss scale)", ylabel=f"gradients in {self.dtype} (%)")
         ax.legend()
         return ax
+
+
+def _power(scale: float) -> str:
+    exponent = math.log2(scale) if scale > 0 else math.nan
+    return f"2^{exponent:.0f}" if exponent == round(exponent) else f"{scale:g}"
 
 
 def loss_scale(

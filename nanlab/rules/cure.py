@@ -58,6 +58,9 @@ class Cure:
     def __str__(self) -> str:
         return f"{self.verdict}{f' ({self.why})' if self.why else ''}: {self.title}"
 
+    def __repr__(self) -> str:
+        return f"<cure, {self}>\n{self.diff()}".rstrip()
+
 
 @dataclass
 class Chain:

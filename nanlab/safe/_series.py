@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from nanlab.errors import NanlabError
+from nanlab.errors import NanlabError, TypeMismatchError
 
 POINTS = 64  # on the circle, or nodes on the line
 TERMS = 26  # of them kept: at half the radius what follows is below float64's rounding
@@ -185,10 +185,16 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     complex numbers, with real ones on both sides of the point. What it closes over gets its
     gradient too.
     at: a number, or a tensor that broadcasts with x.
-    Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``.
+    Raises NotRemovableError where fn has a pole, a branch point or a jump at ``at``,
+    TypeMismatchError for a fn or x that is none.
     Guarantees: away from ``at`` the value is fn's in float64, rounded to x's dtype once; near it,
     the series', right to float64's rounding. A NaN that came in stays NaN.
     """
+    if not callable(fn):
+        raise TypeMismatchError(f"expected a function of one tensor, got {type(fn).__name__}")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise TypeMismatchError(f"expected x to be a tensor of floating-point numbers, got {got}")
     wide = x.double()
     with torch.no_grad(), _Double():
         dims = fn(wide).dim()  # of what it closes over too
