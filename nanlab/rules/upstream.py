@@ -12,7 +12,8 @@ from nanlab.analysis.training import optimizer_step_of, place_text
 from nanlab.rules._fault import Fault
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
-from nanlab.trace.op import FORWARD, OPTIMIZER, walk
+from nanlab.trace.op import FORWARD, walk
+from nanlab.trace.recording import OPTIMIZER
 
 MOST_VISITS = 4000
 SMALL = 0.1  # a parameter below this is taken to be of this size: many begin at zero

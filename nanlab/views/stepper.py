@@ -153,11 +153,11 @@ class Stepper(View):
         if place.node is not None:
             same = (frame["node"] == place.node) & (frame["step"] == place.step)
         found = frame[same.fillna(False).to_numpy(dtype=bool)]
-        for number, each in enumerate(passes):
+        for at, each in enumerate(passes):
             rows = rows_of(found, each["step"], each["backward_pass"])
             if len(rows):
                 all_ = rows_of(frame, each["step"], each["backward_pass"])
-                return number, int(all_.index.get_indexer(rows.index)[0])
+                return at, int(all_.index.get_indexer(rows.index)[0])
         return None
 
     def _origin(self, passes: list[dict[str, Any]]) -> dict[str, Any]:
