@@ -27,7 +27,7 @@ from nanlab._cell import (
 )
 from nanlab._completion import matcher
 from nanlab._models import find_model
-from nanlab._options import described, positive, variable
+from nanlab._options import KEYWORDS, chosen, described, keyword_options, positive, variable
 from nanlab._progress import Progress, is_interactive
 from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.errors import NanlabError
@@ -41,14 +41,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 COMMENT = re.compile(r"(^|\s)#.*")
-# options, and their defaults
-GUARD_HAS_NOT = {
-    "steps": None,
-    "keep": 2,
-    "on_fault": "stop",
-    "detail": "full",
-    "shadow": None,
-}
 BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
 
 
@@ -75,40 +67,7 @@ class NanMagics(Magics):
             " every following cell without a model"
         ),
     )
-    @argument("--steps", type=positive, metavar="N", help="stop the cell after N training steps")
-    @argument(
-        "--keep",
-        type=positive,
-        metavar="N",
-        default=2,
-        help=(
-            "keep the full op table of the last N steps (and of the first faulty ones), one summary"
-            " row for each other step (default: 2)"
-        ),
-    )
-    @argument(
-        "--on-fault",
-        choices=["stop", "record"],
-        default="stop",
-        help=(
-            "at the first harmful fault end the cell with all state kept, or record and go on"
-            " (default: stop)"
-        ),
-    )
-    @argument(
-        "--detail",
-        choices=["full", "fault"],
-        default="full",
-        help=(
-            "fault: operations are recorded but not summarised; when loss, a gradient or a"
-            " parameter turns bad the step is replayed with full statistics (default: full)"
-        ),
-    )
-    @argument(
-        "--shadow",
-        choices=["float32"],
-        help="also recompute each half-precision op in float32, to compare",
-    )
+    @keyword_options
     @argument(
         "--guard",
         action="store_true",
@@ -179,12 +138,11 @@ class NanMagics(Magics):
                 f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option"
             ) from None
         assert isinstance(options, Namespace)
-        for name, default in GUARD_HAS_NOT.items():
-            if options.guard and getattr(options, name) != default:
-                raise LineError(
-                    f"--{name.replace('_', '-')} does not go with --guard, which records nothing"
-                    " until a fault"
-                )
+        for name in chosen(options) if options.guard else ():
+            raise LineError(
+                f"--{name.replace('_', '-')} does not go with --guard, which records nothing until"
+                " a fault"
+            )
         if options.snapshot and not options.guard:
             raise LineError(
                 "--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model"
@@ -230,14 +188,7 @@ class NanMagics(Magics):
         """The watch that the options ask for, or the guard."""
         if options.guard:
             return CellGuard(model, options.snapshot, self.shell.user_ns)
-        return watch(
-            model,
-            steps=options.steps,
-            keep=options.keep,
-            on_fault=options.on_fault,
-            detail=options.detail,
-            shadow=options.shadow,
-        )
+        return watch(model, **{name: getattr(options, name) for name in KEYWORDS})
 
     def is_guarded(self, cell: ast.Module) -> bool:
         """Whether a cell that is about to run has, or inherits, ``--guard``."""

@@ -111,7 +111,7 @@ class watch:
         keep: int = 2,
         on_fault: Literal["stop", "record"] = "stop",
         detail: Literal["full", "fault"] = "full",
-        shadow: torch.dtype | str | None = None,
+        shadow: torch.dtype | Literal["float32"] | None = None,
         budget: int | None = None,
     ) -> None:
         _check(model, steps, keep, on_fault, detail, shadow, budget)
