@@ -1,4 +1,4 @@
-"""Progress of a long watched cell, in one line above what the cell prints."""
+"""Progress of a long watched cell, in one line and a small picture above what the cell prints."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from IPython.display import display
 
 from nanlab.trace.recording import STATUSES, Recording
+from nanlab.views._charts import pixels
+from nanlab.views._minimap import PALETTE, closed, narrowed
 
 PATIENCE = 2.0  # seconds before the line appears
 PACE = 0.5  # seconds between updates
+ROWS = 40  # steps of the picture
 HIDDEN = (
     '<span class="nanlab-no-progress"></span>'
     "<style>.jp-OutputArea-child:has(.nanlab-no-progress) { display: none }</style>"
@@ -48,7 +51,7 @@ class Progress:
             return
         self._next = now + PACE
         self._shown = True
-        self._handle.update(bundle(line(recording)), raw=True)
+        self._handle.update(bundle(line(recording), picture(recording)), raw=True)
 
     def end(self) -> None:
         """Take the line away."""
@@ -57,14 +60,24 @@ class Progress:
         self._handle, self._shown = None, False
 
 
-def bundle(text: str) -> dict[str, str]:
-    """One line as an output; without text nothing is to be seen of it."""
+def bundle(text: str, drawn: str = "") -> dict[str, str]:
+    """One line as an output, a picture below it; without text nothing is to be seen of it."""
     if not text:
         return {"text/html": HIDDEN, "text/plain": ""}
     return {
-        "text/html": f'<span style="opacity:0.7;font-size:12px">{text}</span>',
+        "text/html": f'<span style="opacity:0.7;font-size:12px">{text}</span>{drawn}',
         "text/plain": text,
     }
+
+
+def picture(recording: Recording) -> str:
+    """The last steps as the report's minimap draws them; "" before two have ended."""
+    found, steps = closed(recording)
+    if len(steps) < 2 or not found.shape[1]:
+        return ""
+    shown = narrowed(found[-ROWS:])
+    told = f"steps {steps[-len(shown)]} to {steps[-1]}, a row each"
+    return pixels(shown, PALETTE, told, max(16, 2 * len(shown)))
 
 
 def line(recording: Recording) -> str:

@@ -73,7 +73,7 @@ def test_a_fix_that_fails_is_seen_to_fail() -> None:
     )
     told = text_of(tried(trace, of(trace, at)))
     assert re.search(r"gradients not finite\s+2 of 2\s+2 of 2", told)
-    assert "No cure of this step" in told
+    assert "Verdict: fails. " in told
 
 
 def test_two_faults_of_a_step_are_cured_by_one_button_and_each_is_tried_beside_the_cure() -> None:
@@ -112,9 +112,9 @@ def test_two_faults_of_a_step_are_cured_by_one_button_and_each_is_tried_beside_t
         (
             "finite",
             "the loss is 3.2e-05, its limit 0",
-            "Finite, but not right: the loss is 3.2e-05, its limit 0.",
+            "finite An epsilon. The loss is 3.2e-05, its limit 0.",
         ),
-        ("untried", "the step was not recorded", "Not tried: the step was not recorded."),
+        ("untried", "the step was not recorded", "untried An epsilon. The step was not recorded."),
         ("fails", "line 31 overflows too", "The one fix tried does not make the step finite."),
     ],
 )
@@ -133,8 +133,10 @@ def test_edits_that_leave_a_step_finite_and_wrong_are_not_called_a_cure() -> Non
     ]
     edits = tuple(edit for part in parts for edit in part.edits)
     wrong = cure_block(Cure(parts, edits, "finite", "the loss is 1, its limit 2"))
-    assert "cured" not in text_of(wrong) and "the nearest to a cure" in text_of(wrong)
-    assert "Finite, but not right: the loss is 1, its limit 2." in text_of(wrong)
+    assert "cured" not in text_of(wrong) and "no cure known; these edits come nearest" in text_of(
+        wrong
+    )
+    assert "The loss is 1, its limit 2." in text_of(wrong)
     assert "cured together" in text_of(cure_block(Cure(parts, edits, "verified")))
 
 

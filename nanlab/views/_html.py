@@ -55,10 +55,14 @@ def sentence(text: str, op: str = "") -> str:
     first = text.split(" ", 1)[0]
     if op and first == op:
         return inline(f"`{first}`{text[len(first) :]}")
-    word = first.rstrip(",:;.").replace("-", "")
-    # not x, nor nanlab.safe.sqrt
+    return inline(capital(text))
+
+
+def capital(text: str) -> str:
+    """The text with a capital where it begins with a word: not with x, nor nanlab.safe.sqrt."""
+    word = text.split(" ", 1)[0].rstrip(",:;.").replace("-", "")
     plain = word.isalpha() and word.islower() and (len(word) > 1 or word == "a")
-    return inline(text[:1].upper() + text[1:] if plain else text)
+    return text[:1].upper() + text[1:] if plain else text
 
 
 def plural(count: int, word: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nanlab.trace.locations import location
-from nanlab.views._html import escape, plural, sentence
+from nanlab.views._html import capital, escape, inline, plural, sentence
 from nanlab.views._source import as_typed
 
 if TYPE_CHECKING:
@@ -19,11 +19,10 @@ CURE = "cure"  # the page's name for the cure of the step; a fix is "finding.fix
 ORDER = ("verified", "finite", "untried", "fails")  # of fixes, the best first
 VERDICTS = {
     "verified": "the failing step was run again with it: finite and right",
-    "finite": "the failing step was run again with it: finite, but not right throughout",
+    "finite": "the failing step was run again with it: finite, but not known to be right",
     "fails": "the failing step was run again with it, and is not finite",
     "untried": "the step was not run again with it",
 }
-PLAIN = {"finite": "finite, but not right", "fails": "no cure of this step", "untried": "not tried"}
 WAITING = "Trying fixes on the recorded step …"
 INTERRUPTED = "Trying the fixes was interrupted; trace.report() goes on with it."
 
@@ -74,14 +73,14 @@ def fix_block(fix: Fix, number: int, which: int = -1) -> str:
 def cure_block(cure: Cure) -> str:
     """The edits for all faults of a step, as lines that go and lines that come."""
     titles = "; ".join(fix.title for fix in cure.fixes)
-    what = "cured together" if cure.verified else "the nearest to a cure"
+    what = "cured together" if cure.verified else "no cure known; these edits come nearest"
     head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {sentence(titles)}"
     return _block(cure, head, difference(cure.edits), CURE, cure.diff())
 
 
 def _block(tried: Fix | Cure, head: str, body: str, key: str, text: str) -> str:
-    told = told_of(tried)
-    why = f' <span class="nl-dim">{escape(told)}</span>' if told else ""
+    reason = reason_of(tried)
+    why = f'. <span class="nl-dim">{inline(reason)}</span>' if reason else ""
     return (
         f'<div class="nl-fix" data-try="{key}" data-copy="{escape(text)}"><div'
         f' class="nl-fix-head">{verdict(tried)} <span'
@@ -89,13 +88,10 @@ def _block(tried: Fix | Cure, head: str, body: str, key: str, text: str) -> str:
     )
 
 
-def told_of(tried: Fix | Cure) -> str:
-    """In words, what is missing from a fix that is not verified: ``Finite, but not right: the loss
-    is 3.2e-05, its limit 0.``"""
-    if tried.verdict == "verified":
-        return ""
-    plain = PLAIN[tried.verdict]
-    return f"{plain[:1].upper()}{plain[1:]}{f': {tried.why}' if tried.why else ''}."
+def reason_of(tried: Fix | Cure) -> str:
+    """The sentence that says what is missing from a fix that is not verified: ``The loss is
+    3.2e-05, its limit 0.``"""
+    return f"{capital(tried.why)}." if tried.verdict != "verified" and tried.why else ""
 
 
 def verdict(tried: Fix | Cure) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from nanlab.errors import NanlabError
 from nanlab.views._html import escape, inline, number
-from nanlab.views._remedy import CURE, cure_of, difference, told_of
+from nanlab.views._remedy import CURE, cure_of, difference, reason_of
 from nanlab.views._source import as_typed
 from nanlab.views._tables import data_table
 
@@ -89,7 +89,8 @@ def _step_of(trace: Trace) -> int | None:
 def _remarks(attempt: Attempt, after: Replay) -> str:
     """What is missing where it is not verified, and where the program might have gone another
     way."""
-    told = [told_of(attempt.what)]
+    what = attempt.what
+    told = [] if what.verdict == "verified" else [f"Verdict: {what.verdict}. {reason_of(what)}"]
     if after.looked_at:
         places = ", ".join(f"`{place}`" for place in after.looked_at[:3])
         more = len(after.looked_at) - 3

@@ -16,6 +16,7 @@ function render({ model, el }) {
     loosen = keepKeys(root);
     addButtons();
     addLines();
+    addMinimap();
     follow();
     describe();
   }
@@ -92,6 +93,67 @@ function render({ model, el }) {
     pane.innerHTML = html;  // made by nanlab, every text in it escaped
     link(pane);
   }
+  /** The minimap: a drag enlarges a part, a click selects a result; + and - do it by keys, arrows move the part. */
+  function addMinimap() {
+    const map = root.querySelector(".nl-minimap"), image = map?.querySelector("img");
+    if (!image) return;
+    const [left, right, top, bottom] = map.dataset.window.split(",").map(Number);
+    const whole = right - left >= 1 && bottom - top >= 1;
+    const frame = h("div", { class: "nl-frame", tabindex: "0", role: "group", "aria-label": "Minimap" }), drawn = h("div", { class: "nl-drawn" });
+    image.replaceWith(frame);
+    image.draggable = false;
+    frame.append(image, drawn);
+    map.append(whole ? h("div", { class: "nl-dim nl-legend" }, "Drag to zoom; a click selects a result.") : button("Whole run", () => show([0, 1, 0, 1])));
+    const show = (window) => set("window", window);
+    const inside = (share) => Math.min(1, Math.max(0, share));
+    const point = (event) => {
+      const box = image.getBoundingClientRect();
+      return [inside((event.clientX - box.left) / box.width), inside((event.clientY - box.top) / box.height)];
+    };
+    const x = (share) => left + share * (right - left), y = (share) => top + share * (bottom - top);
+    let from = null;
+    frame.addEventListener("pointerdown", (event) => { from = point(event); frame.setPointerCapture(event.pointerId); });
+    frame.addEventListener("pointermove", (event) => {
+      if (!from) return;
+      const to = point(event), percents = (i) => [Math.min(from[i], to[i]), Math.abs(to[i] - from[i])].map((share) => `${100 * share}%`);
+      [[drawn.style.left, drawn.style.width], [drawn.style.top, drawn.style.height]] = [percents(0), percents(1)];
+    });
+    frame.addEventListener("pointercancel", () => { from = null; drawn.removeAttribute("style"); });
+    frame.addEventListener("pointerup", (event) => {
+      if (!from) return;
+      const to = point(event), [a, b] = [from, to], width = image.clientWidth, height = image.clientHeight;
+      from = null;
+      drawn.removeAttribute("style");
+      const dx = Math.abs(a[0] - b[0]), dy = Math.abs(a[1] - b[1]);
+      if (dx * width < 5 && dy * height < 5) return set("pointed", [x(b[0]), y(b[1]), get("pointed")[2] + 1]);
+      // a drag along one axis alone keeps the other whole
+      const across = dx * width < 5 ? [0, 1] : [Math.min(a[0], b[0]), Math.max(a[0], b[0])];
+      const down = dy * height < 5 ? [0, 1] : [Math.min(a[1], b[1]), Math.max(a[1], b[1])];
+      show([...across.map(x), ...down.map(y)]);
+    });
+    frame.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const scaled = (a, b, by) => { const half = (b - a) * by / 2, mid = (a + b) / 2; return [inside(mid - half), inside(mid + half)]; };
+      const moved = (a, b, by) => { const d = Math.max(-a, Math.min(1 - b, by * (b - a))); return [a + d, b + d]; };
+      const acts = {
+        "+": () => [...scaled(left, right, 0.5), top, bottom], "=": () => [...scaled(left, right, 0.5), top, bottom],
+        "-": () => [...scaled(left, right, 2), ...scaled(top, bottom, 2)], "0": () => [0, 1, 0, 1],
+        ArrowLeft: () => [...moved(left, right, -0.5), top, bottom], ArrowRight: () => [...moved(left, right, 0.5), top, bottom],
+        ArrowUp: () => [left, right, ...moved(top, bottom, -0.5)], ArrowDown: () => [left, right, ...moved(top, bottom, 0.5)],
+      };
+      if (!acts[event.key]) return;
+      event.preventDefault();
+      show(acts[event.key]());
+    });
+  }
+  function remap() {
+    const map = root.querySelector(".nl-minimap");
+    if (!map || !get("minimap")) return;
+    const focused = map.contains(document.activeElement);
+    map.outerHTML = get("minimap");  // made by nanlab, every text in it escaped
+    addMinimap();
+    if (focused) root.querySelector(".nl-frame").focus();
+  }
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !ran.length) return;
     const at = ran.findIndex((line) => line.getAttribute("aria-selected") === "true");
@@ -119,7 +181,7 @@ function render({ model, el }) {
   const describe = () => put(".nl-chosen-line", get("line")), lead = () => put(".nl-whence", get("whence"));
   const soon = (action) => requestAnimationFrame(() => requestAnimationFrame(action));
   const redraw = () => { draw(); soon(bring); };
-  const events = { "change:html": redraw, "change:place": follow, "change:line": describe, "change:tried": showTried, "change:whence": lead };
+  const events = { "change:html": redraw, "change:place": follow, "change:line": describe, "change:tried": showTried, "change:whence": lead, "change:minimap": remap };
   const restore = replaceFallback(get("fallback"));
   for (const [name, action] of Object.entries(events)) model.on(name, action);
   draw();

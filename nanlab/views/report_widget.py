@@ -13,6 +13,7 @@ from nanlab.views import _details
 from nanlab.views._finding import first_of, is_tried
 from nanlab.views._html import escape
 from nanlab.views._issue import as_issue, reproduction_of
+from nanlab.views._minimap import WHOLE, minimap, position_at
 from nanlab.views._remedy import INTERRUPTED
 from nanlab.views._trying import attempt_of, edited, tried
 from nanlab.views._whence import whence
@@ -42,6 +43,11 @@ class ReportView(View):
     # position and which element (see _whence) of a number that was clicked, and how often
     clicked = traitlets.List([-1, "", 0]).tag(sync=True)
     whence = traitlets.Unicode().tag(sync=True)  # where it came from, as HTML
+    # part of the minimap that is shown: left, right, top, bottom, as shares of the whole
+    window = traitlets.List(list(WHOLE)).tag(sync=True)
+    minimap = traitlets.Unicode().tag(sync=True)  # that part, as HTML
+    # point of the minimap that was clicked: across, down, and how often
+    pointed = traitlets.List([0.0, 0.0, 0]).tag(sync=True)
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -54,6 +60,8 @@ class ReportView(View):
         self.observe(lambda change: self._select(), "selected")
         self.observe(lambda change: self._try(), "asked")
         self.observe(lambda change: self._trace_back(), "clicked")
+        self.observe(lambda change: self._enlarge(), "window")
+        self.observe(lambda change: self._point(), "pointed")
         self._trace.selection.follow(self._follow)
 
     def _ipython_display_(self) -> None:
@@ -92,6 +100,17 @@ class ReportView(View):
         except Exception as failure:  # ours: the page is told, the kernel goes on
             text = f"tracing it back failed ({type(failure).__name__}: {failure})"
             self.whence = f'<div class="nl-note">{escape(text)}</div>'
+
+    def _enlarge(self) -> None:
+        """Draw the part of the minimap that the page asks for."""
+        self.minimap = minimap(self._trace, [float(str(share)) for share in self.window])
+
+    def _point(self) -> None:
+        """Select the result under a point of the minimap."""
+        across, down, _ = (float(str(each)) for each in self.pointed)
+        position = position_at(self._trace, across, down)
+        if position is not None:
+            self._trace.at = position
 
     def _issue(self) -> str:
         found = first_of(self._trace)

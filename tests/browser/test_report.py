@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,30 @@ def test_a_line_of_the_annotated_source_drives_the_other_views_and_python(
     nb.py(code="trace.at = trace.ops[trace.ops.op == 'sqrt'].iloc[0]")
     expect(chosen).to_contain_text("sqrt()")
     nb.until("u.row.op", "sqrt")
+
+
+def test_a_drag_enlarges_a_part_of_the_minimap_and_a_click_there_selects(
+    notebook: Callable[..., Any],
+) -> None:
+    nb = notebook(WATCHED, "trace.report()")
+    assert nb.run_all()
+    out = nb.out(1).locator(".nl-live")
+    out.locator(".nl-more > summary").click()
+    frame = out.get_by_role("group", name="Minimap")
+    frame.scroll_into_view_if_needed()
+    box = frame.bounding_box()
+    assert box is not None
+    mouse, y = nb.page.mouse, box["y"] + box["height"] * 0.9
+    mouse.move(box["x"] + box["width"] * 0.25, y)
+    mouse.down()
+    mouse.move(box["x"] + box["width"] * 0.75, y)
+    mouse.up()
+    expect(out.locator(".nl-minimap")).to_have_attribute("data-window", re.compile("^0.2.*,0,1$"))
+    frame.click(position={"x": 5, "y": box["height"] - 3})
+    nb.until("int(trace.ops.loc[trace.at, 'step'])", 1)
+    frame.focus()
+    nb.page.keyboard.press("0")
+    expect(out.locator(".nl-minimap")).to_have_attribute("data-window", "0,1,0,1")
 
 
 def test_a_number_leads_to_where_it_came_from(notebook: Callable[..., Any]) -> None:

@@ -182,7 +182,7 @@ def _by_root(op: Operation) -> list[Candidate]:
     eps = eps_for(op, lambda a, q, e: a / torch.sqrt(q + e), *torch.broadcast_tensors(x, square))
     return [
         Candidate(
-            f"an epsilon of {number(e)} inside the root that is divided by",
+            f"an epsilon of {number(e)} under the root in the divisor",
             _root_forms(e),
             lambda a, q, e=e: a / torch.sqrt(q + e),
             lambda a, q: a / torch.sqrt(q),

@@ -70,7 +70,7 @@ def _guarded(
     found = []
     if not (isinstance(x, Tensor) and x.is_complex()):
         text = both("nanlab.safe.div({x}, {y})", "nanlab.safe.reciprocal({x})")
-        found.append(Candidate("nanlab.safe.div: 0 where nothing is divided by", text, safe.div))
+        found.append(Candidate("nanlab.safe.div: 0 where the divisor is 0", text, safe.div))
     if not y.is_floating_point() or bool(
         (y == y.round()).all() and (y >= 0).all() and (y > 1).any()
     ):
@@ -193,7 +193,7 @@ def _number_at_least(op: Operation, y: Any) -> list[Candidate]:
     return [
         Candidate(f"divide by at least {least}", made, lambda x, n: x / max(n, least)),
         Candidate(
-            "nanlab.safe.div: 0 where nothing is divided by",
+            "nanlab.safe.div: 0 where the divisor is 0",
             forms(QUOTIENT, "nanlab.safe.div({x}, {y})"),
             safe.div,
         ),
