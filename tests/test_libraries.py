@@ -145,3 +145,24 @@ def test_argument_that_cannot_be_told_from_the_others_is_not_tried() -> None:
     found = culprit(x, lambda: head(x, labels))
     passed = [fix for fix in found.fixes if "pass labels" in fix.title]
     assert all(fix.verdict == "untried" for fix in passed)
+
+
+def _noise_ratio(x: torch.Tensor) -> torch.Tensor:
+    image: Any = pytest.importorskip("torchmetrics.functional.image", reason="wants torchmetrics")
+    return -image.peak_signal_noise_ratio(x, torch.ones(1, 1, 4, 4), data_range=1.0)
+
+
+def _similarity(x: torch.Tensor) -> torch.Tensor:
+    functional: Any = pytest.importorskip("torchmetrics.functional", reason="wants torchmetrics")
+    return -functional.cosine_similarity(x, torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "start"), [(_noise_ratio, torch.ones(1, 1, 4, 4)), (_similarity, torch.zeros(2, 4))]
+)
+def test_argument_is_told_from_others_by_the_library_lines_that_read_its_parameter(
+    call: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor
+) -> None:
+    found = _report(nn.Parameter(start), call)
+    passed = [fix for fix in found.fixes if fix.title == "pass x + 1e-6"]
+    assert [fix.verdict in ("verified", "finite") for fix in passed] == [True]

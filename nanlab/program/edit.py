@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.program.callee import argument_of
 from nanlab.program.expression import (
     Bound,
     Code,
@@ -312,8 +313,9 @@ class _Rewrite:
     def _read_by(
         self, own: Sequence[Made], at: int, call: ast.Call, argument: ast.expr
     ) -> Ref | None:
-        """The value that an argument of a call is: the only one that its calls read, or the one
-        that another line reads by that name; None where neither tells."""
+        """The value that an argument of a call is: the only one that its calls read, the one that
+        another line reads by that name, or the one that the library reads by its own; None where
+        none of them tells."""
         inner = {ref.view for m in own for ref in refs_in(m.call.out)}
         read = {
             ref.view: ref
@@ -329,7 +331,7 @@ class _Rewrite:
             if found is None and own:
                 found = self._elsewhere(argument, at, own[0].index)
         except NotReplayable:
-            return None
+            found = argument_of(self.recording, self.text, own, call, argument, self._value(at))
         known = read.get(found.view) if found.__class__ is Ref else None
         return known if known is not None and known.dtype.is_floating_point else None
 
