@@ -95,22 +95,43 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         taken.append(fix)
         mended = _text_with(trace, nxt.file, edits)
         proposals = proposed(then, replace(nxt, step=where.step), mended)
-        options = [_with_others(f) for f in proposals if f.edits]
-        found.faults.append(replace(nxt, step=where.step + first, fixes=options))
+        options = [f for f in proposals if f.edits]
+        found.faults.append(_recorded(trace, replace(nxt, step=where.step + first)))
         found.options.append(options)
     found.cure = _search(judge, found, taken, deadline)
     chosen = found.cure.fixes if found.cure is not None else []
-    for fault in found.faults[1:]:
-        fault.fixes.sort(key=lambda fix: fix not in chosen)
+    for at, options in enumerate(found.options[1:], 1):
+        ranked = sorted(options, key=lambda fix: fix not in chosen)
+        told = [_with_others(fix, found.cure is not None) for fix in ranked]
+        found.faults[at] = replace(found.faults[at], fixes=told)
     return found
 
 
-def _with_others(fix: Fix) -> Fix:
+def _with_others(fix: Fix, cured: bool) -> Fix:
     """A fix of a fault that shows only once others are mended: by itself it was not tried."""
     if fix.verdict == "fails":
         return fix
-    why = "the step has other faults; trace.cure has the edits for all"
+    why = "another fault of the step comes first"
+    why += "; trace.cure has the edits for all" if cured else ", and no cure of both is known"
     return replace(fix, verdict="untried", why=why, distortion=None, gradient_max=None)
+
+
+def _recorded(trace: Trace, fault: Finding) -> Finding:
+    """A fault of the mended step at the rows that its operations have in the recorded one."""
+    ops = trace.ops
+    ops = ops[(ops["step"] == fault.step).to_numpy(dtype=bool)]
+    rows: dict[tuple[object, ...], int] = {}
+    places = zip(ops["op"], ops["phase"], ops["file"], ops["line"], strict=True)
+    for position, place in zip(ops.index, places, strict=True):
+        rows.setdefault(place, int(position))
+    at = rows.get((fault.op, fault.phase, fault.file, fault.line), -1)
+    path = [
+        {**each, "position": rows.get(tuple(map(each.get, _PLACE)), -1)} for each in fault.path
+    ]
+    return replace(fault, position=at, path=type(fault.path)(path))
+
+
+_PLACE = ("op", "phase", "file", "line")
 
 
 def _next_fault(
@@ -129,7 +150,7 @@ def _next_fault(
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
             continue
-        if _same(nxt, last):
+        if _stays(last, nxt, fix):
             continue
         return fix, joined, nxt, then
     return None
@@ -137,6 +158,13 @@ def _next_fault(
 
 def _same(a: Finding, b: Finding) -> bool:
     return (a.file, a.line, a.cause, a.op) == (b.file, b.line, b.cause, b.op)
+
+
+def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
+    """Whether what shows with a fix is the same fault, in the lines that the fix has written."""
+    if (fault.cause, fault.op) != (nxt.cause, nxt.op):
+        return False
+    return any(e.file == nxt.file and e.first <= nxt.line <= e.last for e in fix.edits)
 
 
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
@@ -158,15 +186,19 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
 def _combinations(
     found: Chain, taken: Sequence[Fix]
 ) -> Iterator[tuple[list[Fix], tuple[Edit, ...]]]:
-    """One fix for each fault, those that showed the next fault first; each once."""
+    """One fix for each fault, those that showed the next fault first; each once. A fix that shows
+    no further fault ends the row."""
     options = []
     for at, each in enumerate(found.options):
         chosen = [taken[at]] if at < len(taken) else []
         options.append([*chosen, *(fix for fix in each if fix not in chosen)][:MOST_TRIED])
-    if any(not each for each in options):
-        return
-    ranked = sorted(itertools.product(*(range(len(each)) for each in options)), key=sum)
-    for places in ranked:
+    every = next((at for at, each in enumerate(options) if not each), len(options))
+    ranked = []
+    for many in range(2, every + 1):
+        for places in itertools.product(*(range(len(each)) for each in options[:many])):
+            if many == every or places[-1] > 0:
+                ranked.append((sum(places) + every - many, places))
+    for _, places in sorted(ranked, key=lambda each: each[0]):
         fixes = [options[at][place] for at, place in enumerate(places)]
         edits: tuple[Edit, ...] | None = ()
         for fix in fixes:
