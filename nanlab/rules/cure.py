@@ -125,9 +125,7 @@ def _recorded(trace: Trace, fault: Finding) -> Finding:
     for position, place in zip(ops.index, places, strict=True):
         rows.setdefault(place, int(position))
     at = rows.get((fault.op, fault.phase, fault.file, fault.line), -1)
-    path = [
-        {**each, "position": rows.get(tuple(map(each.get, _PLACE)), -1)} for each in fault.path
-    ]
+    path = [{**each, "position": rows.get(tuple(map(each.get, _PLACE)), -1)} for each in fault.path]
     return replace(fault, position=at, path=type(fault.path)(path))
 
 

@@ -232,10 +232,12 @@ def trap(recording: Recording, position: int) -> str:
 
 def _trapped(recording: Recording, at: int, row: tuple[int, ...], name: str, zero: bool) -> str:
     """zero: whether the diagonal that was taken of it has a 0."""
+    if row[NODE] < 0:  # no gradient comes back through it
+        return ""
     line = recording.places[row[LINE]][1]
     if name == "sqrt" and recording.stats(at).zero:
         return f"the root at line {line} has an infinite derivative at 0; put an epsilon inside it"
-    if name == "pow" and row[NODE] >= 0 and _fractional(recording, at):
+    if name == "pow" and _fractional(recording, at):
         return f"the power at line {line} has an infinite derivative at 0; keep its base above 0"
     if name in ("acos", "asin") and _at_edge(recording, at):
         return (
