@@ -366,3 +366,13 @@ def test_the_maximum_of_a_segment_without_elements_is_0_and_no_other_is_changed(
     assert 'torch.segment_reduce(features, "max", lengths=lengths, axis=0' in line and code in line
     (fix,) = [fix for fix in found.fixes if holds(fix)]
     assert fix.distortion is not None and fix.distortion < 1e-6
+
+
+def test_a_divisor_that_was_multiplied_by_a_python_zero_is_not_said_to_underflow() -> None:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with nanlab.watch() as trace:
+        spread = x.std() * 0
+        (x / spread).sum().backward()
+    assert trace.culprit is not None
+    assert trace.culprit.cause == "div-by-zero"
+    assert "underflow" not in trace.culprit.explanation

@@ -315,3 +315,17 @@ def test_what_was_watched_counts_the_steps_that_were_folded_too() -> None:
     )
     kept = f"Operations: {len(trace.ops)} results kept of {trace.recording.end}<"
     assert kept in trace.report()._repr_html_()
+
+
+def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
+    weight = torch.nn.Parameter(torch.tensor([0.1]))
+    optimizer = torch.optim.SGD([weight], 1.0)
+    with nanlab.watch() as trace:
+        for _ in range(2):
+            optimizer.zero_grad()
+            (weight.exp() - 1000 * weight).sum().backward()
+            optimizer.step()
+    assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
+    card = text_of(report(trace).early())
+    assert "Just before: " in card
+    assert "the update of step 0 changed" in card.replace("The update", "the update")

@@ -44,7 +44,7 @@ class Cure:
     @property
     def title(self) -> str:
         """What it does, in one line."""
-        return "; ".join(fix.title for fix in self.fixes)
+        return "; ".join(dict.fromkeys(fix.title for fix in self.fixes))
 
     @property
     def code(self) -> str:

@@ -160,7 +160,8 @@ def _flushed(fault: Fault) -> str:
     known = [s for p in parents if (s := fault.recording.stats(p)) is not None and s.known]
     if made not in having("squares") | {"exp"} or not known or len(known) < len(parents):
         return ""
-    if made != "exp" and any(s.zero for s in known):
+    scalars = fault.recording.scalars.get(row, ())
+    if made != "exp" and (any(s.zero for s in known) or 0 in scalars):
         return ""
     smallest = min((s.min if made == "exp" else s.absmin) or 0.0 for s in known)
     of = "a product" if made == "mul" else "an exponential" if made == "exp" else "a power"

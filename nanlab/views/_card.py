@@ -31,7 +31,13 @@ def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting:
     not tried yet.
     """
     remedy = _remedy.waiting(waiting) if waiting else _remedy.first_remedy(finding, trace, which)
-    parts = [headline(finding), facts(finding), code(finding, trace), remedy]
+    parts = [
+        headline(finding),
+        facts(finding),
+        code(finding, trace),
+        before(finding, trace),
+        remedy,
+    ]
     parts.append(samples(finding, trace))
     edge = EDGES.get(finding.severity, EDGES["note"])
     style = f"border-left:4px solid {edge};padding-left:10px"
@@ -105,6 +111,22 @@ def source_block(lines: Iterable[tuple[int, str]], marked: int) -> str:
         for n, text in lines
     )
     return f'<pre class="nl-code" tabindex="0">{rows}</pre>' if rows else ""
+
+
+def before(finding: Finding, trace: Trace | None) -> str:
+    """The update that threw a parameter behind the culprit, in the step before."""
+    if trace is None or finding is not trace.culprit:
+        return ""
+    thrown = (
+        each
+        for each in trace.own_findings
+        if (each.cause, each.phase, each.step) == ("learning-rate", "optimizer", finding.step - 1)
+    )
+    found = next(thrown, None)
+    if found is None:
+        return ""
+    place = f"<code>{escape(location(found.file, found.line))}</code> " if found.file else ""
+    return f'<div class="nl-samples">Just before: {place}{sentence(found.title)}</div>'
 
 
 HIT = f' style="background:{TINTS["error"]}"'

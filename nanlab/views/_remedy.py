@@ -72,9 +72,8 @@ def fix_block(fix: Fix, number: int, which: int = -1) -> str:
 
 def cure_block(cure: Cure) -> str:
     """The edits for all faults of a step, as lines that go and lines that come."""
-    titles = "; ".join(fix.title for fix in cure.fixes)
     what = "cured together" if cure.verified else "no cure known; these edits come nearest"
-    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {sentence(titles)}"
+    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {sentence(cure.title)}"
     return _block(cure, head, difference(cure.edits), CURE, cure.diff())
 
 
