@@ -4,6 +4,7 @@ of it fails."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -256,8 +257,30 @@ def test_what_a_sanitiser_takes_away_leaves_no_stray_text(is_faulty: bool) -> No
     assert all(not text_of(svg) for svg in re.findall(r"<svg class.*?</svg>", body))
 
 
-def test_a_saved_report_has_at_most_sixty_kilobytes(tmp_path: Path) -> None:
-    trace = faulty()
+def autoencoder() -> nanlab.trace.Trace:
+    """A program of two faults, and an update that caused them."""
+    torch.manual_seed(3)
+    encoder, decoder = torch.nn.Linear(64, 16), torch.nn.Linear(8, 64)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.5)
+    images = torch.rand(3, 32, 64) * 20
+    with nanlab.watch(torch.nn.ModuleList([encoder, decoder])) as trace:
+        for x in images:
+            optimizer.zero_grad()
+            mu, logvar = encoder(x).chunk(2, dim=1)
+            std = torch.exp(logvar)
+            loss = (decoder(mu + std * torch.randn_like(std)) - x).pow(2).mean()
+            kl = -0.5 * (1 + logvar - mu.pow(2) - logvar.exp()).sum(1).mean()
+            (loss + kl).backward()
+            optimizer.step()
+    return trace
+
+
+@pytest.mark.parametrize("program", [faulty, autoencoder])
+def test_a_saved_report_has_at_most_sixty_kilobytes(
+    tmp_path: Path, program: Callable[[], nanlab.trace.Trace]
+) -> None:
+    trace = program()
+    assert trace.culprit is not None
     assert len(trace.report()._repr_html_()) < 60_000
     assert trace.report().to_html(tmp_path / "report.html").stat().st_size < 60_000
 

@@ -208,15 +208,16 @@ def _line_html(line: SourceLine) -> str:
     kind = f" nl-is-{line.status}" if line.status else ""
     ran = "" if line.position >= 0 else " nl-idle"
     tint = ' style="background:rgba(229,57,53,0.22)"' if line.status == "culprit" else ""
-    about = "".join(f" <span>{escape(text)}</span>" for text in _remarks(line))
+    told = "".join(f" <span>{escape(text)}</span>" for text in _remarks(line))
+    about = f'<span class="nl-remark">{told}</span>' if told else ""
+    at = f' data-position="{line.position}"' if line.position >= 0 else ""
+    meaning = f' title="{_TOLD[line.status]}"' if line.status in _TOLD else ""
     return (
-        f'{gap}<div class="nl-line{kind}{ran}" data-place="{escape(line.place)}"'
-        f' data-position="{line.position}"{tint}><span class="nl-no">{line.number:>4} </span><span'
-        ' class="nl-mark"'
-        f' title="{_TOLD.get(line.status, "")}">{_MARKS.get(line.status, " ")}</span><span'
+        f'{gap}<div class="nl-line{kind}{ran}" data-place="{escape(line.place)}"{at}{tint}>'
+        f'<span class="nl-no">{line.number:>4} </span><span'
+        f' class="nl-mark"{meaning}>{_MARKS.get(line.status, " ")}</span><span'
         f' class="nl-strip-at">{line.strip}</span><span'
-        f' class="nl-text">{escape(line.text) or " "}</span><span'
-        f' class="nl-remark">{about}</span></div>'
+        f' class="nl-text">{escape(line.text) or " "}</span>{about}</div>'
     )
 
 

@@ -277,13 +277,13 @@ def _numbers(fix: Any) -> str:
 def other_findings(trace: Trace, shown: Finding | None) -> str:
     """The findings besides that of the card, each in a fold."""
     rest = [(i, each) for i, each in enumerate(trace.findings) if each is not shown]
-    folds = [
-        fold(
-            _summary(each),
-            _card.card(each, trace, i) + why(each) + evidence(each) + other_fixes(each, i, trace),
-        )
-        for i, each in rest[:OTHERS]
-    ]
+    said = {shown.explanation} if shown is not None else set()
+    folds = []
+    for i, each in rest[:OTHERS]:
+        reason = "" if each.explanation in said else why(each)  # once for one cause
+        said.add(each.explanation)
+        parts = [_card.card(each, trace, i), reason, evidence(each), other_fixes(each, i, trace)]
+        folds.append(fold(_summary(each), "".join(parts)))
     more = (
         f"<div>{plural(len(rest) - OTHERS, 'further finding')} in <code>trace.findings</code></div>"
     )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FUNCTIONS = having("unary") & having("singular", "lossy") | {"tan"}
 _EXPONENTIAL = having("exponential")
 _QUOTIENTS = having("quotient")
-POINTS = 120
+POINTS = 80
 SHOWN = 60  # of the user's values
 FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
 
@@ -45,7 +45,10 @@ def lens(trace: Trace, finding: Finding) -> str:
     finite = values[torch.isfinite(values)].double()
     if not len(finite):
         return ""
-    grid = _grid(finite, finding.op).to(values.dtype)
+    limit = (
+        limit_of(finding.op, values.dtype) if finding.op in (*_EXPONENTIAL, "square") else math.inf
+    )
+    grid = _grid(finite, finding.op, limit).to(values.dtype)
     lines = [Line(finding.op, grid.tolist(), _numbers(function(grid)), BLUE)]
     chosen = [fix for fix in finding.fixes if fix.verified] or _of_cure(trace, finding)
     for fix, colour in zip(chosen, FIXES, strict=False):
@@ -65,15 +68,12 @@ def lens(trace: Trace, finding: Finding) -> str:
             dots=True,
         )
     )
-    limit = (
-        limit_of(finding.op, values.dtype) if finding.op in (*_EXPONENTIAL, "square") else math.inf
-    )
     levels = (
         [Level(f"limit {limit:.4g}", limit, GREY, upright=True)] if math.isfinite(limit) else []
     )
     told = f"`{finding.op}` around {_counted(finding, values)} of `{subject.name}` (red)"
     told += f", {subject.held}" if subject.held else ""
-    log = finding.op in _EXPONENTIAL
+    log = math.isfinite(limit)
     picture = chart(
         lines, told.replace("`", ""), log=log, levels=levels, x_label=subject.name, size=(440, 170)
     )
@@ -165,9 +165,14 @@ def _dtype(trace: Trace, finding: Finding) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.float32
 
 
-def _grid(values: torch.Tensor, op: str) -> torch.Tensor:
-    """Points around the values, far enough on either side to show the function's shape."""
+def _grid(values: torch.Tensor, op: str, limit: float) -> torch.Tensor:
+    """Points around the values, far enough on either side to show the function's shape; of values
+    beyond its limit the way from 0 to there as well."""
     low, high = float(values.min()), float(values.max())
+    if high > limit:
+        below = torch.linspace(min(low, 0.0), limit, POINTS // 2, dtype=torch.float64)
+        beyond = torch.linspace(limit, 1.1 * high, POINTS // 2, dtype=torch.float64)
+        return torch.cat([below, beyond])
     width = max(high - low, 0.5 * max(abs(low), abs(high)), 1.0 if op != "log" else 0.5)
     return torch.linspace(low - 0.4 * width, high + 0.6 * width, POINTS, dtype=torch.float64)
 

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ def script(name: str) -> str:
 
 
 def style(name: str) -> str:
-    """The style sheet of a widget: the shared rules, then its own."""
-    return (_HERE / "_common.css").read_text("utf-8") + (_HERE / f"{name}.css").read_text("utf-8")
+    """The style sheet of a widget: the shared rules, then its own, without what only its reader
+    needs."""
+    text = "".join((_HERE / f"{file}.css").read_text("utf-8") for file in ("_common", name))
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return re.sub(r":[ ]+", ":", re.sub(r"\s*([{};,])\s*", r"\1", text)).strip()
 
 
 class View(anywidget.AnyWidget):
