@@ -36,7 +36,8 @@ def plain(model: nn.Module, batches: list[Any], loss_of: Callable[..., torch.Ten
     optimizer = torch.optim.AdamW(model.parameters())
 
     def run(guarded: bool) -> None:
-        for x, y in nanlab.guard(batches, model, optimizer) if guarded else batches:
+        loader = nanlab.guard(batches, model, optimizer) if guarded else batches
+        for x, y in loader:
             optimizer.zero_grad()
             loss = loss_of(model(x), y)
             loss.backward()
@@ -45,7 +46,7 @@ def plain(model: nn.Module, batches: list[Any], loss_of: Callable[..., torch.Ten
     return run
 
 
-def mlp(steps: int = 2000) -> Run:
+def mlp(steps: int = 4000) -> Run:
     """Half a millisecond a step."""
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -159,3 +159,19 @@ def test_decided_votes_are_deleted() -> None:
     for _ in range(50):
         assert member.vote("optimizer", False) == "go"
     assert store.num_keys() < 10
+
+
+def test_after_an_agreed_stop_the_one_that_is_slow_to_tell_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = members(2)
+    monkeypatch.setattr(agreement, "PATIENCE", 60.0)
+    assert votes(group, [False, True]) == ["stop", "stop"]
+    monkeypatch.setattr(agreement, "PATIENCE", 0.05)
+    first = ThreadPoolExecutor(1).submit(group[0].tell, None, True, True)
+    time.sleep(0.3)  # longer than the two times 0.05 s that nobody is waited for
+    culprit = {"rank": 1}
+    second = group[1].tell(culprit, False, True)
+    heard = first.result()
+    assert heard is not None and second is not None
+    assert heard.told == second.told == [culprit]

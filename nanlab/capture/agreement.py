@@ -51,6 +51,7 @@ class Agreement:
         self._updates, self._turns = 0, 0  # optimizer steps judged, and other votes since the last
         self._decided = ""  # the last vote that all took part in
         self._wants = False
+        self.all_stop = False  # whether that is agreed
 
     # -- who is there
     # ------------------------------------------------------------
@@ -58,12 +59,8 @@ class Agreement:
     def attach(self) -> bool:
         """Whether there are other processes, with which this one may share collectives; opens a
         connection to them."""
-        distributed = sys.modules.get("torch.distributed")
-        if (
-            distributed is None
-            or not distributed.is_available()
-            or not distributed.is_initialized()
-        ):
+        distributed = sys.modules.get("torch.distributed.distributed_c10d")
+        if distributed is None or not distributed.is_initialized():
             return False
         if not self.connected and not self._gone and distributed.get_world_size() > 1:
             store = distributed.PrefixStore(self._name, _own_connection(distributed))
@@ -134,7 +131,8 @@ class Agreement:
             self._patience[kind] = max(LEAST, self._patience.get(kind, PATIENCE) / 4)
             return "go"
         self._patience[kind], self._decided = PATIENCE, key
-        return "stop" if store.get(f"{key}/done") == b"stop" else "go"
+        self.all_stop = store.get(f"{key}/done") == b"stop"
+        return "stop" if self.all_stop else "go"
 
     def _next(self, kind: Kind) -> str:
         """The name of the vote that comes now. It goes by optimizer steps, for processes need not
@@ -194,11 +192,7 @@ class Agreement:
         elif wait:
             seconds = 0.2 if _lonely else 2 * PATIENCE
             heard, began = self._wait("all told", seconds), time.monotonic()
-            while (
-                not heard
-                and time.monotonic() - began < DIAGNOSIS
-                and store.add("diagnosing", 0) > 0
-            ):
+            while not heard and time.monotonic() - began < DIAGNOSIS and self._is_one_at_work():
                 heard = self._wait("all told", PATIENCE)
         ranks = Ranks(
             self.rank, self.world, heard=store.add("told", 0), struck=store.add("struck", 0)
@@ -207,6 +201,12 @@ class Agreement:
             if self._wait(f"culprit/{number}", PATIENCE):
                 ranks.told.append(json.loads(store.get(f"culprit/{number}")))
         return ranks
+
+    def _is_one_at_work(self) -> bool:
+        """Whether a process that has not told yet will: it works out what it found, or is on the
+        way there after an agreed stop."""
+        store = self._store
+        return bool(store.add("diagnosing", 0) > 0 or (self.all_stop and not store.add("left", 0)))
 
     def leave(self) -> None:
         """Say that this process votes no more."""
@@ -227,7 +227,7 @@ def _own_connection(distributed: Any) -> Any:
 
     Uses ``distributed_c10d._get_default_store``; tried with torch 2.13.
     """
-    store = distributed.distributed_c10d._get_default_store()
+    store = distributed._get_default_store()
     try:
         return store.clone()
     except Exception:

@@ -332,6 +332,7 @@ class watch:
         )
         struck = any(f.cause == ARRIVED for f in findings)
         sent = None if own is None else as_sent(own, agreement.rank)
+        agreement.all_stop = agreement.all_stop or self.is_shared
         recording.ranks = agreement.tell(sent, struck, wait)
 
     def _tell_unheard(self) -> None:

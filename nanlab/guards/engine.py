@@ -512,8 +512,9 @@ class Guard:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         norm = total(gradients, self._losses)
-        for window in self._open[-1:]:
-            window.reached.random.look(window.turns[-1].random) if window.turns else None
+        window = self._open[-1] if self._open else None
+        if window is not None and window.turns:
+            window.reached.random.look(window.turns[-1].random)
         bad = norm - norm != 0.0 and not (are_finite(gradients) and are_finite(self._losses))
         if self._stops(bad):
             self._fault(optimizer)
@@ -535,7 +536,7 @@ class Guard:
 
     def _stops(self, bad: bool) -> bool:
         """Whether the run ends here; where there are other processes, only if all end."""
-        if "torch.distributed" not in sys.modules or not self._agreement.attach():
+        if not self._agreement.attach():
             return bad
         verdict = self._agreement.vote("optimizer", bad)
         if bad and verdict == "go" and not self._unheard:

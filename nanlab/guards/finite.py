@@ -23,7 +23,7 @@ def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
         if not PLAIN.issuperset(map(type, tensors)):
             tensors = [local_part(t) for t in tensors]
         if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
-            result = sum([t.sum().item() for t in tensors])
+            result = sum([torch.sum(t).item() for t in tensors])
         else:
             half = any(t.dtype in _HALF for t in tensors)
             result = _sum_of(
@@ -33,7 +33,7 @@ def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
             )
     except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or of another kind
         result = 0.0 if are_finite(tensors) else math.nan
-    return float(abs(result) + sum([float(loss) for loss in losses]))
+    return float(abs(result) + sum([loss.item() for loss in losses]))
 
 
 def _sum_of(norms: Sequence[Tensor]) -> float:

@@ -67,7 +67,7 @@ class Loop:
 
     @cached_property
     def _found(self) -> tuple[Statement, FunctionNode | None]:
-        for loop, function in _loops(self.tree, None):
+        for loop, function in _loops(self.tree, None, self.line):
             if (loop.lineno, loop.col_offset) == (self.line, self.column):
                 return loop, function
         raise NotReplayable(f"the loop of line {self.line} is no longer in {self.file}")
@@ -173,7 +173,7 @@ def loop_at(file: str, line: int, name: str, globals_: dict[str, Any]) -> Loop:
     except SyntaxError:
         raise NotReplayable(f"the source of {file} has changed") from None
     found = None
-    for loop, function in _loops(tree, None):
+    for loop, function in _loops(tree, None, line):
         head = loop.iter if isinstance(loop, ast.For) else loop.test
         inside = loop.lineno <= line <= (head.end_lineno or head.lineno)
         if inside and (function.name if function is not None else "<module>") == name:
@@ -236,13 +236,23 @@ def _trains(node: ast.AST, names: set[str]) -> bool:
 
 
 def _loops(
-    node: ast.AST, function: FunctionNode | None
+    node: ast.AST, function: FunctionNode | None, line: int | None = None
 ) -> Iterator[tuple[Statement, FunctionNode | None]]:
-    """Every loop with the function that it stands in; the inner of two comes later."""
+    """Every loop, or those around a line, with the function that it stands in; the inner of two
+    comes later."""
     for child in ast.iter_child_nodes(node):
+        if line is not None and not _is_around(child, line):
+            continue
         if isinstance(child, (ast.For, ast.While)):
             yield child, function
-        yield from _loops(child, child if isinstance(child, FunctionNode) else function)
+        inside = child if isinstance(child, FunctionNode) else function
+        yield from _loops(child, inside, line)
+
+
+def _is_around(node: ast.AST, line: int) -> bool:
+    """Whether a line is one of a node's; of a node without lines, such as a ``case``, it may be."""
+    first, last = getattr(node, "lineno", line), getattr(node, "end_lineno", line)
+    return first <= line <= (last or line)
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
