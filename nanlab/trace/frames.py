@@ -49,16 +49,6 @@ OPS_COLUMNS = (
 )
 
 
-def _categories(codes: Array, names: list[Any]) -> Any:
-    return (
-        pd.Categorical.from_codes(
-            codes, categories=pd.Index(list(dict.fromkeys(map(str, names))), dtype=object)
-        )
-        if names
-        else codes
-    )
-
-
 def _place_columns(recording: Recording, lines: Array) -> tuple[Array, Array, Array]:
     places = recording.places
     used = np.unique(lines)

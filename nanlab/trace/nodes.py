@@ -109,7 +109,3 @@ class NodeRuns(Sequence[NodeRun]):
 
     def __iter__(self) -> Iterator[NodeRun]:
         return (NodeRun(*row) for row in self.rows)
-
-    def keep_from(self, position: int) -> None:
-        """Forget those that ran before a position."""
-        self.rows = [row for row in self.rows if row[3] >= position]

@@ -232,19 +232,6 @@ class Op:
         """Number of the engine's run in which it was computed; -1 outside of one."""
         return self._row[PASS]
 
-    @property
-    def forward_partner(self) -> Op | None:
-        """Of a result of the backward pass: the first forward result of its node."""
-        info = self.recording.nodes.get(self._row[NODE]) if self.backward else None
-        return self.recording.op(info.position) if info is not None else None
-
-    @property
-    def backward_partners(self) -> list[Op]:
-        """Of a forward result: what the backward pass computed for its node."""
-        if self.backward or self._row[NODE] < 0:
-            return []
-        return [op for op in self.recording.all_ops() if op.backward and op.node == self._row[NODE]]
-
 
 def walk(
     start: Iterable[T], onward: Callable[[T], Iterable[T]], most: int | None = None
