@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanlab.analysis import fixes, limits
+from nanlab.analysis import limits
 from nanlab.rules import cure, remedies
 
 BROWSER = Path(__file__).parent / "browser"
@@ -46,7 +46,7 @@ def reproducible() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def time_for_fixes() -> None:
     """As many fixes are tried on a busy machine as on a quiet one."""
-    for module in (fixes, limits, remedies, cure):
+    for module in (limits, remedies, cure):
         module.SECONDS = 60.0
 
 

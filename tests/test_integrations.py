@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis import fixes
+from nanlab.rules import remedies
 
 HOOKS = sys.modules["torch.optim.optimizer"]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixes, "SECONDS", 0.0)
+    monkeypatch.setattr(remedies, "SECONDS", 0.0)
 
 
 def line_of(mark: str) -> int:

@@ -26,7 +26,6 @@ OWN = (
     "safe/",  # functions of nanlab's own that bear the names of torch's
     "analysis/exact.py",  # computes each function, by its name
     "analysis/rewriting/",  # what a source file calls the functions
-    "analysis/fixes/",  # to be written anew
 )
 MOST = 2  # operators that a place may name without a card
 FILES = sorted(

@@ -89,7 +89,7 @@ def test_a_divisor_that_is_a_python_number_gets_no_methods_of_a_tensor() -> None
         torch.where(n < beta, small, n - 0.5 * beta).sum().backward()
 
     codes = verified(culprit(step))
-    assert "small = (0.5 * n.square()) / max(beta, 0.01)" in codes.values()
+    assert next(iter(codes.values())) == "small = (0.5 * n.square()) / max(beta, 0.01)"
     assert not any("clamp" in code for code in codes.values())
 
 
@@ -126,6 +126,7 @@ def test_an_epsilon_that_half_precision_rounds_to_zero_is_added_in_float32(
     found = culprit(step)
     assert found.cause == "eps-underflow"
     assert code in verified(found).values()
+    assert not any("clamp_min(1)" in code for code in verified(found).values())
 
 
 def test_a_layer_that_overflows_under_autocast_is_called_outside_it() -> None:
@@ -286,7 +287,7 @@ def test_a_divisor_of_either_sign_is_pushed_away_from_zero_on_its_own_side() -> 
         if "on the side of zero where it is" in title
     ]
     assert len(sides) == 1
-    assert "(-radius) / (guarded + torch.where(guarded >= 0, 1e-5, -1e-5))" in sides[0]
+    assert "(-radius) / (guarded + torch.where(guarded >= 0, 1e-6, -1e-6))" in sides[0]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_a_norm_over_pixels_that_overflows_half_precision_is_taken_in_float32(
 
     found = culprit(step)
     assert found.cause == "dtype-overflow"
-    (code,) = verified(found).values()
+    code = next(iter(verified(found).values()))
     assert squeezed.replace("(y", "(y.float()").replace("flatten(2)", "flatten(2).float()") in code
 
 
@@ -362,10 +363,11 @@ def test_the_maximum_of_a_segment_without_elements_is_0_and_no_other_is_changed(
 
     found = culprit(step)
     assert (found.cause, found.op) == ("empty-reduction", "segment_reduce")
-    (line,) = verified(found).values()
-    assert 'torch.segment_reduce(features, "max", lengths=lengths, axis=0' in line and code in line
-    (fix,) = [fix for fix in found.fixes if holds(fix)]
-    assert fix.distortion is not None and fix.distortion < 1e-6
+    fix = found.fixes[0]
+    assert 'torch.segment_reduce(features, "max", lengths=lengths, axis=0' in fix.code
+    assert fix.verified and code in fix.code
+    assert all(each.distortion is not None for each in found.fixes if each.verified)
+    assert not any(each.distortion > 1e-6 for each in found.fixes if each.verified)
 
 
 def test_a_divisor_that_was_multiplied_by_a_python_zero_is_not_said_to_underflow() -> None:

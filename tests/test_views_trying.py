@@ -66,7 +66,7 @@ def test_loss_and_gradients_stand_side_by_side() -> None:
 
 
 def test_a_fix_that_fails_is_seen_to_fail() -> None:
-    trace = faulty()
+    trace = two_faults()
     assert trace.culprit is not None
     at = next(
         i for i, fix in enumerate(trace.culprit.fixes) if fix.verdict == "fails" and fix.edits

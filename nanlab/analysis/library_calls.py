@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nanlab.analysis.libraries import Place
+from nanlab.trace.names import Span
 
 # What libraries name the numbers that keep a function away from its pole, and a value to try.
 GUARDS = {
@@ -56,10 +57,20 @@ class Rewriting:
     text: str  # without indentation
 
 
-def rewritings(text: str, line: int, library: Place, real: str, cause: str) -> list[Rewriting]:
+def rewritings(
+    text: str,
+    line: int,
+    library: Place,
+    real: str,
+    cause: str,
+    probable: bool = False,
+    span: Span | None = None,
+) -> list[Rewriting]:
     """What the user could pass to a library, the most promising first.
 
     text: of the user's file; line: of the call in it; real: the library's file on the disk.
+    probable: whether data of the step lies between 0 and 1. span: of the call,
+    where several stand in the line.
     """
     try:
         tree = ast.parse(text)
@@ -70,8 +81,12 @@ def rewritings(text: str, line: int, library: Place, real: str, cause: str) -> l
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
+    calls.sort(key=lambda n: (n.lineno, n.col_offset, n.end_lineno, n.end_col_offset) != span)
     guards = guards_at(real, library[1])
-    found = [*_guarded(tree, text, calls, guards, library), *_fed(tree, text, calls, cause)]
+    found = [
+        *_guarded(tree, text, calls, guards, library),
+        *_fed(tree, text, calls, cause, probable),
+    ]
     return list({(r.first, r.text): r for r in found}.values())
 
 
@@ -157,9 +172,12 @@ def _guarded(
                 yield Rewriting(title, call.lineno, call.lineno, f"{statement}\n{row}")
 
 
-def _fed(tree: ast.Module, text: str, calls: list[ast.Call], cause: str) -> Iterator[Rewriting]:
+def _fed(
+    tree: ast.Module, text: str, calls: list[ast.Call], cause: str, probable: bool
+) -> Iterator[Rewriting]:
     """Arguments of the call, kept where the library's function has a value and a derivative."""
-    for form in FORMS.get(cause, ()):
+    forms = FORMS.get(cause, ())
+    for form in sorted(forms, key=lambda each: each != INSIDE[0]) if probable else forms:
         for call in calls:
             for argument in call.args[:MOST]:
                 if not isinstance(argument, ast.Name | ast.Attribute):

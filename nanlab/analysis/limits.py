@@ -662,7 +662,7 @@ def agrees(
     for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
         if removed is not None and any(r is not None for r in removed):
             continue
-        verdict = _compared("value", a.double(), ~before.isfinite(), known_value)
+        verdict = _compared("value", a, ~before.isfinite(), known_value)
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
@@ -679,7 +679,7 @@ def agrees(
                     "masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked"
                 )
         bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
-        verdict = _compared("gradient", g.double(), bad, limit)
+        verdict = _compared("gradient", g, bad, limit)
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
@@ -694,14 +694,17 @@ def _compared(
     what: Literal["value", "gradient"], got: Tensor, bad: Tensor, limit: Limit
 ) -> Agreement:
     """The elements that were bad against their limits."""
-    got = got.cpu()
+    # what is smaller, its dtype does not hold
+    held = torch.finfo(got.dtype).tiny if got.is_floating_point() else 0.0
+    got = got.double().cpu()
     bad = bad.cpu()
     if bool((~got.isfinite() & bad).any()):
         worst = got[~got.isfinite() & bad][0]
         return Agreement("infinite", f"the {what} is {_shown(worst)}")
     exists = limit.exists & bad
     scale = float(limit.value[limit.exists].abs().max()) if bool(limit.exists.any()) else 0.0
-    off = (got - limit.value).abs() > WITHIN * limit.value.abs() + WITHIN / 10 * scale
+    near = WITHIN * limit.value.abs() + WITHIN / 10 * scale + held
+    off = (got - limit.value).abs() > near
     if bool((off & exists).any()):
         gap = torch.where(off & exists, (got - limit.value).abs(), torch.zeros_like(got))
         at = int(gap.argmax())

@@ -233,7 +233,8 @@ class Judge:
         key = region.segment, index
         if key not in self._parts:
             end = region.segment, index + 1
-            self._parts[key] = cut(self.where.segments, (out,), end, _is_sum, most=LOCAL)
+            outs = tuple(refs_in(out))
+            self._parts[key] = cut(self.where.segments, outs, end, _is_sum, most=LOCAL)
         return self._parts[key], [
             p for p in edited.patches if p.segment == region.segment and p.at <= index
         ]
@@ -263,12 +264,12 @@ class Judge:
         return f"the update makes {bad.rsplit('.', 1)[-1]} non-finite"
 
 
-def _frontier(segment: Segment, index: int, out: Ref) -> tuple[tuple[Ref, ...], int]:
+def _frontier(segment: Segment, index: int, out: Any) -> tuple[tuple[Ref, ...], int]:
     """The results that a result goes into before they are summed up or the engine runs, and the
     index of the last call among them."""
     stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
-    ends, last = {out.storage: out}, index
-    reached = {out.storage}
+    ends, last = {ref.storage: ref for ref in refs_in(out)}, index
+    reached = set(ends)
     for at in range(index + 1, stop):
         call = segment.calls[at]
         read = {r.storage for r in refs_in((call.args, tuple(call.kwargs.values())))} & reached
@@ -310,12 +311,15 @@ def _is_sum(call: Call) -> bool:
 
 def _off(got: Tensor, limit: Tensor) -> tuple[float, float] | None:
     """The element that is farthest from a limit that exists; None where all are near."""
+    # what is smaller, its dtype does not hold
+    held = torch.finfo(got.dtype).tiny if got.is_floating_point() else 0.0
     got, limit = got.double().cpu(), limit.double().cpu()
     known = limit.isfinite()
     if got.shape != limit.shape or not bool(known.any()):
         return None
     scale = float(limit[known].abs().max())
-    gap = torch.where(known, (got - limit).abs() - WITHIN * limit.abs() - WITHIN / 10 * scale, 0.0)
+    near = WITHIN * limit.abs() + WITHIN / 10 * scale + held
+    gap = torch.where(known, (got - limit).abs() - near, 0.0)
     if not bool((gap > 0).any()):
         return None
     at = int(gap.flatten().argmax())

@@ -33,6 +33,7 @@ from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
+HALF = (torch.float16, torch.bfloat16)
 
 
 class EditLike(Protocol):
@@ -154,7 +155,9 @@ class _Rewrite:
                 try:
                     found = list(self._regions(made, old_part, new_part, before, contexts))
                 except NotReplayable:
-                    found = [] if before or contexts else list(self._fed(made, old_part, new_part))
+                    again = self._in_float32 if _leaves_autocast(contexts) else self._fed
+                    known = not before and (not contexts or again == self._in_float32)
+                    found = list(again(made, old_part, new_part)) if known else []
                     if not found:
                         raise
                 for region, patch in found:
@@ -310,6 +313,26 @@ class _Rewrite:
                 yield region, Patch(at, first, frozenset(), ref, exchange.enter, ahead=True)
                 yield region, Patch(at, last, frozenset(), ref, exchange.leave)
 
+    def _in_float32(
+        self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
+    ) -> Iterator[tuple[Region, Patch]]:
+        """A call of a module outside of autocast, on arguments in float32: its calls are made
+        again without the casts to half precision. Nothing where it differs in more than that."""
+        call = _called_in_float32(old, new)
+        if call is None:
+            return
+        for at, group in made:
+            own = [m for m in group if m.span == span_of(call)]
+            outs = list(refs_in(own[-1].call.out)) if own else []
+            if not outs:
+                continue
+            skipped = frozenset(m.index for m in own)
+            for m in own:
+                _check_skipped(m.call)
+            wide = _Wide(self.segments[at], [m.call for m in own], own[0].index)
+            last = own[-1].index
+            yield Region(at, (last, outs[0])), Patch(at, last, skipped, outs[0], wide.run)
+
     def _read_by(
         self, own: Sequence[Made], at: int, call: ast.Call, argument: ast.expr
     ) -> Ref | None:
@@ -321,7 +344,7 @@ class _Rewrite:
             ref.view: ref
             for m in reversed(own)
             for ref in refs_in((m.call.args, m.call.kwargs))
-            if ref.view not in inner
+            if ref.view not in inner and not self._is_own(m, ref)
         }
         given = (*call.args, *(keyword.value for keyword in call.keywords))
         others = [each for each in given if key_of(each) != key_of(argument)]
@@ -334,6 +357,12 @@ class _Rewrite:
             found = argument_of(self.recording, self.text, own, call, argument, self._value(at))
         known = read.get(found.view) if found.__class__ is Ref else None
         return known if known is not None and known.dtype.is_floating_point else None
+
+    def _is_own(self, made: Made, ref: Ref) -> bool:
+        """Whether a call reads a parameter of the very module that makes it."""
+        op = self.recording.op(made.call.position)
+        owner = self.recording.program.names.get(ref.storage, "").rpartition(".")[0]
+        return bool(owner) and op is not None and f".{op.module}".endswith(f".{owner}")
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines of the function read, when the calls from
@@ -443,6 +472,77 @@ class _Exchange:
     def leave(self, get: Get) -> Any:
         """The value as it was."""
         return self._kept
+
+
+class _Wide:
+    """Calls that autocast cast for, made again in float32."""
+
+    def __init__(self, segment: Segment, calls: Sequence[Call], first: int) -> None:
+        self.calls = calls
+        made = {ref.view for call in calls for ref in refs_in(call.out)}
+        wanted = {ref.view for call in calls for ref in refs_in(call.args) if _is_half(ref)} - made
+        self.casts: dict[Any, Ref] = {}  # what autocast had cast before, to what it was
+        for call in segment.calls[:first]:
+            if is_cast(call) and call.out.view in wanted:
+                self.casts[call.out.view] = call.args[0]
+
+    def run(self, get: Get) -> Any:
+        """The result of the last call."""
+        made: dict[Any, Any] = {}
+
+        def value(each: Any) -> Any:
+            if each.__class__ in (tuple, list):
+                return each.__class__([value(item) for item in each])
+            if each.__class__ is torch.dtype:
+                return torch.float32 if each in HALF else each
+            if each.__class__ is Ref and each.view in made:
+                return made[each.view]
+            found = get(self.casts.get(each.view, each) if each.__class__ is Ref else each)
+            return found.float() if isinstance(found, Tensor) and found.dtype in HALF else found
+
+        result: Any = None
+        for call in self.calls:
+            args = value(call.args)
+            kwargs = {name: value(each) for name, each in call.kwargs.items()}
+            result = args[0] if is_cast(call) else operate(call.func, args, kwargs)
+            results = result if isinstance(result, tuple | list) else (result,)
+            made |= {r.view: t for r, t in zip(refs_in(call.out), results, strict=False)}
+            result = results[0]
+        return result
+
+
+def _is_half(ref: Ref) -> bool:
+    return ref.dtype in HALF
+
+
+def is_cast(call: Call) -> bool:
+    """Whether a call casts to half precision."""
+    name = getattr(call.func, "_opname", "")
+    return name == "_to_copy" and call.out.__class__ is Ref and call.out.dtype in HALF
+
+
+def _leaves_autocast(contexts: Sequence[ast.withitem]) -> bool:
+    """Whether ``with torch.autocast(..., enabled=False):`` is all that stands around."""
+    text = ast.unparse(contexts[0].context_expr) if len(contexts) == 1 else ""
+    return "autocast(" in text and text.endswith("enabled=False)")
+
+
+def _called_in_float32(old: ast.expr, new: ast.expr) -> ast.Call | None:
+    """The call whose arguments became ``.float()``; None where more has changed."""
+    if not isinstance(old, ast.Call) or not isinstance(new, ast.Call):
+        return None
+    wide = []
+    for a, b in zip(ast.iter_child_nodes(old), ast.iter_child_nodes(new), strict=False):
+        if key_of(a) == key_of(b):
+            continue
+        match b:
+            case ast.Call(func=ast.Attribute(value=inner, attr="float"), args=[]) if key_of(
+                inner
+            ) == key_of(a):
+                wide.append(a)
+            case _:
+                return None
+    return old if wide and len(old.args) == len(new.args) else None
 
 
 def _arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.expr, ast.expr]]:
@@ -652,12 +752,23 @@ def _differences(
         joined.statement = old  # type: ignore[attr-defined]
         yield joined, new.value
         return
+    if isinstance(old, ast.Assign) and isinstance(new, ast.Assign):
+        if len(new.targets) == len(old.targets) + 1 and _is_written(old.value, new.targets[-1]):
+            yield old.value, new.value  # r = d.sqrt_() as r = d = d.sqrt()
+            return
     if type(old) is not type(new):
         if isinstance(old, ast.Expr) and isinstance(new, ast.Assign):
             yield old.value, new.value
             return
         raise NotReplayable("the edit turns one kind of statement into another")
     yield from _lifted(old, new, spans)
+
+
+def _is_written(node: ast.expr, target: ast.expr) -> bool:
+    """Whether an expression is a method that writes into a target."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr.endswith("_") and ast.unparse(node.func.value) == ast.unparse(target)
 
 
 def _lifted(

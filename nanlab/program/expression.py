@@ -8,6 +8,7 @@ import builtins
 import copy
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -83,11 +84,15 @@ def namespace_of(text: str) -> dict[str, Any]:
                             found[alias.asname or alias.name] = getattr(origin, alias.name)
         except (ImportError, AttributeError):
             continue
-    for node in tree.body:  # `softplus = F.softplus`
+    own = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_stored(n))
+    own.update(n.arg for n in ast.walk(tree) if isinstance(n, ast.arg))
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):  # `softplus = F.softplus`
         if (
             isinstance(node, ast.Assign)
             and len(node.targets) == 1
             and isinstance(node.targets[0], ast.Name)
+            and (id(node) in top or own[node.targets[0].id] == 1)
         ):
             root = _root(node.value)
             if (
@@ -101,9 +106,13 @@ def namespace_of(text: str) -> dict[str, Any]:
                     )
                 except Exception:
                     continue
-            elif isinstance(node.value, ast.Constant):
+            elif isinstance(node.value, ast.Constant) and id(node) in top:
                 found[node.targets[0].id] = node.value.value
     return found
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _root(node: ast.AST) -> str:
@@ -196,7 +205,7 @@ class Bound:
     """The values behind the parts of an expression in one of its runs."""
 
     calls: tuple[int, ...]  # indices of its calls in the segment
-    out: Any  # Ref of its value
+    out: Any  # Ref of its value; a tuple of them where it is one
     parts: dict[str, Any]  # key of a part -> Ref, or a plain value
     cast: torch.dtype | None  # of the autocast that it ran under
 
@@ -288,8 +297,9 @@ class Expression:
                     and own
                 )
                 method = isinstance(function, ast.Attribute) and hasattr(Tensor, function.attr)
+                of_result = method and isinstance(function.value, ast.BinOp | ast.UnaryOp)  # type: ignore[attr-defined]
                 alone = own and node is self.node  # an operator under another name
-                return not (known or (method and own) or alone or _is_plain(node))
+                return not (known or (method and own) or of_result or alone or _is_plain(node))
             return False
         if isinstance(node, ast.Attribute):
             return node.attr not in _SHAPES
@@ -450,6 +460,9 @@ def bind(expression: Expression, made: Sequence[Made], value: ValueAt) -> list[B
         raise NotReplayable("the line made no calls in this step")
     spans = {each.span for each in made}
     leaves = expression.leaves(spans)
+    # what a part that comes from elsewhere computes, a module's call, is no part of the expression
+    parts = [span_of(leaf) for leaf in leaves if leaf is not expression.node]
+    made = [each for each in made if not any(inside(each.span, part) for part in parts)]
     keys = [key_of(leaf) for leaf in leaves]
     code = expression.compiled(expression.node, [*keys, *expression.callees])
     if code.free:
@@ -500,15 +513,28 @@ def _first_run(
                 break
             parts = dict(zip(keys, chosen, strict=True)) | operators
             for cast in casts:
-                if _gives(code, parts, partial(value, at), group, expression.device, cast):
+                given = _gives(code, parts, partial(value, at), group, expression.device, cast)
+                if given is not None:
                     while size < len(made) and _is_silent(made[size].call.func):
                         if made[size].span != group[-1].span or before is not None:
                             break
                         size += 1
                     calls = tuple(each.index for each in made[:size])
-                    return Bound(calls, outs[0], parts, cast)
+                    return Bound(calls, _several(given[0], group) or outs[0], parts, cast)
     text = ast.unparse(leaves[0]) if leaves else "the expression"
     raise NotReplayable(f"the values behind the line could not be told apart ({text}, ...)")
+
+
+def _several(value: Any, group: Sequence[Made]) -> tuple[Any, ...]:
+    """The references that stand for a value that is a tuple of tensors; empty for any other.
+
+    The operator may return more, for its derivative.
+    """
+    if not isinstance(value, tuple) or len(value) < 2:
+        return ()
+    shapes = [tuple(each.shape) if isinstance(each, Tensor) else None for each in value]
+    outs = (tuple(refs_in(each.call.out))[: len(value)] for each in reversed(group))
+    return next((out for out in outs if [ref.size for ref in out] == shapes), ())
 
 
 def _choices(
@@ -629,10 +655,12 @@ def _gives(
     group: Sequence[Made],
     device: str,
     cast: torch.dtype | None,
-) -> bool:
-    """Whether the code makes these very calls, each with the recorded result."""
+) -> tuple[Any] | None:
+    """What the code gives, where it makes these very calls, each with the recorded result."""
     try:
         values = {key: as_operand(part, value) for key, part in parts.items()}
+        if any(each.call.func._schema.is_mutable for each in group):  # into no leaf
+            values = {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
         following = _Following(group)
         with (
             torch.set_grad_enabled(group[0].call.grad),
@@ -641,10 +669,10 @@ def _gives(
             autocast(device, cast),
             following,
         ):
-            code(values)
+            result = code(values)
     except Exception:
-        return False
-    return following.followed()
+        return None
+    return (result,) if following.followed() else None
 
 
 def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:

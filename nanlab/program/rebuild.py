@@ -42,7 +42,7 @@ class Patch:
     segment: int
     at: int  # index of the call whose result it replaces
     skipped: frozenset[int]  # indices of the calls that are not made, ``at`` among them
-    out: Ref  # what it replaces
+    out: Any  # what it replaces: a Ref, or a tuple of them
     run: Callable[[Get], Any]  # from the values of references to the new result
     ahead: bool = False  # before the call at ``at``, not in its place or after it
 
@@ -242,13 +242,23 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
     for patch in patches:
         with torch.set_grad_enabled(grad):
             made = patch.run(graph.get)
-        if not isinstance(made, Tensor):
-            raise NotReplayable(f"the edit gives {type(made).__name__}, not a tensor")
-        if not grad and made.is_leaf:  # what it wrote into, perhaps
-            made = made.detach()
-        graph.rebind(patch.out, made)
-        graph.fresh.add(patch.out.storage)
-        graph.bases[patch.out.storage] = made
+        refs, results = _paired(patch.out, made)
+        for ref, result in zip(refs, results, strict=True):
+            if not grad and result.is_leaf:  # what it wrote into, perhaps
+                result = result.detach()
+            graph.rebind(ref, result)
+            graph.fresh.add(ref.storage)
+            graph.bases[ref.storage] = result
+
+
+def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:
+    """The references that a patch replaces, and the tensors that it gives for them."""
+    several = out.__class__ is tuple
+    refs = out if several else (out,)
+    results = tuple(made) if several and isinstance(made, tuple | list) else (made,)
+    if len(refs) != len(results) or not all(isinstance(each, Tensor) for each in results):
+        raise NotReplayable(f"the edit gives {type(made).__name__}, not a tensor")
+    return refs, results
 
 
 def _call(

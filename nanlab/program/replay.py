@@ -150,8 +150,11 @@ class Replay:
         return f"<table><caption>Replay of step {self.step}</caption>{body}</table>"
 
 
-def tensor_at(recording: Recording, position: int) -> Tensor:
-    """The tensor of a row, forward or backward, made again. Raises NotReplayable, UsageError."""
+def tensor_at(recording: Recording, position: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor of a row, forward or backward, made again. Raises NotReplayable, UsageError.
+
+    dtype: in which the operations in half precision are computed instead.
+    """
     where = window(recording, recording.step_of(position))
     at, index, output = where.find(position)
     found: list[Tensor] = []
@@ -165,7 +168,8 @@ def tensor_at(recording: Recording, position: int) -> Tensor:
         return True
 
     memory = Memory()
-    rerun(where.segments, visit, memory=memory)
+    segments = where.segments if dtype is None else [_retyped(s, dtype) for s in where.segments]
+    rerun(segments, visit, memory=memory)
     if not found:
         raise NotReplayable(f"row {position} has no result of its own")
     return found[0]

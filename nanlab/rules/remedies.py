@@ -1,5 +1,4 @@
-"""The fixes of a finding: what was tried on the operands that failed, and what cannot be tried on
-one operation."""
+"""The fixes of a finding: what could be written instead, each tried on the whole failing step."""
 
 from __future__ import annotations
 
@@ -15,35 +14,26 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.fixes import (
-    FRESH_MOMENTS,
-    MISSING,
-    NOWHERE,
-    Tried,
-    allocation,
-    candidates_for,
-    gradients_among,
-    loss_factor,
-    lower_scale,
-    operation_of,
-    raised_before_cast,
-    scaled_operation,
-    takes_float32,
-    try_out,
-)
 from nanlab.analysis.library_calls import rewritings
 from nanlab.analysis.library_patches import patch, text_of_library
-from nanlab.analysis.rewriting.candidates import candidates
+from nanlab.analysis.proposals import (
+    at_makers,
+    filled,
+    library_proposals,
+    proposals,
+    reads_probabilities,
+)
+from nanlab.analysis.rewriting.candidates import Candidate, candidates
 from nanlab.analysis.verdict import Judge
 from nanlab.errors import NanlabError
 from nanlab.program.edit import text_of as source_text
 from nanlab.program.window import window
 from nanlab.rules._lists import TriedFixes
 from nanlab.rules._rule import Edit, Finding, Fix
-from nanlab.rules.scaler import held_in_half
+from nanlab.rules.advice import advice
 from nanlab.rules.settings import tried_settings
 from nanlab.trace import Trace
-from nanlab.trace.recording import OPTIMIZER, Recording
+from nanlab.trace.recording import Recording
 
 ROUNDING = 1e-6  # relative; a distortion up to this is no reason to prefer a fix in float32
 SECONDS = 6.0  # of processor time, for the fixes of all findings together
@@ -70,43 +60,67 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     """What to write instead, each tried on the whole failing step; what fails here is a note in
     ``trace.notes``."""
     started = time.process_time()
-    proposals = proposed(trace, finding)
+    text = text_of(trace, finding)
+    groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
     clock.left -= time.process_time() - started
-    found = [_judged(trace, finding, fix, clock) for fix in proposals]
-    found += tried_settings(trace, finding)
+    found: list[Fix] = []
+    for i, group in enumerate(groups):
+        if i < 2 or not any(f.verified for f in found):
+            fresh = [f for f in _distinct([*found, *group]) if f not in found]
+            tried = [_judged(trace, finding, fix, clock) for fix in fresh]
+            found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
+    found = _distinct([*found, *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
-        found.sort(key=lambda fix: not fix.edits and "patch " not in fix.title[:6])
-        return sorted(found, key=lambda fix: _ORDER[fix.verdict])
+        found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
+        return sorted(found, key=lambda fix: {"verified": 0, "fails": 3}.get(fix.verdict, 1))
     return sorted(found, key=_rank)
 
 
-def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
-    """What could be written instead; text: of the file, where that is not the one on disk."""
-    found = [_explained(fix) for fix in finding.fixes]
-    text = text or text_of(trace, finding)
+def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
+    """What concerns more than the line: a setting that was tried, else advice."""
     try:
-        found = _distinct(
-            [
-                *passed_otherwise(finding, text),
-                *patched_library(trace, finding),
-                *rewritten(trace, finding, text),
-                *found,
-                *fixes_for(trace, finding, text),
-            ]
-        )
+        return tried_settings(trace, finding) or [_explained(f) for f in advice(trace, finding)]
+    except Exception as error:
+        _note(trace, f"no advice for {finding.cause} ({type(error).__name__}: {error})")
+        return []
+
+
+def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
+    """Of operations that were bounded: what helps; where nothing does, a few that come near it."""
+    good = [f for f in guards if f.verified]
+    near = [f for f in guards if f.verdict == "finite"][:MOST_TOLD]
+    open_ = [f for f in guards if f.verdict == "untried"][:MOST_TOLD]
+    if good or cured or near:
+        return [*good, *near]
+    return open_ or [f for f in guards if f.verdict == "fails"][:MOST_TOLD]
+
+
+def _named(trace: Trace, finding: Finding, text: str) -> list[Fix]:
+    """The line by the catalogue of expressions, and what the rule and the program's settings
+    give."""
+    found = list(finding.fixes)
+    try:
+        found = [
+            *passed_otherwise(trace, finding, text),
+            *patched_library(trace, finding),
+            *rewritten(trace, finding, text),
+            *found,
+        ]
     except Exception as error:
         _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
-    return found
+    return _distinct([_explained(fix) for fix in found])
+
+
+def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
+    """What could be written instead, nothing of it tried; text: of the file, where that is not the
+    one on disk."""
+    text = text or text_of(trace, finding)
+    groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
+    return _distinct([fix for group in groups for fix in group])
 
 
 def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
     """A fix with the verdict of the whole step."""
-    if not fix.edits and fix.verdict in ("verified", "finite"):
-        return replace(
-            fix,
-            verdict="untried",
-            why="it cannot be written into the line by itself; on the operation alone it is finite",
-        )
     if not fix.edits or fix.verdict == "fails":
         return fix
     if clock.spent():
@@ -115,17 +129,14 @@ def _judged(trace: Trace, finding: Finding, fix: Fix, clock: Clock) -> Fix:
         )
     started = time.process_time()
     judge = judge_of(trace, finding.step)
-    alone = f"; {ALONE}" if fix.verdict in ("verified", "finite") else ""
     if isinstance(judge, str):
-        return replace(
-            fix, verdict="untried", why=judge + alone, distortion=None, gradient_max=None
-        )
+        return replace(fix, verdict="untried", why=judge)
     found = judge.judge(fix.edits)
     clock.left -= time.process_time() - started
     return replace(
         fix,
         verdict=found.verdict,
-        why=found.why + (alone if found.verdict == "untried" else ""),
+        why=found.why,
         distortion=found.distortion,
         gradient_max=found.gradient_max,
     )
@@ -165,36 +176,34 @@ def _plain_text(text: str) -> str:
         return text
 
 
-def passed_otherwise(finding: Finding, text: str) -> list[Fix]:
+def passed_otherwise(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     """What the user's line could pass to the library in which the fault arose."""
     if finding.library is None or not finding.file or not finding.line:
         return []
-    found = rewritings(text, finding.line, finding.library, finding.library[0], finding.cause)
+    library, recording = finding.library, trace.recording
+    op = recording.op(finding.position)
+    span = recording.spans[op.place] if op is not None else None
+    probable = reads_probabilities(recording, finding.position)
+    found = rewritings(text, finding.line, library, library[0], finding.cause, probable, span)
     return [
-        _as_fix(each.title, each.text, each.first, each.last, finding.file, text)
-        for each in found[:MOST_REWRITTEN]
+        _as_fix(Candidate(e.title, e.first, e.last, e.text, False), finding.file, text)
+        for e in found[:MOST_REWRITTEN]
     ]
 
 
 def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
-    """Patches of the library's own line, tried on the operation that failed."""
+    """Patches of the library's own line."""
     library = finding.library
-    if library is None or not (text := text_of_library(library)):
+    if library is None or finding.cause in BEYOND_ONE_OPERATION:
         return []
-    op = operation_of(trace.recording, finding.position)
-    if op is None:
+    if not (text := text_of_library(library)):
         return []
-    found = []
-    op = replace(op, calls=NOWHERE)  # known by the columns of the user's line alone
-    for tried in try_out(op, candidates_for(op), text, library[1]):
-        fix = _fix(tried, library[1], library[0], text)
-        if fix.verdict != "verified" or len(fix.edits) != 1:
-            continue
-        edit = fix.edits[0]
-        code = patch(library, edit.old, edit.text)
+    rows, found = text.splitlines(), []
+    for each in library_proposals(trace.recording, finding.position, text, library[1]):
+        code = patch(library, "\n".join(rows[each.first - 1 : each.last]), each.text)
         if code:
-            title = f"patch {library[2]} in this process: {fix.title}"
-            found.append(Fix(title, code, why=f"it is the library's line; {ALONE}"))
+            title = f"{_PATCH}{library[2]} in this process: {each.title}"
+            found.append(Fix(title, code, why="it is the library's line"))
     return found[:MOST_PATCHES]
 
 
@@ -207,15 +216,35 @@ def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
     low = row is not None and row.dtype in (torch.float16, torch.bfloat16, torch.float64)
     dtype = row.dtype if row is not None and low else torch.float32
     found = candidates(text, finding.line, dtype)
-    return [
-        _as_fix(c.title, c.text, c.first, c.last, finding.file, text)
-        for c in found[:MOST_REWRITTEN]
-    ]
+    return [_as_fix(c, finding.file, text) for c in found[:MOST_REWRITTEN]]
 
 
+def guarded(trace: Trace, finding: Finding, text: str) -> list[list[Fix]]:
+    """The operation kept inside its domain and range; the same of what its operands are made
+    with."""
+    if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
+        return []
+    found = []
+    for of in (filled,) if finding.cause in _GAPS else (proposals, at_makers):
+        try:
+            made = of(trace.recording, finding.position, text)
+        except Exception as error:
+            _note(trace, f"no fixes for {finding.cause} ({type(error).__name__}: {error})")
+            made = []
+        found.append([_as_fix(c, finding.file, text) for c in made])
+    return found
+
+
+_PATCH = "patch "
 MOST_REWRITTEN = 12
 MOST_PATCHES = 2  # of a library's line
-ALONE = "on the operation alone it is finite"  # of what could not be tried on the whole step
+MOST_TOLD = 3  # guards that are finite and no more, or that could not be tried
+_GAPS = ("nan-in-input", "inf-in-input", "nan-in-target")
+# Their origin is no single operation: what the rule itself proposes is all there is.
+BEYOND_ONE_OPERATION = frozenset(
+    "learning-rate exploding-gradient scaler-misuse absorbed-update clip-nonfinite-norm"
+    " poisoned-parameter poisoned-buffer".split()
+)
 
 
 def _uncommented(code: str) -> str:
@@ -235,15 +264,15 @@ def _uncommented(code: str) -> str:
     return "\n".join(row for row in rows if row)
 
 
-def _as_fix(title: str, body: str, first: int, last: int, file: str, text: str) -> Fix:
-    body = _uncommented(body)
+def _as_fix(candidate: Candidate, file: str, text: str) -> Fix:
+    first, last, body = candidate.first, candidate.last, _uncommented(candidate.text)
     old = "\n".join(text.splitlines()[first - 1 : last])
-    return Fix(title, body, edits=(Edit(file, first, last, body, old),))
+    return Fix(candidate.title, body, edits=(Edit(file, first, last, body, old),))
 
 
 def _explained(fix: Fix) -> Fix:
     """What a rule proposes itself concerns more than the operation that failed: it says so."""
-    if fix.verdict != "untried" or fix.why:
+    if fix.verdict != "untried" or fix.why or fix.edits:
         return fix
     return replace(fix, why="it concerns the program, not one operation")
 
@@ -251,104 +280,6 @@ def _explained(fix: Fix) -> Fix:
 def _note(trace: Trace, text: str) -> None:
     if text not in trace.notes:
         trace.notes.append(text)
-
-
-# Their origin is no single operation: what the rule itself proposes is all there is.
-BEYOND_ONE_OPERATION = frozenset(
-    "learning-rate exploding-gradient scaler-misuse absorbed-update".split()
-)
-
-
-def fixes_for(trace: Trace, finding: Finding, text: str) -> list[Fix]:
-    """What else to write, as the operation that failed has it; the most promising first."""
-    found = (_fix(t, finding.line, finding.file, text) for t in tried_for(trace, finding, text))
-    return sorted(found, key=_rank)
-
-
-def tried_for(trace: Trace, finding: Finding, text: str = "") -> list[Tried]:
-    """The candidates for the operation of a finding, with what became of each; empty where none is
-    known."""
-    text = text or text_of(trace, finding)
-    if finding.cause == "dtype-underflow":
-        backward, half = finding.phase == "backward", held_in_half(trace.recording)
-        raised = raised_before_cast(trace.recording, finding.position, finding.line, backward, half)
-        return [Tried(*raised, None)] if raised is not None else []
-    if finding.cause in MISSING:
-        op = operation_of(trace.recording, _forward_row(trace.recording, finding.position))
-        if op is None:
-            return (
-                [Tried(FRESH_MOMENTS, None, None)] if "optimizer's state" in finding.title else []
-            )
-        return _undistorted(try_out(op, MISSING[finding.cause](op), text, finding.line))
-    if finding.cause in BEYOND_ONE_OPERATION:
-        return []
-    if finding.cause == "uninitialised-memory":
-        return try_out(*allocation(_shape(trace, finding)), text, finding.line)
-    if finding.cause == "loss-scale-overflow":
-        return _at_lower_scale(trace, finding, text, loss_factor(trace.recording, finding.position))
-    op = operation_of(trace.recording, finding.position)
-    if op is None and finding.cause == "dtype-overflow" and finding.phase == "backward":
-        return _at_lower_scale(trace, finding, text, None)  # linear in the gradient, whatever it is
-    if op is None:
-        return []
-    forward = _forward_row(trace.recording, finding.position)
-    half = held_in_half(trace.recording) and not takes_float32(trace.recording, forward)
-    return try_out(op, candidates_for(op), text, finding.line, _autocast(trace, finding), half)
-
-
-def _forward_row(recording: Recording, position: int) -> int:
-    """The row of the forward operation whose derivative a row computed; of others the row
-    itself."""
-    row = recording.op(position)
-    info = recording.nodes.get(row.node) if row is not None and row.backward else None
-    return info.position if info is not None else position
-
-
-def _at_lower_scale(trace: Trace, finding: Finding, text: str, factor: float | None) -> list[Tried]:
-    op = scaled_operation(trace.recording, finding.position)
-    gradients = gradients_among(trace.recording, finding.position, op) if op is not None else []
-    if op is None or not gradients:
-        return []
-    op = replace(op, differentiates=False)
-    return _undistorted(try_out(op, lower_scale(op, gradients, factor), text, finding.line))
-
-
-def _undistorted(found: list[Tried]) -> list[Tried]:
-    """Trials that distort nothing: a scale is divided out again; what is missing takes no healthy
-    value with it."""
-    return [
-        replace(t, trial=replace(t.trial, distortion=None)) if t.trial is not None else t
-        for t in found
-    ]
-
-
-def _shape(trace: Trace, finding: Finding) -> tuple[int, ...]:
-    row = trace.recording.op(finding.position)
-    return tuple(row.shape) if row is not None else ()
-
-
-def _autocast(trace: Trace, finding: Finding) -> str:
-    """Device type, where a parameter was cast to half precision in this step, as autocast does; "":
-    none was."""
-    recording = trace.recording
-    step = recording.step_of(finding.position)
-    for row in recording.all_ops():
-        if row.step != step or row.name != "_to_copy":
-            continue
-        low = "float16" in str(row.dtype)
-        if low and any(_is_weight(recording, p) for p in row.inputs):
-            return str(row.device).split(":")[0]
-    return ""
-
-
-def _is_weight(recording: Recording, position: int) -> bool:
-    """Whether a source is a parameter, or a row (of an earlier step, perhaps gone) the update of
-    one."""
-    if position < 0:
-        source = recording.sources.get(position)
-        return source is not None and source.kind == "parameter"
-    row = recording.op(position)
-    return row is None or row.phase == OPTIMIZER
 
 
 def text_of(trace: Trace, finding: Finding) -> str:
@@ -362,35 +293,12 @@ def file_text(trace: Trace, file: str) -> str:
     return source_text(trace.recording, file)
 
 
-def _fix(tried: Tried, line: int, file: str, text: str) -> Fix:
-    fix = Fix(tried.candidate.title, tried.code, edits=_edits(tried, file, text))
-    trial = tried.trial
-    if trial is None:
-        return replace(fix, why=tried.candidate.why or "it cannot be tried on one operation")
-    if tried.line is not None and line and not tried.line.first <= line <= tried.line.last:
-        fix = replace(fix, title=f"{fix.title} (line {tried.line.first})")
-    elif tried.line is not None and tried.line.last > tried.line.first:
-        fix = replace(fix, title=f"{fix.title} (lines {tried.line.first} to {tried.line.last})")
-    if not trial.finite:
-        return replace(fix, verdict="fails", why=trial.why)
-    if not trial.holds:
-        return replace(fix, verdict="finite", why=trial.doubt)
-    return replace(
-        fix, verdict="verified", distortion=trial.distortion, gradient_max=trial.gradient_max
-    )
-
-
-def _edits(tried: Tried, file: str, text: str) -> tuple[Edit, ...]:
-    """The edit that writes a candidate into the user's file; none where its line could not be
-    rewritten."""
-    if tried.line is None or not file:
-        return ()
-    first, last = tried.line.first, tried.line.last
-    old = "\n".join(text.splitlines()[first - 1 : last])
-    return (Edit(file, first, last, tried.line.text, old),)
-
-
-_ORDER = {"verified": 0, "untried": 1, "finite": 2, "fails": 3}
+def _order(fix: Fix) -> int:
+    """Settings that are right stand before lines that are; advice that concerns more than a line
+    before what is known not to be right, and that before lines that could not be tried."""
+    right = 1 if fix.edits else 0
+    untried = 2 if not fix.edits and not fix.title.startswith(_PATCH) else 4
+    return {"verified": right, "untried": untried, "finite": 3, "fails": 5}[fix.verdict]
 
 
 def _rank(fix: Fix) -> tuple[int, bool, float]:
@@ -398,7 +306,7 @@ def _rank(fix: Fix) -> tuple[int, bool, float]:
     but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
     return (
-        _ORDER[fix.verdict],
+        _order(fix),
         fix.gradient_max is None,
         distortion if distortion > ROUNDING else 0.0,
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.fixes import loss_factor
 from nanlab.analysis.provenance import Origin, harmful_origins
 from nanlab.analysis.skipped_overflows import depends_on_scale
 from nanlab.analysis.skipped_steps import Skip, below_one, collapse, scale_of, skips
@@ -56,6 +55,30 @@ def held_in_half(recording: Recording) -> bool:
         row.phase == OPTIMIZER and row.inplace and "float16" in str(row.dtype)
         for row in recording.all_ops()
     )
+
+
+def loss_factor(recording: Recording, position: int) -> float:
+    """By how much the loss was multiplied whose backward pass a row belongs to, or leads to; 1 if
+    it was not."""
+    row, losses = recording.op(position), recording.training.losses
+    before = [loss for loss in losses if loss.position <= position]
+    after = losses[len(before) : len(before) + 1]
+    backward = row is not None and row.backward
+    chosen = (before[-1:] or after) if backward else (after or before[-1:])
+    if not chosen:
+        return 1.0
+    return (
+        chosen[0].factor
+        if math.isfinite(chosen[0].factor)
+        else _written_factor(recording, chosen[0].root)
+    )
+
+
+def _written_factor(recording: Recording, root: int) -> float:
+    """The number that a product was made with which overflowed; inf where that cannot be told."""
+    row = recording.op(root)
+    numbers = recording.scalars.get(row.call, ()) if row is not None and row.name == "mul" else ()
+    return next((abs(x) for x in numbers), math.inf)
 
 
 @rule(

@@ -6,46 +6,51 @@ Each is tried on the whole failing step, which is run again with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from nanlab.analysis.rewriting.guards import number
 from nanlab.errors import NanlabError
-from nanlab.program.memory import Memory
+from nanlab.formats import format_of
 from nanlab.program.replay import Replay, replay_step
+from nanlab.program.rerun import rerun
 from nanlab.program.settings import current_scale
 from nanlab.program.window import Window, window
 from nanlab.rules._rule import Finding, Fix
 from nanlab.trace import Trace
+from nanlab.trace.program import refs_in
 
 WITHIN = 0.01  # how far gradients and updates may be from those of the step in float32
 SCALES = (2, 6, 10, 14)  # the loss scale is tried at this many halvings
-EPSILONS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+EPSILONS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
 def tried_settings(trace: Trace, finding: Finding) -> list[Fix]:
-    """Other settings for the cause of a finding, with what became of the step; the first that is
-    right, else those that are finite."""
+    """Another setting for the cause of a finding, with what became of the step: the first that is
+    right, else one that is finite."""
     propose = _PROPOSED.get(finding.cause)
     step = finding.step - trace.recording.first_step
     if propose is None or step < 0 or finding.severity == "note":
         return []
+    near: list[Fix] = []
     try:
-        found = propose(trace, step)
+        for fix in propose(trace, step):
+            if fix.verified:
+                return [fix]
+            near += [fix] if fix.verdict in ("finite", "untried") else []
     except NanlabError:
-        return []
-    best = next((fix for fix in found if fix.verified), None)
-    return [best] if best is not None else [f for f in found if f.verdict == "finite"][:1]
+        pass
+    return near[:1]
 
 
-def _other_scale(trace: Trace, step: int) -> list[Fix]:
+def _other_scale(trace: Trace, step: int) -> Iterator[Fix]:
     where = window(trace.recording, step)
     scale = current_scale(where)
     if scale is None or not math.isfinite(scale) or scale <= 0:
-        return []
+        return
     dynamic = any(loss.scaled for loss in trace.recording.history.losses)
-    found = []
     for halvings in SCALES:
         lower = 2.0 ** (math.floor(math.log2(scale)) - halvings)
         again = replay_step(trace.recording, step=step, loss_scale=lower)
@@ -53,26 +58,41 @@ def _other_scale(trace: Trace, step: int) -> list[Fix]:
         code = f"(loss * {lower:g}).backward()  # and divide the gradients by {lower:g}"
         if dynamic:
             code = f"scaler = torch.amp.GradScaler(device, init_scale={lower:g})"
-        found.append(_fix(f"a loss scale of {lower:g}", code, again, again.gradients, wide))
-    return found
+        yield _fix(f"a loss scale of {lower:g}", code, again, again.gradients, wide)
 
 
-def _larger_epsilon(trace: Trace, step: int) -> list[Fix]:
-    wide = replay_step(trace.recording, step=step, dtype=torch.float32)
-    before = _before(window(trace.recording, step))
-    found = []
-    for epsilon in EPSILONS:
-        again = replay_step(trace.recording, step=step, settings={"eps": epsilon})
-        title, code = f"eps={epsilon:g} for the optimizer", f"eps={epsilon:g}"
-        found.append(_fix(title, code, again, again.parameters, wide, before))
-    return found
+def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
+    """An eps that the narrowest of parameters and state holds as a normal number."""
+    where = window(trace.recording, step)
+    runs = [run for segment in where.segments for run in segment.optimizers]
+    held = [
+        ref.dtype
+        for run in runs
+        for group in run.groups
+        for ref in refs_in((group.parameters, tuple(tuple(s.values()) for s in group.state)))
+        if ref.dtype.is_floating_point
+    ]
+    narrow = min(held, key=lambda d: -torch.finfo(d).tiny, default=torch.float32)
+    steps = trace.recording.training.optimizer_steps
+    kind = next((s.optimizer for s in steps if where.start <= s.position < where.end), "Adam")
+    for epsilon in (e for e in EPSILONS if e > torch.finfo(narrow).tiny):
+        shown = number(epsilon)
+        code = f"torch.optim.{kind}(parameters, lr=..., eps={shown})   # or float32 master weights"
+        title = f"an optimizer eps of {shown}, which {format_of(narrow).name} holds"
+        try:
+            again = replay_step(trace.recording, step=step, settings={"eps": epsilon})
+            wide = replay_step(trace.recording, step=step, dtype=torch.float32)
+        except NanlabError as error:
+            yield Fix(title, code, why=str(error))
+            return
+        yield _fix(title, code, again, again.parameters, wide, _before(where))
 
 
 def _before(where: Window) -> dict[str, Any]:
-    """The parameters as the step finds them."""
-    memory, names = Memory(), where.recording.program.names
-    for segment in where.segments:
-        memory.load(segment)
+    """The parameters as the first step of an optimizer finds them."""
+    names = where.recording.program.names
+    first = min((at, run.first) for at, s in enumerate(where.segments) for run in s.optimizers)
+    memory = rerun(where.segments, lambda at, index, *_: (at, index + 1) >= first)
     leaves = {leaf for s in where.segments for run in s.engine for leaf in run.after}
     return {
         names.get(leaf.storage, f"leaf {leaf.storage}"): memory.tensor(leaf).double()
@@ -80,9 +100,10 @@ def _before(where: Window) -> dict[str, Any]:
     }
 
 
-_PROPOSED = {
+_PROPOSED: dict[str, Callable[[Trace, int], Iterator[Fix]]] = {
     "loss-scale-overflow": _other_scale,
     "optimizer-eps-underflow": _larger_epsilon,
+    "optimizer-arithmetic": _larger_epsilon,
 }
 
 

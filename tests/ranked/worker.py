@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ranked_programs import PROGRAMS
 
 import nanlab
-from nanlab.analysis import fixes
+from nanlab.rules import remedies
 
 
 def note(
@@ -70,7 +70,7 @@ def run(out: Path, wish: str) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    fixes.SECONDS = 5.0
+    remedies.SECONDS = 5.0
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     for wish in sys.argv[2:]:
         run(Path(sys.argv[1]), wish)

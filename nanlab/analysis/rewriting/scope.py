@@ -179,7 +179,7 @@ class Scope:
         ):
             start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
             head, tail = part[start][: node.col_offset], part[end][node.end_col_offset or 0 :]
-            whole = node is statement.value  # type: ignore[attr-defined]
+            whole = node is getattr(statement, "value", None)
             atomic = isinstance(
                 ast.parse(new, mode="eval").body,
                 ast.Call | ast.Name | ast.Attribute | ast.Subscript,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
+from nanlab.operators import having
+
 # functions that only compute: the same operands, the same result; with the names of their arguments
 _ONE = """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
 atanh
@@ -80,6 +82,7 @@ METHODS = frozenset(
     ("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach")
 )
 CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
+_MOVES = CASTS | having("moves") | {"reshape", "contiguous"}  # methods that compute nothing
 _DEFAULTS = {"keepdim": False, "p": 2, "ord": 2}
 
 Kind = Literal["number", "leaf", "hole", "sum", "product", "power", "call", "index"]
@@ -456,8 +459,8 @@ def is_pure(node: ast.AST) -> bool:
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
             given = _function(each)
-            cast = isinstance(each.func, ast.Attribute) and each.func.attr in CASTS
-            if not cast and (given is None or given[0] not in _KNOWN):
+            moves = isinstance(each.func, ast.Attribute) and each.func.attr in _MOVES
+            if not moves and (given is None or given[0] not in _KNOWN):
                 return False
         if isinstance(each, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom | ast.Lambda):
             return False
