@@ -77,3 +77,19 @@ def test_a_program_with_a_verified_fix_in_it_is_what_the_replay_said(name: str) 
     found = list(written.outcomes(path))
     assert found
     assert [outcome for _, outcome in found] == [("same", "")] * len(found)
+
+
+def test_complex_elements_that_a_fix_moves_are_noticed() -> None:
+    gain = torch.nn.Parameter(torch.ones(8))
+    x = torch.stack([torch.arange(8.0).sin() / 8, torch.zeros(8)])
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            gain.grad = None
+            bins = torch.fft.rfft(x * gain)
+            unit = bins / bins.abs()  # all bins of the second row are 0
+            unit.real.mean().backward()
+    assert trace.culprit is not None
+    fixes = {fix.title: fix for fix in trace.culprit.fixes}
+    series = fixes["the series near 0"]  # it is good near 0 alone, and reaches to 1
+    assert series.verdict == "finite"
+    assert "changes healthy values" in series.why

@@ -81,7 +81,7 @@ class Evaluation:
 
 
 class Wide(TorchDispatchMode):
-    """Casts to narrower dtypes, and tensors made in them, stay float64."""
+    """Casts to narrower dtypes, and tensors made in them, stay float64 or complex128."""
 
     def __torch_dispatch__(
         self,
@@ -95,6 +95,8 @@ class Wide(TorchDispatchMode):
         dtype = kwargs.get("dtype")
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
             kwargs["dtype"] = torch.float64
+        elif isinstance(dtype, torch.dtype) and dtype.is_complex:
+            kwargs["dtype"] = torch.complex128
         return func(*args, **kwargs)
 
     @classmethod

@@ -212,7 +212,7 @@ class Judge:
                 evaluate(fn, operands, None, wanted)
                 for fn in (part.function(), part.function(patches))
             )
-            wide_operands = [t.double() if t.is_floating_point() else t for t in operands]
+            wide_operands = [_widened(t) for t in operands]
             with Wide():
                 wide, *near = (
                     evaluate(
@@ -342,15 +342,28 @@ def _joined(found: Evaluation, operands: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _nudged(t: Tensor, way: float) -> Tensor:
-    return t + way * t.abs().clamp_min(1.0) if way and t.is_floating_point() else t
+    computed = t.is_floating_point() or t.is_complex()
+    return t + way * t.abs().clamp_min(1.0) if way and computed else t
+
+
+def _widened(t: Tensor) -> Tensor:
+    if t.is_complex():
+        return t.to(torch.complex128)
+    return t.double() if t.is_floating_point() else t
+
+
+def _reals(t: Tensor) -> Tensor:
+    """The numbers themselves in float64, of complex ones their real and imaginary parts."""
+    return torch.view_as_real(_widened(t).resolve_conj()) if t.is_complex() else t.double()
 
 
 def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> float | None:
     """The largest change of a healthy element: one that is finite, and does not jump, as the
     derivative of ``x**p`` by x does, which torch has as 0 at p = 0 alone."""
-    if not new.shape == old.shape == wide.shape or not wide.is_floating_point():
+    computed = wide.is_floating_point() or wide.is_complex()
+    if not new.shape == old.shape == wide.shape or not computed:
         return None
-    new, old, wide = new.double(), old.double(), wide.double()
+    new, old, wide, *near = (_reals(t) for t in (new, old, wide, *near))
     healthy = new.isfinite() & old.isfinite() & wide.isfinite()
     apart = torch.stack([(n - wide).abs() > WITHIN * torch.maximum(n, wide).abs() for n in near])
     healthy &= ~apart.all(0)
