@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import torch
 
 from nanlab.stats._memory import is_dense, local_part
-
-MOST_DEAD = 256  # storages entered between two sweeps, where few are alive
 
 ViewKey = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -20,55 +19,78 @@ class Entry:
     sources (see ``Recording.sources``).
     """
 
-    last = 0  # the latest operation that wrote all of it
-    parts: list[int] | tuple[()] = ()  # later operations that wrote a part of it
-    views: dict[ViewKey, int] | None = None  # rows of partial views, valid until the next write
-    bad = 0  # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
-    grad = False  # whether its content was computed from gradients
-    owner = -1  # number of the parameter or buffer that lives in it
-    asked = (
-        # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to
-        # write to it
-        False
+    __slots__ = (
+        "alive",
+        "asked",
+        "bad",
+        "grad",
+        "last",
+        "nbytes",
+        "odd",
+        "owner",
+        "parts",
+        "serial",
+        "uninit",
+        "views",
     )
-    uninit = False  # allocated and not yet written
-    # whether some tensor has as many bytes as it, and yet does not show all of it:
-    # ``x[:1].expand(4)`` of four elements
-    odd = False
 
-    def __init__(self, nbytes: int, weak: int, serial: int) -> None:
+    def __init__(self, nbytes: int, serial: int, alive: _Alive) -> None:
+        self.alive = alive
         self.serial = serial  # its number in the program; no two storages of a watch share one
         # What shows as many bytes shows all of it, as a rule; elements would not tell, for dtypes
         # have several sizes.
         self.nbytes = nbytes
-        # a weak reference: keeps the address from being used again, not the memory
-        self.weak = weak
+        self.last = 0  # the latest operation that wrote all of it
+        # later operations that wrote a part of it
+        self.parts: list[int] | tuple[()] = ()
+        # rows of partial views, valid until the next write
+        self.views: dict[ViewKey, int] | None = None
+        # whether a non-finite value may be in it: 0 no, 1 yes, -1 unknown (not on the CPU)
+        self.bad = 0
+        self.grad = False  # whether its content was computed from gradients
+        self.owner = -1  # number of the parameter or buffer that lives in it
+        # whether its gradient was asked for as that of a leaf: a parameter, if the program comes to
+        # write to it
+        self.asked = False
+        self.uninit = False  # allocated and not yet written
+        # whether some tensor has as many bytes as it, and yet does not show all of it:
+        # ``x[:1].expand(4)`` of four elements
+        self.odd = False
+
+
+class _Alive(ref[torch.UntypedStorage]):
+    """A weak reference to a storage, which knows its address."""
+
+    __slots__ = ("address",)
+    address: int
 
 
 class Ledger:
-    """Storages by the address of their ``StorageImpl``; a held weak reference makes an address
-    unique.
+    """The storages that live, by the address of their ``StorageImpl``.
 
-    It also keeps that small object where it is, between large blocks of memory, which soon lie in
-    pieces: with a few hundred of them the allocator asks the system for fresh pages at every step.
-    So the dead are swept out often.
+    An entry goes with its storage: a weak reference of torch's own would keep the small object of
+    the address, and that the holes around it from the next large block. The Python object of a
+    storage lives as long as the storage (torch 2.1 to 2.13).
     """
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
-        self._full = MOST_DEAD  # entries at which it is swept next
         self._serial = 0
         self.promised: dict[int, int] = {}  # serial numbers that a running call gave out
+        entries = self.entries
+
+        def forget(gone: Any) -> None:
+            entries.pop(gone.address, None)
+
+        self._forget = forget
 
     def enter(self, storage: torch.UntypedStorage) -> Entry:
         """A new entry for a storage not seen before."""
-        if len(self.entries) >= self._full:
-            self.sweep()
-            alive = len(self.entries)  # thousands, of a wide model
-            self._full = alive + max(MOST_DEAD, alive // 8)
-        weak: int = storage._weak_ref()  # type: ignore[assignment]
-        serial = self.promised.pop(weak, 0) if self.promised else 0
-        entry = self.entries[weak] = Entry(storage.nbytes(), weak, serial or self._next())
+        address: int = storage._cdata
+        serial = self.promised.pop(address, 0) if self.promised else 0
+        alive = _Alive(storage, self._forget)
+        alive.address = address
+        entry = self.entries[address] = Entry(storage.nbytes(), serial or self._next(), alive)
         return entry
 
     def _next(self) -> int:
@@ -83,17 +105,7 @@ class Ledger:
             found = self.promised[address] = self._next()
         return found
 
-    def sweep(self) -> None:
-        """Forget storages that the program has freed."""
-        expired, free = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
-        gone = [key for key in self.entries if expired(key)]
-        for key in gone:
-            del self.entries[key]
-            free(key)
-
     def clear(self) -> None:
-        for key in self.entries:
-            torch.UntypedStorage._free_weak_ref(key)
         self.entries.clear()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
+from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan
 from nanlab.trace.program import (
@@ -42,23 +41,6 @@ _CALLS_A_SEGMENT = 400_000  # beyond that a step is given up: some hundred bytes
 _new = tuple.__new__
 
 
-def free_memory(device: torch.device | None = None) -> int:
-    """Free bytes of the device, or of the machine."""
-    if device is not None and device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 10 << 30
-
-
 class ProgramRecorder:
     """Writes down each call, and copies a leaf at the moment when a call is about to write it.
 
@@ -67,11 +49,9 @@ class ProgramRecorder:
 
     def __init__(self, ledger: Ledger, program: Program, budget: int | None = None) -> None:
         self.ledger, self.program = ledger, program
-        self.budget = free_memory() // 10 if budget is None else budget
-        self.spent = 0
+        self.copies = CopyBuffers(budget)
         # storage -> segments that hold it by reference
         self._unsaved: dict[int, list[Segment]] = {}
-        self._spare: dict[tuple[int, str], list[Any]] = {}  # buffers of dropped segments
         self._odd = False  # whether tensors came that are more than a view of memory
         self._running: list[EngineRun] = []
         self._optimizing: list[tuple[Segment, OptimizerRun]] = []
@@ -255,9 +235,9 @@ class ProgramRecorder:
         if (
             len(segment.loads) < _MOST_LOADS
             and storage.device.type in _COPIED
-            and self._afford(storage.nbytes())
+            and self.copies.afford(storage.nbytes())
         ):
-            segment.loads[len(segment.calls)] = number, self._copy(storage)
+            segment.loads[len(segment.calls)] = number, self.copies.copy(storage)
 
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
         for where in plan.writes:
@@ -306,13 +286,12 @@ class ProgramRecorder:
                 f"nanlab does not copy the memory of a {storage.device.type} device",
             )
             return
-        if not self._afford(storage.nbytes()):
-            reason = (
-                f"tensors that it overwrites do not fit into the budget of {self.budget >> 20} MiB"
-            )
+        if not self.copies.afford(storage.nbytes()):
+            budget = self.copies.budget >> 20
+            reason = f"tensors that it overwrites do not fit into the budget of {budget} MiB"
             self._overwrite(waiting, number, reason)
             return
-        copy = self._copy(storage)
+        copy = self.copies.copy(storage)
         for each in waiting:
             each.saved[number] = copy
 
@@ -384,20 +363,6 @@ class ProgramRecorder:
         else:
             segment.states[len(segment.calls)] = torch.get_rng_state()
 
-    def _afford(self, nbytes: int) -> bool:
-        if self.spent + nbytes > self.budget:
-            return False
-        self.spent += nbytes
-        return True
-
-    def _copy(self, storage: Any) -> Any:
-        spare = self._spare.get((storage.nbytes(), str(storage.device)))
-        if spare:
-            copy = spare.pop()
-            copy.copy_(storage)
-            return copy
-        return storage.clone()
-
     def _given(self, func: Any) -> str:
         return f"{func.namespace}.{getattr(func, '_opname', func)} is no operator of torch itself"
 
@@ -411,7 +376,7 @@ class ProgramRecorder:
             else []
         )
         size = sum(t.numel() * t.itemsize for t in tensors if t.layout is torch.strided)
-        if not self._afford(size):
+        if not self.copies.afford(size):
             self.lose(f"{reason}, and what it returned does not fit into the budget")
             return
         self.segment.results[index] = tuple(t.detach().clone() for t in tensors)
@@ -545,14 +510,12 @@ class ProgramRecorder:
                 waiting.remove(segment)
                 if not waiting:
                     del self._unsaved[number]
-        held, segment.saved = segment.saved, {}
-        while held:
-            _, copy = held.popitem()
-            if sys.getrefcount(copy) == 2:
-                self.spent -= copy.nbytes()
-                self._spare.setdefault((copy.nbytes(), str(copy.device)), []).append(copy)
         for _, copy in segment.loads.values():
-            self.spent -= copy.nbytes()
+            self.copies.spent -= copy.nbytes()
+        for results in segment.results.values():
+            self.copies.spent -= sum(t.numel() * t.itemsize for t in results)
+        held, segment.saved = segment.saved, {}
+        self.copies.give_back(held)
 
     def ended(self) -> None:
         """The watch is over: copy what the program may write from now on, and let go of the spare
@@ -563,13 +526,13 @@ class ProgramRecorder:
             storage = segments[0].leaves[number]
             if storage.device.type not in _COPIED:
                 continue
-            if not self._afford(storage.nbytes()):
+            if not self.copies.afford(storage.nbytes()):
                 break
-            copy = self._copy(storage)
+            copy = self.copies.copy(storage)
             for segment in segments:
                 segment.saved[number] = copy
                 segment.intact.add(number)
-        self._spare.clear()
+        self.copies.free()
         self._unsaved.clear()
         self._stepped.clear()
         if self.program.segments and not self.program.segments[-1].calls:

@@ -335,7 +335,7 @@ class TrainingRecorder:
         it is about to write them; those that the last step left behind are still good, but for what
         was written since."""
         program = self.ops.program
-        room = 0 if program is None else program.budget - program.spent
+        room = 0 if program is None else program.copies.budget - program.copies.spent
         for parameter in parameters:
             key, row = _key(self.owner_of(parameter), parameter), self.ops.source(parameter)
             if program is not None and program.will_save(parameter, room):

@@ -386,7 +386,6 @@ class watch:
         if position - recording.chunks[-1].start >= CHUNK_ROWS:
             self.recording.catch_up()
             self._ops.new_chunk(position)
-            self._ops.ledger.sweep()
             fold(
                 recording,
                 self._ops.ledger,
