@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.autograd.graph
+from torch.autograd.function import BackwardCFunction
 
 # as in torch 2.6 to 2.13
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
@@ -157,6 +158,7 @@ class BackwardRecorder:
         waiting = list(roots)
         numbers: set[int] = set()
         oldest, adding = LEAF, False
+        customs = self.ops.program is not None and self.ops.program.applies
         beyond: set[Any] = set()  # nodes that are not followed, for there are too many
         while waiting:
             node = waiting.pop()
@@ -170,6 +172,9 @@ class BackwardRecorder:
                 if name in _UNOBSERVED:
                     handles.append(node.register_prehook(self._stop_observing))
                     handles.append(node.register_hook(partial(self._unobserved_ran, node, name)))
+                if customs and isinstance(node, BackwardCFunction):
+                    handles.append(node.register_prehook(partial(self._custom_runs, here)))
+                    handles.append(node.register_hook(partial(self._custom_ran, here)))
                 handles.append(node.register_hook(partial(self._ran, here, name, number)))
             numbers.add(here)
             for following, _ in node.next_functions:
@@ -219,6 +224,22 @@ class BackwardRecorder:
             ops.recording.node_runs.rows.append((node, name, number, ops.recording.end, came, went))
         except Exception as error:
             ops.failed(error)
+
+    def _custom_runs(self, node: int, taken: Any) -> None:
+        ops = self.ops
+        if ops.program is not None and not ops.off:
+            try:
+                ops.program.function_runs(node, taken)
+            except Exception as error:
+                ops.failed(error)
+
+    def _custom_ran(self, node: int, given: Any, taken: Any) -> None:
+        ops = self.ops
+        if ops.program is not None and not ops.off:
+            try:
+                ops.program.function_ran(node, given)
+            except Exception as error:
+                ops.failed(error)
 
     def _stop_observing(self, taken: Any) -> None:
         if not self.ops.off and _get_current_dispatch_mode() is self.ops:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from nanlab.capture.buffers import CopyBuffers
@@ -14,6 +15,8 @@ from nanlab.capture.plans import Plan
 from nanlab.trace.program import (
     Call,
     EngineRun,
+    FunctionRun,
+    FunctionUse,
     Held,
     Look,
     OptimizerRun,
@@ -38,6 +41,7 @@ _NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of other
 _ZEROS = frozenset({"_efficientzerotensor"})  # makes zeros without memory
 _MOST_LOADS = 64  # copies of memory that was read before it was written, of one segment
 _CALLS_A_SEGMENT = 400_000  # beyond that a step is given up: some hundred bytes each
+_DETACH = torch.ops.aten.detach.default
 _new = tuple.__new__
 
 
@@ -54,6 +58,13 @@ class ProgramRecorder:
         self._unsaved: dict[int, list[Segment]] = {}
         self._odd = False  # whether tensors came that are more than a view of memory
         self._running: list[EngineRun] = []
+        # storages that results of custom Functions share with their inputs
+        self._shared: set[int] = set()
+        # (sequence number of such a Function, number of its result) -> what tells it apart
+        self._marks: dict[tuple[int, int], int] = {}
+        self._marked = 2  # the last of these
+        self.applies = False  # whether the program applied a custom Function
+        self._returning: list[FunctionRun] = []  # whose backward is running
         self._optimizing: list[tuple[Segment, OptimizerRun]] = []
         # id of a parameter -> (it, its state, and references to both): an optimizer keeps them
         self._stepped: dict[int, tuple[Tensor, list[Any], Any, dict[str, Any], dict[int, Any]]] = {}
@@ -71,6 +82,8 @@ class ProgramRecorder:
             self.program.segments.pop()
         self.segment = Segment(position, torch.get_num_threads())
         self.program.segments.append(self.segment)
+        self._shared.clear()
+        self._marks.clear()
 
     # -- a call
     # ------------------------------------------------------------
@@ -177,6 +190,8 @@ class ProgramRecorder:
             if read and entry is not None and entry.uninit:
                 self._load(number, storage)
             tracked = (2 if t.is_leaf else 1) if t.requires_grad else 0
+            if tracked and number in self._shared:
+                tracked = self._result_of(t, tracked)
             return _new(
                 Ref, (number, t.storage_offset(), tuple(t.shape), t.stride(), dtype, tracked, bits)
             )
@@ -418,6 +433,92 @@ class ProgramRecorder:
         if not run.accumulates and results is not None:
             run.results = tuple([None if t is None else self._made(t) for t in results])
         self.segment.engine.append(run)
+        if not self._running:
+            self._returning.clear()
+
+    # -- custom Functions
+    # ------------------------------------------------------------
+
+    def function_begins(
+        self, args: tuple[Any, ...], meet: Callable[[Tensor], Any]
+    ) -> FunctionUse | None:
+        """A custom Function is about to be applied to these; None where autograd will not follow
+        it.
+
+        meet: gives a tensor that no call has read yet its place in the ledger.
+        """
+        if not torch.is_grad_enabled():
+            return None
+        inputs: list[Any] = []
+        for value in args:
+            if isinstance(value, Tensor):
+                if value.requires_grad:
+                    meet(value)
+                inputs.append(self.ref(value) if value.requires_grad else None)
+        if all(ref is None for ref in inputs):
+            return None
+        return FunctionUse(-1, "", len(self.segment.calls), -1, tuple(inputs), {})
+
+    def function_ended(self, use: FunctionUse, args: tuple[Any, ...], results: Any) -> None:
+        """It was applied, and returned these."""
+        taken = {ref.storage for ref in use.inputs if ref.__class__ is Ref}
+        for result in results if isinstance(results, tuple) else (results,):
+            if not isinstance(result, Tensor) or not result.requires_grad or result.is_leaf:
+                continue
+            node: Any = result.grad_fn
+            output = result.output_nr
+            if not isinstance(node, BackwardCFunction):
+                continue
+            use.number, use.name = node._sequence_nr(), type(node).__name__
+            ref = self.ref(result)
+            if ref.__class__ is Ref and ref.storage in taken:
+                if not any(result is each for each in args):  # else it was written in place
+                    self._shared.add(ref.storage)
+                    self._marked += 1
+                    self._marks[use.number, output] = self._marked
+                    ref = _new(Ref, (*ref[:5], self._marked, ref[6]))
+            use.outputs[output] = ref
+        if use.outputs:
+            use.last = self._last_of_forward(use)
+            self.applies = True
+            self.segment.functions.append(use)
+
+    def _last_of_forward(self, use: FunctionUse) -> int:
+        """Index after the last call of a forward; a result that is saved for the backward is
+        detached after that."""
+        calls, last = self.segment.calls, len(self.segment.calls)
+        views = [ref.view for ref in use.outputs.values() if ref.__class__ is Ref]
+        while last > use.first:
+            call = calls[last - 1]
+            if call.func is not _DETACH or not call.grad or call.args[0].__class__ is not Ref:
+                break
+            if call.args[0].view not in views:
+                break
+            last -= 1
+        return last
+
+    def _result_of(self, t: Tensor, tracked: int) -> int:
+        """What tells a result of a custom Function from its input, which shows the same memory."""
+        # without gradients no one has asked for the node yet, and asking may make it
+        if tracked != 1 or not torch.is_grad_enabled():
+            return tracked
+        node: Any = t.grad_fn
+        if not isinstance(node, BackwardCFunction):
+            return tracked
+        return self._marks.get((node._sequence_nr(), t.output_nr), tracked)
+
+    def function_runs(self, number: int, arrived: Any) -> None:
+        """The backward of a custom Function is about to run, with these gradients."""
+        came = tuple([None if g is None else self._made(g) for g in arrived])
+        self._returning.append(FunctionRun(number, len(self.segment.calls), -1, came, ()))
+
+    def function_ran(self, number: int, left: Any) -> None:
+        """The backward that began last is over, and returned these."""
+        run = self._returning.pop()
+        if run.number == number:
+            run.last = len(self.segment.calls)
+            run.left = tuple([None if g is None else self._pack(g) for g in left])
+            self.segment.function_runs.append(run)
 
     # -- an optimizer
     # ------------------------------------------------------------

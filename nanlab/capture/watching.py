@@ -25,6 +25,7 @@ from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.folding import fold
 from nanlab.capture.forward_sinks import ForwardSinks
+from nanlab.capture.functions import FunctionRecorder
 from nanlab.capture.modules import ModuleRecorder
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.rejected import note_rejected_value
@@ -135,6 +136,7 @@ class watch:
         self.recording.detail = detail
         self._training = TrainingRecorder(self._ops, self._clock, self.recording.history)
         self._backward = BackwardRecorder(self._ops, self._clock)
+        self._functions = FunctionRecorder(self._ops)
         self._batches = BatchRecorder(self._ops)
         self._modules = ModuleRecorder(
             model,
@@ -215,6 +217,7 @@ class watch:
             self._training.start(self.model)
             self._modules.start()
             self._backward.start()
+            self._functions.start()
             self._batches.start()
             self._clock.calls.start(caller)
             self._ops.__enter__()
@@ -257,7 +260,10 @@ class watch:
     def _undo(self) -> None:
         if self in _current:
             _current.remove(self)
-        for recorder in (self._backward, self._modules, self._training, self._batches, self._eager):
+        for recorder in (
+            *(self._backward, self._functions, self._modules),
+            *(self._training, self._batches, self._eager),
+        ):
             try:
                 recorder.stop()
             except Exception as error:

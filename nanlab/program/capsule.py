@@ -45,6 +45,8 @@ from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
 from nanlab.trace.program import (
     Call,
     EngineRun,
+    FunctionRun,
+    FunctionUse,
     Held,
     Look,
     OptimizerRun,
@@ -89,7 +91,8 @@ _RECORDS: dict[str, Any] = {
         *(history.Misuse, history.GradientEdit, history.History),
         *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
         *(failure.Escapes, failure.Failure, failure.Operand, failure.BadIndices, failure.ReadOut),
-        *(BackwardPass, EngineRun, OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
+        *(BackwardPass, EngineRun, FunctionUse, FunctionRun),
+        *(OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
     )
 }
 _DTYPES = {
@@ -324,6 +327,17 @@ class _Writer:
                 reason = f"a backward pass is not in the file: {error}"
             if reason:
                 lose(run.first, reason)
+        functions, function_runs = [], []
+        for use in segment.functions:
+            try:
+                functions.append(self.pack(use))
+            except _NoPlace as error:
+                lose(use.first, f"a custom Function is not in the file: {error}")
+        for run_back in segment.function_runs:
+            try:
+                function_runs.append(self.pack(run_back))
+            except _NoPlace as error:
+                lose(run_back.first, f"a custom Function is not in the file: {error}")
         looks = []
         for look in segment.looks:
             try:
@@ -352,6 +366,8 @@ class _Writer:
             "blank": self.pack(segment.blank),
             "known": sorted(segment.known),
             "engine": engine,
+            "functions": functions,
+            "function_runs": function_runs,
             "optimizers": self.optimizers(segment),
             "looks": looks,
             "lost": None if lost is None else list(lost),
@@ -756,6 +772,8 @@ class _Reader:
                 Call(operator, taken[0], taken[1], self.unpack(out), _whole(position), grad, given)
             )
         made.engine = [self.unpack(each) for each in head["engine"]]
+        made.functions = [_function(self.unpack(each)) for each in head["functions"]]
+        made.function_runs = [_function_run(self.unpack(each)) for each in head["function_runs"]]
         made.optimizers = [_optimizer(self.unpack(each)) for each in head["optimizers"]]
         made.looks = [self.unpack(each) for each in head["looks"]]
         _expect(all(isinstance(run, EngineRun) for run in made.engine), "a backward pass is none")
@@ -789,6 +807,8 @@ class _Reader:
                 )
             )
             values.append(tuple(run.after))
+        values += [(use.inputs, tuple(use.outputs.values())) for use in segment.functions]
+        values += [(run.arrived, run.left) for run in segment.function_runs]
         for step in segment.optimizers:
             for group in step.groups:
                 values.append((group.parameters, group.gradients))
@@ -847,7 +867,7 @@ class _Reader:
             tuple([_whole(n, 0, _MOST_BYTES) for n in size]),
             tuple([_whole(n) for n in stride]),
         )
-        _expect(tracked in (None, 0, 1, 2), "a view is tracked otherwise")
+        _expect(tracked is None or _whole(tracked) >= 0, "a view is tracked otherwise")
         at = _whole(number), _whole(offset, 0, _MOST_BYTES)
         return Ref((*at, sizes, strides, _DTYPES[dtype], tracked, _whole(bits, 0, 3)))
 
@@ -890,6 +910,28 @@ class _Reader:
         _expect(table.shape == (len(made.steps), len(made.places)), "its series have another shape")
         made.values = table
         return made
+
+
+def _function(use: Any) -> FunctionUse:
+    """One application of a custom Function."""
+    _expect(isinstance(use, FunctionUse) and isinstance(use.name, str), "a Function is none")
+    _whole(use.number)
+    _whole(use.last, _whole(use.first))
+    _expect(isinstance(use.inputs, tuple) and isinstance(use.outputs, dict), "a Function is none")
+    for output, ref in use.outputs.items():
+        _whole(output)
+        _expect(isinstance(ref, Ref), "a Function gives no tensor")
+    return use  # type: ignore[no-any-return]
+
+
+def _function_run(run: Any) -> FunctionRun:
+    """One run of the backward of a custom Function."""
+    _expect(isinstance(run, FunctionRun), "a run of a Function is none")
+    _whole(run.number)
+    _whole(run.last, _whole(run.first))
+    gradients = (run.arrived, run.left)
+    _expect(all(isinstance(each, tuple) for each in gradients), "a run of a Function is none")
+    return run  # type: ignore[no-any-return]
 
 
 def _optimizer(run: Any) -> OptimizerRun:

@@ -175,8 +175,8 @@ class _Rewrite:
     # ------------------------------------------------------------
 
     def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
-        """For each segment the calls that a stretch of the file made, outside of the autograd
-        engine."""
+        """For each segment the calls that a stretch of the file made, in the autograd engine those
+        in the backward of a custom Function."""
         places, spans, found = self.recording.places, self.recording.spans, []
         wanted: dict[int, tuple[int, int, int, int]] = {
             number: self.whole_spans.get(own, own)
@@ -186,10 +186,12 @@ class _Rewrite:
         results = Results(self.segments)
         for at, segment in enumerate(self.segments):
             windows = [(run.first, run.last) for run in segment.engine]
+            customs = [(run.first, run.last) for run in segment.function_runs]
             group = []
             for index, call in enumerate(segment.calls):
                 if any(low <= index < high for low, high in windows):
-                    continue
+                    if not any(low <= index < high for low, high in customs):
+                        continue
                 op = self.recording.op(call.position)
                 if op is not None and op.place in wanted:
                     group.append((index, call, wanted[op.place]))

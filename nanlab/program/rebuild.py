@@ -8,8 +8,8 @@ gradients are those of the program written anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,17 @@ from nanlab.program.memory import (
     seed_first,
     surroundings,
 )
-from nanlab.trace.program import Call, EngineRun, Held, Look, Ref, Segment, refs_in
+from nanlab.trace.program import (
+    Call,
+    EngineRun,
+    FunctionRun,
+    FunctionUse,
+    Held,
+    Look,
+    Ref,
+    Segment,
+    refs_in,
+)
 
 Tensor = torch.Tensor
 Leaf = Callable[[Ref, Any], Any]  # what stands for a tensor that the step reads from outside
@@ -63,11 +73,14 @@ class Graph:
 
     def __init__(self, leaf: Leaf | None = None) -> None:
         self.memory, self.leaf = Memory(), leaf
-        # view -> [the one that autograd does not follow, the one it does]
+        # view -> [the one that autograd does not follow, the one it does, the leaf of its graph]
         self.live: dict[Any, list[Any]] = {}
+        self.marked: dict[int, Any] = {}  # results of custom Functions that show an input's memory
         # Several results may show one view, as x[0] written twice does: each is read in the order
         # in which it was made.
         self._unread: dict[Any, list[Any]] = {}
+        # view -> the leaf of a graph that another may stand for while a custom Function goes back
+        self._covered: dict[Any, Any] | None = None
         self.bases: dict[int, Any] = {}  # storage -> the tensor that it was made for
         self.fresh: set[int] = set()  # storages made in this run
 
@@ -89,21 +102,27 @@ class Graph:
             if kind is tuple or kind is list:
                 return kind([self.get(item) for item in ref])
             return self.memory.held(ref) if kind is Held else ref
+        if ref.tracked is not None and ref.tracked > 2 and ref.tracked in self.marked:
+            return self.marked[ref.tracked]
         slot = self.live.get(ref.view)
-        if slot is not None:
-            if ref.tracked is None:
-                return slot[0] if slot[1] is None else slot[1]
-            unread = self._unread.get(ref.view)
-            if ref.tracked and unread:
-                return unread.pop(0)
-            found = slot[1 if ref.tracked else 0]
-            if found is None or found.requires_grad != bool(ref.tracked):
-                found = self._other(ref, slot)
-            return found
-        return self._unseen(ref)
+        if slot is None:
+            return self._unseen(ref)
+        if ref.tracked is None:
+            return next(found for found in (slot[1], slot[2], slot[0]) if found is not None)
+        tracked = min(ref.tracked, 1) if ref.tracked != 2 else 2
+        unread = self._unread.get(ref.view)
+        if tracked == 1 and unread:
+            return unread.pop(0)
+        found = slot[tracked]
+        if found is None or found.requires_grad != bool(tracked):
+            found = self._other(ref, slot)
+        return found
 
     def _other(self, ref: Ref, slot: list[Any]) -> Any:
         """The twin of a tensor that is known with the other tracking only."""
+        if ref.tracked == 2 and slot[0] is not None and not slot[0].requires_grad:
+            slot[2] = slot[0].detach().requires_grad_()  # x.detach().requires_grad_()
+            return slot[2]
         for found in slot:
             if found is not None and found.requires_grad == bool(ref.tracked):
                 return found
@@ -112,10 +131,10 @@ class Graph:
             return found.detach()
         if found.dtype.is_floating_point or found.dtype.is_complex:
             if ref.tracked == 2 or (found.is_leaf and ref.storage not in self.fresh):
-                slot[1] = found.detach().requires_grad_()
-                return slot[1]
+                slot[2] = found.detach().requires_grad_()
+                return slot[2]
         raise NotReplayable(
-            "autograd follows a tensor whose making it did not see, as in a torch.autograd.Function"
+            "autograd follows a tensor whose making it did not see, as in a Function written in C++"
         )
 
     def _unseen(self, ref: Ref) -> Any:
@@ -139,8 +158,8 @@ class Graph:
         if ref.tracked and not found.requires_grad:
             if ref.storage in self.fresh and ref.tracked != 2:
                 raise NotReplayable(
-                    "autograd follows a tensor whose making it did not see, as in a"
-                    " torch.autograd.Function"
+                    "autograd follows a tensor whose making it did not see, as in a Function"
+                    " written in C++"
                 )
             found = found.detach().requires_grad_()
         self.bind(ref, found)
@@ -152,14 +171,35 @@ class Graph:
         self._unread.pop(ref.view, None)
         self.bind(ref, made)
 
+    @contextmanager
+    def covering(self) -> Iterator[None]:
+        """What is detached in here may become a leaf of its own, as in a reentrant checkpoint."""
+        outer, self._covered = self._covered, {}
+        try:
+            yield
+        finally:
+            for view, leaf in self._covered.items():
+                if view in self.live:
+                    self.live[view][2] = leaf
+            self._covered = outer
+
+    def replace(self, ref: Ref, made: Any) -> None:
+        """From here on a reference stands for this tensor alone, and its storage for its memory."""
+        self.rebind(ref, made)
+        self.fresh.add(ref.storage)
+        self.bases[ref.storage] = made
+
     def bind(self, ref: Any, made: Any) -> None:
         """From here on a reference stands for this tensor."""
         kind = ref.__class__
         if kind is Ref and isinstance(made, Tensor):
             slot = self.live.get(ref.view)
             if slot is None:
-                slot = self.live[ref.view] = [None, None]
-            slot[made.requires_grad] = made
+                slot = self.live[ref.view] = [None, None, None]
+            slot[(2 if made.is_leaf else 1) if made.requires_grad else 0] = made
+            if self._covered is not None and not made.requires_grad and slot[2] is not None:
+                self._covered.setdefault(ref.view, slot[2])
+                slot[2] = None
             if made.requires_grad and not made.is_leaf:
                 waiting = self._unread.setdefault(ref.view, [])
                 if not any(made is each for each in waiting):
@@ -188,53 +228,206 @@ def rebuild(
     run from there on in the place of calls. rows: of the batch, of which some are left out.
 
     Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that
-    change gradients, custom Functions, views that nanlab did not see), or where a call of the
-    changed step raises.
+    change gradients, Functions written in C++, views that nanlab did not see), or where a call of
+    the changed step raises.
     """
-    by_call: dict[tuple[int, int], list[Patch]] = {}
-    for patch in patches:
-        by_call.setdefault((patch.segment, patch.at), []).append(patch)
-    skipped = {(p.segment, i) for p in patches for i in p.skipped}
-    graph, result = Graph(None if rows is None else rows.leaf), Rebuilt()
+    building = _Building(patches, about_to_call, instead, rows)
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
     with surroundings(segments), unobserved, torch.enable_grad():
         for number, segment in enumerate(segments):
-            with _disable_current_modes():
-                graph.load(segment)
-            passes = {run.first: run for run in segment.engine if not run.nested}
-            looks: dict[int, list[Look]] = {}
-            for look in segment.looks:
-                looks.setdefault(look.index, []).append(look)
-            index, calls = 0, segment.calls
-            while index <= len(calls):
-                for look in looks.get(index, ()):
-                    result.looked.append((look, graph.get(look.ref)))
-                run = passes.pop(index, None)
-                if about_to_call is not None and index < len(calls):
-                    about_to_call(number, index, calls[index], graph)
-                if run is not None:
-                    _go_backward(graph, run, result)
-                    if run.last > index:
-                        index = run.last
-                        continue
-                if index == len(calls):
-                    break
-                if segment.lost is not None and index >= segment.lost[0]:
-                    raise NotReplayable(segment.lost[1])
-                standing = None if instead is None else instead.get((number, index))
-                if standing is not None and standing.when(graph.get):
-                    seed_first(segment, index, standing.last)
-                    standing.run(graph.get)
-                    if standing.last > index:
-                        index = standing.last
-                        continue
-                own = by_call.get((number, index), ())
-                run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
-                if (number, index) not in skipped:
-                    _call(graph, segment, index, calls[index], rows)
-                run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
-                index += 1
-    return graph, result
+            building.segment(number, segment)
+    return building.graph, building.result
+
+
+class Functions:
+    """The custom Functions of a step that is run again: the calls of their forward give the value,
+    those of their backward the gradients."""
+
+    def __init__(
+        self, graph: Graph, go_on: Callable[[int, int, Sequence[EngineRun]], None]
+    ) -> None:
+        self.graph, self.go_on = graph, go_on
+        self.running: list[EngineRun] = []  # inside of each other
+        self._segment = Segment(0)
+        self._begun: dict[int, list[FunctionUse]] = {}  # index -> those that begin there
+        self._ended: dict[int, list[FunctionUse]] = {}
+        self._inputs: dict[int, list[Any]] = {}  # id of a use -> its arguments
+        self._over: set[int] = set()  # ids of runs of backwards
+
+    def enter(self, segment: Segment) -> None:
+        """Begin a segment."""
+        self._segment = segment
+        self._begun, self._ended = {}, {}
+        for use in segment.functions:
+            self._begun.setdefault(use.first, []).append(use)
+            self._ended.setdefault(use.last, []).append(use)
+
+    def reached(self, index: int, first: int) -> None:
+        """The calls before ``index`` were made, from ``first`` on: apply the Functions whose
+        forward they are, and keep what others are about to be given."""
+        ended = self._ended.get(index)
+        if ended:
+            for use in [each for each in ended if each.first >= first]:
+                ended.remove(use)
+                self.apply(use)
+        for use in self._begun.pop(index, ()):
+            if use.last > index:
+                self._begin(use)
+
+    def _begin(self, use: FunctionUse) -> None:
+        if id(use) not in self._inputs:
+            self._inputs[id(use)] = [
+                None if ref is None else self.graph.get(ref) for ref in use.inputs
+            ]
+
+    def apply(self, use: FunctionUse) -> None:
+        """The calls of its forward were made: tie their values to its inputs."""
+        self._begin(use)
+        graph, inputs = self.graph, self._inputs.pop(id(use))
+        if any(ref.__class__ is not Ref for ref in use.outputs.values()):
+            raise NotReplayable(f"{use.name} gives a tensor that is no plain one")
+        values = [graph.get(Ref((*ref[:5], 0, ref[6]))).detach() for ref in use.outputs.values()]
+        given = [at for at, each in enumerate(inputs) if each is not None]
+
+        def go_back(gradients: Sequence[Any]) -> list[Any]:
+            left = self._go_back(use, gradients)
+            return [left[at] for at in given]
+
+        with torch.enable_grad():
+            made = _Function.apply(values, go_back, *[inputs[at] for at in given])
+        for ref, result in zip(use.outputs.values(), made, strict=True):
+            if ref.tracked > 2:
+                graph.marked[ref.tracked] = result
+            else:
+                graph.rebind(ref, result)
+
+    def _go_back(self, use: FunctionUse, gradients: Sequence[Any]) -> list[Any]:
+        """What the recorded backward leaves of these gradients of the results."""
+        outer = self.running[-1] if self.running else None
+        run = backward_of(self._segment, use, outer, self._over)
+        if run is None:
+            raise NotReplayable(f"{use.name} is differentiated where it was not")
+        self._over.add(id(run))
+        for output, gradient in zip(use.outputs, gradients, strict=True):
+            ref = run.arrived[output]
+            if (ref is None) != (gradient is None):
+                raise NotReplayable(f"other results of {use.name} have gradients than had")
+            if ref.__class__ is Ref:
+                self.graph.replace(ref, gradient)
+            elif ref is not None:
+                raise NotReplayable(f"{use.name} takes a gradient that is no plain tensor")
+        inside = [
+            each
+            for each in self._segment.engine
+            if each is not outer and run.first <= each.first and each.last <= run.last
+        ]
+        with self.graph.covering():
+            direct = [each for each in inside if not _lies_in(each, inside)]
+            self.go_on(run.first, run.last, direct)
+        return [None if ref is None else self.graph.get(ref) for ref in run.left]
+
+
+def backward_of(
+    segment: Segment, use: FunctionUse, outer: EngineRun | None, over: Collection[int] = ()
+) -> FunctionRun | None:
+    """The first run of a Function's backward, in this run of the engine, that is not over."""
+    for run in segment.function_runs:
+        if run.number == use.number and id(run) not in over:
+            if outer is None or (outer.first <= run.first and run.last <= outer.last):
+                return run
+    return None
+
+
+def _lies_in(run: EngineRun, others: Sequence[EngineRun]) -> bool:
+    """Whether a run of the engine happened within another; of these, a later one ended later."""
+    later = others[next(at for at, each in enumerate(others) if each is run) + 1 :]
+    return any(each.first <= run.first and run.last <= each.last for each in later)
+
+
+class _Function(torch.autograd.Function):
+    """Stands in the graph for a Function of the program."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: list[Any], go_back: Callable[[Sequence[Any]], list[Any]], *inputs: Any
+    ) -> Any:
+        ctx.go_back = go_back
+        ctx.set_materialize_grads(False)
+        return tuple(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None, *ctx.go_back(gradients)
+
+
+class _Building:
+    """A step that is run again: its graph so far."""
+
+    def __init__(
+        self,
+        patches: Sequence[Patch],
+        about_to_call: AboutToCall | None,
+        instead: Mapping[tuple[int, int], Instead] | None,
+        rows: Batch | None,
+    ) -> None:
+        self.about_to_call, self.rows = about_to_call, rows
+        self.instead = {} if instead is None else instead
+        self.by_call: dict[tuple[int, int], list[Patch]] = {}
+        for patch in patches:
+            self.by_call.setdefault((patch.segment, patch.at), []).append(patch)
+        self.skipped = {(p.segment, i) for p in patches for i in p.skipped}
+        self.graph, self.result = Graph(None if rows is None else rows.leaf), Rebuilt()
+        self.number, self.running = 0, Segment(0)
+        self.looks: dict[int, list[Look]] = {}
+        self.functions = Functions(self.graph, self.go_on)
+
+    def segment(self, number: int, segment: Segment) -> None:
+        """Run a segment."""
+        self.number, self.running = number, segment
+        with _disable_current_modes():
+            self.graph.load(segment)
+        self.looks = {}
+        for look in segment.looks:
+            self.looks.setdefault(look.index, []).append(look)
+        self.functions.enter(segment)
+        self.go_on(0, len(segment.calls), [run for run in segment.engine if not run.nested])
+
+    def go_on(self, first: int, last: int, engine: Sequence[EngineRun]) -> None:
+        """Run the calls of the running segment from ``first`` to before ``last``, and these runs of
+        the engine where they began."""
+        number, segment, graph = self.number, self.running, self.graph
+        calls, passes, index = segment.calls, {run.first: run for run in engine}, first
+        while index <= last:
+            for look in self.looks.pop(index, ()):
+                self.result.looked.append((look, graph.get(look.ref)))
+            self.functions.reached(index, first)
+            run = passes.pop(index, None)
+            if self.about_to_call is not None and index < len(calls):
+                self.about_to_call(number, index, calls[index], graph)
+            if run is not None:
+                self.functions.running.append(run)
+                _go_backward(graph, run, self.result)
+                self.functions.running.pop()
+                if run.last > index:
+                    index = run.last
+                    continue
+            if index == last:
+                break
+            if segment.lost is not None and index >= segment.lost[0]:
+                raise NotReplayable(segment.lost[1])
+            standing = self.instead.get((number, index))
+            if standing is not None and standing.when(graph.get):
+                seed_first(segment, index, standing.last)
+                standing.run(graph.get)
+                if standing.last > index:
+                    index = standing.last
+                    continue
+            own = self.by_call.get((number, index), ())
+            run_patches(graph, [p for p in own if p.ahead], calls[index].grad)
+            if (number, index) not in self.skipped:
+                _call(graph, segment, index, calls[index], self.rows)
+            run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
+            index += 1
 
 
 def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
@@ -246,9 +439,7 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
         for ref, result in zip(refs, results, strict=True):
             if not grad and result.is_leaf:  # what it wrote into, perhaps
                 result = result.detach()
-            graph.rebind(ref, result)
-            graph.fresh.add(ref.storage)
-            graph.bases[ref.storage] = result
+            graph.replace(ref, result)
 
 
 def _paired(out: Any, made: Any) -> tuple[tuple[Ref, ...], tuple[Any, ...]]:

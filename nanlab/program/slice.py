@@ -3,7 +3,7 @@ answers torch's operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from nanlab.errors import NotReplayable
 from nanlab.program.edit import Results
 from nanlab.program.memory import operate, seed
-from nanlab.program.rebuild import Graph, Patch, run_patches
-from nanlab.trace.program import Call, EngineRun, Ref, Segment, refs_in
+from nanlab.program.rebuild import Functions, Graph, Patch, backward_of, run_patches
+from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
 Stop = Callable[[Call], bool]
+Item = Call | EngineRun | FunctionUse
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Slice:
 
     segments: Sequence[Segment]
     targets: tuple[Any, ...]
-    items: list[tuple[int, int, Call | EngineRun]]  # (segment, index, what runs there)
+    items: list[tuple[int, int, Item]]  # (segment, index, what runs there)
     operands: dict[Ref, Tensor] = field(default_factory=dict)
     size: int = 0  # elements of all results
 
@@ -50,14 +51,12 @@ class Slice:
             graph = Graph()
             for ref, value in zip(self.operands, values, strict=True):
                 graph.bind(ref, value)
+            last = max((segment for segment, _, _ in self.items), default=0)
 
             def patch(at: tuple[int, int], ahead: bool, grad: bool) -> None:
                 run_patches(graph, [p for p in by_call.get(at, ()) if p.ahead is ahead], grad)
 
-            for segment, index, item in self.items:
-                if isinstance(item, EngineRun):
-                    _differentiate(item, graph)
-                    continue
+            def make(segment: int, index: int, item: Call) -> None:
                 patch((segment, index), True, item.grad)
                 if (segment, index) not in skipped:
                     args = graph.get(item.args)
@@ -66,6 +65,24 @@ class Slice:
                     with torch.set_grad_enabled(item.grad):
                         graph.bind(item.out, operate(item.func, args, kwargs))
                 patch((segment, index), False, item.grad)
+
+            def go_back(first: int, end: int, engine: Sequence[EngineRun]) -> None:
+                if engine:
+                    raise NotReplayable("a Function runs the autograd engine within its backward")
+                for index in range(first, end):
+                    make(last, index, self.segments[last].calls[index])
+
+            functions = Functions(graph, go_back)
+            functions.enter(self.segments[last])
+            for segment, index, item in self.items:
+                if isinstance(item, EngineRun):
+                    functions.running.append(item)
+                    _differentiate(item, graph)
+                    functions.running.pop()
+                elif isinstance(item, FunctionUse):
+                    functions.apply(item)
+                else:
+                    make(segment, index, item)
             return [graph.get(target) for target in self.targets]
 
         return run
@@ -102,8 +119,8 @@ def cut(
     patches: what their code reads is made too.
     """
     needed = {ref.storage for target in targets for ref in refs_in(target)}
-    reads: dict[tuple[int, int], list[Ref]] = {}
-    items: list[tuple[int, int, Call | EngineRun]] = []
+    reads: dict[tuple[int, ...], list[Ref]] = {}
+    items: list[tuple[int, int, Item]] = []
     size, ended = 0, set[int]()
     for at in range(before[0], -1, -1):
         segment = segments[at]
@@ -111,7 +128,15 @@ def cut(
         windows = sorted(
             (r for r in segment.engine if not r.nested), key=lambda r: r.first, reverse=True
         )
+        applied: dict[int, list[FunctionUse]] = {}
+        for use in segment.functions:
+            applied.setdefault(use.last, []).append(use)
         for index in range(last - 1, -1, -1):
+            for use in reversed(applied.get(index + 1, ())):
+                if any(r.storage in needed - ended for r in refs_in((*use.outputs.values(),))):
+                    items.append((at, index + 1, use))
+                    reads[at, index + 1, use.number] = list(_read_by(segments[before[0]], use))
+                    needed |= {r.storage for r in reads[at, index + 1, use.number]}
             while windows and windows[0].first > index:
                 windows.pop(0)
             run = windows[0] if windows else None
@@ -142,7 +167,7 @@ def cut(
             needed |= {ref.storage for ref in reads[at, index]}
     items.reverse()
     found = Slice(segments, tuple(targets), items, size=size)
-    _collect_operands(found, reads)
+    _collect_operands(found, reads, before[0])
     return found
 
 
@@ -153,12 +178,28 @@ def _numel(ref: Ref) -> int:
     return count
 
 
-def _collect_operands(found: Slice, reads: dict[tuple[int, int], list[Ref]]) -> None:
+def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
+    """The inputs of a Function, and what its backward reads that it does not make itself."""
+    yield from refs_in(use.inputs)
+    run = backward_of(segment, use, None)
+    if run is None:
+        return
+    own = {ref.view for ref in refs_in(run.arrived)}
+    for call in segment.calls[run.first : run.last]:
+        read = [*refs_in((call.args, tuple(call.kwargs.values())))]
+        yield from (ref for ref in read if ref.view not in own)
+        own |= {ref.view for ref in refs_in(call.out)}
+
+
+def _collect_operands(found: Slice, reads: dict[tuple[int, ...], list[Ref]], last: int) -> None:
     """What the calls of a slice read that none of them made before, with the values that it had."""
     results = Results(found.segments)
     for at, index, item in found.items:
         if isinstance(item, Call):
             results.want(at, [index])
+        elif isinstance(item, FunctionUse):
+            run = backward_of(found.segments[last], item, None)
+            results.want(last, range(run.first, run.last) if run is not None else ())
     with _disable_current_modes():
         results.run()
     made: set[Any] = set()
@@ -166,13 +207,20 @@ def _collect_operands(found: Slice, reads: dict[tuple[int, int], list[Ref]]) -> 
         if isinstance(item, EngineRun):
             made |= {ref.view for ref in refs_in(item.results)}
             continue
-        for ref in reads[at, index]:
+        if isinstance(item, FunctionUse):
+            wanted = reads[at, index, item.number]
+        else:
+            wanted = reads[at, index]
+        for ref in wanted:
             if ref.view not in made and not any(ref.view == other.view for other in found.operands):
                 value = results.values[at].get(ref.view)
                 if value is None:
+                    value = results.values[last].get(ref.view)
+                if value is None:
                     raise NotReplayable("a tensor is read whose value is not at hand")
                 found.operands[ref] = value
-        made |= {ref.view for ref in refs_in(item.out)}
+        if isinstance(item, Call):
+            made |= {ref.view for ref in refs_in(item.out)}
 
 
 __all__ = ["Slice", "cut"]

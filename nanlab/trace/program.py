@@ -15,8 +15,9 @@ class Ref(tuple[Any, ...]):
     bits)``.
 
     ``tracked``: 0 where autograd did not follow the tensor, 1 where it did, 2 for a leaf of its
-    graph; None of a result, which autograd sees later. ``bits``: 1 for a lazy conjugate, 2 for a
-    lazy negation.
+    graph, 3 and above for a result of a custom Function that shows memory of its input, each
+    result with a number of its own; None of a result, which autograd sees later. ``bits``: 1 for a
+    lazy conjugate, 2 for a lazy negation.
     """
 
     __slots__ = ()
@@ -80,6 +81,29 @@ class EngineRun:
     results: tuple[Any, ...] = ()  # of torch.autograd.grad
 
 
+@dataclass(slots=True)
+class FunctionUse:
+    """One application of a custom torch.autograd.Function: the calls of its forward."""
+
+    number: int  # sequence number of its node
+    name: str
+    first: int  # index of its first call
+    last: int  # index after its last call
+    inputs: tuple[Any, ...]  # its tensor arguments, None for one that autograd does not follow
+    outputs: dict[int, Any]  # number of a result -> it, those that autograd follows
+
+
+@dataclass(slots=True)
+class FunctionRun:
+    """One run of the backward of a custom torch.autograd.Function."""
+
+    number: int  # sequence number of its node
+    first: int  # index of its first call
+    last: int  # index after its last call
+    arrived: tuple[Any, ...]  # gradients of its results, None where there is none
+    left: tuple[Any, ...]  # gradients of its tensor arguments, None where there is none
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
     """A group of parameters as one step of an optimizer found it."""
@@ -138,6 +162,8 @@ class Segment:
     # index -> copies of results that are leaves
     results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     engine: list[EngineRun] = field(default_factory=list)
+    functions: list[FunctionUse] = field(default_factory=list)  # in the order of their ends
+    function_runs: list[FunctionRun] = field(default_factory=list)
     optimizers: list[OptimizerRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     lost: tuple[int, str] | None = None  # (index, reason): from there on it cannot be run again
