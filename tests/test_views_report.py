@@ -352,3 +352,20 @@ def test_the_card_names_the_update_that_threw_a_parameter_just_before() -> None:
     card = text_of(report(trace).early())
     assert "Just before: " in card
     assert "the update of step 0 changed" in card.replace("The update", "the update")
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        # the ceiling of float16 is 65,504, just below 2^16; the floor 2^-14
+        (2.0**12, r"Headroom in float16: 4\.0 bits below its ceiling at test_views_report.py:\d+"),
+        (2.0**20, r"Not safe in float16: 4\.0 bits above its ceiling at test_views_report.py:\d+"),
+    ],
+)
+def test_a_healthy_run_says_how_near_to_the_limits_of_float16_it_came(
+    size: float, told: str
+) -> None:
+    with nanlab.watch() as trace:
+        torch.full((3,), size) * 1.0
+    assert trace.culprit is None
+    assert re.search(told, repr(trace.report()))

@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 def headroom_line(trace: Trace) -> str:
-    """``Headroom: 2.1 bits below float16's ceiling at blocks.0.attn, 14 above its floor at ...``;
-    "" where nothing is known."""
+    """``Headroom in float16: 2.1 bits below its ceiling at blocks.0.attn, 14 bits above its floor
+    at ...``; "" where nothing is known."""
     recording = getattr(trace, "recording", None)
     found = headroom(trace) if recording is not None else None
     if found is None:
         return ""
     if found.ceiling < 0 or found.floor < 0:
-        beyond = [
-            f"{_bits(-found.ceiling)} above {found.dtype}'s ceiling at {_at(trace, found.highest)}"
-        ]
-        beyond = beyond if found.ceiling < 0 else []
+        beyond = []
+        if found.ceiling < 0:
+            beyond.append(
+                f"{_bits(-found.ceiling)} above its ceiling at {_at(trace, found.highest)}"
+            )
         if found.floor < 0:
             beyond.append(f"{_bits(-found.floor)} below its floor at {_at(trace, found.lowest)}")
-        whose = "" if found.ran else f"In {found.dtype} it would not hold: "
-        return f"{whose or 'Headroom: none, '}{', '.join(beyond)}."
-    whose = "Headroom" if found.ran else f"Headroom in {found.dtype}"
-    high = f"{_bits(found.ceiling)} below {found.dtype}'s ceiling at {_at(trace, found.highest)}"
+        whose = "No headroom" if found.ran else "Not safe"
+        return f"{whose} in {found.dtype}: {', '.join(beyond)}."
+    high = f"{_bits(found.ceiling)} below its ceiling at {_at(trace, found.highest)}"
     low = f"{_bits(found.floor)} above its floor at {_at(trace, found.lowest)}"
-    return f"{whose}: {high}, {low}."
+    return f"Headroom in {found.dtype}: {high}, {low}."
 
 
 def _bits(bits: float) -> str:
@@ -42,6 +42,7 @@ def _at(trace: Trace, place: Place) -> str:
     recording = trace.recording
     module = recording.modules.items[place.module]
     file, line, _ = recording.places[place.line]
-    gradient = "gradient of " if place.phase == 1 else ""
-    where = module or (f"{file.rsplit('/', 1)[-1]}:{line}" if file else "")
+    gradient = "the gradient of " if place.phase == 1 else ""
+    named = f"module {module}" if module.isdigit() else module
+    where = named or (f"{file.rsplit('/', 1)[-1]}:{line}" if file else "")
     return f"{gradient}{where} ({place.op})" if where else f"{gradient}{place.op}"
