@@ -633,10 +633,14 @@ def test_a_run_that_is_interrupted_anywhere_leaves_hooks_and_names_as_they_were(
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
-def interrupted(at: int) -> tuple[int, nn.Module, dict[str, Any]]:
+Place = tuple[str, int]  # a function of nanlab's guard, and a line of it
+
+
+def interrupted(at: int) -> tuple[list[Place], nn.Module, dict[str, Any]]:
     """Run a guarded program that has a fault, and interrupt it at the line of nanlab's guard that
-    is run as number ``at``: how many were run, the model, and the variables of the program."""
-    model, count = net(), 0
+    is run as number ``at``: those that were run, the model, and the variables of the program."""
+    model = net()
+    run: list[Place] = []
     names: dict[str, Any] = {
         "model": model, "opt": torch.optim.SGD(model.parameters(), 0.1), "length": length,
         "loader": nanlab.guard(batches(5), model), "__name__": "program",
@@ -645,12 +649,13 @@ def interrupted(at: int) -> tuple[int, nn.Module, dict[str, Any]]:
     linecache.cache["program.py"] = (len(PROGRAM), None, PROGRAM.splitlines(True), "program.py")
 
     def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
         if f"{os.sep}guards{os.sep}" not in frame.f_code.co_filename:
             return None
-        if event == "line":
-            count += 1
-            if count == at:
+        # Python looks for interrupts after calls, never at a `try:` by itself
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and line.strip() != "try:":
+            run.append((frame.f_code.co_name, frame.f_lineno))
+            if len(run) == at:
                 signal.raise_signal(signal.SIGINT)
         return trace
 
@@ -662,7 +667,7 @@ def interrupted(at: int) -> tuple[int, nn.Module, dict[str, Any]]:
         pass
     finally:
         sys.settrace(before)
-    return count, model, names
+    return run, model, names
 
 
 PROGRAM = """
@@ -674,6 +679,11 @@ for i, x in enumerate(loader):
     loss.backward()
     opt.step()
 """
+
+
+PUTTING_BACK = (
+    "__call__ __iter__ _bind _repeat_in_module _return _run_again _undo _unhook end put silenced stop"
+).split()
 
 
 # where the loop ends by an exception, Python reports one that comes while its iterator is closed
@@ -691,12 +701,14 @@ def test_an_interrupt_at_any_line_of_guard_leaves_weights_hooks_and_names_as_a_b
             opt.step()
         course.append([p.detach().clone() for p in bare.parameters()])
     originals = (torch.autograd.backward, torch.amp.GradScaler.scale, torch.amp.GradScaler.step)
-    lines, _, _ = interrupted(0)
-    points = random.Random(7).sample(range(1, lines), 40)
-    for at in [*points, *range(lines - 20, lines)]:
+    run, _, _ = interrupted(0)
+    last = {place: number for number, place in enumerate(run, 1)}  # each place, as it runs last
+    points = [number for (name, _), number in last.items() if name in PUTTING_BACK]
+    assert len(points) > 40
+    for at in [*points, *random.Random(7).sample(range(1, len(run)), 20)]:
         torch.manual_seed(0)
-        _, model, names = interrupted(at)
-        told = f"interrupted at line {at} of {lines}"
+        ran, model, names = interrupted(at)
+        told = f"interrupted in {ran[-1]}, as line {at} of {len(run)}"
         weights = list(model.parameters())
         assert any(all(map(torch.equal, weights, state)) for state in course), told
         assert originals == (

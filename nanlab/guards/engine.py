@@ -674,13 +674,15 @@ class Guard:
             reason = reason or "another rank cannot run it again"
         if reason:
             return watching.trace, reason
-        now = _Now(window, self.optimizers.values())
-        looks = self.looks
+        now, looks = _Now(window, self.optimizers.values()), self.looks
+        replaying = contextlib.ExitStack()
         self._replay = replay
         self._losses.clear()
         try:
             self._put_back_head(window)
-            with silenced(), watching, torch.enable_grad():
+            with replaying:
+                for context in (silenced(), watching, torch.enable_grad()):
+                    replaying.enter_context(context)
                 self._hook()  # after the watch, which looks at gradients before a step too
                 try:
                     window.repeat(window, frame, _turns(window))
@@ -705,13 +707,14 @@ class Guard:
                 reason = f"the replay raised {type(error).__name__}: {error}{_suspects(window)}"
         finally:
             try:
-                self._return(now, looks)
+                self._return(now, looks, replaying)
             finally:  # once more, for an interrupt may have ended it
-                self._return(now, looks)
+                self._return(now, looks, replaying)
         return watching.trace, reason
 
-    def _return(self, now: _Now, looks: bool) -> None:
+    def _return(self, now: _Now, looks: bool, replaying: contextlib.ExitStack) -> None:
         """Everything as it was when the run was stopped."""
+        replaying.close()  # where an interrupt came before it closed
         self._replay, self.looks = None, looks
         now.put()
         if self._closure_copy is not None:

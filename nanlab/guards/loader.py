@@ -20,7 +20,7 @@ from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import heads
 from nanlab.guards.engine import Guard, Turn, Window
 from nanlab.guards.interrupts import held
-from nanlab.guards.loops import Loop, cells_of, loop_at, repeat
+from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
 from nanlab.guards.outcome import outcome
 from nanlab.guards.state import Reached
 
@@ -290,7 +290,7 @@ class _Again:
                 finally:  # once more, for an interrupt may have ended it
                     _fill(frame, before)
             return
-        now = {n: values.get(n, _ABSENT) for n in loop.stored}
+        now = {n: values.get(n, _ABSENT) for n in loop.stored} | {TURNS: _ABSENT}
         try:
             _bind(values, {n: at_head.get(n, _ABSENT) for n in self.carried})
             repeat(loop, frame, at_head, items, target)

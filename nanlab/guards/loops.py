@@ -321,11 +321,11 @@ def repeat(
         _repeat_in_function(loop, frame, values, turns, target)
 
 
-_TURNS = "__nanlab_turns__"
+TURNS = "__nanlab_turns__"
 
 
 def _once(loop: Loop, target: ast.expr) -> ast.For:
-    node = ast.For(target=target, iter=ast.Name(_TURNS, ast.Load()), body=loop.node.body, orelse=[])
+    node = ast.For(target=target, iter=ast.Name(TURNS, ast.Load()), body=loop.node.body, orelse=[])
     return ast.copy_location(node, loop.node)
 
 
@@ -333,12 +333,8 @@ def _repeat_in_module(
     loop: Loop, frame: types.FrameType, turns: Iterable[Any], target: ast.expr
 ) -> None:
     module = ast.fix_missing_locations(ast.Module([_once(loop, target)], []))
-    names = frame.f_globals
-    names[_TURNS] = turns
-    try:
-        exec(compile(module, loop.file, "exec", dont_inherit=True), names)
-    finally:
-        names.pop(_TURNS, None)
+    frame.f_globals[TURNS] = turns  # the caller takes it out again
+    exec(compile(module, loop.file, "exec", dont_inherit=True), frame.f_globals)
 
 
 def _repeat_in_function(
@@ -376,9 +372,7 @@ def _repeat_in_function(
     ]
     if shared:
         statements.append(ast.Nonlocal(shared))
-    function.args = ast.arguments(
-        [], [ast.arg(n) for n in [*names, _TURNS]], None, [], [], None, []
-    )
+    function.args = ast.arguments([], [ast.arg(n) for n in [*names, TURNS]], None, [], [], None, [])
     function.body, function.decorator_list, function.returns = (
         [*statements, _once(own, target)],
         [],
