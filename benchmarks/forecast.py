@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.trends import End, candidates, forecasts, outlook, towards
+from nanlab.topics.trends import End, candidates, forecasts, outlook, towards
 
 AHEAD = 5  # steps by which a warning must come before the overflow
 Step = Callable[[int], torch.Tensor]

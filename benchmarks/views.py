@@ -27,12 +27,10 @@ from fake_trace import big_trace, fake_trace  # noqa: E402
 
 from nanlab import watch  # noqa: E402
 from nanlab.trace import Trace  # noqa: E402
-from nanlab.views._static_table import static_table  # noqa: E402
-from nanlab.views.browse import browse  # noqa: E402
 from nanlab.views.report import report  # noqa: E402
 from nanlab.views.report_widget import ReportView  # noqa: E402
 from nanlab.views.stepper import Stepper, stepper  # noqa: E402
-from nanlab.views.tables import as_table  # noqa: E402
+from nanlab.views.tables import as_table, browse, static_table  # noqa: E402
 from nanlab.views.underflow import underflow  # noqa: E402
 
 STEP = """() => {

@@ -21,7 +21,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates" / "api"
 MODULES = (
     "nanlab",
     "nanlab.rules",
-    "nanlab.rules.errors",
+    "nanlab.explanations",
     "nanlab.analysis.epsilon",
     "nanlab.analysis.compare",
     "nanlab.analysis.difference",
@@ -31,7 +31,7 @@ MODULES = (
     "nanlab.views.stepper",
     "nanlab.views.underflow",
     "nanlab.views.plots",
-    "nanlab.magics",
+    "nanlab.notebook.magics",
     "nanlab.formats",
     "nanlab.errors",
 )

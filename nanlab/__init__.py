@@ -10,9 +10,9 @@ from nanlab.analysis.difference import diff
 from nanlab.analysis.epsilon import advise_eps
 from nanlab.capture import watch
 from nanlab.errors import CapsuleError, NanlabError, NotReplayable
+from nanlab.explanations import explain
 from nanlab.guards import guard
 from nanlab.program.capsule import load
-from nanlab.rules.errors import explain
 from nanlab.trace import Trace
 
 last: Trace | None = None  # the most recent trace
@@ -21,14 +21,14 @@ __version__ = "0.1.0"
 
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext nanlab``"""
-    from nanlab import magics
+    from nanlab.notebook import magics
 
     magics.load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext nanlab``"""
-    from nanlab import magics
+    from nanlab.notebook import magics
 
     magics.unload_ipython_extension(shell)
 

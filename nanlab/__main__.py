@@ -14,7 +14,7 @@ from typing import Any
 from nanlab.capture import without_ours
 from nanlab.errors import NanlabError
 from nanlab.guards import script
-from nanlab.guards.outcome import file_stem, headline, write_files
+from nanlab.guards.engine import file_stem, headline, write_files
 from nanlab.trace import Trace
 
 FAULT = 3  # exit status of a program in which a fault was found
@@ -155,7 +155,7 @@ def show_file(options: Any) -> int:
     if options.html is not None:
         print(trace.report().to_html(options.html))
     else:
-        from nanlab.views.terminal import as_terminal, is_coloured
+        from nanlab.views.text import as_terminal, is_coloured
 
         print(as_terminal(trace, is_coloured(sys.stdout)))
     return 0

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nanlab.rules import Fix
-from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
+from nanlab.trace import Place, Selection, culprit_place, place_at, position_of
 
 OPS = (
     "step position phase op module output shape dtype device numel nan posinf neginf zero subnormal"

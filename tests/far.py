@@ -151,7 +151,7 @@ def as_on_cuda() -> None:
     """Rows of statistics come from one kernel, and not from a hundred operations; fixes have the
     time that this device needs."""
     from nanlab.rules import remedies
-    from nanlab.stats import _torch as rows
+    from nanlab.stats import device as rows
 
     remedies.SECONDS = 60.0
     plain = rows.row_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from nanlab.stats import StatsTable, _async_counts
-from nanlab.stats._device import DeviceRow
+from nanlab.stats import StatsTable, device
+from nanlab.stats.device import DeviceRow
 
 
 class Mail:
@@ -23,7 +23,7 @@ class Mail:
         self.read = 0
         self.asked: dict[int, int] = {}
 
-    def arrived(self, copy: _async_counts.HostCopy) -> bool:
+    def arrived(self, copy: device.HostCopy) -> bool:
         self.asked[id(copy)] = self.asked.get(id(copy), 0) + 1
         return self.delay is not None and self.asked[id(copy)] > self.delay
 
@@ -37,7 +37,7 @@ def stand_in(
     batches later."""
     mail = Mail(delay)
     add, add_change = StatsTable.add, StatsTable.add_change
-    send, read = _async_counts.HostCopier.send, _async_counts.HostCopy.read
+    send, read = device.HostCopier.send, device.HostCopy.read
 
     def add_there(self: Any, t: torch.Tensor) -> int:
         if not on_device(t):
@@ -57,18 +57,18 @@ def stand_in(
             self._kernels = kernels
 
     def sent(
-        self: _async_counts.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any
-    ) -> _async_counts.HostCopy:
+        self: device.HostCopier, rows: list[tuple[int, DeviceRow]], streams: Any
+    ) -> device.HostCopy:
         mail.sent += 1
         return send(self, rows, streams)
 
-    def read_and_count(self: _async_counts.HostCopy) -> Any:
+    def read_and_count(self: device.HostCopy) -> Any:
         mail.read += 1
         return read(self)
 
     patch.setattr(StatsTable, "add", add_there)
     patch.setattr(StatsTable, "add_change", add_change_there)
-    patch.setattr(_async_counts.HostCopier, "send", sent)
-    patch.setattr(_async_counts.HostCopy, "arrived", lambda copy: mail.arrived(copy))
-    patch.setattr(_async_counts.HostCopy, "read", read_and_count)
+    patch.setattr(device.HostCopier, "send", sent)
+    patch.setattr(device.HostCopy, "arrived", lambda copy: mail.arrived(copy))
+    patch.setattr(device.HostCopy, "read", read_and_count)
     return mail

@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from nanlab.capture import agreement
-from nanlab.capture.agreement import Agreement
+from nanlab.capture import ranks
+from nanlab.capture.ranks import Agreement
 
 
 @pytest.fixture(autouse=True)
 def not_lonely() -> Iterator[None]:
-    agreement._lonely.clear()
+    ranks._lonely.clear()
     yield
-    agreement._lonely.clear()
+    ranks._lonely.clear()
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all come, nobody gives up on a slow machine."""
-    monkeypatch.setattr(agreement, "PATIENCE", 60.0)
+    monkeypatch.setattr(ranks, "PATIENCE", 60.0)
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where somebody does not come, nobody waits for long."""
-    monkeypatch.setattr(agreement, "PATIENCE", 0.05)
-    monkeypatch.setattr(agreement, "WANTED", 0.1)
+    monkeypatch.setattr(ranks, "PATIENCE", 0.05)
+    monkeypatch.setattr(ranks, "WANTED", 0.1)
 
 
 def members(world: int) -> list[Agreement]:
@@ -64,13 +64,13 @@ def test_nobody_stops_alone_and_a_fault_is_put_to_the_next_vote(
     hasty: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = members(2)
-    monkeypatch.setattr(agreement, "PATIENCE", 60.0)
+    monkeypatch.setattr(ranks, "PATIENCE", 60.0)
     assert votes([first, second], [False, False]) == ["go", "go"]
-    monkeypatch.setattr(agreement, "PATIENCE", 0.05)
+    monkeypatch.setattr(ranks, "PATIENCE", 0.05)
     first._patience.clear()
     assert first.vote("optimizer", False) == "go"  # it has waited long enough
     assert second.vote("optimizer", True) == "go"  # it comes late, with a fault
-    monkeypatch.setattr(agreement, "PATIENCE", 60.0)
+    monkeypatch.setattr(ranks, "PATIENCE", 60.0)
     first._patience.clear()
     assert votes([first, second], [False, True]) == ["stop", "stop"]
 
@@ -79,7 +79,7 @@ def test_processes_may_judge_more_often_than_others_between_two_updates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = members(2)
-    monkeypatch.setattr(agreement, "PATIENCE", 60.0)
+    monkeypatch.setattr(ranks, "PATIENCE", 60.0)
     assert votes([first, second], [False, False]) == ["go", "go"]
     first._patience["step"] = 0.01
     # it evaluates; the other waits elsewhere
@@ -101,7 +101,7 @@ def test_a_process_that_has_left_is_waited_for_once(
     first, second = members(2)
     assert votes([first, second], [False, False]) == ["go", "go"]
     second.leave()
-    monkeypatch.setattr(agreement, "PATIENCE", 0.05)
+    monkeypatch.setattr(ranks, "PATIENCE", 0.05)
     first._patience.clear()
     assert first.vote("optimizer", True) == "go"
     assert first._left
@@ -112,7 +112,7 @@ def test_while_one_works_out_what_it_found_the_others_wait(
 ) -> None:
     first, second = members(2)
     assert votes([first, second], [False, False]) == ["go", "go"]
-    monkeypatch.setattr(agreement, "PATIENCE", 0.05)
+    monkeypatch.setattr(ranks, "PATIENCE", 0.05)
     first._patience.clear()
     second.diagnosing(True)
 
@@ -165,9 +165,9 @@ def test_after_an_agreed_stop_the_one_that_is_slow_to_tell_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = members(2)
-    monkeypatch.setattr(agreement, "PATIENCE", 60.0)
+    monkeypatch.setattr(ranks, "PATIENCE", 60.0)
     assert votes(group, [False, True]) == ["stop", "stop"]
-    monkeypatch.setattr(agreement, "PATIENCE", 0.05)
+    monkeypatch.setattr(ranks, "PATIENCE", 0.05)
     first = ThreadPoolExecutor(1).submit(group[0].tell, None, True, True)
     time.sleep(0.3)  # longer than the two times 0.05 s that nobody is waited for
     culprit = {"rank": 1}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import nanlab
-from nanlab.views.browse import browse
+from nanlab.views.tables import browse
 
 BAD = 37
 

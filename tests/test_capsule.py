@@ -21,7 +21,7 @@ from torch import nn
 
 import nanlab
 from nanlab.__main__ import main
-from nanlab.guards.outcome import write_files
+from nanlab.guards.engine import write_files
 from nanlab.program.capsule import save as write
 
 TABLES = ("ops", "backward", "parameters", "steps", "skips", "edges", "shadow")

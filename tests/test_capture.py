@@ -642,9 +642,9 @@ def test_an_interrupt_in_mid_backward_keeps_what_was_recorded() -> None:
         "nanlab.capture.dispatch.plan_for",
         "nanlab.capture.dispatch.OpRecorder.place",
         "nanlab.capture.training.TrainingRecorder.start",
-        "nanlab.capture.modules.ModuleRecorder.start",
+        "nanlab.capture.places.ModuleRecorder.start",
         "nanlab.capture.backward.BackwardRecorder.start",
-        "nanlab.capture.step_end.note_flushes",
+        "nanlab.capture.training.note_flushes",
         "nanlab.capture.watching.fold",
     ],
 )
@@ -751,7 +751,7 @@ def test_a_fault_that_showed_before_a_failure_inside_nanlab_is_told(
 
 
 @pytest.mark.parametrize(
-    "recorder", ["backward.BackwardRecorder", "modules.ModuleRecorder", "training.TrainingRecorder"]
+    "recorder", ["backward.BackwardRecorder", "places.ModuleRecorder", "training.TrainingRecorder"]
 )
 def test_a_recorder_that_fails_to_stop_leaves_no_hook_of_the_others(
     monkeypatch: pytest.MonkeyPatch, recorder: str

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture.compiled import NOTE
+from nanlab.capture.execution import NOTE
 
 
 @pytest.fixture(autouse=True)

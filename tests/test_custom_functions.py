@@ -17,8 +17,8 @@ from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
 import nanlab
-from nanlab.program.change import check_rebuilt
-from nanlab.program.window import window
+from nanlab.program.replay import check_rebuilt
+from nanlab.program.rerun import window
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 

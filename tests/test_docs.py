@@ -18,7 +18,7 @@ import pytest
 
 import nanlab
 from nanlab.rules import BUILTIN, rule
-from nanlab.views._html import plural
+from nanlab.views.html import plural
 
 ROOT = Path(__file__).parent.parent
 SLUGS = list(dict.fromkeys(subject.name for subject in BUILTIN))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.capture import backward, deep, folding, watching
+from nanlab.capture import backward, folding, watching
 from nanlab.trace.recording import MOST_SINKS
 
 
@@ -166,12 +166,12 @@ def test_the_nodes_of_a_deep_graph_are_held_until_the_program_frees_them(
         for _ in range(100):
             x = x * w
         x.sum().backward()
-        assert len(deep._held) > 100
+        assert len(backward._held) > 100
         gc.collect()
-        assert len(deep._held) > 100  # x is alive
+        assert len(backward._held) > 100  # x is alive
     del x
     gc.collect()
-    assert not deep._held
+    assert not backward._held
     # the gradient of the leaf at the far end is seen too
     assert set(trace.parameters.gradient_rms) == {100.0, 1.0}
 
@@ -187,11 +187,11 @@ def test_nodes_of_a_graph_that_is_kept_and_grows_are_held_once(
             for _ in range(25):
                 x = x * 1.0
             x.sum().backward(retain_graph=True)
-        assert len(set(deep._held)) == len(deep._held) <= 102
+        assert len(set(backward._held)) == len(backward._held) <= 102
         x.sum().backward()
         del x
         torch.ones(2, requires_grad=True).sum().backward()
-        assert not deep._held  # let go when the next backward begins
+        assert not backward._held  # let go when the next backward begins
 
 
 class _Busy(nn.Module):

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import nanlab
-from nanlab.rules import errors
-from nanlab.rules.errors import Explanation, explain
-from nanlab.rules.errors._explanation import means
+from nanlab import explanations
+from nanlab.explanations import Explanation, explain
+from nanlab.explanations.explanation import means
 
 torch.set_num_threads(1)
 Program = Callable[[], object]
@@ -696,10 +696,10 @@ def test_another_exception_is_not_explained_by_the_last_run() -> None:
 
 def test_explain_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     @means("stack")
-    def broken(case: errors.Case) -> Explanation | None:
+    def broken(case: explanations.Case) -> Explanation | None:
         raise KeyError("broken")
 
-    monkeypatch.setattr(errors, "MEANINGS", [broken])
+    monkeypatch.setattr(explanations, "MEANINGS", [broken])
     assert explain(RuntimeError("stack")) is None
     assert explain("no exception") is None  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 import nanlab
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.stats import TensorStats, summarize
-from nanlab.stats._memory import unobserved
+from nanlab.stats.memory import unobserved
 
 SAMPLES = 12  # of each operator
 DTYPES = [torch.float32, torch.complex64, torch.float16, torch.bfloat16, torch.float64, torch.int64]

@@ -10,8 +10,8 @@ import torch
 from fixing import holds
 
 import nanlab
-from nanlab.analysis.rewriting.guarded import Place, guarded, masked
-from nanlab.analysis.rewriting.guards import FACTS, GUARDS, Guard, numbers
+from nanlab.fixes.example import Place, guarded, masked
+from nanlab.fixes.guards import FACTS, GUARDS, Guard, numbers
 from nanlab.rules import Fix, remedies
 
 

@@ -14,8 +14,8 @@ import torch
 from fixing import holds
 
 import nanlab
-from nanlab.analysis.rewriting.guarded import Place, guarded
-from nanlab.analysis.rewriting.guards import GUARDS, numbers
+from nanlab.fixes.example import Place, guarded
+from nanlab.fixes.guards import GUARDS, numbers
 from nanlab.rules import Finding, Fix
 
 

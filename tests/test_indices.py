@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import nanlab
-from nanlab.capture import dispatch, indices
-from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
-from nanlab.rules.errors import Explanation, explain
+from nanlab.capture import dispatch, plans
+from nanlab.capture.plans import IndexGuard, IndexOutOfRangeError, bad_indices
+from nanlab.explanations import Explanation, explain
 
 torch.set_num_threads(1)
 Program = Callable[[], object]
@@ -33,7 +33,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch, device: None) -> None:
     """The range of indices is known to the device alone."""
-    monkeypatch.setattr(indices, "known_range", lambda recording, position: None)
+    monkeypatch.setattr(plans, "known_range", lambda recording, position: None)
 
 
 WRONG: dict[str, Program] = {
@@ -150,7 +150,7 @@ def test_assertion_is_explained_with_module_line_and_place_in_the_batch() -> Non
 
 @pytest.mark.usefixtures("unknown")
 def test_of_many_indices_the_least_and_greatest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indices, "COPY_LIMIT", 3)
+    monkeypatch.setattr(plans, "COPY_LIMIT", 3)
     found = after_the_assertion(lambda: F.embedding(torch.tensor([0, 1, 2, 9]), torch.ones(5, 2)))
     assert "index 9 is outside of the 5 rows" in found.title
 
@@ -165,7 +165,7 @@ def test_range_known_on_the_cpu_holds_on_the_device(
         asked.append(True)
         return stat & 0xFFFFFFFF > 0  # only the first tensor of the program is on the CPU
 
-    monkeypatch.setattr(indices, "_on_device", on_device)
+    monkeypatch.setattr(plans, "_on_device", on_device)
     with pytest.raises(IndexOutOfRangeError, match="index 9"), nanlab.watch():  # noqa: PT012
         batch = torch.tensor([[1, 2], [3, 9]])
         moved = batch.to(torch.int32)

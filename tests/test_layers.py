@@ -11,20 +11,21 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "nanlab"
 LAYERS = [  # from the top; those in one line may not import each other
-    {"magics"},
-    {"_cell", "_completion"},
-    {"_models", "_options", "_progress", "_traceback"},
+    {"notebook"},
     {"__main__"},
     {"integrations"},
     {"guards"},
     {"views"},
+    {"explanations"},
     {"rules"},
+    {"topics"},
+    {"findings"},
+    {"fixes"},
     {"analysis"},
     {"program"},
     {"capture"},
     {"capsule"},
     {"trace"},
-    {"history"},  # plain events, which a recording holds
     {"stats"},
     {"safe"},
     {"formats", "operators"},
@@ -33,7 +34,7 @@ LAYERS = [  # from the top; those in one line may not import each other
 SETS_LAST = (
     "capture/",
     "guards/",
-    "magics.py",
+    "notebook/",
 )  # bind `nanlab.last`, the package's one mutable global, inside a function
 DOORS = (
     "__main__.py",
@@ -41,7 +42,7 @@ DOORS = (
     "trace.py",
     "analysis/epsilon.py",
     "analysis/clipping.py",
-    "rules/errors/",
+    "explanations/",
 )  # may import upwards, inside a function
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 

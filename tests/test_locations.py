@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nanlab.trace.locations import location
+from nanlab.trace.op import location
 
 
 def test_a_file_below_the_current_folder_is_named_from_there(

@@ -11,7 +11,7 @@ from torch import nn
 
 import nanlab
 from nanlab.analysis.loss_scale import loss_scale
-from nanlab.analysis.skipped_steps import skips
+from nanlab.analysis.signal_loss import skips
 from nanlab.errors import UsageError
 from nanlab.formats import format_of
 from nanlab.trace import Trace

@@ -15,8 +15,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab import magics
-from nanlab._cell import cell_as_line
+from nanlab.notebook import magics
+from nanlab.notebook.cell import cell_as_line
 
 SETUP = """\
 import torch

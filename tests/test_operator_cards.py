@@ -25,7 +25,7 @@ OWN = (
     "operators.py",  # the cards
     "safe/",  # functions of nanlab's own that bear the names of torch's
     "analysis/exact.py",  # computes each function, by its name
-    "analysis/rewriting/",  # what a source file calls the functions
+    "fixes/",  # what a source file calls the functions
 )
 MOST = 2  # operators that a place may name without a card
 FILES = sorted(

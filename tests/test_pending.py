@@ -14,8 +14,8 @@ from torch import nn
 import nanlab
 from nanlab.capture import pending
 from nanlab.capture.pending import Pending
-from nanlab.stats import _async_counts as copies
-from nanlab.stats._device import DeviceRow
+from nanlab.stats import device as copies
+from nanlab.stats.device import DeviceRow
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 

@@ -8,8 +8,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab import _progress
-from nanlab._progress import Progress, is_interactive, line
+from nanlab.notebook import cell
+from nanlab.notebook.cell import Progress, is_interactive, line
 
 
 def watched(progress: Progress) -> nanlab.Trace:
@@ -29,8 +29,8 @@ def test_the_line_appears_after_a_while_and_goes_when_the_cell_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     InteractiveShell.instance()
-    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(_progress, "PACE", 0.0)
+    monkeypatch.setattr(cell, "PATIENCE", 0.0)
+    monkeypatch.setattr(cell, "PACE", 0.0)
     progress = Progress()
     with capture_output() as seen:
         progress.begin()

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from nanlab.analysis.exact import AllExact, digits, lift, rounded
-from nanlab.analysis.rewriting import CATALOGUE, Rule, candidates, removables, rewritings
-from nanlab.analysis.rewriting.catalogue import ALTERNATIVES
-from nanlab.analysis.rewriting.match import filled
-from nanlab.analysis.rewriting.term import Term, number, text_of
+from nanlab.fixes import CATALOGUE, Rule, candidates, removables, rewritings
+from nanlab.fixes.catalogue import ALTERNATIVES
+from nanlab.fixes.match import filled
+from nanlab.fixes.term import Term, number, text_of
 
 NUMBERS = {
     "_e": Fraction(1, 10**14),

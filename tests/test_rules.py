@@ -14,9 +14,9 @@ from torch import nn
 
 import nanlab
 from nanlab.analysis.provenance import harmful_origins
+from nanlab.findings.evidence import finding_of
+from nanlab.findings.rule import ranked
 from nanlab.rules import BUILTIN, Fault, Match, Rule, diagnose, rule
-from nanlab.rules._origin import finding_of
-from nanlab.rules._rule import ranked
 from nanlab.trace import Trace
 
 SETUP = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"

@@ -10,7 +10,7 @@ import torch
 import nanlab
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.views.browse import browse
+from nanlab.views.tables import browse
 
 
 def faulty() -> Trace:

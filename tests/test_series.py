@@ -13,7 +13,7 @@ from mpmath import mpf
 from torch import Tensor
 
 import nanlab
-from nanlab.analysis.series_text import series_text
+from nanlab.fixes.removable import series_text
 
 Expression = Callable[[Any], Any]
 # the expression's text; T is torch or mpmath; where; its series there as far as it is written here

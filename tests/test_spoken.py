@@ -26,7 +26,7 @@ def test_a_watch_that_stops_prints_culprit_place_and_first_fix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # other tests of the process may have left a shell of IPython
-    announcing = sys.modules["nanlab.capture.announce"]
+    announcing = sys.modules["nanlab.capture.watching"]
     monkeypatch.setattr(announcing, "in_notebook", lambda: False)
     w = torch.zeros(3, requires_grad=True)
     opt = torch.optim.SGD([w], 0.1)

@@ -12,9 +12,9 @@ import torch
 
 import nanlab
 from nanlab.stats import StatsTable
-from nanlab.stats import _layout as L
-from nanlab.stats import _table as tables
-from nanlab.stats._team import WORTH_SHARING, load_team, parts_of, worth_sharing
+from nanlab.stats import layout as L
+from nanlab.stats import table as tables
+from nanlab.stats.kernels import WORTH_SHARING, load_team, parts_of, worth_sharing
 
 pytestmark = pytest.mark.skipif(load_team() is None, reason="torch's OpenMP has no entry here")
 SIZES = [WORTH_SHARING, WORTH_SHARING + 1, 300_007]

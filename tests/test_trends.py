@@ -12,11 +12,19 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.trends import FARTHEST, Forecast, fit, forecasts, growing_origins, outlook
-from nanlab.history import MOST_STEPS, Place, Series
-from nanlab.rules.trends import pace, until
+from nanlab.topics.trends import (
+    FARTHEST,
+    Forecast,
+    fit,
+    forecasts,
+    growing_origins,
+    outlook,
+    pace,
+    until,
+)
 from nanlab.trace import Trace
-from nanlab.trace.locations import location
+from nanlab.trace.history import MOST_STEPS, Place, Series
+from nanlab.trace.op import location
 
 torch.set_num_threads(1)
 

@@ -14,8 +14,8 @@ import pytest
 import nanlab
 from nanlab.rules import Finding
 from nanlab.trace import Trace
-from nanlab.trace.locations import location
-from nanlab.views import _details
+from nanlab.trace.op import location
+from nanlab.views import details
 from nanlab.views.report import report
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
@@ -55,7 +55,7 @@ def lines_told(trace: Trace, found: Finding) -> dict[str, str]:
     told = {"print": re.search(r"\((.*?)[,)]", str(found).rsplit("  ", 1)[-1])}
     early = report(trace).early()
     told["report"] = re.search(r'<code class="nl-place">(.*?)</code>', early)
-    source = _details.source(trace, found)
+    source = details.source(trace, found)
     marked = re.findall(r'nl-is-culprit[^"]*" data-place="(.*?)"', source)
     assert len(marked) <= 1, "one line is the culprit"
     places = {each: match[1] for each, match in told.items() if match}

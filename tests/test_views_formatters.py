@@ -11,10 +11,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
+from nanlab.explanations import Explanation
 from nanlab.rules import Finding, Fix
-from nanlab.rules.errors import Explanation
 from nanlab.views import register_formatters
-from nanlab.views._html import CODE, sentence
+from nanlab.views.html import CODE, sentence
 from nanlab.views.loss_scale import advice
 
 

@@ -10,7 +10,7 @@ import torch
 import nanlab
 from nanlab.rules import Fix
 from nanlab.trace import Trace
-from nanlab.views._lens import curve, lens, operand, quotient
+from nanlab.views.evidence import curve, lens, operand, quotient
 
 
 def overflowing() -> Trace:

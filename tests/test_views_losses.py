@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.first_losses import first_losses
+from nanlab.analysis.signal_loss import first_losses
 from nanlab.trace import Trace
 from nanlab.views.report import report
 from nanlab.views.underflow import underflow

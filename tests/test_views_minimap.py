@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import nanlab
-from nanlab._progress import picture
-from nanlab.views._minimap import BAD, FINE, FLUSHED, cells, minimap, position_at
+from nanlab.notebook.cell import picture
+from nanlab.views.charts import BAD, FINE, FLUSHED, cells, minimap, position_at
 from nanlab.views.report_widget import ReportView
 
 BROKEN, EMPTY = 4, 2  # steps

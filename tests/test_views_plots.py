@@ -18,8 +18,7 @@ from fake_trace import fake_trace
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from nanlab.views._static import picture
-from nanlab.views.plots import plot_epsilon, plot_exponents, plot_gain, plot_steps
+from nanlab.views.plots import picture, plot_epsilon, plot_exponents, plot_gain, plot_steps
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from fake_trace import Builder, FakeTrace, Finding, fake_trace
 
 import nanlab
 from nanlab.rules import Path as Path_
-from nanlab.views._evidence import operand_names
+from nanlab.views.evidence import operand_names
 from nanlab.views.report import report
 
 VOID = {"img", "meta", "br"}

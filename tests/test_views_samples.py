@@ -12,7 +12,7 @@ from torch import nn
 
 import nanlab
 from nanlab.trace import Trace
-from nanlab.views._samples import as_images, samples
+from nanlab.views.card import as_images, guilty_samples
 
 GUILTY = [1, 4]
 
@@ -45,7 +45,7 @@ def test_the_images_of_the_batch_are_those_of_the_guilty_samples() -> None:
     batch[0, 0, 0, 0], batch[0, 0, 0, 1] = 0.0, 255.0
     trace = trained(nn.Conv2d(1, 2, 3), batch)
     assert trace.culprit is not None
-    html = samples(trace, trace.culprit)
+    html = guilty_samples(trace, trace.culprit)
     assert re.findall(r"<figcaption[^>]*>(\d+)<", html) == ["1", "4"]
     pictures = [pixels(base64.b64decode(each)) for each in re.findall(r"base64,([^\"]+)\"", html)]
     assert pictures == [batch[i, 0].int().tolist() for i in GUILTY]
@@ -57,7 +57,7 @@ def test_the_tokens_of_a_batch_of_text_are_shown() -> None:
     text = torch.randint(0, 50, (6, 5))
     trace = trained(nn.Embedding(50, 3), text)
     assert trace.culprit is not None
-    shown = re.sub(r"<[^>]+>", "", samples(trace, trace.culprit)).splitlines()
+    shown = re.sub(r"<[^>]+>", "", guilty_samples(trace, trace.culprit)).splitlines()
     assert [line.split() for line in shown] == [
         [str(i), *map(str, text[i].tolist())] for i in GUILTY
     ]
@@ -67,7 +67,7 @@ def test_a_batch_of_plain_numbers_shows_none() -> None:
     torch.manual_seed(0)
     trace = trained(nn.Linear(4, 3), torch.randn(6, 4))
     assert trace.culprit is not None
-    assert samples(trace, trace.culprit) == ""
+    assert guilty_samples(trace, trace.culprit) == ""
 
 
 def test_what_is_no_image_is_not_drawn() -> None:

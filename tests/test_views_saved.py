@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import nanlab
-from nanlab.analysis.saved import forward_tensors
+from nanlab.analysis.graph import forward_tensors
 from nanlab.views.stepper import stepper
 
 

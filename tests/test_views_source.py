@@ -10,11 +10,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab._cell import cell_as_line
-from nanlab.views._node import told
-from nanlab.views._source import as_typed, excerpt
+from nanlab.notebook.cell import cell_as_line
+from nanlab.views.columns import as_typed, excerpt
 from nanlab.views.report import report
-from nanlab.views.stepper import stepper
+from nanlab.views.stepper import stepper, told
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from fake_trace import big_trace, fake_trace
 
 import nanlab
 from nanlab.errors import UsageError
-from nanlab.views._story import story
-from nanlab.views.stepper import stepper
+from nanlab.views.stepper import stepper, story
 
 
 def test_it_opens_on_the_first_bad_node_of_the_first_bad_pass() -> None:

@@ -12,10 +12,9 @@ import torch
 from fake_trace import big_trace, exponent_histogram, fake_trace
 
 import nanlab
-from nanlab.views._html import number
-from nanlab.views._sparkline import blocks, sparkline
-from nanlab.views.browse import BLOCK, browse
-from nanlab.views.tables import as_table
+from nanlab.views.columns import blocks, sparkline
+from nanlab.views.html import number
+from nanlab.views.tables import BLOCK, as_table, browse
 
 
 def ops_table(faulty: bool = True) -> pd.DataFrame:

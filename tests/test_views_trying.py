@@ -16,11 +16,10 @@ import nanlab
 from nanlab.rules import Edit, Fix
 from nanlab.rules.cure import Cure
 from nanlab.trace import Trace
-from nanlab.views._html import number
-from nanlab.views._remedy import cure_block
-from nanlab.views._trying import Attempt, attempt_of, edited, tried
+from nanlab.views.card import cure_block
+from nanlab.views.html import number
 from nanlab.views.report import report
-from nanlab.views.report_widget import ReportView
+from nanlab.views.report_widget import Attempt, ReportView, attempt_of, edited, tried
 
 
 def text_of(html: str) -> str:

@@ -13,10 +13,10 @@ import pandas as pd
 
 from nanlab.capture.gradient_edits import CLAMPS
 from nanlab.errors import UsageError
-from nanlab.history import GradientEdit
 from nanlab.trace import Trace
+from nanlab.trace.frames import parameter_columns
+from nanlab.trace.history import GradientEdit
 from nanlab.trace.recording import Recording
-from nanlab.trace.training_frames import parameter_columns
 
 Array = npt.NDArray[np.float64]
 USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from nanlab.capture.source import SourceLines
+from nanlab.capture.places import SourceLines
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.formats import format_of
 from nanlab.operators import having

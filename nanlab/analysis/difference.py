@@ -17,7 +17,7 @@ from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.operators import having
 from nanlab.program.capsule import load
 from nanlab.trace import Trace
-from nanlab.trace.locations import location
+from nanlab.trace.op import location
 
 ROUNDINGS = 16  # ulps of the narrower dtype: nearer results are the same but for rounding
 MOST_PAIRS = 4_000_000  # of calls that are held against each other to align two steps

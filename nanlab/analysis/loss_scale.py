@@ -11,8 +11,7 @@ import pandas as pd
 import torch
 
 from nanlab.analysis.precision import LOSS_SCALES, add_histograms, cast_counts
-from nanlab.analysis.signal_loss import signal_loss
-from nanlab.analysis.skipped_steps import scale_of, skips_frame
+from nanlab.analysis.signal_loss import scale_of, signal_loss, skips_frame
 from nanlab.errors import UsageError
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording

@@ -1,21 +1,303 @@
-"""From where a bad value was seen back to where it was born."""
+"""From where a bad value was seen back to where it was born, and what that origin is called."""
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from nanlab.analysis.leaves import CHOICES, MOVES, Kind, derivative_unseen, hides_nothing, leaf_kind
-from nanlab.analysis.skipped_overflows import handled_by_scaler, passed_over
+import torch
+
+from nanlab.analysis.training import comes_from_gradients
+from nanlab.operators import having
 from nanlab.trace.op import walk
 from nanlab.trace.recording import (
+    ACCUMULATES,
+    BACKWARD,
+    BORN,
     CARRIED,
     HEALED,
+    INTENDED,
     MOST_SINKS,
+    OPTIMIZER,
     TURNED,
+    Op,
     Recording,
     Sink,
+    Source,
 )
+
+if TYPE_CHECKING:
+    pass
+
+
+# Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a
+# mask, a literal.
+
+Kind = Literal["operation", "data", "parameter", "buffer", "uninitialised", "intended", "rank"]
+# Operators that move values without computing with them.
+MOVES = having("moves", in_place=True)
+_SOFTMAXES = having("softmax", "attention") - {"logcumsumexp"}
+# Operators that take a mask of -inf: what is added to scores, compared, or summed in the log
+# domain.
+_TAKES_MASK = having("takes_mask", in_place=True)
+# Operators by which a program takes a bad value out.
+CHOICES = (
+    having("bounds", "masks", "picks", "extreme", "assigns")
+    | {"nan_to_num"}
+    | {"relu", "threshold"}
+)
+# Operators that stand for a layer: what they compute with is an input, not a bound or a mask.
+_LAYERS = having("layer")
+
+
+def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) -> Kind | None:
+    """What a bad row or source is if the badness begins there, else None.
+
+    came_from: each bad row on the way to the symptom, with the next row on that way.
+    """
+    if position < 0:
+        source = recording.sources.get(position)
+        if source is None or any(parent in came_from for parent in source.parents):
+            return None
+        return _source_kind(recording, source, came_from)
+    row = recording.op(position)
+    if row is None:
+        return None
+    status = recording.status.get(position)
+    if row.uninitialised:
+        return "uninitialised"
+    if status == INTENDED:
+        return "parameter" if _into_parameter(recording, position, came_from) else "intended"
+    if row.literal and status == BORN and _wrote_nan(recording, position):
+        return "data"
+    if status == BORN and row.arrived:
+        return "rank"
+    if status in (BORN, TURNED):
+        return "operation"
+    return (
+        None
+        if any(p in came_from for p in recording.parents(position) if p != position)
+        else "operation"
+    )
+
+
+def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]) -> Kind:
+    if source.kind == "parameter":
+        return "parameter"
+    if source.kind == "arrival":
+        return "rank"
+    use, turned = _first_computation(recording, source.number, came_from)
+    stats = recording.stats(source.number)
+    running = source.name.split(".")[-1].startswith("running")
+    if is_mask(recording, source.number) and use in _TAKES_MASK and not running:
+        return "intended"
+    if use == "mul" and turned and stats is not None and not stats.nan:
+        return "intended"  # a bound, a distance: what it met there made the NaN
+    if source.kind == "buffer":
+        return "buffer"
+    if source.kind == "literal" and _into_parameter(recording, source.number, came_from):
+        return "parameter"
+    if source.kind == "literal" and stats is not None and not stats.nan and use not in _LAYERS:
+        return "intended"
+    return "data"
+
+
+def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
+    """Whether an infinity that the program wrote, and that is no mask, went into what a module
+    owns."""
+    if is_mask(recording, position):
+        return False
+    while came_from.get(position, position) != position:
+        position = came_from[position]
+        if position in recording.owned:
+            return True
+    return False
+
+
+def is_mask(recording: Recording, position: int) -> bool:
+    """Whether all that is bad in a tensor is -inf."""
+    stats = recording.stats(position)
+    return stats is not None and stats.neginf > 0 and not stats.nan and not stats.posinf
+
+
+def _first_computation(
+    recording: Recording, position: int, came_from: dict[int, int]
+) -> tuple[str, bool]:
+    """The first operator on the way to the symptom that computes with a value; whether it made NaN
+    of an infinity."""
+    while position in came_from and came_from[position] != position:
+        position = came_from[position]
+        row = recording.op(position)
+        name = row.name if row is not None else ""
+        if name and name not in MOVES:
+            return name, recording.status.get(position) == TURNED
+    return "", False
+
+
+def _wrote_nan(recording: Recording, position: int) -> bool:
+    """Whether the program wrote NaN itself: ``torch.full(..., nan)``."""
+    row = recording.op(position)
+    stats = recording.stats(position)
+    return row is not None and row.name in MOVES and bool(stats.nan)
+
+
+def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
+    """Whether a leaf is a mask of -inf from outside the watch, and a softmax that found nothing
+    else made NaN of it."""
+    source = recording.sources.get(position)
+    if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
+        return False
+    rows = [recording.op(p) for p, _ in guilty if p >= 0]
+    return any(row is not None and row.name in _SOFTMAXES for row in rows)
+
+
+def derivative_unseen(recording: Recording, number: int) -> int:
+    """The row of the derivative that made what the next one read from outside: under vmap some run
+    where no watch sees them.
+
+    -1 where something else may have brought it: a Function of the program, a hook, the start of the
+    pass.
+    """
+    source = recording.sources.get(number)
+    reader = recording.op(source.first) if source is not None else None
+    info = recording.nodes.get(reader.node) if reader is not None and reader.backward else None
+    if (
+        source is None
+        or reader is None
+        or info is None
+        or info.op < 0
+        or info.custom
+        or info.line != reader.place
+    ):
+        return -1
+    for position in range(source.first - 1, -1, -1):
+        row = recording.op(position)
+        if row is None or not row.backward or row.backward_pass != reader.backward_pass:
+            return -1
+        if row.node != reader.node:
+            return position if recording.nodes.get(row.node) is not None else -1
+    return -1
+
+
+# What is no fault in a step that the program skips: overflows that a smaller loss scale avoids,
+# and bad data.
+
+
+def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
+    """Whether the step was skipped (or may yet be), by a GradScaler or by hand, and a smaller loss
+    scale would have made it finite."""
+    if origin.sink.kind not in ("loss", "gradient"):
+        return False
+    if recording.undecided and depends_on_scale(recording, origin):
+        return True
+    position = min(
+        origin.sink.step_position, max(origin.position, 0)
+    )  # a later backward may add to a gradient that was judged
+    return (
+        scaler_skipped(recording, position) or skipped_by_hand(recording, position)
+    ) and depends_on_scale(recording, origin)
+
+
+def passed_over(recording: Recording, origin: Origin) -> bool:
+    """Whether the data was bad, and the program left out the step that it came to."""
+    return (
+        origin.kind == "data"
+        and origin.sink.kind in ("loss", "gradient")
+        and skipped_by_hand(recording, origin.sink.step_position)
+    )
+
+
+def skipped_by_hand(recording: Recording, position: int) -> bool:
+    """Whether no optimizer stepped in this training step because the program looks at its gradients
+    itself.
+
+    It does if it stepped again later, or passed over bad gradients earlier and went on.
+    """
+    stepped = {recording.step_of(s.position) for s in recording.training.optimizer_steps}
+    step = recording.step_of(position)
+    if not stepped or step in stepped:
+        return False
+    passed_over = {
+        recording.step_of(s.step_position) for s in recording.sinks if s.kind == "gradient"
+    } - stepped
+    return step < max(stepped) or any(other < max(stepped) for other in passed_over)
+
+
+def scaler_skipped(recording: Recording, position: int) -> bool:
+    """Whether a scaler's check found the gradients of this training step non-finite."""
+    step = recording.step_of(position)
+    for check in recording.training.unscales:
+        if (
+            check.found_inf
+            and check.position >= position
+            and recording.step_of(check.position) == step
+        ):
+            return True
+    return False
+
+
+def depends_on_scale(recording: Recording, origin: Origin) -> bool:
+    """Whether the origin is an overflow that a smaller loss scale avoids, judged by running it
+    again on smaller gradients."""
+    if origin.kind != "operation":
+        return False
+    row = recording.op(origin.position)
+    if row is None:
+        return False
+    if origin.position == origin.sink.position and any(
+        loss.scaled and origin.sink.kind == "loss" and loss.source not in recording.bad
+        for loss in recording.training.losses
+    ):
+        return True
+    if not row.backward:
+        return False
+    kept = recording.kept.get(row.call)
+    if kept is None:
+        stats = recording.stats(origin.position)
+        return stats is not None and not stats.nan and "float16" in str(row.dtype)
+    gradients = {
+        slot
+        for source, slot in recording.operands(origin.position)
+        if is_gradient(recording, source)
+    }
+    return finite_when_scaled(kept, gradients)
+
+
+def is_gradient(recording: Recording, source: int) -> bool:
+    """Whether a row was made by a backward operation."""
+    row = recording.op(source)
+    return row is not None and row.backward
+
+
+def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
+    """Whether a kept operation gives finite results once the operands in these slots are 2^-k times
+    as large, for some k up to 40."""
+    return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
+
+
+def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:
+    """Whether a kept operation gives finite results once the operands in these slots are
+    2**-halvings times as large."""
+    slot, args = -1, []
+    for value in kept.args:
+        if isinstance(value, torch.Tensor):
+            slot += 1
+            if slot in slots and value.is_floating_point():
+                value = (value.double() * 2.0**-halvings).to(value.dtype)
+        args.append(value)
+    try:
+        result = kept.op(*args, **kept.kwargs)
+    except Exception:
+        return False
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    floating = [r for r in results if isinstance(r, torch.Tensor) and r.is_floating_point()]
+    return all(bool(torch.isfinite(r).all()) for r in floating)
+
+
+# From where a bad value was seen back to where it was born.
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +540,139 @@ def _follows(recording: Recording, sink: Sink, told: dict[int, int]) -> bool:
 def _call(recording: Recording, position: int) -> int:
     row = recording.op(position)
     return position if row is None else row.call
+
+
+# What an origin is called: its phase, and the operator to name.
+
+
+def phase_of(recording: Recording, origin: Origin) -> str:
+    """Finding.phase of an origin."""
+    if origin.kind == "data":
+        return "data"
+    if origin.kind in ("parameter", "buffer"):
+        return "init"
+    arrived = origin.kind == "rank" and origin.position < 0
+    row = recording.op(origin.first_use(recording) if arrived else origin.position)
+    if row is None:
+        return "forward" if origin.kind == "intended" else "data"
+    if origin.kind == "uninitialised":
+        return (
+            "init"
+            if origin.position < recording.began or _taken_by_update(recording, origin)
+            else "forward"
+            if row.module or _in_forward(recording, row.place)
+            else "data"
+        )
+    if origin.kind == "rank":
+        return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
+    if origin.position < recording.began:  # while the program was built
+        return "data" if recording.owned.isdisjoint(origin.path) else "init"
+    if comes_back(recording, origin):
+        return "backward"
+    # a search without gradients has no update apart from what it computes
+    trained = bool(recording.passes)
+    if (
+        trained
+        and origin.sink.kind == "parameter"
+        and not row.backward
+        and _by_hand(recording, origin.position, row)
+    ):
+        # a layer that initialises itself
+        return "optimizer" if not _in_forward(recording, row.place) else "forward"
+    return {BACKWARD: "backward", OPTIMIZER: "optimizer"}.get(row.phase, "forward")
+
+
+def _taken_by_update(recording: Recording, origin: Origin) -> bool:
+    """Whether what came from outside went into a parameter, or the state of an optimizer, by way of
+    an update."""
+    rows = [recording.op(p) for p in origin.path if p >= 0]
+    return origin.sink.kind in ("parameter", "state") and any(
+        row is not None and row.phase == OPTIMIZER for row in rows
+    )
+
+
+def _by_hand(recording: Recording, position: int, row: Op) -> bool:
+    """Whether an operation on the way to a parameter is part of an update that the program makes
+    itself."""
+    return bool(row.without_grad) or (row.node < 0 and comes_from_gradients(recording, position))
+
+
+def _in_forward(recording: Recording, place: int) -> bool:
+    """Whether a line stands in a method called ``forward``: the root module has no path that would
+    tell."""
+    _, number, file = recording.places[place]
+    lines = linecache.getlines(file)[:number]
+    indent = len(lines[-1]) - len(lines[-1].lstrip()) if lines else 0
+    for text in reversed(lines):
+        found = re.match(r"(\s*)(?:async )?def (\w+)", text)
+        if found and len(found[1]) < indent:
+            return found[2] in ("forward", "__call__")
+    return False
+
+
+def comes_back(recording: Recording, origin: Origin) -> bool:
+    """Whether a forward value harmed nothing but the gradient of its own operation, which had kept
+    it."""
+    if origin.sink.kind != "gradient" or len(origin.path) < 2:
+        return False
+    born, after = recording.op(origin.position), recording.op(origin.path[1])
+    return (
+        born is not None
+        and after is not None
+        and not born.backward
+        and after.backward
+        and born.node == after.node >= 0
+    )
+
+
+def operator_of_node(node: str) -> str:
+    """The operator of an autograd node: ``LinalgVectorNormBackward0`` is of ``linalg_vector_norm``;
+    "" of a Function."""
+    found = re.match(r"(\w+?)Backward\d+$", node)
+    if found is None or found[1] in ("Copy", "View"):
+        return ""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", found[1]).lower()
+
+
+def in_hook(recording: Recording, position: int) -> bool:
+    """Whether a backward row was computed by a hook of the program, not by the derivative formula
+    of a node.
+
+    A formula bears the line of its node, and what adds to a parameter's gradient that of the call
+    of backward; a hook bears its own. Nor is it a formula where the node is that of a whole
+    scripted function, which begins with a detach.
+    """
+    row = recording.op(position)
+    if row is None or not row.backward:
+        return False
+    info = recording.nodes.get(row.node) if row.node >= 0 else None
+    if info is not None:
+        # torch.jit: has no derivative of its own
+        scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"
+        return info.op >= 0 and not info.custom and (info.line != row.place or scripted)
+    kept = recording.kept.get(row.call)
+    called = (
+        recording.passes[row.backward_pass].line
+        if 0 <= row.backward_pass < len(recording.passes)
+        else row.place
+    )
+    return kept is not None and kept.node_name.endswith(ACCUMULATES) and row.place != called
+
+
+def operator_name(recording: Recording, position: int) -> str:
+    """The operator to name: for a backward row the forward operator of its node, else its own."""
+    row = recording.op(position)
+    if row is None:
+        return ""
+    if row.backward and row.node >= 0 and not in_hook(recording, position):
+        info = recording.nodes.get(row.node)
+        if info is not None and info.op >= 0 and not info.custom:
+            return str(recording.ops.items[info.op])
+        kept = recording.kept.get(row.call)  # a node that no forward row names, as under torch.func
+        if (
+            (info is None or info.op < 0)
+            and kept is not None
+            and (name := operator_of_node(kept.node_name))
+        ):
+            return name
+    return row.name

@@ -1,18 +1,20 @@
-"""The run-up to a fault: the operand of the faulty operation, step after step, and the update that
-threw it."""
+"""The run-up to a fault, step after step, and the fault as a program of a dozen lines."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from nanlab.formats import format_of
-from nanlab.operators import having
+from nanlab.operators import card, having
 from nanlab.trace.recording import (
     DTYPE,
     FLAGS,
@@ -28,6 +30,11 @@ from nanlab.trace.recording import (
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
+    from nanlab.trace.recording import Kept
+
+
+# The run-up to a fault: the operand of the faulty operation, step after step, and the update
+# that threw it.
 
 GROWN = 2.0  # bits above the typical step from which on a run-up is worth telling
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
@@ -60,7 +67,7 @@ def run_up(trace: Trace, position: int) -> RunUp | None:
     position: a row of ``trace.ops``; of a backward row its forward operation counts.
     """
     recording = trace.recording
-    at = _forward(trace, position)
+    at = _forward_row(trace, position)
     row = recording.row(at)
     if row is None:
         return None
@@ -86,7 +93,7 @@ def limit_of(op: str, dtype: Any) -> float:
     return math.sqrt(largest) if op in _SQUARES else largest
 
 
-def _forward(trace: Trace, position: int) -> int:
+def _forward_row(trace: Trace, position: int) -> int:
     ops: Any = trace.ops
     if (
         position not in ops.index
@@ -176,3 +183,216 @@ def _thrown(trace: Trace, made: RunUp) -> RunUp:
         update_step=int(row["step"]),
         update_ratio=float(ratio.max()),
     )
+
+
+# A fault as a program of a dozen lines: the offending operands as literals, the operation, an
+# assertion that fails.
+
+ELEMENTS = 4  # offending elements that are kept
+SMALL = 64  # elements up to which a whole operand is written down
+
+
+def reproduction(trace: Trace, position: int, title: str, names: Sequence[str] = ()) -> str:
+    """A program that shows the fault of a row of ``trace.ops`` without the model; "" where none
+    could be made and run.
+
+    names: of the operands in the user's source, taken where they are names. The program was run:
+    its assertion fails.
+    """
+    kept = trace.kept(position)
+    if kept is None:
+        return ""
+    for program in _programs(trace, kept, title, names):
+        if _fails(program):
+            return program
+    return ""
+
+
+def _programs(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Iterator[str]:
+    if kept.node_name:
+        yield from _backward(trace, kept, title, names)
+    for args in _reduced(kept):
+        yield _forward_program(kept, args, title, names)
+
+
+def _reduced(kept: Kept) -> Iterator[tuple[Any, ...]]:
+    """The arguments with the offending elements only, with the first offending row only, and whole
+    where they are small."""
+    outputs = [
+        o
+        for o in kept.outputs
+        if isinstance(o, Tensor) and (o.is_floating_point() or o.is_complex())
+    ]
+    bad = next((~o.isfinite() for o in outputs if not o.isfinite().all()), None)
+    if bad is not None and bad.dim() == 2 and str(kept.op).startswith("aten.mm."):
+        row, column = bad.nonzero()[0].tolist()
+        left, right = kept.args
+        yield left[row : row + 1], right[:, column : column + 1]
+    elif bad is not None and bad.dim():
+        where = bad.reshape(-1).nonzero().reshape(-1)[:ELEMENTS]
+        if torch.Tag.pointwise in getattr(kept.op, "tags", ()):
+            yield tuple(_picked(arg, bad.shape, where) for arg in kept.args)
+        row = int(bad.nonzero()[0, 0])
+        yield tuple(
+            arg[row : row + 1]
+            if isinstance(arg, Tensor) and arg.shape[:1] == bad.shape[:1]
+            else arg
+            for arg in kept.args
+        )
+    yield kept.args
+
+
+def _picked(arg: Any, shape: torch.Size, where: Tensor) -> Any:
+    if not isinstance(arg, Tensor) or not arg.dim():
+        return arg
+    try:
+        return arg.expand(shape).reshape(-1)[where.to(arg.device)]
+    except RuntimeError:
+        return arg
+
+
+def _forward_program(kept: Kept, args: tuple[Any, ...], title: str, names: Sequence[str]) -> str:
+    written: list[str] = []
+    texts = [_argument(arg, i, written, names, False) for i, arg in enumerate(args)]
+    texts += [
+        f"{name}={_argument(value, 9, written, (), False)}" for name, value in kept.kwargs.items()
+    ]
+    if any(text == "" for text in texts):
+        return ""
+    return _program(
+        title, [*written, f"result = {_function(kept.op)}({', '.join(texts)})"], "result"
+    )
+
+
+def _backward(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Iterator[str]:
+    """The forward operation on the saved operand, and its gradient for what came in."""
+    saved = {name: value for name, value in kept.saved.items() if isinstance(value, Tensor)}
+    op = re.sub(r"(Backward\d*)$", "", kept.node_name).lower()
+    operand = saved.get("self")
+    if operand is None and "result" in saved and card(op).from_result:
+        operand = eval(card(op).from_result, {"result": saved["result"]})
+    incoming = next((a for a in kept.args if isinstance(a, Tensor) and a.is_floating_point()), None)
+    if operand is None or incoming is None or not hasattr(torch, op):
+        return
+    others = [saved["other"]] if "other" in saved else []
+    others += [kept.saved["exponent"]] if "exponent" in kept.saved else []
+    for operand_, incoming_, others_ in _smaller(kept, operand, incoming, others):
+        written: list[str] = []
+        x = _argument(operand_, 0, written, names, True)
+        rest = [_argument(other, i + 1, written, names, False) for i, other in enumerate(others_)]
+        grad = _literal(incoming_)
+        if not x or not grad or "" in rest:
+            continue
+        lines = [
+            *written,
+            f"result = torch.{op}({', '.join([x, *rest])})",
+            f"result.backward({grad})",
+        ]
+        yield _program(title, lines, f"{x}.grad")
+
+
+def _smaller(
+    kept: Kept, operand: Tensor, incoming: Tensor, others: list[Any]
+) -> Iterator[tuple[Tensor, Tensor, list[Any]]]:
+    if incoming.shape == operand.shape and operand.dim():
+        bad = next(
+            (
+                ~o.isfinite()
+                for o in kept.outputs
+                if isinstance(o, Tensor) and o.shape == operand.shape
+            ),
+            None,
+        )
+        if bad is not None and bad.any():
+            where = bad.reshape(-1).nonzero().reshape(-1)[:ELEMENTS]
+            picked = [_picked(other, operand.shape, where) for other in others]
+            yield operand.reshape(-1)[where], incoming.reshape(-1)[where], picked
+    yield operand, incoming, others
+
+
+def _argument(value: Any, number: int, written: list[str], names: Sequence[str], leaf: bool) -> str:
+    """The text of an argument; a tensor gets a line of its own in ``written``. "" where it cannot
+    be written down."""
+    if isinstance(value, Tensor):
+        literal = _literal(value, leaf)
+        if not literal:
+            return ""
+        given = names[number] if number < len(names) else ""
+        taken = {line.split(" = ")[0] for line in written}
+        name = (
+            given
+            if given.isidentifier() and given not in taken
+            else f"x{number}"
+            if number
+            else "x"
+        )
+        written.append(f"{name} = {literal}")
+        return name
+    if isinstance(value, (list, tuple)):
+        parts = [_argument(each, 10 + i, written, (), False) for i, each in enumerate(value)]
+        return f"[{', '.join(parts)}]" if all(parts) or not parts else ""
+    if isinstance(value, float):
+        return _number(value)
+    return repr(value) if value is None or isinstance(value, (bool, int, str, torch.dtype)) else ""
+
+
+def _literal(value: Tensor, leaf: bool = False) -> str:
+    value = value.detach().cpu()
+    if value.is_complex() or not value.numel():
+        return ""
+    more = f"dtype={value.dtype}{', requires_grad=True' if leaf else ''}"
+    if value.numel() > 3 and bool((value == value.reshape(-1)[0]).all()):
+        return f"torch.full({tuple(value.shape)}, {_element(value.reshape(-1)[0])}, {more})"
+    return f"torch.tensor({_nested(value)}, {more})" if value.numel() <= SMALL else ""
+
+
+def _nested(value: Tensor) -> str:
+    return f"[{', '.join(_nested(each) for each in value)}]" if value.dim() else _element(value)
+
+
+def _element(value: Tensor) -> str:
+    """The shortest text that is this very number in its dtype."""
+    if not value.dtype.is_floating_point:
+        return repr(value.item())
+    wide = value if value.dtype in (torch.float16, torch.float64) else value.float()
+    return _number(float(str(wide.numpy()[()])))
+
+
+def _number(value: float) -> str:
+    text = repr(value)
+    return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
+
+
+def _function(op: Any) -> str:
+    """``torch.exp`` where the library has it under that name, else the operator itself."""
+    name = str(getattr(op, "__name__", op)).split(".")[0]
+    packet, _, overload = str(op).removeprefix("aten.").partition(".")
+    plain = packet.rstrip("_") if not packet.startswith("_") else packet
+    if (
+        plain == packet
+        and hasattr(torch, plain)
+        and overload in ("default", "Tensor", "Scalar", "Tensor_Tensor")
+    ):
+        return f"torch.{plain}"
+    return f"torch.ops.aten.{packet}.{overload}" if overload else f"torch.{name}"
+
+
+def _program(title: str, lines: Sequence[str], checked: str) -> str:
+    head = [f"# {' '.join(title.split())}", "import torch", ""]
+    return (
+        "\n".join([*head, *lines, f"print({checked})", f"assert {checked}.isfinite().all()"]) + "\n"
+    )
+
+
+def _fails(program: str) -> bool:
+    """Whether a program of ours ends at its assertion."""
+    if not program:
+        return False
+    try:
+        with torch.enable_grad():
+            exec(compile(program.replace("print(", "str("), "<reproduction>", "exec"), {})
+    except AssertionError:
+        return True
+    except Exception:
+        return False
+    return False

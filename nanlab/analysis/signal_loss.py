@@ -1,26 +1,432 @@
-"""Where along the backward pass the gradient of each parameter was flushed to zero, and what would
-have kept it."""
+"""Where low precision loses signal, forward and backward, and the steps that a loss scaler
+skipped."""
 
 from __future__ import annotations
 
+import linecache
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import torch
 
 from nanlab.analysis.precision import cast_shares
-from nanlab.analysis.skipped_steps import scale_of
-from nanlab.analysis.training import place_text
+from nanlab.analysis.provenance import finite_after, is_gradient, origin_of
+from nanlab.analysis.training import place_text, where
 from nanlab.capture.flushes import CASTS
+from nanlab.capture.magnitudes import place_of
 from nanlab.errors import UsageError
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
 from nanlab.stats import TensorStats
 from nanlab.trace import Trace
-from nanlab.trace.recording import Recording
+from nanlab.trace.frames import stat_columns
+from nanlab.trace.history import Place
+from nanlab.trace.recording import BORN, OPTIMIZER, PHASES, Op, Recording
+
+# The steps that a loss scaler skipped: by which gradient, whether a smaller scale would have
+# been finite, and whether one will be found.
+
+# skipped steps in a row at one scale (or below 1) that show that no scale will be found
+FIXED_SKIPS = 3
+MOST_SKIPS = 24  # skipped steps in a row that no calibration needs: 2**24 down to 1
+MOST_HALVINGS = 48  # of the scale that are tried in a replay
+KnownBy = Literal["replay", "histogram", "later step", "no scale", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A step that the scaler skipped, and the first gradient that made it."""
+
+    step: int
+    position: int
+    scale: float  # 0 if nothing was seen to use it
+    after: float
+    parameter: str
+    place: Place | None  # the operation whose gradient overflowed
+    # the highest scale 2**k at which that operation is finite; None: none, or not known
+    finite_at: float | None
+    known_by: KnownBy
+
+
+def skips(recording: Recording) -> list[Skip]:
+    """Every skipped step, in order."""
+    found: dict[int, Skip] = {}
+    sinks = [s for s in recording.sinks if s.kind == "gradient"]
+    for check in recording.training.unscales:
+        step = recording.step_of(check.position)
+        if not check.found_inf or step in found:
+            continue
+        update = next((u for u in recording.training.scales if u.position > check.position), None)
+        if update is not None and recording.step_of(update.position) != step:
+            update = None
+        sink = next((s for s in sinks if recording.step_of(s.step_position) == step), None)
+        origin = (
+            origin_of(recording, sink)
+            if sink is not None and sink.position in recording.bad
+            else None
+        )
+        place = (
+            place_of(recording, origin.position)
+            if origin is not None and origin.position >= 0
+            else None
+        )
+        scale = update.before if update else scale_of(recording, step)
+        finite, known_by = _finite_at(recording, step, scale)
+        after = update.after if update else scale
+        found[step] = Skip(
+            step, check.position, scale, after, sink.name if sink else "", place, finite, known_by
+        )
+    return _settled(recording, list(found.values()))
+
+
+def _settled(recording: Recording, entries: list[Skip]) -> list[Skip]:
+    """The skips, none of them said to be finite at a scale at which one of those right after it was
+    skipped again.
+
+    What a replay of the operation that overflowed cannot see is whether a later one would have
+    overflowed next.
+    """
+    ran = {
+        recording.step_of(u.position): u.before for u in recording.training.scales if not u.skipped
+    }
+    settled: list[Skip] = []
+    for skip in reversed(entries):
+        after = settled[-1] if settled and settled[-1].step == skip.step + 1 else None
+        next_scale = after.scale if after is not None else ran.get(skip.step + 1)
+        if next_scale == skip.after and skip.known_by != "no scale":  # else it is another scaler's
+            limit = after.finite_at if after is not None else next_scale
+            known_by: KnownBy = after.known_by if after is not None else "later step"
+            if limit is not None and limit < (skip.finite_at or math.inf):
+                skip = replace(skip, finite_at=limit, known_by=known_by)
+        settled.append(skip)
+    return settled[::-1]
+
+
+def skips_frame(recording: Recording) -> pd.DataFrame:
+    """A row per skipped step: ``step``, ``scale_before``, ``scale_after``, ``parameter`` (the first
+    whose gradient was not finite), ``op``, ``file``, ``line``, ``source`` of the forward operation
+    whose gradient overflowed, ``finite_at`` and ``known_by``.
+
+    finite_at: the highest scale 2**k at which the operations that overflowed are finite: by running
+    them again on smaller gradients ("replay") or from the values that a cast could not hold
+    ("histogram"); where the steps right after it were skipped at that scale too, the one at which
+    they came to rest ("later step"). "no scale": they fail at any.
+    """
+    rows = []
+    for skip in skips(recording):
+        at: dict[str, Any] = where(recording, skip.place) if skip.place is not None else {}
+        file, line, source = (at["file"], at["line"], at["source"]) if at else ("", 0, "")
+        scales = {"step": skip.step, "scale_before": skip.scale, "scale_after": skip.after}
+        place = {
+            "parameter": skip.parameter,
+            "op": at.get("op", ""),
+            "file": file,
+            "line": line,
+            "source": source,
+        }
+        rows.append({**scales, **place, "finite_at": skip.finite_at, "known_by": skip.known_by})
+    names = "step scale_before scale_after parameter op file line source finite_at known_by"
+    frame = pd.DataFrame(rows, columns=names.split())
+    frame["finite_at"] = frame["finite_at"].astype("Float64")
+    return frame
+
+
+def scale_of(recording: Recording, step: int) -> float:
+    """The loss scale of a step: what the scaler multiplied its loss by; 1 without a scaler."""
+    for loss in reversed(recording.training.losses):
+        if (
+            recording.step_of(loss.position) == step
+            and loss.factor > 1.0
+            and math.isfinite(loss.factor)
+        ):
+            return float(2.0 ** round(math.log2(loss.factor)))
+    return 1.0
+
+
+def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | None, KnownBy]:
+    """(highest power of two at which the operations of a step that overflowed are finite, how that
+    is known)."""
+    low = recording.starts[step]
+    high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
+    births = [p for p, code in recording.status.items() if low <= p < high and code == BORN]
+    births = [p for p in births if (row := recording.op(p)) is not None and row.backward]
+    answers = [_halvings(recording, p) for p in births]
+    if not answers or not all(known_by for _, known_by in answers) or scale <= 0:
+        return None, ""
+    if any(halvings is None for halvings, _ in answers):
+        return None, "no scale"
+    power = math.floor(math.log2(scale)) - max(h for h, _ in answers if h is not None)
+    return 2.0**power, "replay" if any(k == "replay" for _, k in answers) else "histogram"
+
+
+def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
+    """How often the gradients must be halved for an operation to be finite; None: no number of
+    times helps."""
+    row = recording.op(position)
+    assert row is not None
+    kept = recording.kept.get(row.call)
+    operands = recording.operands(position)
+    if kept is not None:
+        slots = {slot for source, slot in operands if is_gradient(recording, source)}
+        if not slots:
+            return None, "replay"
+        return (
+            next((k for k in range(1, MOST_HALVINGS + 1) if finite_after(kept, slots, k)), None),
+            "replay",
+        )
+    stats = recording.stats(operands[0][0]) if operands else None
+    if row.name != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
+        return None, ""
+    limits = format_of(row.dtype)
+    largest = max(abs(stats.min), abs(stats.max))
+    return max(1, math.ceil(math.log2(largest / (limits.max * (1 + limits.ulp / 4))))), "histogram"
+
+
+# -- whether a scale will be found
+# ------------------------------------------------------------
+
+
+def collapse(entries: list[Skip]) -> str:
+    """Why the scaler will not find a scale; empty if the skips are a calibration."""
+    run = [entries[0]]
+    longest = run
+    for entry in entries[1:]:
+        run = [*run, entry] if entry.step == run[-1].step + 1 else [entry]
+        longest = max(longest, run, key=len)
+    fixed = [e for e in longest if e.after >= e.scale]
+    if len(fixed) >= FIXED_SKIPS:
+        return "the scale does not come down"
+    back = [later for earlier, later in pairwise(longest) if later.scale > earlier.after]
+    if len(back) >= FIXED_SKIPS - 1:
+        return (
+            f"the scale is set back to {back[0].scale:g} before each step, as by a new GradScaler"
+            " inside the loop"
+        )
+    # one skip below 1 may be the last
+    low = 0.0 < longest[-1].after < 1.0 and len(longest) >= FIXED_SKIPS
+    if len(longest) >= MOST_SKIPS or low:
+        return f"the scale fell to {longest[-1].after:g} and the gradients still overflow"
+    return ""
+
+
+def below_one(entries: list[Skip]) -> str:
+    """What a scale that came down below 1 says of the gradients; empty if it did not."""
+    last = entries[-1]
+    if not 0.0 < last.after < 1.0:
+        return ""
+    if last.finite_at is not None:
+        return (
+            f"they fit at 2^{round(math.log2(last.finite_at))} ({last.known_by}), a scale that"
+            " makes gradients smaller"
+        )
+    return "no scale at which they fit is known"
+
+
+# The places where a low-precision run first loses signal: values that became zero, epsilons
+# that do nothing.
+
+NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+ELEMENTWISE = having("scales", in_place=True, lists=True) | having("casts") | {"pow", "copy_"}
+SUMS = having("matmul") | {"linear", "mean"} | {"convolution"}
+SCALES = having("scales", in_place=True)
+ADDS = having("adds", in_place=True)
+FLOORS = having("floors", in_place=True)
+# times the smallest normal number: the size of products up to which zeros in their sum are lost
+# ones
+MOST_TERM = 16.0
+LEAST = 0.01  # share of a result's values from which its loss is listed
+_NUMBER = re.compile(r"(?<![\w.])(\d+\.?\d*e-\d+|0?\.0+[1-9]\d*)(?!\w)")
+FIRST_LOSS_COLUMNS = (
+    "position step phase op module file line source dtype numel lost share largest told_by".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    lost: int  # values
+    of: int  # values that should not be zero
+    largest: float | None  # magnitude among those lost, where the float32 twin tells it
+    told_by: str
+
+
+def first_losses(trace: Trace) -> pd.DataFrame:
+    """Where values were lost in low precision, one row for each operation and line, the first one
+    first.
+
+    A row is the first such result of an operation at a line: ``position``, ``step``, ``phase``,
+    ``op``, ``module``, ``file``, ``line``, ``source``, ``dtype``, ``numel``; ``lost`` values of it
+    became zero although they should not, ``share`` of those that should not be zero; ``largest``:
+    their largest magnitude in float32, <NA> without a twin;
+    ``told_by``: "float32 twin" (``shadow="float32"``), "counts" (more zeros came out than went in)
+    or "epsilon" (a number was added, or taken as floor, that the dtype rounds to zero; it is lost
+    whole: share 1).
+
+    Each loss is that of one operation alone, measured against its own values: what a later
+    operation makes of it is not counted again. Losses below one value in a hundred are left out.
+    """
+    recording: Recording | None = getattr(trace, "recording", None)
+    found: dict[tuple[str, int, str], tuple[Any, ...]] = {}
+    for row in _narrow_rows(recording) if recording is not None else ():
+        position, key = row.position, (row.name, row.place, row.module)
+        if key not in found and (loss := _loss_of(trace, position, row)) is not None:
+            found[key] = _columns(trace, position, row, loss)
+    frame = pd.DataFrame(list(found.values()), columns=FIRST_LOSS_COLUMNS).sort_values(
+        "position", ignore_index=True
+    )
+    return frame.astype({"largest": "Float64"})
+
+
+def flushed_at(trace: Trace, position: int) -> int:
+    """Values of one row that became zero as it was computed; 0 where nothing tells them from true
+    zeros."""
+    recording: Recording | None = getattr(trace, "recording", None)
+    row = recording.op(position) if recording is not None else None
+    if recording is None or row is None or row.dtype not in NARROW:
+        return 0
+    loss = _loss_of(trace, position, row)
+    return loss.lost if loss is not None and loss.told_by != "epsilon" else 0
+
+
+def _narrow_rows(recording: Recording) -> Iterator[Op]:
+    """The results in low precision that an operation may have lost values in."""
+    dtypes = np.array([dtype in NARROW for dtype in recording.dtypes.items] or [False])
+    numbered = np.array([name in ADDS | FLOORS for name in recording.ops.items] or [False])
+    counted = np.array([name in ELEMENTWISE | SUMS for name in recording.ops.items] or [False])
+    for chunk in recording.chunks:
+        table = chunk.columns()
+        if not len(table):
+            continue
+        where = chunk.where()
+        narrow = dtypes[table.dtype] & (table.stat >= 0)
+        stats = np.where(narrow, table.stat, -1)
+        compared = counted[table.op] | np.isin(where, list(recording.shadows))
+        wanted = narrow & (
+            numbered[table.op] | (compared & (stat_columns(recording, stats)["zero"] > 0))
+        )
+        for at in np.flatnonzero(wanted).tolist():
+            yield Op(recording, int(where[at]), table.row(at))
+
+
+def _loss_of(trace: Trace, position: int, row: Op) -> _Loss | None:
+    recording = trace.recording
+    stats = recording.stats(position)
+    if stats is None or not stats.known or not stats.numel or not stats.is_finite:
+        return None
+    op = row.name
+    ways: list[Callable[[], _Loss | None]] = [
+        lambda: _epsilon(trace, position, row, op, stats),
+        lambda: _twin(recording, position),
+    ]
+    if position not in recording.shadows:
+        ways.append(lambda: _counts(recording, position, op, stats))
+    losses = (way() for way in ways)
+    return next(
+        (loss for loss in losses if loss is not None and loss.lost >= LEAST * loss.of > 0), None
+    )
+
+
+def _twin(recording: Recording, position: int) -> _Loss | None:
+    """What the float32 twin of the operation holds and the result does not."""
+    shadow = recording.shadows.get(position)
+    if shadow is None or not shadow.flushed:
+        return None
+    twin = shadow.stats
+    result = recording.op(position)
+    if result is None:
+        return None
+    whole = shadow.flushed == twin.numel - twin.zero
+    known = whole and twin.min is not None and twin.max is not None
+    largest = (
+        max(abs(twin.min or 0.0), abs(twin.max or 0.0))
+        if known
+        else format_of(result.dtype).rounds_to_zero
+    )
+    return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
+
+
+def _counts(recording: Recording, position: int, op: str, stats: TensorStats) -> _Loss | None:
+    """More zeros than those of the operands account for.
+
+    A product of two values that are not zero is never zero but by underflow. A sum of products may
+    cancel; it counts only where half of its values lie at the lower end of the dtype, and where its
+    terms are small.
+    """
+    sources = list(dict.fromkeys(source for source, _ in recording.operands(position)))
+    sources = sources[-1:] if op == "copy_" else sources
+    operands = [s for source in sources if (s := recording.stats(source)) is not None and s.numel]
+    if not operands or not all(s.is_finite for s in operands):
+        return None
+    if op in SUMS:
+        if 2 * (stats.zero + stats.subnormal) < stats.numel or not _of_small_terms(
+            recording, position, operands
+        ):
+            return None
+    elif op not in ELEMENTWISE or any(
+        s.numel > stats.numel for s in operands
+    ):  # a view of a larger tensor
+        return None
+    if len(operands) == 1 and op in SCALES:
+        row = recording.op(position)
+        if len(recording.operands(position)) == 1 and row is not None and not row.scaled:
+            return None  # times a number that may be zero
+    accounted = min(stats.numel, sum(-(-s.zero * stats.numel // s.numel) for s in operands))
+    return _Loss(stats.zero - accounted, stats.numel - accounted, None, "counts")
+
+
+def _of_small_terms(recording: Recording, position: int, operands: list[TensorStats]) -> bool:
+    """Whether the products that were summed up lie at the lower end of the dtype, so that zeros do
+    not come from cancelling."""
+    row = recording.op(position)
+    if row is None or len(operands) < 2:
+        return True
+    size = (operands[-1].rms or 0.0) * (operands[-2].rms or 0.0)
+    return bool(size <= MOST_TERM * format_of(row.dtype).smallest_normal)
+
+
+def _epsilon(trace: Trace, position: int, row: Op, op: str, stats: TensorStats) -> _Loss | None:
+    """A Python number that was added, or taken as floor, and that the dtype rounds to zero.
+
+    One that the user's line does not spell is a library's own, and told only where there is a zero
+    that it should prevent; an optimizer's own has a cause of its own.
+    """
+    recording = trace.recording
+    if op not in ADDS | FLOORS:
+        return None
+    before = [recording.stats(source) for source, _ in recording.operands(position)]
+    if len(before) != 1 or before[0] is None or before[0] != stats:
+        return None
+    limit = format_of(row.dtype).rounds_to_zero
+    vanished = [abs(x) for x in recording.scalars.get(position, ()) if 0.0 < abs(x) <= limit]
+    spelled = {float(number) for number in _NUMBER.findall(_text(trace, row))}
+    matters = stats.zero > 0 and row.phase != OPTIMIZER
+    told = [x for x in vanished if matters or x in spelled]
+    return _Loss(stats.numel, stats.numel, max(told), "epsilon") if told else None
+
+
+def _text(trace: Trace, row: Op) -> str:
+    _, line, real = trace.recording.places[row.place]
+    return linecache.getline(real, line).strip() if line else ""
+
+
+def _columns(trace: Trace, position: int, row: Op, loss: _Loss) -> tuple[Any, ...]:
+    recording = trace.recording
+    file, line = row.file, row.line
+    dtype = str(row.dtype).removeprefix("torch.")
+    place = (row.name, row.module, file, line, _text(trace, row))
+    stats = recording.stats(position)
+    size = (dtype, stats.numel, loss.lost, loss.lost / loss.of, loss.largest, loss.told_by)
+    return (position, recording.step_of(position), PHASES[row.phase], *place, *size)
+
+
+# Where along the backward pass the gradient of each parameter was flushed to zero, and what
+# would have kept it.
 
 KEPT = 1e-3  # share of the values up to which flushing is no loss
 LOW = (
@@ -260,4 +666,13 @@ def _from_zeros(
     return Flushed(position, share, "zeros", max(0, needed))
 
 
-__all__ = ["Flushed", "signal_loss"]
+__all__ = [
+    "Flushed",
+    "Skip",
+    "below_one",
+    "collapse",
+    "scale_of",
+    "signal_loss",
+    "skips",
+    "skips_frame",
+]

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 
 from nanlab.capture.flushes import CASTS, outputs
-from nanlab.history import SCALED, Loss, OptimizerStep, Place, Series
 from nanlab.operators import having, with_forms
+from nanlab.trace.frames import parameter_columns
+from nanlab.trace.history import SCALED, Loss, OptimizerStep, Place, Series
 from nanlab.trace.op import walk
 from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
-from nanlab.trace.training_frames import parameter_columns
 
 # a parameter whose rms grew by this factor, and to more than this, has run away
 GREW, LARGE = 10.0, 5.0

@@ -12,20 +12,13 @@ import numpy.typing as npt
 import torch
 
 from nanlab.capture.flushes import CASTS, outputs
-from nanlab.capture.magnitudes import StepRows, place_of
-from nanlab.capture.running_sums import counts, sums
+from nanlab.capture.magnitudes import StepRows, counts, place_of, sums
 from nanlab.formats import HALF_PRECISION, format_of
-from nanlab.history import AbsorbedUpdate, History, ParameterStep
 from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
-from nanlab.trace.columns import stat_columns
-from nanlab.trace.recording import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    Recording,
-)
+from nanlab.trace.frames import stat_columns
+from nanlab.trace.history import AbsorbedUpdate, History, ParameterStep
+from nanlab.trace.recording import BACKWARD, FORWARD, OPTIMIZER, OTHER, Recording
 
 FOLLOWS = in_place(having("blends", lists=True))
 AVERAGE_BLENDS = with_forms("add", "lerp", lists=True)

@@ -16,22 +16,35 @@ from weakref import WeakSet
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanlab.capture.calls import Call, saved_names, saved_values, tensors_of
-from nanlab.capture.collectives import Collectives
 from nanlab.capture.evidence import Evidence
-from nanlab.capture.indices import IndexGuard
-from nanlab.capture.known_stats import known_stat
-from nanlab.capture.ledger import Entry, Ledger, shape_of, shows_all, storage_of, view_key
+from nanlab.capture.ledger import (
+    Entry,
+    Ledger,
+    known_stat,
+    shape_of,
+    shows_all,
+    storage_of,
+    view_key,
+)
 from nanlab.capture.pending import Pending
-from nanlab.capture.plans import Plan, plan_for
+from nanlab.capture.places import SourceLines, torch_caller
+from nanlab.capture.plans import (
+    Call,
+    IndexGuard,
+    Plan,
+    plan_for,
+    saved_names,
+    saved_values,
+    tensors_of,
+)
 from nanlab.capture.program import ProgramRecorder
-from nanlab.capture.source import SourceLines, torch_caller
+from nanlab.capture.ranks import Collectives
 from nanlab.capture.steps import StepClock
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.stats._memory import PLAIN, local_part
-from nanlab.stats._table import WORTH_PUTTING_OFF
-from nanlab.trace.failure import ReadOut
+from nanlab.stats.memory import PLAIN, local_part
+from nanlab.stats.table import WORTH_PUTTING_OFF
+from nanlab.trace.ending import ReadOut
 from nanlab.trace.recording import (
     BACKWARD,
     FACTOR,

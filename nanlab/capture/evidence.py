@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import (
+from nanlab.capture.ledger import Ledger, storage_of
+from nanlab.capture.places import frame_of, torch_frame
+from nanlab.capture.plans import (
     Call,
     SavedValues,
     read_by_derivative,
@@ -18,9 +20,7 @@ from nanlab.capture.calls import (
     tensors_of,
     told_and_hidden,
 )
-from nanlab.capture.ledger import Ledger, storage_of
 from nanlab.capture.program import ProgramRecorder
-from nanlab.capture.source import frame_of, torch_frame
 from nanlab.operators import having
 from nanlab.trace.recording import (
     BORN,

@@ -16,9 +16,9 @@ from torch import nn
 from torch._ops import OpOverload
 
 from nanlab.capture.dispatch import OpRecorder
-from nanlab.capture.indices import IndexGuard, IndexOutOfRangeError, bad_indices
-from nanlab.capture.source import display_name, is_torch, is_user
-from nanlab.trace.failure import BadIndices, Failure, Operand
+from nanlab.capture.places import display_name, is_torch, is_user
+from nanlab.capture.plans import IndexGuard, IndexOutOfRangeError, bad_indices
+from nanlab.trace.ending import BadIndices, Failure, Operand
 from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor

@@ -7,7 +7,7 @@ from typing import Any
 from torch.autograd.function import _SingleLevelFunction
 
 from nanlab.capture.dispatch import OpRecorder
-from nanlab.capture.threads import is_watched
+from nanlab.capture.execution import is_watched
 
 
 class FunctionRecorder:

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import (
+from nanlab.capture.evidence import UNHELD, Evidence
+from nanlab.capture.ledger import ViewKey, storage_of, view_key
+from nanlab.capture.plans import (
     Call,
     SavedValues,
     saved_names,
@@ -21,10 +23,8 @@ from nanlab.capture.calls import (
     tensors_of,
     told_and_hidden,
 )
-from nanlab.capture.evidence import UNHELD, Evidence
-from nanlab.capture.ledger import ViewKey, storage_of, view_key
-from nanlab.stats._async_counts import AsyncCopy, Copier, copier_of
-from nanlab.stats._memory import is_wrapper, unobserved
+from nanlab.stats.device import AsyncCopy, Copier, copier_of
+from nanlab.stats.memory import is_wrapper, unobserved
 from nanlab.trace.recording import Recording, Source
 
 Tensor = torch.Tensor

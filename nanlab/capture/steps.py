@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from nanlab.capture.source import Path, call_path, is_user, shares_step
+from nanlab.capture.places import Path, call_path, is_user, shares_step
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
-"""The loop around the model: optimizer steps, loss scaler, parameters and what becomes of them."""
+"""The loop around the model: optimizer steps, loss scaler, parameters, and what is looked for
+when a step ends."""
 
 from __future__ import annotations
 
 import functools
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,22 +18,200 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from nanlab.capture.absorbed_updates import note_absorbed_updates
 from nanlab.capture.dispatch import OpRecorder
+from nanlab.capture.execution import is_watched
+from nanlab.capture.flushes import note_dead, note_flushes
 from nanlab.capture.gradient_edits import (
     adds_to_last,
     bad_moments,
     bad_rates,
+    changed_before_unscale,
     earliest_of,
+    note_clipping,
+    note_edits,
+    note_factors,
     number_of,
+    still_scaled,
 )
 from nanlab.capture.ledger import Entry, storage_of
-from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
-from nanlab.capture.scaler_order import changed_before_unscale
-from nanlab.capture.step_end import StepChecks, Written
+from nanlab.capture.magnitudes import StepRows, follow
 from nanlab.capture.steps import StepClock
-from nanlab.capture.threads import is_watched
-from nanlab.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
-from nanlab.trace.recording import Sink
+from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
+from nanlab.trace.recording import Recording, Sink
+
+# Parameters, state and settings of an optimizer, copied so that a step can be taken back.
+
+
+class OptimizerCopy:
+    """Parameters, state and settings of an optimizer as they were."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        with torch.no_grad():
+            self.parameters = [
+                (p, p.detach().clone()) for g in optimizer.param_groups for p in g["params"]
+            ]
+            self.state = {
+                p: {k: _copied(v) for k, v in s.items()} for p, s in optimizer.state.items()
+            }
+        self.groups = [
+            {k: _copied(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups
+        ]
+
+    def put(self) -> None:
+        """Put them back."""
+        for parameter, value in self.parameters:
+            write(parameter, value)
+        state = self.optimizer.state
+        for key in [k for k in state if k not in self.state]:
+            del state[key]
+        for key, values in self.state.items():
+            current = state.setdefault(key, {})
+            for name in [n for n in current if n not in values]:
+                del current[name]
+            for name, value in values.items():
+                there = current.get(name)
+                if (
+                    isinstance(value, torch.Tensor)
+                    and isinstance(there, torch.Tensor)
+                    and there.shape == value.shape
+                    and there.dtype == value.dtype
+                ):
+                    write(there, value)
+                else:
+                    current[name] = _copied(value)
+        for group, values in zip(self.optimizer.param_groups, self.groups, strict=True):
+            group.update({k: _copied(v) for k, v in values.items()})
+
+
+def size_of(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes that a copy of an optimizer takes."""
+    states = (
+        v for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)
+    )
+    tensors = [*(p for g in optimizer.param_groups for p in g["params"]), *states]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    # LBFGS keeps lists, and never writes to what is in them
+    return list(value) if isinstance(value, list) else value
+
+
+def write(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Write a value into a tensor, unseen by autograd."""
+    with torch.no_grad():
+        target.detach().copy_(value)
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """The closure that ``Optimizer.step`` was given; ``args`` begins with the optimizer."""
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    return closure if callable(closure) else None
+
+
+def with_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], closure: Callable[..., Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of ``Optimizer.step`` with another closure."""
+    if len(args) > 1:
+        return (args[0], closure, *args[2:]), kwargs
+    return args, {**kwargs, "closure": closure}
+
+
+# What is looked for when a training step has ended.
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the parameters and buffers in a step; each by its number."""
+
+    gradients: dict[int, int]  # row of the gradient
+    by_hand: list[tuple[int, int]]  # (number, row) of each write outside of an optimizer
+    all: list[tuple[int, int]]  # and of each write
+
+    def then(self, later: Written) -> Written:
+        """What became of them in this part of a step and in the next."""
+        return Written(
+            self.gradients | later.gradients,
+            [*self.by_hand, *later.by_hand],
+            [*self.all, *later.all],
+        )
+
+
+class StepChecks:
+    """Looks through each step: at once for misuse, and later, several steps at a time, for what
+    grows or was lost.
+
+    What is done for several steps in a row finds the processor's caches warm, and takes a third of
+    the time.
+    """
+
+    def __init__(self, recording: Recording, history: History) -> None:
+        self._recording, self._history = recording, history
+        self._waiting: list[tuple[int, int, Written]] = []  # steps: begin and end of their rows
+        self._end = 0  # position up to which steps were looked through
+        self.failed: Callable[[Exception], None] = lambda error: None
+
+    def run(self, written: Written) -> None:
+        """Check the step that ends here."""
+        recording, history = self._recording, self._history
+        start, self._end = self._end, recording.end
+        if start == recording.end:
+            return
+        rows = StepRows(recording, start, recording.end)
+        steps = self._parameter_steps(rows.start, rows.end)
+        note_factors(rows, history)
+        still_scaled(rows, history, steps)
+        note_edits(rows, history, steps)
+        recording.sinks.extend(note_clipping(rows, history, steps))
+        self._wait(rows.start, rows.end, written)
+
+    def _is_summarised(self, start: int, end: int) -> bool:
+        """Whether the rows between two positions have statistics."""
+        recording = self._recording
+        if recording.detail == "full":
+            return True
+        segments = recording.program.between(start, end)
+        return bool(segments) and all(s.summarised >= len(s.calls) for s in segments)
+
+    def _wait(self, start: int, end: int, written: Written) -> None:
+        """Look on later. A step that seemed to end before, and then went on, is one with its
+        rest."""
+        began = next((s for s in reversed(self._recording.starts) if s < end), 0)
+        while self._waiting and self._waiting[-1][0] >= began:
+            start, _, before = self._waiting.pop()
+            written = before.then(written)
+        self._waiting.append((start, end, written))
+
+    def _parameter_steps(self, start: int, end: int) -> list[ParameterStep]:
+        """What became of each parameter between two positions, the last first."""
+        steps = self._history.parameters
+        first, last = (bisect_left(steps, at, key=attrgetter("position")) for at in (start, end))
+        return steps[first:last][::-1]
+
+    def catch_up(self) -> None:
+        """Follow the series, and look for what was lost, in the steps that wait for it."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            for start, end, written in waiting:
+                rows = StepRows(self._recording, start, end)
+                follow(self._history.series, rows, written.all)
+                if not self._is_summarised(rows.start, rows.end):
+                    continue
+                note_flushes(rows, self._history, written.gradients, written.by_hand)
+                note_dead(rows, self._history, written.gradients)
+                note_absorbed_updates(
+                    rows, self._history, self._parameter_steps(start, end), written.by_hand
+                )
+        except Exception as error:
+            self.failed(error)
+
+
+# The loop around the model: optimizer steps, loss scaler, parameters and what becomes of them.
 
 # Bytes of parameters copied before an optimizer step to measure the update; above this there is
 # none.

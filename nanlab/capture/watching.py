@@ -1,4 +1,4 @@
-"""``watch``: everything that runs inside the ``with`` block is recorded."""
+"""A fault that ended a program which nobody looks at: a few lines on stderr, and a failed test."""
 
 from __future__ import annotations
 
@@ -10,36 +10,101 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from nanlab.capture.agreement import Agreement, Kind
-from nanlab.capture.announce import announce
 from nanlab.capture.backward import BackwardRecorder
-from nanlab.capture.batches import BatchRecorder
-from nanlab.capture.compiled import EagerCode
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
+from nanlab.capture.execution import BatchRecorder, EagerCode, is_watched, run_in_thread
 from nanlab.capture.folding import fold
-from nanlab.capture.forward_sinks import ForwardSinks
 from nanlab.capture.functions import FunctionRecorder
-from nanlab.capture.modules import ModuleRecorder
+from nanlab.capture.places import ModuleRecorder, SourceLines
 from nanlab.capture.program import ProgramRecorder
-from nanlab.capture.rejected import note_rejected_value
-from nanlab.capture.source import SourceLines
+from nanlab.capture.ranks import Agreement, Kind
+from nanlab.capture.sinks import ForwardSinks, note_rejected_value, updates_apart
 from nanlab.capture.steps import StepClock
-from nanlab.capture.threads import is_watched, run_in_thread
 from nanlab.capture.training import TrainingRecorder
-from nanlab.capture.updates_apart import updates_apart
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.trace.locations import location
+from nanlab.trace.ending import ARRIVED, as_sent
+from nanlab.trace.op import location
 from nanlab.trace.program import Segment
-from nanlab.trace.ranks import ARRIVED, as_sent
 from nanlab.trace.recording import BORN, TURNED, Recording
+
+# A fault that ended a program which nobody looks at: a few lines on stderr, and a failed test.
+
+
+def announce(trace: Trace) -> None:
+    """Print culprit, place and first fix to stderr, unless a notebook shows them."""
+    fail_test(trace, sys._getframe(1))
+    if not in_notebook():
+        culprit = trace.culprit
+        told = culprit.brief if culprit is not None else str(trace.guarded or "")
+        print(f"nanlab: {told}", file=sys.stderr)
+    trace.is_read = False
+
+
+def in_notebook() -> bool:
+    """Whether IPython runs the program, and shows what it displays."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def fail_test(trace: Trace, frame: FrameType | None) -> None:
+    """Let the test of pytest that is running fail, unless it looks at the trace."""
+    if "pytest" not in sys.modules:
+        return
+    while frame is not None:
+        for name in ("pyfuncitem", "self"):
+            item = frame.f_locals.get(name)
+            manager = getattr(getattr(item, "config", None), "pluginmanager", None)
+            if item is not None and manager is not None and hasattr(item, "nodeid"):
+                plugin = manager.get_plugin(_StoppedWatches.NAME)
+                if plugin is None:
+                    plugin = _StoppedWatches()
+                    manager.register(plugin, _StoppedWatches.NAME)
+                plugin.stopped.append((item.nodeid, trace))
+                return
+        frame = frame.f_back
+
+
+class _StoppedWatches:
+    """A plugin of pytest, registered when the first watch stops in a test."""
+
+    NAME = "nanlab-stopped-watches"
+
+    def __init__(self) -> None:
+        import pytest
+
+        self.stopped: list[tuple[str, Trace]] = []
+        # marks the function
+        pytest.hookimpl(hookwrapper=True)(type(self).pytest_runtest_makereport)
+
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
+        """Turn a passed test, in which a watch stopped that nobody looked at, into a failed one."""
+        outcome = yield
+        report = outcome.get_result()
+        if report.when != "call":
+            return
+        unread = [
+            trace for node, trace in self.stopped if node == item.nodeid and not trace.is_read
+        ]
+        self.stopped.clear()
+        if unread and report.passed:
+            culprit = unread[0].culprit
+            report.outcome = "failed"
+            report.longrepr = (
+                "nanlab stopped the program:"
+                f" {culprit.brief if culprit is not None else unread[0].guarded}\nA test that"
+                ' expects this looks at the trace, or watches with on_fault="record".'
+            )
+
+
+# ``watch``: everything that runs inside the ``with`` block is recorded.
 
 # rows after which a step begins a table of its own, so that short steps share one
 CHUNK_ROWS = 4096

@@ -13,14 +13,12 @@ from typing import Any
 from torch import nn
 
 from nanlab.capture import Stop
-from nanlab.capture.source import is_user_code
-from nanlab.guards import heads
-from nanlab.guards.engine import Guard
-from nanlab.guards.interrupts import held
+from nanlab.capture.places import is_user_code
+from nanlab.guards import loops
+from nanlab.guards.engine import Guard, outcome
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import BACKWARD, instrument, source_of
-from nanlab.guards.outcome import outcome
-from nanlab.guards.state import all_names
+from nanlab.guards.state import all_names, held
 from nanlab.trace import Trace
 from nanlab.trace.recording import Recording
 
@@ -39,7 +37,7 @@ class CellHeads(ast.NodeTransformer):
     def visit(self, tree: ast.AST) -> ast.AST:
         """The tree with heads; as it was where the cell is not guarded."""
         if isinstance(tree, ast.Module) and self.is_guarded(tree):
-            instrument(tree, heads.register, training_functions(self.names()))
+            instrument(tree, loops.register, training_functions(self.names()))
         return tree
 
 
@@ -198,7 +196,7 @@ def _codes_with_heads(
     """The functions of a file with heads, by name and first line."""
     try:
         tree = ast.parse(source_of(file, globals_), file)
-        if not instrument(tree, heads.register, training):
+        if not instrument(tree, loops.register, training):
             return {}
         waiting = [compile(tree, file, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import sys
 import threading
 import traceback
@@ -24,18 +25,20 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from nanlab.capture import Stop, watch
-from nanlab.capture.agreement import Agreement
-from nanlab.capture.optimizer_state import OptimizerCopy, closure_of, size_of, with_closure
-from nanlab.capture.rejected import is_refusal
+from nanlab.capture import FaultFound, Stop, announce, watch
+from nanlab.capture.ranks import Agreement
+from nanlab.capture.sinks import is_refusal
+from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
+from nanlab.capture.watching import stopped
 from nanlab.errors import NotReplayable
-from nanlab.guards.finite import are_finite, same, same_bits, total
-from nanlab.guards.interrupts import held
-from nanlab.guards.state import LOOK_EVERY, Reached
-from nanlab.stats._memory import local_part
+from nanlab.guards.state import LOOK_EVERY, Reached, are_finite, held, same, same_bits, total
+from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
-from nanlab.trace.guarded import Guarded
+from nanlab.trace.ending import Guarded
 from nanlab.trace.recording import Recording
+
+# The guard itself: looks at gradients before each optimizer step, and runs the step of a bad
+# one again under a watch.
 
 # of a loop without an optimizer step that are kept; a replay of more begins too late
 MOST_TURNS = 64
@@ -875,3 +878,50 @@ def _set_last(trace: Trace) -> None:
     import nanlab
 
     nanlab.last = trace
+
+
+# What becomes of a fault that guard has found: files, a few lines on stderr, the end of the
+# run.
+
+
+def outcome(save: str | Path | None, announces: bool = True) -> Callable[[Trace, Guard], None]:
+    """What a guard does with the trace of a replay: writes the files, tells what was found, stops
+    the run."""
+
+    def ended(trace: Trace, guard: Guard) -> None:
+        if save is not None:
+            write_files(trace, save)
+        if announces:
+            announce(trace)
+        culprit = trace.culprit
+        raise (
+            stopped(culprit)
+            if culprit is not None
+            else FaultFound(f"nanlab stopped the program: {headline(trace)}")
+        )
+
+    return ended
+
+
+def headline(trace: Trace) -> str:
+    """The culprit, its place and its step in one line; of a replay that failed, why."""
+    culprit = trace.culprit
+    return str(culprit) if culprit is not None else str(trace.guarded or "no culprit")
+
+
+def file_stem() -> str:
+    """What the names of files begin with: "nanlab", in a process with a rank "nanlab.rank0"."""
+    rank = os.environ.get("RANK")
+    return "nanlab" if rank is None else f"nanlab.rank{rank}"
+
+
+def write_files(trace: Trace, folder: str | Path) -> Path:
+    """Write nanlab.txt, nanlab.html and nanlab.nanlab; in a process with a rank, nanlab.rank0.txt
+    and so on."""
+    there, stem = Path(folder), file_stem()
+    there.mkdir(parents=True, exist_ok=True)
+    report = trace.report()
+    (there / f"{stem}.txt").write_text(f"{report!r}\n", encoding="utf-8")
+    report.to_html(there / f"{stem}.html")
+    trace.save(there / f"{stem}.nanlab")
+    return there

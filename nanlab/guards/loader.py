@@ -15,14 +15,12 @@ import torch
 from torch import nn
 
 from nanlab.capture import Stop
-from nanlab.capture.source import is_user
+from nanlab.capture.places import is_user
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
-from nanlab.guards import heads
-from nanlab.guards.engine import Guard, Turn, Window
-from nanlab.guards.interrupts import held
+from nanlab.guards import loops
+from nanlab.guards.engine import Guard, Turn, Window, outcome
 from nanlab.guards.loops import TURNS, Loop, cells_of, loop_at, repeat
-from nanlab.guards.outcome import outcome
-from nanlab.guards.state import Reached
+from nanlab.guards.state import Reached, held
 
 # functions that hand on the items of what they are given
 _HANDING_ON = frozenset(("tqdm", "track", "progress_bar", "alive_it", "iter"))
@@ -186,7 +184,7 @@ class Loops:
     @held()
     def __enter__(self) -> Guard:
         start(self.guard)
-        heads.began.append(self._began)
+        loops.began.append(self._began)
         return self.guard
 
     def __exit__(
@@ -208,8 +206,8 @@ class Loops:
             self._end()
 
     def _end(self) -> None:
-        if self._began in heads.began:
-            heads.began.remove(self._began)
+        if self._began in loops.began:
+            loops.began.remove(self._began)
         end(self.guard)
 
     def _began(self, loop: Loop, frame: FrameType) -> None:

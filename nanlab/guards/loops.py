@@ -7,16 +7,21 @@ import ast
 import gc
 import linecache
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 from nanlab.errors import NotReplayable
 
+# Training loops in a program's source: which they are, a call at their head, and their body as
+# code of its own.
+
 # a name put into the program's own would stay in functions
-HEAD = "__import__('nanlab.guards.heads').guards.heads.head({})"
+HEAD = "__import__('nanlab.guards.loops').guards.heads.head({})"
 BACKWARD = frozenset(("backward", "manual_backward"))
 # Methods so named are seldom the user's training step, and often an optimizer's or a module's.
 _COMMON = frozenset(
@@ -458,3 +463,37 @@ def _holds(cell: types.CellType, values: dict[str, Any], name: str) -> bool:
         return name in values and cell.cell_contents is values[name]
     except ValueError:
         return name not in values
+
+
+# The call that stands at the head of a guarded loop; it does nothing where no guard is on.
+
+
+class _Began(Protocol):
+    def __call__(self, loop: Loop, frame: FrameType) -> None: ...
+
+
+began: list[_Began] = []  # of the guard that is on
+_numbers: dict[tuple[int, int], int] = {}  # by line and column
+_places: list[tuple[int, int]] = []
+_loop_of: dict[tuple[int, str], Loop] = {}  # by the number in the call, and the file
+
+
+def register(line: int, column: int) -> int:
+    """The number of a loop that stands at a place of some file."""
+    if (line, column) not in _numbers:
+        _numbers[line, column] = len(_places)
+        _places.append((line, column))
+    return _numbers[line, column]
+
+
+def head(number: int) -> None:
+    """A turn of a loop begins."""
+    if not began:
+        return
+    frame = sys._getframe(1)
+    file = frame.f_code.co_filename
+    loop = _loop_of.get((number, file))
+    if loop is None:
+        loop = Loop(file, source_of(file, frame.f_globals), *_places[number])
+        _loop_of[number, file] = loop
+    began[-1](loop, frame)

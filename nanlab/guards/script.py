@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nanlab.capture import FaultFound, Stop, watch
-from nanlab.capture.source import is_user_code
+from nanlab.capture.places import is_user_code
 from nanlab.errors import UsageError
-from nanlab.guards import heads
-from nanlab.guards.engine import Guard
+from nanlab.guards import loops
+from nanlab.guards.engine import Guard, headline
 from nanlab.guards.loader import Loops
 from nanlab.guards.loops import instrument, training_names
-from nanlab.guards.outcome import headline
 from nanlab.trace import Trace
 
 
@@ -132,7 +131,7 @@ def _end(trace: Trace, guard: Guard) -> None:
 def _compiled(program: Program, guarded: bool) -> types.CodeType:
     tree = ast.parse(program.source, program.file)
     if guarded:
-        instrument(tree, heads.register, _imported_names(tree, program.first_path))
+        instrument(tree, loops.register, _imported_names(tree, program.first_path))
     return compile(tree, program.file, "exec", dont_inherit=True)
 
 
@@ -208,7 +207,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         data = self.get_data(path)
         try:
             tree = ast.parse(importlib.util.decode_source(data), path)
-            instrument(tree, heads.register, _imported_names(tree, os.path.dirname(path)))
+            instrument(tree, loops.register, _imported_names(tree, os.path.dirname(path)))
             return compile(tree, path, "exec", dont_inherit=True)
         except SyntaxError:
             return self.source_to_code(data, path)  # as Python would report it

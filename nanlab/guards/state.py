@@ -1,22 +1,109 @@
-"""What a turn of a loop begins with, besides its batch: random states, buffers, and the Python
-state that its body reaches."""
+"""What a turn of a loop begins with, besides its batch: random states, buffers, Python state;
+and whether tensors are finite."""
 
 from __future__ import annotations
 
 import functools
+import math
 import random
+import signal
 import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from nanlab.capture.optimizer_state import write
-from nanlab.capture.source import is_user_code
+from nanlab.capture.places import is_user_code
+from nanlab.capture.training import write
+from nanlab.stats.memory import PLAIN, local_part
+
+# Whether many tensors are finite, in one number; whether two of them have the same bits.
+
+# tensors up to which they are summed singly, which is faster than their norms together
+ONE_BY_ONE = 16
+_HALF = (torch.float16, torch.bfloat16)
+
+Tensor = torch.Tensor
+
+
+def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
+    """A number that is finite if all elements are, unless they are so large that their sum or
+    squares overflow."""
+    try:
+        if not PLAIN.issuperset(map(type, tensors)):
+            tensors = [local_part(t) for t in tensors]
+        if len(tensors) <= ONE_BY_ONE and all(t.is_cpu for t in tensors):
+            result = sum([torch.sum(t).item() for t in tensors])
+        else:
+            half = any(t.dtype in _HALF for t in tensors)
+            result = _sum_of(
+                torch._foreach_norm(tensors, 2, torch.float32)
+                if half
+                else torch._foreach_norm(tensors)
+            )
+    except (RuntimeError, NotImplementedError, TypeError):  # sparse, nested, or of another kind
+        result = 0.0 if are_finite(tensors) else math.nan
+    return float(abs(result) + sum([loss.item() for loss in losses]))
+
+
+def _sum_of(norms: Sequence[Tensor]) -> float:
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for norm in norms:
+        by_device.setdefault(norm.device, []).append(
+            norm.float() if norm.dtype != torch.float32 else norm
+        )
+    return sum(float(torch.stack(group).sum()) for group in by_device.values())
+
+
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    for tensor in tensors:
+        value = tensor.coalesce().values() if tensor.is_sparse else local_part(tensor)
+        if not bool(torch.isfinite(value.float() if value.dtype.itemsize == 1 else value).all()):
+            return False
+    return True
+
+
+def same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
+
+
+def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return a is b
+    if a.is_sparse:
+        a, b = a.to_dense(), b.to_dense()
+    a, b = local_part(a), local_part(b)
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+# Interrupts that wait until everything is put back.
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Raise an interrupt (Ctrl-C, the stop button) that comes in the block at its end."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        before(*came[-1])
+
+
+# What a turn of a loop begins with, besides its batch: random states, buffers, and the Python
+# state that its body reaches.
 
 MOST_ITEMS = 64  # of a container that is kept; a longer one is a log
 MOST_OBJECTS = 2000  # that are walked through from the names of a loop's body
@@ -51,8 +138,6 @@ _FOREIGN = frozenset(
     )
 )
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-
-Tensor = torch.Tensor
 
 
 class RandomStates:

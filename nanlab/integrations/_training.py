@@ -13,8 +13,7 @@ from torch import nn
 
 from nanlab.capture import announce, watch
 from nanlab.errors import UsageError
-from nanlab.guards.engine import Guard, Turn, Window
-from nanlab.guards.outcome import write_files
+from nanlab.guards.engine import Guard, Turn, Window, write_files
 from nanlab.guards.state import Reached
 from nanlab.trace import Trace
 

@@ -24,7 +24,7 @@ from nanlab.program.expression import (
     namespace_of,
     span_of,
 )
-from nanlab.trace.names import Span
+from nanlab.trace.chunk import Span
 from nanlab.trace.program import Ref
 from nanlab.trace.recording import Recording
 

@@ -21,11 +21,10 @@ import safetensors.torch
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from nanlab import history
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
-from nanlab.program.handover import complete, handed_over
-from nanlab.stats import _layout as L
-from nanlab.trace import Trace, failure, recording
+from nanlab.program.rerun import complete, handed_over
+from nanlab.stats import layout as L
+from nanlab.trace import Trace, ending, history, recording
 from nanlab.trace.chunk import (
     DEVICE,
     DTYPE,
@@ -38,10 +37,9 @@ from nanlab.trace.chunk import (
     STAT,
     WIDTH,
     Chunk,
+    Names,
 )
-from nanlab.trace.guarded import Guarded
-from nanlab.trace.names import Names
-from nanlab.trace.nodes import BackwardPass, NodeRuns, Nodes
+from nanlab.trace.ending import Guarded, Ranks
 from nanlab.trace.program import (
     Call,
     EngineRun,
@@ -56,8 +54,7 @@ from nanlab.trace.program import (
     Segment,
     refs_in,
 )
-from nanlab.trace.ranks import Ranks
-from nanlab.trace.recording import PHASES, Recording
+from nanlab.trace.recording import PHASES, BackwardPass, NodeRuns, Nodes, Recording
 
 FORMAT = 3
 BUDGET = 64 << 20  # bytes of tensors that no call overwrote
@@ -90,7 +87,7 @@ _RECORDS: dict[str, Any] = {
         *_losses,
         *(history.Misuse, history.GradientEdit, history.History),
         *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
-        *(failure.Escapes, failure.Failure, failure.Operand, failure.BadIndices, failure.ReadOut),
+        *(ending.Escapes, ending.Failure, ending.Operand, ending.BadIndices, ending.ReadOut),
         *(BackwardPass, EngineRun, FunctionUse, FunctionRun),
         *(OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
     )

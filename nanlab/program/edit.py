@@ -26,9 +26,8 @@ from nanlab.program.expression import (
     namespace_of,
     span_of,
 )
-from nanlab.program.memory import Get, operate
 from nanlab.program.rebuild import Patch
-from nanlab.program.rerun import rerun
+from nanlab.program.rerun import Get, operate, rerun
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 

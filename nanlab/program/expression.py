@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.memory import Get
 from nanlab.program.rebuild import same_bits
-from nanlab.trace.names import Span
+from nanlab.program.rerun import Get
+from nanlab.trace.chunk import Span
 from nanlab.trace.program import Call, Ref, refs_in
 
 Tensor = torch.Tensor

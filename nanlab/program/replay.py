@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -10,24 +11,146 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nanlab.capture.watching import running, watch
 from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
-from nanlab.program.batch import batch_of
-from nanlab.program.change import Change, check_rebuilt
 from nanlab.program.edit import Edited, EditLike, apply
-from nanlab.program.memory import Memory, operate
-from nanlab.program.rebuild import Graph, Rebuilt, rebuild
-from nanlab.program.rerun import rerun
-from nanlab.program.settings import other_scale, other_settings, with_refs
-from nanlab.program.window import Window, window
+from nanlab.program.rebuild import Batch, Graph, Patch, Rebuilt, batch_of, rebuild, same_bits
+from nanlab.program.rerun import Memory, Window, operate, rerun, window
+from nanlab.program.settings import (
+    Steps,
+    joined,
+    other_scale,
+    other_settings,
+    watched_steps,
+    with_refs,
+)
 from nanlab.stats import StatsTable
-from nanlab.trace.locations import location
+from nanlab.trace import Trace
+from nanlab.trace.op import OPTIMIZER, location
 from nanlab.trace.program import Call, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nanlab.trace import Trace
+
+# What is other in a replay, and whether the step can be run above autograd at all.
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is other in a replay."""
+
+    segments: Sequence[Segment]
+    edited: Edited | None = None
+    steps: Steps = field(default_factory=dict)  # of optimizers with other settings
+    skipped: Steps = field(default_factory=dict)  # steps of optimizers that a GradScaler may skip
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
+    batch: Batch | None = None  # without some of its rows
+
+    @property
+    def patches(self) -> Sequence[Patch]:
+        """The edits as patches."""
+        return self.edited.patches if self.edited is not None else ()
+
+    @property
+    def instead(self) -> Steps:
+        """What is run in the place of the optimizers' calls."""
+        return joined(self.steps, self.skipped)
+
+    def is_any(self, where: Window) -> bool:
+        """Whether anything is."""
+        return bool(self.segments is not where.segments or self.edited or self.instead)
+
+
+def check_rebuilt(where: Window) -> None:
+    """Raises NotReplayable unless the unchanged step, run above autograd, gives the loss and
+    gradients that were recorded."""
+    segment = where.segments[-1]
+    reason = _REBUILT.get(id(segment))
+    if reason is None or reason[0] is not segment:
+        reason = _REBUILT[id(segment)] = segment, _difference(where)
+        while len(_REBUILT) > 16:
+            _REBUILT.pop(next(iter(_REBUILT)))
+    if reason[1]:
+        raise NotReplayable(reason[1])
+
+
+_REBUILT: dict[int, tuple[Segment, str]] = {}
+
+
+def _difference(where: Window) -> str:
+    """Why the step run above autograd is not what was recorded; "" where it is."""
+    try:
+        graph, _ = rebuild(where.segments)
+    except NotReplayable as error:
+        return str(error)
+    except Exception as error:
+        return f"the step cannot be run above autograd ({type(error).__name__}: {error})"
+    memory = rerun(where.segments)
+    for segment in where.segments:
+        for run in segment.engine:
+            for ref in refs_in((*run.roots, *run.after.values())):
+                try:
+                    same = same_bits(graph.get(ref).detach(), memory.tensor(ref))
+                except NotReplayable as error:
+                    return str(error)
+                if not same:
+                    return (
+                        "the step does something between its calls that a graph of them does not"
+                        " repeat: a hook, or a function with a backward of its own"
+                    )
+    return ""
+
+
+# A changed step under a watch of its own: what nanlab would have said of the program written
+# so.
+
+
+def observed(where: Window, change: Change | Edited | None = None) -> Trace:
+    """The trace of the step with these changes, at the lines of the recorded one.
+
+    Raises NotReplayable where the step cannot be run above autograd, or while another watch is
+    running.
+    """
+    if running() is not None or threading.current_thread() is not threading.main_thread():
+        raise NotReplayable("a watch is running")
+    check_rebuilt(where)
+    if change is None or isinstance(change, Edited):
+        change = Change(where.segments, change)
+    steps = joined(watched_steps(where, change.segments, change.settings), change.skipped)
+    recording = where.recording
+    watcher = watch(on_fault="record")
+    lines, ops = watcher._lines, watcher._ops
+    lines.places[:], lines.spans[:] = recording.places, recording.spans
+    names = recording.program.names
+
+    def about_to_call(segment: int, index: int, call: Call, graph: Graph) -> None:
+        row = recording.op(call.position)
+        if row is not None:
+            lines.forced = row.place, row.site
+            ops.module = watcher.recording.modules(row.module)
+            ops.in_optimizer = int(row.phase == OPTIMIZER and (segment, index) not in steps)
+        for ref in refs_in(call.args):
+            name = names.get(ref.storage)
+            if name is not None and ref.storage not in known:
+                known.add(ref.storage)
+                kind: Any = "parameter" if ref.tracked else "buffer"
+                with ops.quiet():
+                    watcher._training._register(graph.get(ref), name, kind)
+
+    known: set[int] = set()
+    lines.forced = 0, 0
+    watcher.is_last = False
+    try:
+        with watcher as trace:
+            rebuild(change.segments, change.patches, about_to_call, steps, change.batch)
+    finally:
+        lines.forced = None
+    return trace
+
+
+# ``trace.replay()`` and ``trace.tensor()``: a recorded step run again, as it was or changed.
 
 Tensor = torch.Tensor
 _HALF = (torch.float16, torch.bfloat16)
@@ -67,7 +190,6 @@ class Replay:
         return self._trace
 
     def _observed(self) -> Trace:
-        from nanlab.program.observe import observed
         from nanlab.trace import Trace
 
         if self.where is None or self.change is None:
@@ -190,7 +312,7 @@ def results_of(call: Call, out: Any, memory: Memory) -> list[Tensor]:
 def plan_of(func: Any) -> Any:
     """What capture knows of an operator: what it writes, whether it makes a view."""
     from nanlab.capture.plans import plan_for
-    from nanlab.trace.names import Names
+    from nanlab.trace.chunk import Names
 
     plan = _PLANS.get(func)
     if plan is None:

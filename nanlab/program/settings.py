@@ -12,10 +12,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from nanlab.errors import NotReplayable
 from nanlab.operators import having
-from nanlab.program.memory import Get, Instead
 from nanlab.program.rebuild import same_bits
-from nanlab.program.rerun import rerun
-from nanlab.program.window import Window
+from nanlab.program.rerun import Get, Instead, Window, rerun
 from nanlab.trace.program import Call, EngineRun, OptimizerRun, Ref, Segment, refs_in
 
 Tensor = torch.Tensor

@@ -9,19 +9,16 @@ from typing import Any
 
 import torch
 
-from nanlab.capture.calls import Call as JudgedCall
-from nanlab.capture.calls import SavedValues, saved_names, saved_values
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
-from nanlab.capture.plans import Plan, plan_for
-from nanlab.capture.source import frame_of
+from nanlab.capture.places import frame_of
+from nanlab.capture.plans import Call as JudgedCall
+from nanlab.capture.plans import Plan, SavedValues, plan_for, saved_names, saved_values
 from nanlab.errors import NotReplayable
-from nanlab.program.handover import complete
-from nanlab.program.memory import Memory, operate, seed
 from nanlab.program.replay import results_of
-from nanlab.program.rerun import rerun
-from nanlab.trace.locations import location
-from nanlab.trace.names import Names
+from nanlab.program.rerun import Memory, complete, operate, rerun, seed
+from nanlab.trace.chunk import Names
+from nanlab.trace.op import location
 from nanlab.trace.program import Call, Ref, Segment, refs_in
 from nanlab.trace.recording import BACKWARD, BORN, CARRIED, TURNED, Recording
 

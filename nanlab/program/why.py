@@ -13,11 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.operators import base_name, having
-from nanlab.program.memory import Memory
 from nanlab.program.replay import results_of
-from nanlab.program.rerun import rerun
-from nanlab.program.window import window
-from nanlab.trace.locations import location
+from nanlab.program.rerun import Memory, rerun, window
+from nanlab.trace.op import location
 from nanlab.trace.program import Call, Ref
 from nanlab.trace.recording import Recording
 

@@ -8,36 +8,25 @@ from functools import partial
 
 from nanlab.analysis.libraries import library_of
 from nanlab.analysis.provenance import harmful_origins
-from nanlab.rules import (
-    absorbed_updates,
-    clipping,
-    data,
-    dead_gradients,
-    division,
-    domain,
-    flushes,
-    infinities,
-    losses,
-    masks,
-    matrices,
-    moments,
-    optimizer,
-    powers,
-    precision,
-    ranks,
-    reductions,
-    roots,
-    scaler,
-    training,
-    trends,
+from nanlab.findings.evidence import finding_of, matched, surveyed
+from nanlab.findings.fault import LOW, Fault
+from nanlab.findings.rule import (
+    Edit,
+    Finding,
+    Findings,
+    Fix,
+    Match,
+    Path,
+    Rule,
+    ranked,
+    rule,
+    rules_of,
 )
-from nanlab.rules._fault import LOW, Fault
-from nanlab.rules._lists import Findings, Path
-from nanlab.rules._origin import finding_of, matched, surveyed
-from nanlab.rules._rule import Edit, Finding, Fix, Match, Rule, ranked, rule, rules_of
+from nanlab.rules import data, division, domain, infinities, precision, ranks, reductions
 from nanlab.rules.cure import Cure
+from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
-from nanlab.rules.upstream import thrown, with_data
+from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
 from nanlab.trace import Trace
 from nanlab.trace.recording import DTYPE
 
@@ -55,24 +44,17 @@ COMPILED_WHY = (
 
 TOPICS = (
     domain,
-    powers,
     division,
-    roots,
     reductions,
     infinities,
-    masks,
-    matrices,
     precision,
     data,
     training,
     optimizer,
-    moments,
     scaler,
     clipping,
     flushes,
-    dead_gradients,
     absorbed_updates,
-    losses,
     trends,
     ranks,
 )

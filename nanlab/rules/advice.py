@@ -8,13 +8,13 @@ import math
 import torch
 
 from nanlab.analysis.precision import best_scale, cast_shares
-from nanlab.analysis.proposals import forward_of
 from nanlab.analysis.training import optimizer_step_at
 from nanlab.errors import NanlabError
+from nanlab.findings.rule import Finding, Fix
+from nanlab.fixes.proposals import forward_of
 from nanlab.formats import format_of
 from nanlab.program.replay import tensor_at
-from nanlab.rules._rule import Finding, Fix
-from nanlab.rules.scaler import held_in_half, loss_factor
+from nanlab.topics.scaler import held_in_half, loss_factor
 from nanlab.trace import Trace
 from nanlab.trace.op import Op
 from nanlab.trace.recording import Recording

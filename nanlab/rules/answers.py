@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from nanlab.errors import CapsuleError
-from nanlab.rules._lists import Findings
-from nanlab.rules._rule import Edit, Finding, Fix, Severity, Verdict
+from nanlab.findings.rule import Edit, Finding, Findings, Fix, Severity, Verdict
 from nanlab.rules.cure import Chain, Cure
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nanlab.analysis.verdict import Judge, Judgement
+from nanlab.findings.rule import Edit, Finding, Fix, Verdict, diff_of
 from nanlab.program.edit import apply
-from nanlab.program.observe import observed
-from nanlab.program.replay import Replay
-from nanlab.rules._rule import Edit, Finding, Fix, Verdict, diff_of
+from nanlab.program.replay import Replay, observed
 from nanlab.rules.remedies import file_text, judge_of, proposed
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from dataclasses import replace
 import torch
 
 from nanlab.errors import TypeMismatchError
+from nanlab.findings.evidence import match, matched, number, plural
+from nanlab.findings.fault import LOW, Fault, floating
+from nanlab.findings.rule import Finding, Match, rule
 from nanlab.formats import FloatFormat, format_of
 from nanlab.operators import card, having
-from nanlab.rules._evidence import match, number, plural
-from nanlab.rules._fault import LOW, Fault, floating
-from nanlab.rules._origin import matched
-from nanlab.rules._rule import Finding, Match, rule
 
 Tensor = torch.Tensor
 _EPSILON = re.compile(r"eps|\d\.?\d*e-\d+|tiny|0\.0+\d|\b(normalize|cosine_similarity)\(")

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import torch
 
+from nanlab.findings.evidence import plural
+from nanlab.findings.fault import Fault
+from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
 from nanlab.formats import format_of
-from nanlab.rules._evidence import plural
-from nanlab.rules._fault import Fault
-from nanlab.rules._rule import Edit, Finding, Fix, Match, rule
-from nanlab.trace.ranks import ARRIVED, Ranks
+from nanlab.trace.ending import ARRIVED, Ranks
 from nanlab.trace.recording import DTYPE, Recording
 
 

@@ -8,9 +8,9 @@ import threading
 
 import torch
 
-from nanlab.stats._record import TensorStats
-from nanlab.stats._table import StatsTable
-from nanlab.stats._team import load_team
+from nanlab.stats.kernels import load_team
+from nanlab.stats.layout import TensorStats
+from nanlab.stats.table import StatsTable
 
 __all__ = ["StatsTable", "TensorStats", "load_early", "summarize"]
 

@@ -1,10 +1,13 @@
-"""A watched run: its tables, and the doors to what nanlab makes of them."""
+"""The selection of a trace: one row, which all its views show and the user's code reads as
+``trace.at``."""
 
 from __future__ import annotations
 
 import linecache
 import operator
 import os
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
-from nanlab.trace import frames, training_frames
-from nanlab.trace.ranks import ranks_frame
+from nanlab.trace import frames
+from nanlab.trace.ending import ranks_frame
+from nanlab.trace.op import location
 from nanlab.trace.recording import Kept, Recording, Shadow
-from nanlab.trace.selection import Place, Selection, culprit_place, place_at, position_of
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +29,108 @@ if TYPE_CHECKING:
     from nanlab.program.why import Origin
     from nanlab.rules import Finding, Findings
     from nanlab.rules.cure import Chain, Cure
-    from nanlab.trace.guarded import Guarded
+    from nanlab.trace.ending import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
     from nanlab.views.underflow import UnderflowExplorer
+
+
+# The selection of a trace: one row, which all its views show and the user's code reads as
+# ``trace.at``.
+
+# columns by which a row of a table names its position
+ROW_OF = ("position", "position_out", "position_in")
+
+
+class Place(int):
+    """A row of ``trace.ops`` as its position, with what stands there:
+    ``trace.ops.loc[trace.at]``."""
+
+    op: str
+    phase: str
+    module: str
+    file: str
+    line: int
+    node: int | None  # the autograd sequence number
+    step: int
+
+    def __repr__(self) -> str:
+        node = "" if self.node is None else f"node {self.node}"
+        where = location(self.file, self.line)
+        told = ", ".join(
+            part for part in (self.op, self.phase, where, node, f"step {self.step}") if part
+        )
+        return f"{int(self)} ({told})"
+
+
+def place_at(trace: Trace, position: int) -> Place:
+    """The row of ``trace.ops`` at a position. Raises UsageError where there is none."""
+    ops = trace.ops
+    if position not in ops.index:
+        raise UsageError(f"no row at position {position}; trace.ops.position lists those at hand")
+    row: Any = ops.loc[position]
+    place = Place(position)
+    place.op, place.phase, place.module = str(row["op"]), str(row["phase"]), str(row["module"])
+    place.file, place.line, place.step = str(row["file"]), int(row["line"]), int(row["step"])
+    place.node = None if pd.isna(row["node"]) else int(row["node"])
+    return place
+
+
+def culprit_place(trace: Trace) -> Place | None:
+    """Where the culprit began; None without a culprit, or where it has no row."""
+    found = trace.culprit
+    known = found is not None and found.position in trace.ops.index
+    return place_at(trace, found.position) if known and found is not None else None
+
+
+def position_of(what: Any) -> int:
+    """The position that a position, a row of a table, a finding or a widget means. Raises
+    TypeMismatchError."""
+    if isinstance(what, (str, bytes)):
+        raise TypeMismatchError(f"expected a position or a row of a table, got {what!r}")
+    try:
+        return operator.index(what)
+    except TypeError:
+        pass
+    row: Any = getattr(what, "row", what)  # a widget has the row that it shows
+    get: Callable[[str], Any] = (
+        row.get if hasattr(row, "get") else lambda name: getattr(row, name, None)
+    )
+    for name in ROW_OF:
+        try:
+            return operator.index(get(name))
+        except TypeError:
+            continue
+    raise TypeMismatchError(
+        "expected a position, a row of trace.ops or trace.backward, or a finding, got"
+        f" {type(what).__name__}; try: trace.at = trace.culprit"
+    )
+
+
+class Selection:
+    """Which row is selected, and who follows it. A follower that is gone is forgotten."""
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self._followers: list[weakref.WeakMethod[Callable[[Place], None]]] = []
+
+    def follow(self, follower: Callable[[Place], None]) -> None:
+        """Call the method at each new selection."""
+        self._followers.append(weakref.WeakMethod(follower))
+
+    def select(self, place: Place) -> None:
+        """Select a row and tell the followers; selecting it again tells nobody."""
+        if place == self.place:
+            return
+        self.place = place
+        self._followers = [each for each in self._followers if each() is not None]
+        for reference in list(self._followers):
+            follower = reference()
+            if follower is not None:
+                follower(place)
+
+
+# A watched run: its tables, and the doors to what nanlab makes of them.
 
 
 class Trace:
@@ -119,7 +220,7 @@ class Trace:
         Of each: counts of NaN, inf and zero, root mean square and largest magnitude.
         ``update_ratio`` is update_rms / value_rms, ``lr`` the learning rate of its group.
         """
-        return self._table("parameters", training_frames.parameters_frame)
+        return self._table("parameters", frames.parameters_frame)
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -131,13 +232,13 @@ class Trace:
         ``lr`` the rate of the first group, <NA> where optimizers differ in it; ``nonfinite`` and
         ``born`` count rows of ``ops``.
         """
-        return self._table("steps", training_frames.steps_frame)
+        return self._table("steps", frames.steps_frame)
 
     @property
     def skips(self) -> pd.DataFrame:
         """A row per step that a loss scaler skipped: the scale, the first bad gradient, the
         operation, the highest finite scale."""
-        from nanlab.analysis.skipped_steps import skips_frame
+        from nanlab.analysis.signal_loss import skips_frame
 
         return self._table("skips", skips_frame)
 
@@ -439,12 +540,12 @@ class Trace:
 
 
 def _make_operands(recording: Recording, step: int) -> None:
-    from nanlab.program.operands import make_operands
+    from nanlab.program.evidence import make_operands
 
     make_operands(recording, step)
 
 
 def _make_twins(recording: Recording) -> dict[int, Shadow]:
-    from nanlab.program.shadow import make_twins
+    from nanlab.program.evidence import make_twins
 
     return make_twins(recording)

@@ -12,7 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from nanlab.stats import StatsTable
-from nanlab.trace.names import Names
+
+# Texts, and other things that occur often, as small numbers.
+
+Span = tuple[
+    int, int, int, int
+]  # first line, first column, last line, column after the last; columns in bytes of UTF-8
+
+
+class Names:
+    """Texts (or other hashables) by small numbers."""
+
+    def __init__(self, *first: Any) -> None:
+        self.items: list[Any] = list(first)
+        self.ids: dict[Any, int] = {item: i for i, item in enumerate(first)}
+
+    def __call__(self, item: Any) -> int:
+        number = self.ids.get(item)
+        if number is None:
+            number = self.ids[item] = len(self.items)
+            self.items.append(item)
+        return number
+
+
+# The rows of a training step as numbers, and what remains of them when they are folded.
 
 # Columns of Chunk.meta, one int64 each.
 OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(

@@ -1,7 +1,9 @@
-"""One recorded result as an object, and one way to walk from result to result."""
+"""One recorded result as an object, its place in the program, and one way to walk from result
+to result."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +36,28 @@ from nanlab.trace.chunk import (
 
 if TYPE_CHECKING:
     from nanlab.trace.recording import Recording
+
+
+# A place in the user's program, as people read it.
+
+
+def location(file: str, line: int | str) -> str:
+    """``train.py:41`` or ``In[7]:3``: a file below the current folder by its relative path; ""
+    where there is no file."""
+    if not file:
+        return ""
+    for folder in ("site-packages", "dist-packages"):  # of an installed package, as it is imported
+        _, found, below = file.replace(os.sep, "/").rpartition(f"/{folder}/")
+        if found:
+            return f"{below}:{line}"
+    try:
+        below = os.path.relpath(file) if os.path.isabs(file) else file
+    except (OSError, ValueError):  # the folder is gone, or on another drive
+        below = file
+    return f"{file if below.startswith(os.pardir) else below}:{line}"
+
+
+# One recorded result as an object, and one way to walk from result to result.
 
 FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE, OTHER = range(5)  # of PHASES
 OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES

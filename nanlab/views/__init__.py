@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nanlab.analysis.loss_scale import LossScale
+    from nanlab.explanations import Explanation
     from nanlab.rules import Finding
-    from nanlab.rules.errors import Explanation
 
 
 def register_formatters(ip: InteractiveShell) -> None:
@@ -24,17 +24,17 @@ def register_formatters(ip: InteractiveShell) -> None:
         return
     html = formatter.formatters["text/html"]
     html.for_type_by_name("nanlab.trace", "Trace", _trace_html)
-    html.for_type_by_name("nanlab.rules._rule", "Finding", _finding_html)
+    html.for_type_by_name("nanlab.findings.rule", "Finding", _finding_html)
     html.for_type_by_name("nanlab.analysis.loss_scale", "LossScale", _loss_scale_html)
     plain = formatter.formatters["text/plain"]
     plain.for_type_by_name("nanlab.analysis.loss_scale", "LossScale", _loss_scale_text)
-    plain.for_type_by_name("nanlab.rules._rule", "Finding", _finding_text)
-    plain.for_type_by_name("nanlab.rules.errors._explanation", "Explanation", _explanation_text)
+    plain.for_type_by_name("nanlab.findings.rule", "Finding", _finding_text)
+    plain.for_type_by_name("nanlab.explanations.explanation", "Explanation", _explanation_text)
 
 
 def _trace_html(trace: Any) -> str:
     """The verdict in one line, and what to type next."""
-    from nanlab.views._html import escape
+    from nanlab.views.html import escape
     from nanlab.views.report import verdict
 
     doors = " · ".join(
@@ -54,7 +54,7 @@ def _finding_html(finding: Finding) -> str:
 
 
 def _finding_text(finding: Finding, printer: Any, cycle: bool) -> None:
-    from nanlab.views._finding import as_text
+    from nanlab.views.text import as_text
 
     printer.text(as_text(finding))
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from nanlab.trace.locations import location
-from nanlab.views import _card, _remedy
-from nanlab.views._html import escape, sentence
-from nanlab.views._source import as_typed
-from nanlab.views._tables import data_table
-from nanlab.views._widget import style
+from nanlab.trace.op import location
+from nanlab.views import card
+from nanlab.views.columns import as_typed, data_table
+from nanlab.views.html import escape, sentence
+from nanlab.views.widget import style
 
 if TYPE_CHECKING:
-    from nanlab.rules.errors import Explanation
+    from nanlab.explanations import Explanation
 
 ROWS = 12  # of the evidence that are shown
 
@@ -55,9 +54,9 @@ def as_html(explanation: Explanation) -> str:
     body = f'<p class="nl-prose">{sentence(explanation.explanation)}</p>'
     if changed := to_change(explanation):
         body += f"<div>Change {escape(changed)}</div>"
-    parts = [head, _card.source_block(lines, explanation.line), body]
+    parts = [head, card.source_block(lines, explanation.line), body]
     parts += [_evidence(explanation.evidence), _fixes(explanation)]
-    style_ = f"border-left:4px solid {_card.EDGES['error']};padding-left:10px"
+    style_ = f"border-left:4px solid {card.EDGES['error']};padding-left:10px"
     return (
         f'<style>{style("report")}</style><div class="nanlab nl-report"><div class="nl-card'
         f' nl-error" style="{style_}">{"".join(parts)}</div></div>'
@@ -87,7 +86,7 @@ def _fixes(explanation: Explanation) -> str:
     tried = any(fix.verdict != "untried" for fix in explanation.fixes)
     blocks = []
     for fix in explanation.fixes:
-        tag = f"{_remedy.verdict(fix)} " if tried else ""
+        tag = f"{card.verdict(fix)} " if tried else ""
         code = f'<pre class="nl-code nl-written" tabindex="0">{escape(fix.code)}</pre>'
         blocks.append(
             f'<div class="nl-fix"><div class="nl-fix-head">{tag}<span class="nl-fix-title">'

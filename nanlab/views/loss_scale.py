@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from nanlab.views._html import escape, fold, plural, table
-from nanlab.views._static import picture
+from nanlab.views.html import escape, fold, plural, table
+from nanlab.views.plots import picture
 
 if TYPE_CHECKING:
     from nanlab.analysis.loss_scale import LossScale

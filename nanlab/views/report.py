@@ -8,21 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanlab.trace.recording import PHASES
-from nanlab.views import _card, _details, _finding, _losses
-from nanlab.views._evidence import evidence
-from nanlab.views._finding import first_of, known_first
-from nanlab.views._headroom import headroom_line
-from nanlab.views._html import escape, plural, sentence
-from nanlab.views._issue import reproduction_of
-from nanlab.views._lens import lens
-from nanlab.views._remedy import WAITING
-from nanlab.views._samples import samples
-from nanlab.views._widget import style
+from nanlab.views import card, details, text
+from nanlab.views.card import WAITING, guilty_samples
+from nanlab.views.evidence import evidence, lens
+from nanlab.views.html import escape, plural, sentence
+from nanlab.views.text import first_of, headroom_line, known_first, reproduction_of
+from nanlab.views.widget import style
 
 if TYPE_CHECKING:
     from nanlab.rules import Finding
     from nanlab.trace import Trace
-    from nanlab.trace.guarded import Guarded
+    from nanlab.trace.ending import Guarded
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -55,7 +51,7 @@ class Report:
 
     def __repr__(self) -> str:
         parts = [self._part("verdict", lambda: [verdict_text(self._trace)])]
-        parts += [self._part("losses", lambda: [_losses.line(self._trace)])]
+        parts += [self._part("losses", lambda: [text.line(self._trace)])]
         parts += [self._part("notes", lambda: [f"note: {note}" for note in notes(self._trace)])]
         return "\n".join(line for part in parts for line in part if line)
 
@@ -115,7 +111,7 @@ class Report:
 def early_card(trace: Trace, waiting: str) -> str:
     """The card without its fixes."""
     found = known_first(trace)
-    return "" if found is None else _card.card(found, trace, waiting=waiting)
+    return "" if found is None else card.card(found, trace, waiting=waiting)
 
 
 def number_of(trace: Trace, found: Finding) -> int:
@@ -127,13 +123,13 @@ def top_of(trace: Trace) -> str:
     """The card; of a run without findings one line."""
     found = first_of(trace)
     if found is None:
-        return f"{healthy_html(trace)}{_losses.great_section(trace)}"
+        return f"{healthy_html(trace)}{text.great_section(trace)}"
     calm = (
         ""
         if trace.culprit is not None
         else f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
     )
-    return _card.card(found, trace, number_of(trace, found)) + calm
+    return card.card(found, trace, number_of(trace, found)) + calm
 
 
 def healthy_html(trace: Trace) -> str:
@@ -142,7 +138,7 @@ def healthy_html(trace: Trace) -> str:
         kind, word = "warning", "incomplete"
     elif _guarded(trace) is not None:
         kind, word = "error", "stopped"
-    elif not trace.findings and not _losses.line(trace):
+    elif not trace.findings and not text.line(trace):
         kind, word = "verified", "healthy"
     else:
         kind, word = "note", "finite"
@@ -156,7 +152,7 @@ def contents(trace: Trace) -> str:
     found = first_of(trace)
     parts = ["why", "your code annotated"] if found is not None else ["your code annotated"]
     if found is not None:
-        on_card = _details.shown_fix(found, trace) is not None
+        on_card = details.shown_fix(found, trace) is not None
         others = len(found.fixes) - on_card
         told = plural(others, "other fix" if on_card else "fix").replace("fixs", "fixes")
         parts += [told] if others else []
@@ -203,8 +199,8 @@ def verdict_text(trace: Trace) -> str:
     """The culprit for a terminal, or one line saying that there is none."""
     found = trace.culprit
     warnings = [f for f in trace.findings if f is not found]
-    lines = [_finding.as_text(found)] if found is not None else [healthy_text(trace)]
-    lines += [f"{f.severity}: {f.title}  ({_finding.place(f)})" for f in warnings[:5]]
+    lines = [text.as_text(found)] if found is not None else [healthy_text(trace)]
+    lines += [f"{f.severity}: {f.title}  ({text.place(f)})" for f in warnings[:5]]
     return "\n".join(line for line in lines if line)
 
 
@@ -242,26 +238,26 @@ def verdict(trace: Trace) -> str:
         return f"<div>{escape(healthy_text(trace))}</div>"
     return (
         f"<div><b>Culprit:</b> {sentence(found.title, found.op)}"
-        f" ({escape(_finding.place(found))}).</div>"
+        f" ({escape(text.place(found))}).</div>"
     )
 
 
 def finding_html(found: Finding) -> str:
     """A finding by itself."""
-    parts = (_card.card(found), _details.why(found), _details.section("Evidence", evidence(found)))
-    body = "".join([*parts, _details.path(found), _details.other_fixes(found)])
+    parts = (card.card(found), details.why(found), details.section("Evidence", evidence(found)))
+    body = "".join([*parts, details.path(found), details.other_fixes(found)])
     return f'<style>{style("report")}</style><div class="nanlab nl-report">{body}</div>'
 
 
 def explained(trace: Trace) -> str:
     """Why the first finding happened."""
     found = first_of(trace)
-    return "" if found is None else _details.why(found)
+    return "" if found is None else details.why(found)
 
 
 def code(trace: Trace) -> str:
     """The program annotated."""
-    return _details.source(trace, first_of(trace))
+    return details.source(trace, first_of(trace))
 
 
 def proof(trace: Trace) -> str:
@@ -269,9 +265,9 @@ def proof(trace: Trace) -> str:
     found = first_of(trace)
     if found is None:
         return ""
-    parts = [_details.course(trace, found), _details.section("Evidence", evidence(found))]
-    parts.append(_details.section("Samples", samples(trace, found)))
-    shown = [part for part in [*parts, _details.section("Lens", lens(trace, found))] if part]
+    parts = [details.course(trace, found), details.section("Evidence", evidence(found))]
+    parts.append(details.section("Samples", guilty_samples(trace, found)))
+    shown = [part for part in [*parts, details.section("Lens", lens(trace, found))] if part]
     return (
         f'<div class="nl-columns nl-even">{"".join(shown)}</div>'
         if len(shown) > 1
@@ -282,13 +278,13 @@ def proof(trace: Trace) -> str:
 def fixes(trace: Trace) -> str:
     """The fixes that are not on the card."""
     found = first_of(trace)
-    return "" if found is None else _details.other_fixes(found, number_of(trace, found), trace)
+    return "" if found is None else details.other_fixes(found, number_of(trace, found), trace)
 
 
 def losses(trace: Trace) -> str:
     """Where low precision lost signal."""
-    great = _losses.great_section(trace) if first_of(trace) is not None else ""
-    return great + _losses.small_section(trace)
+    great = text.great_section(trace) if first_of(trace) is not None else ""
+    return great + text.small_section(trace)
 
 
 def minimal(trace: Trace) -> str:
@@ -296,7 +292,7 @@ def minimal(trace: Trace) -> str:
     found = first_of(trace)
     program = reproduction_of(trace, found) if found is not None else ""
     block = f'<pre class="nl-code nl-program" tabindex="0">{escape(program)}</pre>'
-    return _details.fold("A minimal reproduction", block) if program else ""
+    return details.fold("A minimal reproduction", block) if program else ""
 
 
 def watched(trace: Trace) -> str:
@@ -323,14 +319,14 @@ SECTIONS: list[tuple[str, Callable[[Trace], str]]] = [
     ("annotated source", code),
     ("evidence", proof),
     ("fixes", fixes),
-    ("other findings", lambda trace: _details.other_findings(trace, first_of(trace))),
-    ("ranks", _details.ranks),
+    ("other findings", lambda trace: details.other_findings(trace, first_of(trace))),
+    ("ranks", details.ranks),
     ("losses", losses),
     ("reproduction", minimal),
-    ("steps", _details.steps),
-    ("backward pass", _details.backward),
-    ("operations", _details.operations),
-    ("parameters", _details.parameters),
+    ("steps", details.steps),
+    ("backward pass", details.backward),
+    ("operations", details.operations),
+    ("parameters", details.parameters),
     ("coverage", watched),
 ]
 

@@ -1,27 +1,194 @@
-"""The report as a widget: its code is clicked, its fixes are copied, and it follows the selection
-of the trace."""
+"""A fix, or the cure, tried on the recorded step: loss, gradients and parameters before and after,
+side by side."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from nanlab.views import _details
-from nanlab.views._finding import first_of, is_tried
-from nanlab.views._html import escape
-from nanlab.views._issue import as_issue, reproduction_of
-from nanlab.views._minimap import WHOLE, minimap, position_at
-from nanlab.views._remedy import INTERRUPTED
-from nanlab.views._trying import attempt_of, edited, tried
-from nanlab.views._whence import whence
-from nanlab.views._widget import View, script, style
+from nanlab.errors import NanlabError
+from nanlab.views import details
+from nanlab.views.card import CURE, INTERRUPTED, cure_of, difference, reason_of
+from nanlab.views.charts import WHOLE, minimap, position_at
+from nanlab.views.columns import as_typed, data_table
+from nanlab.views.details import whence
+from nanlab.views.html import escape, inline, number
+from nanlab.views.text import as_issue, first_of, is_tried, reproduction_of
+from nanlab.views.widget import View, script, style
 
 if TYPE_CHECKING:
-    from nanlab.trace.selection import Place
+    from nanlab.program.replay import Replay
+    from nanlab.rules import Finding, Fix
+    from nanlab.rules.cure import Cure
+    from nanlab.trace import Place, Trace
     from nanlab.views.report import Report
+
+
+# A fix, or the cure, tried on the recorded step: loss, gradients and parameters before and
+# after, side by side.
+
+MOVED = 3  # gradients that moved most, of those that are finite both times
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the page asks to be tried: a fix of a finding, or the cure."""
+
+    what: Fix | Cure
+    finding: Finding
+
+
+def attempt_of(trace: Trace, key: str) -> Attempt | None:
+    """The fix or the cure of that name in the page: ``0.2``, ``cure``; None where there is none."""
+    if key == CURE:
+        cure, culprit = trace.cure, trace.culprit
+        return Attempt(cure, culprit) if cure is not None and culprit is not None else None
+    which, _, fix = key.partition(".")
+    try:
+        finding = trace.findings[int(which)]
+        return Attempt(finding.fixes[int(fix)], finding)
+    except (ValueError, IndexError):
+        return None
+
+
+def tried(trace: Trace, attempt: Attempt) -> str:
+    """What the step does with it, beside what it did; or why it cannot be run again."""
+    step = attempt.finding.step if attempt.finding.step >= 0 else None
+    cure = cure_of(trace)
+    try:
+        runs = [("as it ran", trace.replay(step=step))]
+        name = "with the cure" if attempt.what is cure else "with the fix"
+        runs.append((name, trace.replay(attempt.what, step=step)))
+        if cure is not None and attempt.what is not cure and step == _step_of(trace):
+            runs.append(("with all edits of the cure", trace.replay(cure, step=step)))
+    except NanlabError as reason:
+        return f'<div class="nl-dim">Not tried: {escape(reason)}</div>'
+    before, after = runs[0][1], runs[1][1]
+    each = [run for _, run in runs]
+    rows = [
+        ["loss", *map(_loss, each)],
+        ["largest gradient", *(_largest(run.gradients) for run in each)],
+        ["gradients not finite", *(_bad(run.gradients) for run in each)],
+        ["parameters not finite", *(_bad(run.parameters) for run in each)],
+    ]
+    blank = [""] * (len(runs) - 2)
+    rows += [
+        [f"gradient of <code>{escape(name)}</code>", "as it was", told, *blank]
+        for name, told in _moved(before, after)
+    ]
+    number_ = attempt.finding.step if step is not None else after.step
+    table = data_table(
+        ["", *(name for name, _ in runs)],
+        rows,
+        ["left", *["right"] * len(runs)],
+        f"Step {number_}, run again",
+    )
+    # the lines of the cure stand above already
+    edits = () if attempt.what is cure else attempt.what.edits
+    return table + _remarks(attempt, after) + difference(edits)
+
+
+def _step_of(trace: Trace) -> int | None:
+    return trace.culprit.step if trace.culprit is not None else None
+
+
+def _remarks(attempt: Attempt, after: Replay) -> str:
+    """What is missing where it is not verified, and where the program might have gone another
+    way."""
+    what = attempt.what
+    told = [] if what.verdict == "verified" else [f"Verdict: {what.verdict}. {reason_of(what)}"]
+    if after.looked_at:
+        places = ", ".join(f"`{place}`" for place in after.looked_at[:3])
+        more = len(after.looked_at) - 3
+        told.append(
+            f"The program read a value that is now another at {places}"
+            f"{f' and {more} more' if more > 0 else ''}: it might have gone another way from there."
+        )
+    return "".join(f'<div class="nl-dim">{inline(text)}</div>' for text in told if text)
+
+
+def edited(trace: Trace, attempt: Attempt) -> str:
+    """The text of the cell of the finding with the edits; "" where it is not a cell, or there are
+    none."""
+    file = attempt.finding.file
+    edits = [edit for edit in attempt.what.edits if edit.file == file]
+    if not edits or not file.startswith("In["):
+        return ""
+    lines = dict(trace.source(file, 1, 100_000))
+    for edit in sorted(edits, key=lambda each: -each.first):
+        for n in range(edit.first, edit.last + 1):
+            lines.pop(n, None)
+        lines[edit.first] = "\n".join(edit.rows())
+    return "\n".join(as_typed(text) for _, text in sorted(lines.items())).rstrip() + "\n"
+
+
+def _loss(replay: Replay) -> str:
+    return "–" if replay.loss is None else _shown(replay.loss)
+
+
+def _shown(value: float) -> str:
+    if math.isfinite(value):
+        return number(value)
+    return f'<span class="nl-tag nl-fails">{"NaN" if math.isnan(value) else number(value)}</span>'
+
+
+def _largest(tensors: dict[str, torch.Tensor]) -> str:
+    """The largest magnitude, and whose it is; NaN before an infinity, and that before a number."""
+    found = [(_size(t), name) for name, t in tensors.items() if t.numel()]
+    if not found:
+        return "–"
+    value, name = max(found, key=lambda each: (math.isnan(each[0]), each[0]))
+    return f"{_shown(value)} <code>{escape(name)}</code>"
+
+
+def _size(tensor: torch.Tensor) -> float:
+    return float(tensor.detach().abs().max())
+
+
+def _bad(tensors: dict[str, torch.Tensor]) -> str:
+    bad = sum(not _finite(t) for t in tensors.values())
+    return (
+        f'<span class="nl-tag nl-fails">{bad} of {len(tensors)}</span>'
+        if bad
+        else f"none of {len(tensors)}"
+    )
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor.detach()).all())
+
+
+def _moved(before: Replay, after: Replay) -> list[tuple[str, str]]:
+    """The gradients that were finite and moved most."""
+    found = []
+    for name, old in before.gradients.items():
+        new = after.gradients.get(name)
+        if (
+            new is None
+            or new.shape != old.shape
+            or not (_finite(old) and _finite(new))
+            or not old.numel()
+        ):
+            continue
+        size = float(old.detach().double().norm())
+        change = float((new.detach().double() - old.detach().double()).norm())
+        if change:
+            found.append((change / size if size else math.inf, name))
+    ranked = sorted(found, reverse=True)[:MOVED]
+    return [
+        (name, "was zero" if math.isinf(share) else f"moved by {100 * share:.2g} %")
+        for share, name in ranked
+    ]
+
+
+# The report as a widget: its code is clicked, its fixes are copied, and it follows the
+# selection of the trace.
 
 
 class ReportView(View):
@@ -40,7 +207,7 @@ class ReportView(View):
     # of the last one: key, html, cell (its text with the edits)
     tried = traitlets.Dict().tag(sync=True)
     line = traitlets.Unicode().tag(sync=True)  # the operations of that line, as HTML
-    # position and which element (see _whence) of a number that was clicked, and how often
+    # position and which element of a number that was clicked, and how often
     clicked = traitlets.List([-1, "", 0]).tag(sync=True)
     whence = traitlets.Unicode().tag(sync=True)  # where it came from, as HTML
     # part of the minimap that is shown: left, right, top, bottom, as shares of the whole
@@ -123,7 +290,7 @@ class ReportView(View):
     def _shown(self, place: Place | None) -> dict[str, Any]:
         if place is None:
             return {}
-        told = _details.line_of(self._trace, position=int(place))
+        told = details.line_of(self._trace, position=int(place))
         return {"selected": int(place), "place": f"{place.file}:{place.line}", "line": told}
 
     def _select(self) -> None:

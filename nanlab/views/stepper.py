@@ -1,25 +1,219 @@
-"""A widget that walks the backward pass as the autograd engine executed it."""
+"""What happened at one backward node, told in a sentence from its numbers."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 import traitlets
 
+from nanlab.analysis.graph import ForwardTensor, forward_tensors
 from nanlab.analysis.precision import format_bins
 from nanlab.errors import UsageError
-from nanlab.trace.locations import location
-from nanlab.trace.selection import Place, culprit_place
-from nanlab.views._graph import BAD, STATUSES, edge_bytes, graph_columns, passes, rows_of
-from nanlab.views._histograms import format_for_browser
-from nanlab.views._html import badge, code, escape, plural
-from nanlab.views._node import node_detail, source_of, told
-from nanlab.views._widget import View, script, style
+from nanlab.trace import Place, culprit_place
+from nanlab.trace.op import location
+from nanlab.trace.recording import ACCUMULATES
+from nanlab.views.charts import browser_histogram, format_for_browser, trace_row
+from nanlab.views.columns import (
+    BAD,
+    STATUSES,
+    as_typed,
+    blocks,
+    edge_bytes,
+    excerpt,
+    graph_columns,
+    known,
+    passes,
+    rows_of,
+)
+from nanlab.views.html import badge, code, escape, number, plural
+from nanlab.views.widget import View, script, style
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
+
+
+# What happened at one backward node, told in a sentence from its numbers.
+
+
+def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
+    """The local story of a row of ``trace.backward``.
+
+    numel: elements of its outgoing gradient, 0 if unknown. forward_bad: non-finite values in the
+    forward result.
+    """
+    if row.get("name") == ACCUMULATES:
+        return _received(row)
+    nan_in, inf_in, nan_out, inf_out = (
+        _count(row, f"grad_{part}") for part in ("in_nan", "in_inf", "out_nan", "out_inf")
+    )
+    if not nan_in + inf_in and nan_out + inf_out:
+        return _born(row, nan_out, inf_out, forward_bad)
+    if nan_in + inf_in and not nan_out + inf_out:
+        return f"Healed: {_bad(nan_in, inf_in)} came in, and every outgoing value is finite."
+    if inf_in and not nan_in and nan_out:
+        return (
+            f"Turned: {_bad(0, inf_in)} came in and became {_bad(nan_out, inf_out)}; 0 × inf and"
+            " inf − inf are NaN."
+        )
+    if nan_in + inf_in:
+        return (
+            f"Carried: {_bad(nan_in, inf_in)} came in, {_bad(nan_out, inf_out)} went on. Its origin"
+            " is further up."
+        )
+    return _finite(row, numel)
+
+
+def _received(row: pd.Series[Any]) -> str:
+    """What a parameter's gradient gets."""
+    name = str(row.get("parameter") or "a leaf tensor")
+    nan, inf = _count(row, "grad_in_nan"), _count(row, "grad_in_inf")
+    if nan + inf:
+        return f"{name} receives {_bad(nan, inf)}: the optimizer would write them."
+    rms = row.get("grad_in_rms")
+    size = "" if rms is None or pd.isna(rms) else f", rms {number(float(rms))}"
+    return f"{name} receives its gradient: every value is finite{size}."
+
+
+def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
+    if forward_bad or row.get("status") == "carried":
+        held = (
+            f"; the forward result already holds {plural(forward_bad, 'non-finite value')}"
+            if forward_bad
+            else ""
+        )
+        return f"Carried from forward: finite gradients came in, {_bad(nan, inf)} went out{held}."
+    zeros = _count(row, "grad_in_zero")
+    if nan and not inf and zeros:
+        told = f"{_bad(nan, 0)}; {plural(zeros, 'zero')} came in"
+        return f"Born here: incoming 0, local derivative inf, product NaN ({told})."
+    if nan and inf and zeros:
+        return (
+            "Born here: the local derivative is inf. Times an incoming 0 it is NaN, else inf"
+            f" ({_bad(nan, inf)})."
+        )
+    if inf and not nan:
+        return (
+            f"Born here: finite came in, local derivative or product inf ({_bad(0, inf)} went out)."
+        )
+    return (
+        f"Born here: only finite values came in, {_bad(nan, inf)} went out; the local derivative is"
+        " not a number."
+    )
+
+
+def _finite(row: pd.Series[Any], numel: int) -> str:
+    flushed, zeros = _count(row, "fp16_zero"), _count(row, "grad_out_zero")
+    told = "Finite in, finite out"
+    if numel and zeros == numel:
+        return f"{told}; every outgoing value is 0, so no signal passes."
+    if not pd.isna(row["gain"]):
+        told += f"; rms × {float(row['gain']):.3g}"
+    if flushed:
+        share = f" ({100 * flushed / numel:.3g} %)" if numel else ""
+        told += f"; float16 would flush {plural(flushed, 'value')}{share} to zero"
+    return told + "."
+
+
+def _bad(nan: int, inf: int) -> str:
+    return " and ".join(
+        part for part in (f"{nan:,} NaN" if nan else "", f"{inf:,} inf" if inf else "") if part
+    )
+
+
+def _count(row: pd.Series[Any], name: str) -> int:
+    value = row.get(name)
+    return 0 if value is None or pd.isna(value) else int(value)
+
+
+# What is told of one backward node: its story, its source, the tensors of its forward
+# operation.
+
+STATISTICS = ("zero", "nan", "inf", "min", "max", "rms")
+KEPT = {"yes": "", "perhaps": " if needed", "no": "not kept", "unknown": "not known"}
+
+
+def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
+    """All that the browser shows of a row of ``trace.backward`` beside its counts, as JSON can
+    carry it."""
+    into, out = (trace_row(trace, row.get(f"position_{side}")) for side in ("in", "out"))
+    return {
+        "story": told(trace, row),
+        "source": [list(each) for each in source_of(trace, row)],
+        "tensors": [tensor_texts(trace, tensor) for tensor in _kept_first(tensors_of(trace, row))],
+        "grad_in": browser_histogram(trace, into),
+        "grad_out": browser_histogram(trace, out),
+    }
+
+
+def told(trace: Trace, row: pd.Series[Any]) -> str:
+    """The local story of a row of ``trace.backward``; the same words in every view."""
+    out = trace_row(trace, row.get("position_out"))
+    numel = int(known(out["numel"]) or 0) if out is not None else 0
+    return story(row, numel, _bad_from_forward(trace, row))
+
+
+def _bad_from_forward(trace: Trace, row: pd.Series[Any]) -> int:
+    """Non-finite values in the results of the forward operation that made the node."""
+    ops = trace.ops
+    same = (ops["node"] == row["node"]) & (ops["phase"] == "forward") & (ops["step"] == row["step"])
+    made = ops[same.fillna(False).to_numpy(dtype=bool)].head(3)
+    return int(made[["nan", "posinf", "neginf"]].fillna(0).to_numpy(dtype="int64").sum())
+
+
+def source_of(trace: Trace, row: pd.Series[Any]) -> list[tuple[int, str]]:
+    """The forward line with two on either side; the line alone where no more is known."""
+    if pd.isna(row["line"]) or not row["file"]:
+        return []
+    line = int(row["line"])
+    return excerpt(trace, row["file"], line) or [(line, as_typed(str(row["source"] or "")))]
+
+
+def tensors_of(trace: Trace, row: pd.Series[Any]) -> list[ForwardTensor]:
+    """Operands and results of the forward operation, with what the node keeps of them."""
+    return (
+        [] if pd.isna(row["node"]) else forward_tensors(trace, int(row["node"]), str(row["name"]))
+    )
+
+
+def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
+    return sorted(tensors, key=lambda tensor: tensor.kept not in ("yes", "perhaps"))
+
+
+def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
+    """Of one tensor: kept (as which attribute), name, texts of its numbers, and its exponents as a
+    line of blocks."""
+    stats, kept = tensor.stats, tensor.kept in ("yes", "perhaps")
+    values = (
+        asdict(stats) | {"inf": stats.posinf + stats.neginf}
+        if stats is not None
+        else dict.fromkeys(STATISTICS)
+    )
+    exponents = (
+        trace.histogram(tensor.number) if tensor.number is not None and stats is not None else None
+    )
+    return {
+        "kept": kept,
+        "as": (tensor.attribute or "kept") + KEPT[tensor.kept] if kept else KEPT[tensor.kept],
+        "name": described(tensor),
+        "shape": "×".join(map(str, tensor.shape)) or "scalar",
+        "numbers": [number(values[name]) for name in STATISTICS],
+        "blocks": blocks(exponents) if exponents is not None else "",
+        "dtype": tensor.dtype,
+    }
+
+
+def described(tensor: ForwardTensor) -> str:
+    """``self, exp #12``; ``mat2, parameter 0.weight``; ``result``: its name, and what made it."""
+    if tensor.kind != "operand":
+        return tensor.name or tensor.kind
+    place = f" #{tensor.number}" if tensor.number is not None and tensor.number >= 0 else ""
+    return ", ".join(part for part in (tensor.name, f"{tensor.origin}{place}") if part)
+
+
+# A widget that walks the backward pass as the autograd engine executed it.
 
 
 class Stepper(View):
@@ -222,8 +416,8 @@ class Stepper(View):
         """The first bad node with its source, the gain along the pass, and the rows around it."""
         if not self.passes:
             return f"<div>{escape(self.static_text())}</div>"
-        from nanlab.views._details import gain_chart
-        from nanlab.views._static_table import static_table
+        from nanlab.views.details import gain_chart
+        from nanlab.views.tables import static_table
 
         at = self._first_bad()
         row = self._rows.iloc[at]

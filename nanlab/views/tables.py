@@ -1,16 +1,217 @@
-"""The tables of a trace as a notebook shows them; underneath they stay DataFrames."""
+"""The tables of a trace as a notebook shows them: DataFrames, drawn a window at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pandas as pd
+import traitlets
 
-from nanlab.views._html import plural
-from nanlab.views._static_table import ROWS, static_table
+from nanlab.trace import Place
+from nanlab.views.columns import columns_for, is_blank, severity, trouble_first, without_batches
+from nanlab.views.html import plural, table
+from nanlab.views.widget import View, script, style
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
+
+
+# The first rows of a table as HTML that needs neither a style sheet nor a kernel.
+
+ROWS = 50  # more makes notebooks slow and large
+
+
+def static_table(
+    frame: pd.DataFrame,
+    kind: str,
+    trace: Trace | None = None,
+    in_order: bool = False,
+    most: int = ROWS,
+    last: bool = False,
+) -> str:
+    """HTML of at most ``most`` rows with inline styles, the trouble on top unless ``in_order``.
+
+    last: the last rows, in order, instead of the first.
+    """
+    frame, left_out = without_batches(frame)
+    rows = frame.tail(most) if last else (frame if in_order else trouble_first(frame)).head(most)
+    columns = [column for column in columns_for(frame, kind) if not is_blank(rows, column)]
+    cells = [
+        [column.html(row, trace) for column in columns] for row in rows.itertuples(index=False)
+    ]
+    return table(
+        [c.title for c in columns],
+        cells,
+        [c.align for c in columns],
+        "; ".join(filter(None, (_caption(frame, rows, in_order, last), left_out))),
+    )
+
+
+def _caption(frame: pd.DataFrame, rows: pd.DataFrame, in_order: bool, last: bool) -> str:
+    if len(rows) == len(frame):
+        return plural(len(frame), "row")
+    if last:
+        return f"{plural(len(frame), 'row')}; the last {len(rows)} are shown"
+    first = (
+        "the first"
+        if in_order or not frame.index.is_monotonic_increasing
+        else "trouble first, the top"
+    )
+    return f"{plural(len(frame), 'row')}; {first} {len(rows)} are shown"
+
+
+# A widget for long tables: only the rows in view are made and sent.
+
+BLOCK = 80  # rows sent at a time
+SOUGHT = ("op", "name", "parameter", "module", "where", "status")  # what one filters by, as a rule
+
+
+class TableBrowser(View):
+    """Scrolls through a table of any length; ``browser.frame`` is what is shown: filtered and
+    sorted."""
+
+    _esm = script("browse")
+    _css = style("browse")
+
+    # title and alignment of each column
+    heads: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    texts: traitlets.List[Any] = traitlets.List().tag(
+        sync=True
+    )  # columns that the filter looks at, the likeliest first
+    # whether rows have a status, and trouble can go first
+    troubled = traitlets.Bool(True).tag(sync=True)
+    total = traitlets.Int(0).tag(sync=True)  # rows after the filter
+    caption = traitlets.Unicode().tag(sync=True)
+    want = traitlets.Int(0).tag(sync=True)  # the first row the page needs
+    # first: its first row, rows: their cells as HTML, status of each
+    block = traitlets.Dict().tag(sync=True)
+    needle = traitlets.Unicode().tag(sync=True)  # the filter: text found in any text column
+    # row of ``frame`` that is selected in all views; -1: none of them
+    selected = traitlets.Int(-1).tag(sync=True)
+    # number of the column, -1: trouble first; ascending
+    sort_by = traitlets.List([-1, True]).tag(sync=True)
+
+    def __init__(self, table: TraceTable) -> None:
+        self._table = table
+        self._columns = columns_for(table, table.kind)
+        self._usual, self._left_out = without_batches(table)
+        self.frame = trouble_first(self._usual)
+        self._following = False  # whether the selection comes from elsewhere
+        # counts the filters and sorts, so that the page forgets the rows of the last one
+        self._order = 0
+        heads = [[column.title, column.align] for column in self._columns]
+        texts = [c.title for c in self._columns if c.align == "left" and c.title != "exponents"]
+        super().__init__(
+            heads=heads,
+            texts=sorted(
+                texts, key=lambda title: SOUGHT.index(title) if title in SOUGHT else len(SOUGHT)
+            ),
+            troubled="status" in table.columns,
+            total=len(self.frame),
+            caption=self._caption(),
+            block=self._block(0),
+        )
+        self.observe(lambda change: self._refill(), "want")
+        self.observe(lambda change: self._arrange(), ["needle", "sort_by"])
+        self.observe(lambda change: self._select(), "selected")
+        if table.trace is not None and table.kind in ("ops", "backward"):
+            table.trace.selection.follow(self._follow)
+            if table.trace.selection.place is not None:
+                self._follow(table.trace.selection.place)
+
+    def _select(self) -> None:
+        trace = self._table.trace
+        if self._following or trace is None or not 0 <= self.selected < len(self.frame):
+            return
+        trace.at = self.frame.iloc[self.selected]
+
+    def _follow(self, place: Place) -> None:
+        self._following = True
+        try:
+            self.selected = self._row_of(place)
+        finally:
+            self._following = False
+
+    def _row_of(self, place: Place) -> int:
+        frame = self.frame
+        if "position" in frame.columns:
+            same = frame["position"] == place
+        elif "node" in frame.columns and place.node is not None and "step" in frame.columns:
+            same = (frame["node"] == place.node) & (frame["step"] == place.step)
+        else:
+            return -1
+        found = np.flatnonzero(same.fillna(False).to_numpy(dtype=bool))
+        return int(found[0]) if len(found) else -1
+
+    def _arrange(self) -> None:
+        number, ascending = self.sort_by
+        # a filter looks through all rows, those of batches too
+        rows = self._table[_holds(self._table, self.needle)] if self.needle.strip() else self._usual
+        if number < 0:
+            self.frame = trouble_first(rows)
+        else:
+            name = self._columns[number].sort_by
+            key = (
+                (lambda c: c.map(lambda s: severity(str(s))).astype(int))
+                if name == "status"
+                else None
+            )
+            self.frame = rows.sort_values(name, ascending=bool(ascending), kind="stable", key=key)
+        self._order += 1
+        place = self._table.trace.selection.place if self._table.trace is not None else None
+        if place is not None:
+            self._follow(place)
+        with self.hold_sync():
+            self.total, self.caption, self.want = len(self.frame), self._caption(), 0
+            self._refill()
+
+    def _refill(self) -> None:
+        self.block = self._block(self.want)
+
+    def _block(self, first: int) -> dict[str, Any]:
+        rows = self.frame.iloc[first : first + BLOCK]
+        cells = [
+            [c.html(row, self._table.trace) for c in self._columns]
+            for row in rows.itertuples(index=False)
+        ]
+        return {"first": first, "rows": cells, "order": self._order}
+
+    def _caption(self) -> str:
+        shown, all_ = len(self.frame), len(self._table)
+        if shown == all_:
+            return plural(all_, "row")
+        usual = shown == len(self._usual) and not self.needle.strip()
+        told = f"{shown:,} of {plural(all_, 'row')}"
+        return f"{told}; {self._left_out}, filter by “data”" if usual else told
+
+    def static_text(self) -> str:
+        """The frame as pandas prints it."""
+        return pd.DataFrame.__repr__(self._table)
+
+    def static_html(self) -> str:
+        """The first 50 rows."""
+        return static_table(self._table, self._table.kind, self._table.trace)
+
+
+def _holds(frame: pd.DataFrame, needle: str) -> Any:
+    """Rows with the text in any of their text columns, whatever the case."""
+    found = np.zeros(len(frame), dtype=bool)
+    for name in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[name]):
+            texts = frame[name].astype("string").fillna("")
+            found |= texts.str.contains(needle.strip(), case=False, regex=False).to_numpy(
+                dtype=bool
+            )
+    return found
+
+
+def browse(table: TraceTable) -> TableBrowser:
+    """Scroll, filter and sort a table of a trace."""
+    return TableBrowser(table)
+
+
+# The tables of a trace as a notebook shows them; underneath they stay DataFrames.
 
 
 class TraceTable(pd.DataFrame):
@@ -49,7 +250,6 @@ class TraceTable(pd.DataFrame):
     def _ipython_display_(self) -> None:
         if len(self) <= ROWS or not _is_telling(self):
             raise NotImplementedError("IPython then asks for HTML and text")
-        from nanlab.views.browse import browse
 
         browse(self)._ipython_display_()
 

@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 import traitlets
 
-from nanlab.analysis.first_losses import first_losses, flushed_at
 from nanlab.analysis.precision import (
     LOSS_SCALES,
     add_histograms,
@@ -19,10 +18,10 @@ from nanlab.analysis.precision import (
     cast_shares,
     format_bins,
 )
+from nanlab.analysis.signal_loss import first_losses, flushed_at
 from nanlab.errors import UsageError
-from nanlab.trace.selection import Place
-from nanlab.views._columns import known
-from nanlab.views._histograms import (
+from nanlab.trace import Place
+from nanlab.views.charts import (
     before_rounding,
     browser_histogram,
     dense,
@@ -30,9 +29,10 @@ from nanlab.views._histograms import (
     twin_for_browser,
     twin_histogram,
 )
-from nanlab.views._html import escape, number, plural, table
-from nanlab.views._losses import first_loss, loss_place, told
-from nanlab.views._widget import View, script, style
+from nanlab.views.columns import known
+from nanlab.views.html import escape, number, plural, table
+from nanlab.views.text import first_loss, loss_place, told
+from nanlab.views.widget import View, script, style
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
@@ -211,7 +211,7 @@ class UnderflowExplorer(View):
         row = self.row
         if row is None:
             return f"<div>{escape(self.static_text())}</div>"
-        from nanlab.views._static import exponents_picture
+        from nanlab.views.plots import exponents_picture
 
         heads = [
             "tensor",

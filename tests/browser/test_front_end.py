@@ -21,12 +21,11 @@ from fake_trace import Builder, big_trace, fake_trace
 
 import nanlab
 from nanlab.analysis.precision import cast_shares, format_bins
-from nanlab.views._histograms import dense, format_for_browser
-from nanlab.views.browse import browse
+from nanlab.views.charts import dense, format_for_browser
 from nanlab.views.report import report
 from nanlab.views.report_widget import ReportView
 from nanlab.views.stepper import stepper
-from nanlab.views.tables import as_table
+from nanlab.views.tables import as_table, browse
 from nanlab.views.underflow import FORMATS, underflow
 
 pytestmark = pytest.mark.browser

@@ -17,10 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 from worker import note
 
 import nanlab
-from nanlab.capture import FaultFound, agreement
-from nanlab.stats._memory import local_part
+from nanlab.capture import FaultFound, ranks
+from nanlab.stats.memory import local_part
 
-PATIENCE = agreement.PATIENCE
+PATIENCE = ranks.PATIENCE
 
 
 def start(**where: Any) -> None:
@@ -59,7 +59,7 @@ def one_watches(spoil: bool) -> Any:
 
 
 def one_records() -> Any:
-    agreement.PATIENCE = 20.0  # both come, but on a busy machine late
+    ranks.PATIENCE = 20.0  # both come, but on a busy machine late
     model, optimizer = model_and_optimizer()
     with nanlab.watch(model, on_fault="record" if dist.get_rank() == 0 else "stop") as trace:
         steps(model, optimizer, True)
@@ -131,7 +131,7 @@ def main() -> None:
         ("one_leaves_early", one_leaves_early),
     ):
         trace = run()
-        agreement.PATIENCE = PATIENCE
+        ranks.PATIENCE = PATIENCE
         note(Path(sys.argv[1]), name, trace)
         dist.barrier()
     for kind in ("ddp", "sharded", "alone"):

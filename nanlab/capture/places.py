@@ -1,0 +1,430 @@
+"""Where an operation runs: the user's own line, and the running module."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import stat
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from nanlab.trace.chunk import Names, Span
+
+# The user's own line behind an operation.
+
+_TORCH, _LIBRARY, _USER = 0, 1, 2
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+# of a tensor type: whoever computes with it calls them
+_PROTOCOL = ("__torch_function__", "__torch_dispatch__")
+_STDLIB = tuple(
+    {os.path.abspath(sysconfig.get_paths()[k]) + os.sep for k in ("stdlib", "platstdlib")}
+)
+
+
+def _kind(code: CodeType, names: dict[str, Any]) -> int:
+    """Who wrote the code, whose globals are ``names``: torch (or nanlab), an installed package, or
+    the user."""
+    name = code.co_filename
+    if name.startswith("<"):
+        typed = name.startswith(("<stdin", "<ipython")) or names.get("__name__") == "__main__"
+        return _USER if typed else _LIBRARY
+    path = os.path.abspath(name)
+    if path.startswith((_TORCH_ROOT, _OURS)):
+        return _TORCH
+    if code.co_name in _PROTOCOL:
+        return _LIBRARY
+    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return _LIBRARY if installed or path.startswith(_STDLIB) else _USER
+
+
+def is_user(frame: FrameType) -> bool:
+    """Whether a frame runs the user's own code."""
+    return _kind(frame.f_code, frame.f_globals) == _USER
+
+
+def is_user_code(code: CodeType, names: dict[str, Any]) -> bool:
+    """Whether a function, whose globals are ``names``, is the user's own."""
+    return _kind(code, names) == _USER
+
+
+def is_torch(frame: FrameType) -> bool:
+    """Whether a frame runs torch's code, or ours."""
+    return _kind(frame.f_code, frame.f_globals) == _TORCH
+
+
+# Torch's own functions that only hand a call on to its kernels.
+_HANDS_ON = (
+    "_",
+    "autograd",
+    "functional.py",
+    "overrides.py",
+    "utils",
+    "fx",
+    "jit",
+    "nn/modules",
+    "library",
+    "compiler",
+)
+
+
+def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
+    """(file, line, function) of the innermost frame of torch's Python code that computes; None
+    where the user's code does."""
+    while frame is not None:
+        name = os.path.abspath(frame.f_code.co_filename)
+        if name.startswith(_TORCH_ROOT):
+            if not name[len(_TORCH_ROOT) :].replace(os.sep, "/").startswith(_HANDS_ON):
+                return name, frame.f_lineno, frame.f_code.co_qualname
+        elif not name.startswith(_OURS):
+            return None
+        frame = frame.f_back
+    return None
+
+
+def torch_caller(frame: FrameType | None) -> tuple[CodeType, int] | None:
+    """Code and instruction of the frame that ``torch_frame`` tells of, at the cost of a look-up."""
+    while frame is not None:
+        code = frame.f_code
+        kind = _KINDS.get(code)
+        if kind is None:
+            kind = _KINDS[code] = _kind_of(code)
+        if kind == _COMPUTES:
+            return code, frame.f_lasti
+        if kind == _ENDS:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def frame_of(code: CodeType, instruction: int) -> tuple[str, int, str]:
+    """(file, line, function) of what ``torch_caller`` returned."""
+    line = next((n for a, b, n in code.co_lines() if a <= instruction < b and n is not None), 0)
+    return os.path.abspath(code.co_filename), line, code.co_qualname
+
+
+_COMPUTES, _PASSES, _ENDS = range(3)
+_KINDS: dict[CodeType, int] = {}
+
+
+def _kind_of(code: CodeType) -> int:
+    name = os.path.abspath(code.co_filename)
+    if name.startswith(_TORCH_ROOT):
+        inside = name[len(_TORCH_ROOT) :].replace(os.sep, "/")
+        return _PASSES if inside.startswith(_HANDS_ON) else _COMPUTES
+    return _PASSES if name.startswith(_OURS) else _ENDS
+
+
+def display_name(filename: str) -> str:
+    """A file's name as the user knows it: ``In[7]`` for a notebook cell, else the path."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return filename
+    if not hasattr(shell.compile, "format_code_name"):
+        return _cell_in_history(shell, filename) or filename
+    named = shell.compile.format_code_name(filename)
+    return (
+        str(named[1]).replace("In [", "In[")
+        if named is not None and named[0] == "Cell"
+        else filename
+    )
+
+
+def _cell_in_history(shell: Any, filename: str) -> str | None:
+    """The cell that has this file name in IPython 7, which keeps no table of them; in a kernel the
+    name is a hash."""
+    if named := re.match(r"<ipython-input-(\d+)-", filename):
+        return f"In[{named[1]}]"
+    history = shell.history_manager
+    inputs = list(zip(history.input_hist_raw, history.input_hist_parsed, strict=False))
+    for number in range(len(inputs) - 1, 0, -1):
+        if shell.compile.get_code_name(*inputs[number], number) == filename:
+            return f"In[{number}]"
+    return None
+
+
+def _span(code: CodeType, instruction: int) -> Span | None:
+    """The expression that an instruction evaluates; None where the code was compiled without
+    columns."""
+    line, last, column, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    if line is None or last is None or column is None or end is None:
+        return None
+    return line, column, last, end
+
+
+class SourceLines:
+    """Places in the user's program, each known by a small number.
+
+    ``places[i]`` is ``(shown file, line, real file)``, ``spans[i]`` the expression there; number 0
+    is "no such line".
+    """
+
+    def __init__(self) -> None:
+        learn_program_text()
+        self.places: list[tuple[str, int, str]] = [("", 0, "")]
+        self.spans: list[Span | None] = [None]
+        # of what is run again: the line where it ran first
+        self.forced: tuple[int, int] | None = None
+        self._ids: dict[tuple[int, int], int] = {}
+        self._kinds: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+        # keeps the code objects alive, so that their id() stays theirs
+        self._codes: list[CodeType] = []
+
+    def _learn(self, frame: FrameType) -> int:
+        code = frame.f_code
+        self._codes.append(code)
+        self._names[id(code)] = display_name(code.co_filename)
+        kind = self._kinds[id(code)] = _kind(code, frame.f_globals)
+        return kind
+
+    def _place(self, frame: FrameType) -> int:
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
+        found = self._ids.get(key)
+        if found is None:
+            self.places.append((self._names[id(code)], frame.f_lineno, code.co_filename))
+            self.spans.append(_span(code, frame.f_lasti))
+            found = self._ids[key] = len(self.places) - 1
+        return found
+
+    def torch_code(self, frame: FrameType | None) -> bool:
+        """Whether a frame runs torch's own code (or ours)."""
+        return frame is not None and self._kinds.get(id(frame.f_code)) == _TORCH
+
+    def user_code(self, frame: FrameType) -> bool:
+        """Whether a frame runs the user's own code."""
+        kind = self._kinds.get(id(frame.f_code), -1)
+        return (kind if kind >= 0 else self._learn(frame)) == _USER
+
+    def here(self, frame: FrameType | None) -> tuple[int, int]:
+        """(the user's innermost line, the innermost line outside torch) at and above ``frame``."""
+        if self.forced is not None:
+            return self.forced
+        kinds, site = self._kinds, 0
+        while frame is not None:
+            kind = kinds.get(id(frame.f_code), -1)
+            if kind < 0:
+                kind = self._learn(frame)
+            if kind:
+                if kind == _USER:
+                    place = self._place(frame)
+                    return place, site or place
+                if not site:
+                    site = self._place(frame)
+            frame = frame.f_back
+        return site, site
+
+    def outside(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame at and above ``frame`` that is not torch's (nor ours)."""
+        while frame is not None and not self._kinds.get(
+            id(frame.f_code), _kind(frame.f_code, frame.f_globals)
+        ):
+            frame = frame.f_back
+        return frame
+
+    def text(self, place: int) -> str:
+        """The source text of a place, stripped; empty where the source is not at hand."""
+        _, line, file = self.places[place]
+        return linecache.getline(file, line).strip() if line else ""
+
+
+def learn_program_text() -> None:
+    """Make the text of a program that is no file, ``python -c`` or a redirected stdin, known to
+    ``linecache``."""
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) not in (None, "<stdin>"):
+        return
+    given = getattr(sys, "orig_argv", [])[1:]
+    if "-c" in given[:-1]:
+        name, text = "<string>", given[given.index("-c") + 1]
+    else:
+        name, text = "<stdin>", _redirected()
+    if text and name not in linecache.cache:
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def _redirected() -> str:
+    """The text of a file that stdin was redirected from; empty for a terminal or a pipe, which
+    cannot be read twice."""
+    try:
+        if not stat.S_ISREG(os.fstat(0).st_mode):
+            return ""
+        return os.pread(0, os.fstat(0).st_size, 0).decode()
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+Path = list[tuple[int, int, str]]
+
+
+def call_path(frame: FrameType | None) -> Path:
+    """Where the program stands: (code, instruction, file of a module's own code) of every frame,
+    outermost first."""
+    path = []
+    while frame is not None:
+        code = frame.f_code
+        path.append(
+            (id(code), frame.f_lasti, code.co_filename if code.co_name == "<module>" else "")
+        )
+        frame = frame.f_back
+    path.reverse()
+    return path
+
+
+def shares_step(before: Path, now: Path, again: bool = False) -> bool:
+    """Whether a loop came round between two moments: the program stands at or before where it
+    stood.
+
+    again: calling a function a second time from a later line counts too (a loop written out by
+    hand). IPython makes each statement of a cell a code of its own, and runs them in order: another
+    one of the same cell is a later line.
+    """
+    shared = list(zip(before, now, strict=False))
+    for level, ((code, at, module), (code_now, at_now, module_now)) in enumerate(shared):
+        if code != code_now and (not module or module != module_now):
+            return False
+        if code != code_now or at_now > at:
+            deeper = level + 1 < len(shared)
+            return again and deeper and shares_step(before[level + 1 :], now[level + 1 :], again)
+        if at_now < at:
+            return True
+    return len(before) == len(now)
+
+
+# Which module is running, by its attribute path.
+
+
+class ModuleRecorder:
+    """Keeps the path of the running module, through global forward hooks that live as long as the
+    watch.
+
+    A module called inside another is named by the path below that one, so a shared module bears the
+    name of the place it is called from. The watched model is the root and has the empty path; any
+    other outermost module is named by its class.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        names: Names,
+        on_call: Callable[[], None],
+        on_module: Callable[[str, nn.Module], bool],
+        on_return: Callable[[nn.Module, Any], None],
+    ) -> None:
+        self._names, self._on_call, self._on_module, self._on_return = (
+            names,
+            on_call,
+            on_module,
+            on_return,
+        )
+        self._stack: list[tuple[nn.Module, str, int]] = []
+        self._below: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
+        # By id of a module and number of the path that it was called below: the module, its path,
+        # the path's number.
+        self._known: dict[tuple[int, int], tuple[ref[nn.Module], str, int]] = {}
+        self._handles: list[Any] = []
+        self._filter: Any = None  # of a warning that torch means for the program
+        self.model = model
+        self.failed: Callable[[Exception], None] = lambda error: None
+        self.watched: Callable[[], bool] = lambda: True  # whether this thread is
+        # number of the running module's path, depth
+        self.moved: Callable[[int, int], None] = lambda path, depth: None
+        self.current = 0  # number of the running module's path; 0 outside of every module
+
+    def start(self) -> None:
+        # The hooks of a compiled module firing once more does no harm here, and the program has no
+        # global hooks that torch could mean.
+        if not _has_global_hooks():
+            warnings.filterwarnings(
+                "ignore", message="Using `torch.compile.module.` when there are global hooks"
+            )
+            self._filter = warnings.filters[0]
+        self._handles = [
+            register_module_forward_pre_hook(self._guarded(self._enter)),
+            register_module_forward_hook(self._guarded(self._leave), always_call=True),
+        ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._stack = [], []
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            if not self.watched():
+                return
+            try:
+                function(*args)
+                self.moved(self.current, len(self._stack))
+            except Exception as error:
+                self.failed(error)
+
+        return run
+
+    def _path(self, module: nn.Module) -> str:
+        if module is self.model:
+            return ""
+        for parent, path, _ in reversed(self._stack):
+            name = self._name_below(parent, module)
+            if name:
+                return f"{path}.{name}" if path else name
+        if self.model is not None and (name := self._name_below(self.model, module)):
+            return name
+        return type(module).__name__
+
+    def _name_below(self, parent: nn.Module, module: nn.Module) -> str:
+        for name, child in parent._modules.items():
+            if child is module:
+                return name
+        below = self._below.get(parent)
+        if below is None or id(module) not in below:
+            below = self._below[parent] = {
+                id(m): n for n, m in parent.named_modules(remove_duplicate=False)
+            }
+        return below.get(id(module), "")
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not self._stack:
+            self._on_call()
+        here = (id(module), self.current)
+        known = self._known.get(here)
+        if known is None or known[0]() is not module:
+            path = self._path(module)
+            known = (ref(module), path, self._names(path))
+            if self._on_module(path, module):  # all its parameters exist by now
+                self._known[here] = known
+        self.current = known[2]
+        self._stack.append((module, known[1], self.current))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self._stack:
+            if self._stack.pop()[0] is module:
+                break
+        self.current = self._stack[-1][2] if self._stack else 0
+        if not self._stack:
+            self._on_return(module, output)
+
+
+def _has_global_hooks() -> bool:
+    """Whether the program has registered global module hooks of its own; private tables, as in
+    torch 2.6 to 2.13."""
+    return any(
+        getattr(torch_module, f"_global_{kind}")
+        for kind in ("backward_pre_hooks", "backward_hooks", "forward_hooks", "forward_pre_hooks")
+    )

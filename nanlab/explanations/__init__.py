@@ -1,0 +1,87 @@
+"""What an exception means, with the evidence of the watch it was raised in."""
+
+from __future__ import annotations
+
+import sys
+
+from nanlab.capture.exception_frames import ended, failure_of, recording_of
+from nanlab.capture.watching import running
+from nanlab.explanations import devices, graph, messages, operands
+from nanlab.explanations.changes import with_change
+from nanlab.explanations.explanation import Case, Explanation, Meaning, advice, meanings_of, means
+from nanlab.trace.ending import Failure
+from nanlab.trace.recording import Recording
+
+TOPICS = (
+    messages,
+    graph,
+    devices,
+    operands,
+)
+MEANINGS: list[Meaning] = [one for topic in TOPICS for one in meanings_of(topic)]
+
+
+def explain(exc: BaseException | None = None) -> Explanation | None:
+    """What an exception means, and what to write instead; None if it is not one that nanlab knows.
+
+    exc: default: the exception that the interpreter showed last, else the one that ended the last
+    watch. Where it was raised inside of a watch the evidence is the recorded run, else its
+    traceback and its message. Never raises.
+    """
+    try:
+        failure, recording = _known(exc)
+    except Exception:
+        return None
+    return explain_failure(failure, recording) if failure is not None else None
+
+
+def explain_failure(
+    failure: Failure, recording: Recording | None, meanings: list[Meaning] | None = None
+) -> Explanation | None:
+    """The explanation of the first meaning that knows the message; one that fails is passed
+    over."""
+    for meaning in MEANINGS if meanings is None else meanings:
+        match = meaning.pattern.search(failure.text)
+        if match is None:
+            continue
+        for evidence in (recording, None):
+            try:
+                found = meaning.judge(Case(failure, match, evidence))
+            except Exception:
+                continue
+            if found is not None:
+                return _with_change(found, failure)
+    return None
+
+
+def _with_change(explanation: Explanation, failure: Failure) -> Explanation:
+    try:
+        return with_change(explanation, failure)
+    except Exception:
+        return explanation
+
+
+def _known(exc: BaseException | None) -> tuple[Failure | None, Recording | None]:
+    """The exception as data, and the recording of the watch that it belongs to."""
+    import nanlab
+
+    last = nanlab.last.recording if nanlab.last is not None else None
+    if exc is None:
+        exc = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if exc is None:
+        return (last.escapes.failure, last) if last is not None else (None, None)
+    if last is not None and ended(exc, last):
+        return last.escapes.failure or failure_of(exc), last
+    return failure_of(exc), recording_of(exc) or running()
+
+
+__all__ = [
+    "MEANINGS",
+    "Case",
+    "Explanation",
+    "Meaning",
+    "advice",
+    "explain",
+    "explain_failure",
+    "means",
+]

@@ -1,0 +1,111 @@
+"""Messages whose meaning is the same wherever they are raised: a table. ``{1}`` is a group of the
+pattern."""
+
+from __future__ import annotations
+
+from nanlab.explanations.explanation import Meaning, says
+
+MESSAGES: list[Meaning] = [
+    says(
+        r"view size is not compatible with input tensor's size and stride",
+        "shape-mismatch",
+        "view cannot join dimensions that do not lie next to each other in memory{inside}",
+        "transpose, permute and slices leave the memory as it is.",
+        ("let it copy where it must", "x = x.reshape(...)"),
+        rewrite=((r"\.view\(", ".reshape("),),
+    ),
+    says(
+        r"Expected more than 1 value per channel when training, got input size torch\.Size\(\[([\d,"
+        r" ]+)\]\)",
+        "empty-reduction",
+        "batch norm has one value per channel, in an input of shape ({1}): it has no"
+        " variance{inside}",
+        "As a rule the last batch of an epoch holds one sample, or the feature map has shrunk to"
+        " 1x1.",
+        ("drop the last incomplete batch", "DataLoader(..., drop_last=True)"),
+        ("normalise over the features instead", "nn.LayerNorm(features)  # or nn.GroupNorm"),
+    ),
+    says(
+        r"all elements of (input|target) should be between 0 and 1",
+        "not-a-probability",
+        "the {1} of binary_cross_entropy has values outside of 0 to 1, or NaN",
+        "It takes probabilities. Scores go into the form with logits, which is also the one that"
+        " stays finite.",
+        (
+            "take the scores as they are",
+            "loss = F.binary_cross_entropy_with_logits(scores, target)",
+        ),
+        rewrite=(
+            (r"binary_cross_entropy\(", "binary_cross_entropy_with_logits("),
+            (r"BCELoss\(", "BCEWithLogitsLoss("),
+        ),
+    ),
+    says(
+        r"(a (?:view of a )?leaf Variable that requires grad) is being used in an in-place"
+        r" operation",
+        "inplace-modification",
+        "a parameter was changed in place while gradients are on{inside}",
+        "{1} has no history to which the change could be added; an update by hand is no part of the"
+        " model.",
+        ("update it without gradient", "with torch.no_grad():\n    weight -= lr * weight.grad"),
+        ("or compute a new tensor", "scaled = weight * 2"),
+        rewrite=((r"^([^\n]+)$", r"with torch.no_grad():\n    \1"),),
+    ),
+    says(
+        r"(?:One of the differentiated Tensors|The differentiated Tensor at index \d+) appears to"
+        r" not have been used in the graph",
+        "graph-cut",
+        "torch.autograd.grad was asked for the gradient of a tensor that the loss does not"
+        " depend on",
+        "It is another tensor than the one that was computed with (a copy, a detached one), or that"
+        " branch did not run.",
+        (
+            "take None for such tensors",
+            "grads = torch.autograd.grad(loss, tensors, allow_unused=True)",
+        ),
+        rewrite=((r"(grad\(.*)\)", r"\1, allow_unused=True)"),),
+    ),
+    says(
+        r"Only Tensors created explicitly by the user \(graph leaves\) support the deepcopy"
+        r" protocol",
+        "deepcopy-of-graph",
+        "deepcopy was called on a tensor that was computed with gradients, or on an object that"
+        " holds one{inside}",
+        "Such a tensor is bound to its graph. A module that keeps activations, losses or a hidden"
+        " state as attributes holds some.",
+        ("copy the values alone", "copied = x.detach().clone()"),
+        ("or keep them detached in the module", "self.hidden = hidden.detach()"),
+        rewrite=((r"(?:copy\.)?deepcopy\((\w[\w.]*)\)", r"\1.detach().clone()"),),
+    ),
+    says(
+        r"optimizer got an empty parameter list",
+        "optimizer-without-gradients",
+        "the optimizer was given no parameters",
+        "The model has none, they stand in a plain list or dict, or an iterator of them was used up"
+        " before.",
+        ("keep layers where the module finds them", "self.layers = nn.ModuleList(layers)"),
+        ("make a list of the iterator", "parameters = list(model.parameters())"),
+    ),
+    says(
+        r"one_hot is only applicable to index tensor",
+        "dtype-mismatch",
+        "one_hot takes indices of int64{inside}",
+        "Class numbers read from a table are often float.",
+        ("make them integers", "F.one_hot(labels.long(), classes)"),
+    ),
+    says(
+        r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)",
+        "shape-mismatch",
+        "the recurrent layer takes {1} features, its input has {2}{inside}",
+        "Its last dimension holds the features.",
+        ("let the layer take them", "nn.LSTM({2}, ...)"),
+    ),
+    says(
+        r"Given normalized_shape=\[(\d+)\], expected input with shape \[\*, \d+\], but got input of"
+        r" ?size\[[\d, ]*?(\d+)\]",
+        "shape-mismatch",
+        "the normalisation takes {1} features, its input has {2}{inside}",
+        "It normalises over the last dimension.",
+        ("let the layer take them", "nn.LayerNorm({2})"),
+    ),
+]

@@ -1,0 +1,1 @@
+"""Finding, rule, fault: what a report of a fault is made of."""

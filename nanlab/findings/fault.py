@@ -1,0 +1,705 @@
+"""A Fault: one origin of a symptom with everything that a rule wants to read."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from nanlab.analysis.provenance import MOVES, Origin, in_hook, operator_of_node
+from nanlab.findings.rule import Finding
+from nanlab.operators import having
+from nanlab.trace import Trace
+from nanlab.trace.op import location, walk
+from nanlab.trace.recording import FORWARD, HEALED, Kept, Op, Recording
+
+# The operations around a fault: what its operands were made from, and what was made from its
+# result.
+
+# Operations through which a value is followed: they hand it on, reshaped, rounded, scaled or
+# shifted.
+THROUGH = having("hands_on", in_place=True)
+ON_LISTS = "_foreach_"  # how the name of an operator on lists of tensors begins
+
+
+class Neighbourhood(ABC):
+    """The data flow of a trace around one operation of the forward pass."""
+
+    trace: Trace
+
+    @property
+    @abstractmethod
+    def forward_position(self) -> int:
+        """Its row; -1 if it is gone."""
+
+    @property
+    def recording(self) -> Recording:
+        return self.trace.recording
+
+    def op_at(self, position: int) -> str:
+        """The operator of a row: ``div``, also where it ran in place or on lists of tensors."""
+        row = self.recording.op(position)
+        return "" if row is None else _plain(row.name)
+
+    def numel_at(self, position: int) -> int:
+        """How many elements a row or source has; 0 if it is gone."""
+        stats = self.recording.stats(position)
+        return stats.numel if stats is not None else 0
+
+    def text_at(self, position: int) -> str:
+        """The user's line of a row; "" where it is not at hand."""
+        row = self.recording.op(position)
+        if row is None:
+            return ""
+        file, line = row.file, row.line
+        return " ".join(text for _, text in self.trace.source(file, line, 0)).split("#")[0]
+
+    def parents(self, position: int) -> list[int]:
+        """The rows that an operation read, in the order of its arguments."""
+        return self.recording.parents(position)
+
+    def operand_row(self, slot: int) -> int:
+        """The row of one operand of the forward operation; -1 if it is gone or came from
+        outside."""
+        if self.forward_position < 0:
+            return -1
+        row, own = (
+            self.recording.op(self.forward_position),
+            self.recording.own_operands(self.forward_position),
+        )
+        if row is not None and row.name.startswith(ON_LISTS):
+            own = [(source, at) for at, (source, _) in enumerate(own)]
+        return next((source for source, at in own if at == slot), -1)
+
+    def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
+        """(position, op) of a row and of what it was made from, through operations that hand a
+        value on."""
+        level, seen = [position], {position}
+        for _ in range(depth):
+            following = []
+            for at in level:
+                if at < 0:
+                    following += [p for p in self.parents(at) if p not in seen]
+                    continue
+                op = self.op_at(at)
+                if not op:
+                    continue
+                yield at, op
+                if op in THROUGH:
+                    following += [p for p in self.parents(at) if p not in seen]
+            seen.update(following)
+            level = following
+
+    def consumers(self, position: int) -> list[int]:
+        """The forward rows that read a row or source."""
+        source = self.recording.sources.get(position)
+        chunk = self.recording.chunk_of(position if source is None else source.first)
+        edges = chunk.edge_table()
+        calls = edges[edges[:, 1] == position, 0].tolist()
+        rows = [(c, self.recording.op(c)) for c in dict.fromkeys(calls)]
+        return [c for c, row in rows if row is not None and not row.backward]
+
+    def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
+        """(position, op) of what was made from the result of the forward operation, the nearest
+        first.
+
+        A tensor that was written piece by piece is a source, with the op "".
+        """
+        level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
+        for _ in range(depth):
+            following = []
+            for at in level:
+                tables = list(self._tables(at))
+                yield from ((table, "") for table in tables if table not in seen)
+                seen.update(tables)
+                for reader in (r for holder in (at, *tables) for r in self.consumers(holder)):
+                    if reader in seen:
+                        continue
+                    seen.add(reader)
+                    yield reader, self.op_at(reader)
+                    following.append(reader)
+            level = following[:16]
+
+    @cached_property
+    def _snapshots(self) -> dict[int, list[int]]:
+        """What was written into tensors piece by piece, and the sources that such tensors then
+        were."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, source in self.recording.sources.items():
+            for part in source.parents:
+                found[part].append(number)
+        return found
+
+    def _tables(self, position: int) -> Iterator[int]:
+        """The tensors of which a row became a part, while it was one that could be bad."""
+        for number in self._snapshots.get(position, ()):
+            yield number
+            if number in self.recording.bad:
+                yield from self._tables(number)
+
+    def wrote_over(self, position: int) -> int:
+        """The row after whose write a tensor of parts held nothing bad any more; -1: it held
+        nothing bad, or still does."""
+        source, bad = self.recording.sources.get(position), self.recording.bad
+        if source is None or position in bad or not any(part in bad for part in source.parents):
+            return -1
+        for at in range(source.first - 1, max(source.parents), -1):
+            row = self.recording.op(at)
+            if row is not None and row.inplace:
+                return at
+        return -1
+
+    def comes_from_gradient(self, position: int, node: int) -> bool:
+        """Whether what the derivative of a node reads was made from the gradient that came in, not
+        from what it had saved."""
+
+        def of_node(at: int) -> list[int]:
+            row = self.recording.op(at)
+            return self.parents(at) if row is not None and row.backward and row.node == node else []
+
+        rows = (self.recording.op(at) for at in walk([position], of_node))
+        return any(row is not None and row.backward and row.node != node for row in rows)
+
+    def negative_determinant(self, position: int) -> int:
+        """The row of the determinant that was negative, where a NaN is the one that torch.logdet
+        writes for it; else -1."""
+        if self.op_at(position) != "scalar_tensor":
+            return -1
+        chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
+        rows = [p for c in chosen for p in self.parents(c) if self.op_at(p) == "_linalg_slogdet"]
+        return next(iter(rows), -1)
+
+    def healed(self, position: int) -> bool:
+        """Whether a row is finite although something it read was not."""
+        return self.recording.status.get(position) == HEALED
+
+    def value_was_bad(self) -> bool:
+        """Whether the result of the forward operation was itself non-finite."""
+        return self.forward_position in self.recording.bad
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(ON_LISTS).rstrip("_") or name
+
+
+NORMS = having("norm")
+# Operators after which a length of zero is a number of zero still.
+_KEEPS_ZERO = MOVES | having("bounds", "extreme") | {"copy", "mul"}
+_DEPTH = 16  # operators from the divisor to the vector
+_NEAR = 3  # operators by which the vector may differ from what was divided
+_SAME_NUMBERS = THROUGH | having("complex_view")
+_MOST_ROWS = 400
+
+
+def measured(around: Neighbourhood, divisor: int) -> set[int]:
+    """The rows (and sources) whose length a divisor is; empty if it is no length."""
+    found: set[int] = set()
+    level, seen = {divisor}, set[int]()
+    for _ in range(_DEPTH):
+        following: set[int] = set()
+        for at in level:
+            vectors = (
+                set(around.parents(at))
+                if around.op_at(at) in NORMS | {"hypot"}
+                else rooted(around, at)
+            )
+            if vectors and nowhere_zero(around, at):
+                continue  # what it was multiplied with made the divisor 0
+            if vectors:
+                found |= vectors
+                following |= vectors  # they may be lengths themselves: the norm of norms
+            else:
+                following |= set(_carriers(around, at))
+        seen |= level
+        level = following - seen
+    return found
+
+
+def nowhere_zero(around: Neighbourhood, position: int) -> bool:
+    """Whether a row is known to hold no zero."""
+    stats = around.recording.stats(position)
+    return stats is not None and stats.known and not stats.zero
+
+
+def rooted(around: Neighbourhood, position: int) -> set[int]:
+    """The vectors of which a row is the magnitude, or the root of the sum of squares."""
+    op, parents = around.op_at(position), around.parents(position)
+    if op in {"sqrt", "rsqrt"} | {"pow"} and parents:
+        return squared(around, parents[0])
+    return set(parents) if op == "abs" and parents and _complex(around, parents[0]) else set()
+
+
+def squared(
+    around: Neighbourhood, position: int, depth: int = _DEPTH, summed: bool = False
+) -> set[int]:
+    """The vectors whose squares, and nothing else, were added up to make a row; empty if it is no
+    such sum."""
+    op, parents = around.op_at(position), around.parents(position)
+    if not depth or not parents:
+        return set()
+    if summed and (bases := _square_of(around, position)):
+        return bases
+    if op in having("inner"):
+        return {parents[0]} if _same(around, *parents[:2]) else set()
+    if op == "add" and len(parents) > 1:
+        terms = [squared(around, p, depth - 1, True) for p in parents]
+        return set().union(*terms) if all(terms) else set()
+    onward = parents[:1] if op == "sum" else _carriers(around, position)
+    return set().union(*(squared(around, p, depth - 1, summed or op == "sum") for p in onward))
+
+
+def _square_of(around: Neighbourhood, position: int) -> set[int]:
+    """What a row is the square of, a weight apart."""
+    op, parents = around.op_at(position), around.parents(position)
+    if op in ("pow", "square"):
+        return set(parents[:1])
+    if op != "mul" or len(parents) < 2:
+        return set()
+    if _same(around, *parents[:2]):
+        return {parents[0]}
+    return set().union(*(_square_of(around, p) for p in parents))
+
+
+def _same(around: Neighbourhood, one: int, other: int) -> bool:
+    """Whether two rows hold the same elements: one and the same, or made alike from the same, or
+    views of these."""
+    while around.op_at(one) in MOVES and len(around.parents(one)) == 1:
+        one = around.parents(one)[0]
+    while around.op_at(other) in MOVES and len(around.parents(other)) == 1:
+        other = around.parents(other)[0]
+    made = around.op_at(one)
+    return one == other or (
+        bool(made) and made == around.op_at(other) and around.parents(one) == around.parents(other)
+    )
+
+
+def _carriers(around: Neighbourhood, position: int) -> list[int]:
+    """The operands of which a row is zero where they are; an epsilon that is added must have
+    vanished."""
+    op, parents = around.op_at(position), around.parents(position)
+    if op in _KEEPS_ZERO:
+        return parents
+    return parents[:1] if op == "div" or (op == "add" and _adds_no_less(around, position)) else []
+
+
+def _adds_no_less(around: Neighbourhood, position: int) -> bool:
+    """Whether what an addition adds is a number that is not negative."""
+    others = around.parents(position)[1:]
+    numbers = [around.recording.value(p) for p in others] + [
+        *around.recording.scalars.get(position, ())
+    ]
+    return all(around.numel_at(p) == 1 for p in others) and all(
+        x is not None and x >= 0 for x in numbers
+    )
+
+
+def _complex(around: Neighbourhood, position: int) -> bool:
+    row, source = around.recording.op(position), around.recording.sources.get(position)
+    dtype = row.dtype if row is not None else source.dtype if source is not None else ""
+    return "complex" in str(dtype)
+
+
+def normalises(around: Neighbourhood, dividend: int, vectors: set[int]) -> bool:
+    """Whether a dividend was made, in the step of the division, from what these vectors were made
+    from."""
+    start = around.recording.starts[around.recording.step_of(around.forward_position)]
+    origin = _behind(around, vectors, start, _NEAR, only=_SAME_NUMBERS)
+    return not origin.isdisjoint(_behind(around, {dividend}, start, _DEPTH))
+
+
+def _behind(
+    around: Neighbourhood,
+    rows: set[int],
+    start: int,
+    depth: int,
+    only: frozenset[str] | None = None,
+) -> set[int]:
+    """These rows and what they were made from since the row ``start``, as far as by ``only`` these
+    operators."""
+    found, level = set(rows), set(rows)
+    for _ in range(depth):
+        inside = (p for p in level if p >= start and (only is None or around.op_at(p) in only))
+        level = {parent for p in inside for parent in around.parents(p)} - found
+        if len(found) > _MOST_ROWS:
+            break
+        found |= level
+    return found
+
+
+# Kept operands as rules look at them: on the host, of one result; fixes are tried on the device
+# that they came from.
+
+
+def on_host(kept: Kept | None, place: int = 0) -> Kept | None:
+    """The same call with every tensor on the CPU; the very tensors where they are there already.
+
+    place: of the result that is asked for; of a call on lists (``_foreach_``) what went into that
+    one is told.
+    """
+    if kept is None:
+        return None
+    listed = kept.op is not None and kept.op.overloadpacket.__name__.startswith(ON_LISTS)
+    own = _of_member(kept, place) if listed else kept.args
+    args, kwargs, outputs, saved = (
+        _moved(part) for part in (own, kept.kwargs, kept.outputs, kept.saved)
+    )
+    return replace(kept, args=args, kwargs=kwargs, outputs=outputs, saved=saved)
+
+
+def _of_member(kept: Kept, place: int) -> tuple[Any, ...]:
+    """The members at one place of the lists that a call was given; None for one that its result has
+    overwritten."""
+    args = [a[place] if isinstance(a, (list, tuple)) and place < len(a) else a for a in kept.args]
+    overwritten = kept.op.overloadpacket.__name__.endswith("_")
+    if (
+        overwritten
+        and isinstance(args[0], torch.Tensor)
+        and not bool(torch.isfinite(args[0]).all())
+    ):
+        args[0] = None
+    return tuple(args)
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {name: _moved(part) for name, part in value.items()}
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return type(value)(_moved(part) for part in value) if type(value) in (list, tuple) else value
+
+
+# A Fault: one origin of a symptom with everything that a rule wants to read.
+
+Tensor = torch.Tensor
+LOW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+
+
+def nonfinite(tensor: Tensor) -> Tensor:
+    """Mask of NaN and infinities, for every dtype."""
+    return ~torch.isfinite(tensor.float() if tensor.dtype.itemsize == 1 else tensor)
+
+
+def floating(value: Any) -> bool:
+    """Whether a value is a tensor of real or complex floating point."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+class Fault(Neighbourhood):
+    """One origin, read for rules. Tensors are copies of the operands that failed, None if too large
+    to keep."""
+
+    def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
+        self.trace, self.origin, self.finding = trace, origin, finding
+        self.kind = origin.kind
+        self.position = origin.position
+
+    @cached_property
+    def row(self) -> Op | None:
+        return self.recording.op(self.position)
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved; of a
+        call on lists the bad member."""
+        if self.row is None:
+            return None
+        return on_host(self.recording.kept.get(self.row.call), self.position - self.row.call)
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        return self.kept.saved if self.kept else {}
+
+    @cached_property
+    def backward(self) -> bool:
+        """Whether it is a derivative that failed; what a hook computes in the backward pass is
+        none."""
+        return (
+            self.row is not None
+            and self.row.backward
+            and not in_hook(self.recording, self.position)
+        )
+
+    @cached_property
+    def name(self) -> str:
+        """The operator that ran: ``div``, also where it ran in place or on lists of tensors."""
+        return self.op_at(self.position)
+
+    @cached_property
+    def forward(self) -> str:
+        """The operator of the forward pass: of a backward fault the one whose derivative it was."""
+        if not self.backward or self.row is None:
+            return self.name
+        node = self.kept.node_name if self.kept else ""
+        if name := operator_of_node(node):
+            return name
+        info = self.recording.nodes.get(self.row.node)
+        return (
+            str(self.recording.ops.items[info.op]).rstrip("_")
+            if info is not None and info.op >= 0
+            else self.name
+        )
+
+    @property
+    def forward_position(self) -> int:
+        """The row of the forward operation; the fault's own in the forward pass; -1 if it is
+        gone."""
+        if not self.backward or self.row is None:
+            return self.position
+        info = self.recording.nodes.get(self.row.node)
+        at = info.position if info is not None else -1
+        copied = self.op_at(at) == "clone" and self.parents(at) == self.parents(at + 1)
+        # in place: its operand is saved first
+        return at + 1 if copied and self.op_at(at + 1) == self.forward else at
+
+    @cached_property
+    def custom(self) -> bool:
+        """Whether it is the backward of a ``torch.autograd.Function`` written in Python."""
+        if not self.backward or self.row is None:
+            return False
+        info = self.recording.nodes.get(self.row.node)
+        node = self.kept.node_name if self.kept else ""
+        return bool(info is not None and info.custom) or (
+            node.endswith("Backward") and not node.startswith(("Checkpoint", "torch::"))
+        )
+
+    @property
+    def call_of_function(self) -> str:
+        """Where the ``torch.autograd.Function`` was applied whose backward this is; empty where
+        that is the fault's line."""
+        info = self.recording.nodes.get(self.row.node) if self.row is not None else None
+        if info is None or not info.line or self.row is None or info.line == self.row.place:
+            return ""
+        file, line, real = self.recording.places[info.line]
+        return (
+            f"It was applied at {location(file, line)}: `{linecache.getline(real, line).strip()}`."
+        )
+
+    @cached_property
+    def dtype(self) -> str:
+        return str(self.row.dtype).removeprefix("torch.") if self.row is not None else ""
+
+    @property
+    def low(self) -> bool:
+        """Whether it happened in half precision or less."""
+        return self.dtype in LOW
+
+    # -- operands
+    # ------------------------------------------------------------
+
+    @cached_property
+    def operands(self) -> list[Tensor]:
+        """The tensors that the guilty call read, in the order of its arguments."""
+        if self.kept is None:
+            return []
+        return [
+            _dense(v)
+            for v in _flat((*self.kept.args, *self.kept.kwargs.values()))
+            if isinstance(v, Tensor)
+        ]
+
+    @property
+    def named_operands(self) -> dict[str, Tensor]:
+        """The operands as columns of a table."""
+        return {f"operand_{i}": o for i, o in enumerate(self.operands)}
+
+    def argument(self, index: int, name: str = "") -> Any:
+        """An argument of the guilty call, a tensor or not."""
+        if self.kept is None:
+            return None
+        return _dense(
+            self.kept.args[index] if index < len(self.kept.args) else self.kept.kwargs.get(name)
+        )
+
+    def subject(self, index: int = 0, name: str = "self") -> Any:
+        """An argument of the forward operation: as it was called, or as its autograd node had saved
+        it."""
+        return self.saved.get(name) if self.backward else self.argument(index, name)
+
+    @cached_property
+    def result(self) -> Tensor | None:
+        """The output in which the bad elements are."""
+        outputs = [] if self.kept is None else [_dense(o) for o in self.kept.outputs if floating(o)]
+        if self.row is not None and self.kept is not None:
+            at = self.position - self.row.call
+            if at < len(self.kept.outputs) and floating(self.kept.outputs[at]):
+                return _dense(self.kept.outputs[at])  # type: ignore[no-any-return]
+        return next(
+            (o for o in outputs if bool(nonfinite(o).any())), outputs[0] if outputs else None
+        )
+
+    @cached_property
+    def bad(self) -> Tensor | None:
+        """Mask of the offending elements of the result: non-finite, and where possible made from
+        finite ones."""
+        if self.result is None:
+            return None
+        mask = nonfinite(self.result)
+        fresh, born = mask, mask  # not from a NaN; nor an infinity from another
+        for operand in self.operands:
+            wide = self.spread(operand) if floating(operand) else None
+            if wide is not None and wide.shape == mask.shape:
+                fresh = fresh & ~torch.isnan(wide)
+                born = born & (torch.isfinite(wide) | torch.isnan(self.result))
+        born = born & fresh
+        return born if bool(born.any()) else fresh if bool(fresh.any()) else mask
+
+    @property
+    def count(self) -> int:
+        """How many elements are bad."""
+        return (
+            int(self.bad.sum())
+            if self.bad is not None
+            else self.finding.path[0]["nonfinite"]
+            if self.finding.path
+            else 0
+        )
+
+    @property
+    def numel(self) -> int:
+        return self.result.numel() if self.result is not None else 0
+
+    def spread(self, tensor: Tensor) -> Tensor | None:
+        """A tensor broadcast to the shape of the result, None if it does not fit."""
+        if self.result is None:
+            return None
+        try:
+            return tensor.expand(self.result.shape)
+        except RuntimeError:
+            return None
+
+    def at(self, value: Any) -> Tensor | None:
+        """The elements of an operand from which the bad ones were made; all of them where shapes do
+        not tell."""
+        if isinstance(value, (int, float)):
+            value = torch.tensor(float(value))
+        if not isinstance(value, Tensor):
+            return None
+        wide = self.spread(value)
+        if wide is None or self.bad is None:
+            return value.flatten()
+        return wide[self.bad]
+
+    @cached_property
+    def incoming(self) -> Tensor | None:
+        """The gradient that the guilty backward call read, if it read it."""
+        if not self.backward or self.row is None or self.kept is None:
+            return None
+        tensors = [v for v in _flat(self.kept.args) if isinstance(v, Tensor)]
+        for source, slot in self.recording.operands(self.row.call):
+            if slot < len(tensors) and self.comes_from_gradient(source, self.row.node):
+                return tensors[slot]
+        return None
+
+    @cached_property
+    def incoming_is_zero(self) -> bool:
+        """Whether the gradient that came in was 0 at each offending element."""
+        if self.incoming is None or self.spread(self.incoming) is None:
+            return False
+        values = self.at(self.incoming)
+        return values is not None and len(values) > 0 and bool((values == 0).all())
+
+    @cached_property
+    def exact(self) -> Tensor | None:
+        """The result computed again in float64; None where the operation cannot be."""
+        if self.kept is None or self.result is None:
+            return None
+        try:
+            with torch.no_grad():
+                found = self.kept.op(*_wide(self.kept.args), **_wide(self.kept.kwargs))
+        except Exception:
+            return None
+        outputs = [_dense(o) for o in (found if isinstance(found, (list, tuple)) else [found])]
+        fitting = [o for o in outputs if isinstance(o, Tensor) and o.shape == self.result.shape]
+        return fitting[0] if fitting else None
+
+    # -- the program
+    # ------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The user's own line, without its comment."""
+        return re.sub(r"\s#.*$", "", self.finding.source)
+
+    def calls(self, *names: str) -> bool:
+        """Whether the user's line calls a function or method of one of these names."""
+        return any(re.search(rf"\b{name}\(", self.source) for name in names)
+
+    @cached_property
+    def batch(self) -> int:
+        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if
+        that is not at hand."""
+        first, last = [*self.recording.starts, self.recording.end][
+            self.finding.step : self.finding.step + 2
+        ]
+        sizes: Counter[int] = Counter()
+        rows = 0
+        for chunk in self.recording.chunks:
+            table, where = chunk.columns(), chunk.where()
+            table = table[(where >= first) & (where < last)]
+            rows += len(table)
+            for shape in table.shape[(table.phase == FORWARD) & ~table.view].tolist():
+                dimensions = self.recording.shapes.items[shape]
+                sizes[int(dimensions[0]) if len(dimensions) else 0] += 1
+        if rows < last - first:  # the step was folded: the few rows left of it tell nothing
+            return 0
+        del sizes[0], sizes[1]
+        return sizes.most_common(1)[0][0] if sizes else 0
+
+    @property
+    def samples(self) -> list[int]:
+        """Indices in the batch of the offending elements, where the leading dimension is the batch
+        (or its heads)."""
+        if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
+            return []
+        size = self.bad.shape[0]
+        if (
+            size == 0
+            or size % self.batch
+            or (size != self.batch and self.name not in having("split_heads"))
+        ):
+            return []
+        rows = self.bad.flatten(1).any(1) if self.bad.dim() > 1 else self.bad
+        return sorted({int(i) // (size // self.batch) for i in rows.nonzero().flatten()})
+
+
+def _dense(value: Any) -> Any:
+    """A sparse tensor with its zeros, as most operations of torch want it; anything else as it
+    is."""
+    return (
+        value.to_dense()
+        if isinstance(value, Tensor) and value.layout is not torch.strided
+        else value
+    )
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (
+            value.to(torch.complex128 if value.is_complex() else torch.float64)
+            if floating(value)
+            else value
+        )
+    if isinstance(value, (list, tuple)):
+        return type(value)(_wide(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _wide(v) for k, v in value.items()}
+    if isinstance(value, torch.dtype) and (value.is_floating_point or value.is_complex):
+        return torch.complex128 if value.is_complex else torch.float64
+    return value

@@ -1,0 +1,426 @@
+"""Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator:
+what makes a finding."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+import pandas as pd
+
+from nanlab.analysis.libraries import report
+from nanlab.errors import UsageError
+from nanlab.trace.op import location
+
+if TYPE_CHECKING:
+    pass
+
+
+# Lists of findings, fixes and stations of a path that print as a person reads them; else they
+# are plain lists.
+
+STATIONS = 6  # of a path that are printed
+LINES = 30  # of a list
+
+
+class Findings(list["Finding"]):
+    """``trace.findings``: a line for each."""
+
+    def __repr__(self) -> str:
+        return _numbered([f"{each.severity}: {each}" for each in self], "no findings")
+
+
+class Fixes(list["Fix"]):
+    """``finding.fixes``: verdict, what it does, what to write."""
+
+    tried = True  # nothing is left to wait for
+
+    def __repr__(self) -> str:
+        lines = []
+        for fix in self:
+            why = f" ({fix.why})" if fix.why else ""
+            code = fix.code.replace("\n", "\n      ")
+            lines.append(f"{fix.verdict}: {fix.title}{why}\n      {code}")
+        return _numbered(lines, "no fixes")
+
+
+class TriedFixes(Fixes):
+    """A list that is filled the first time it is read: trying a fix runs the failing step again."""
+
+    def __init__(self, make: Callable[[], list[Fix]]) -> None:
+        super().__init__()
+        self._make: Callable[[], list[Fix]] | None = make
+
+    @property
+    def tried(self) -> bool:  # type: ignore[override]
+        """Whether nothing is left to wait for."""
+        return self._make is None
+
+    def _fill(self) -> None:
+        make, self._make = self._make, None
+        if make is not None:
+            try:
+                super().extend(make())
+            except BaseException:  # interrupted: whoever asks next waits for it
+                self._make = make
+                raise
+
+    def __iter__(self) -> Iterator[Fix]:
+        self._fill()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._fill()
+        return super().__len__()
+
+    def __getitem__(self, at: Any) -> Any:
+        self._fill()
+        return super().__getitem__(at)
+
+    def __contains__(self, fix: object) -> bool:
+        self._fill()
+        return super().__contains__(fix)
+
+    def __eq__(self, other: object) -> bool:
+        self._fill()
+        return super().__eq__(other)
+
+    def __add__(self, other: Any) -> Any:
+        self._fill()
+        return super().__add__(other)
+
+    def append(self, fix: Fix) -> None:
+        """Add one more."""
+        self._fill()
+        super().append(fix)
+
+    def index(self, fix: Fix, *bounds: Any) -> int:
+        """Which of them it is."""
+        self._fill()
+        return super().index(fix, *bounds)
+
+    def __reduce__(self) -> Any:
+        return Fixes, (list(self),)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Path(list[dict[str, Any]]):
+    """``finding.path``: from where it began to where it was seen, the first six stations and the
+    count of the rest."""
+
+    def __repr__(self) -> str:
+        return "\n".join(self.told()) or "no path"
+
+    def told(self) -> list[str]:
+        """A line for each station that is printed."""
+        left = len(self) - STATIONS
+        shown = list(self) if left <= 0 else self[: STATIONS - 1]
+        lines = [_station(each) for each in shown]
+        return lines if left <= 0 else [*lines, f"... {left:,} more", _station(self[-1])]
+
+    def chain(self) -> str:
+        """``sqrt → pow → ... 4,990 more → addmm``."""
+        names = [str(each.get("op") or "leaf") for each in self]
+        left = len(names) - STATIONS
+        names = names if left <= 0 else [*names[: STATIONS - 1], f"... {left:,} more", names[-1]]
+        return " → ".join(names)
+
+
+def _station(station: dict[str, Any]) -> str:
+    place = location(str(station.get("file") or ""), int(station.get("line") or 0))
+    where = place or str(station.get("module") or "")
+    bad = int(station.get("nonfinite") or 0)
+    parts = [str(station.get("phase") or ""), where, f"{bad:,} bad" if bad else ""]
+    return f"{station.get('op') or 'leaf'}  ({', '.join(part for part in parts if part)})"
+
+
+def _numbered(lines: list[str], none: str) -> str:
+    shown = [f"{i}  {line}" for i, line in enumerate(lines[:LINES])]
+    more = [f"... {len(lines) - LINES:,} more"] if len(lines) > LINES else []
+    return "\n".join([*shown, *more]) or none
+
+
+# Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator:
+# what makes a finding.
+
+Severity = Literal["error", "warning", "note"]
+Verdict = Literal["verified", "finite", "fails", "untried"]
+# Of several rules that fit one origin the most specific names its cause: a rule of a later family,
+# or one that says so.
+FAMILIES = {
+    "fallback": "what is left to say where no rule knows more",
+    "general": "arithmetic with zeros and infinities, whatever the operator",
+    "operation": "one operator outside of its domain, or at its edge",
+    "composite": "several operations that make up a function: a norm, a softmax, a loss",
+    "context": "where the value came from, or where it went: data, masks, hooks",
+    "training": "the loop: updates, rates, loss scale",
+    "arrival": "what another process sent",
+}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Lines ``first`` to ``last`` of a file become ``text``, which bears no indentation of its
+    own."""
+
+    file: str
+    first: int
+    last: int
+    text: str
+    old: str = ""  # those lines as they stand, with their indentation
+
+    def rows(self) -> list[str]:
+        """The new lines, indented as the old ones are."""
+        indent = self.old[: len(self.old) - len(self.old.lstrip())]
+        return [indent + row if row else row for row in self.text.splitlines()]
+
+
+@dataclass(frozen=True)
+class Fix:
+    """What to write instead, and what became of the whole failing step when it was run again with
+    it.
+
+    ``verified``: finite throughout, right at the offending elements, healthy ones moved by at most
+    1 %.
+    ``finite``: finite, but not all of that. ``fails``: something is not finite. ``untried``: it was
+    not run.
+    """
+
+    title: str
+    code: str
+    verdict: Verdict = "untried"
+    why: str = ""  # one clause, where the verdict is not "verified"
+    edits: tuple[Edit, ...] = ()
+    distortion: float | None = None  # largest relative change of a healthy element, against float64
+    gradient_max: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.verdict} fix: {self.title}: {self.code}>"
+
+    @property
+    def verified(self) -> bool:
+        """Whether the failing step was run again with it and came out right."""
+        return self.verdict == "verified"
+
+    def diff(self) -> str:
+        """The edits as a unified diff; empty where there are none."""
+        return diff_of(self.edits)
+
+
+def diff_of(edits: Sequence[Edit]) -> str:
+    """Edits as a unified diff, file by file, without lines of context."""
+    parts: list[str] = []
+    for file in dict.fromkeys(edit.file for edit in edits):
+        parts += [f"--- {file}", f"+++ {file}"]
+        moved = 0
+        for edit in sorted((e for e in edits if e.file == file), key=lambda e: e.first):
+            old, new = edit.old.splitlines(), edit.rows()
+            parts.append(f"@@ -{edit.first},{len(old)} +{edit.first + moved},{len(new)} @@")
+            parts += [f"-{row}" for row in old] + [f"+{row}" for row in new]
+            moved += len(new) - len(old)
+    return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault: what, where, why, the evidence, and the fixes that were tried."""
+
+    cause: str
+    severity: Severity
+    title: str
+    explanation: str
+    phase: str
+    op: str
+    node: int | None
+    module: str
+    step: int
+    file: str
+    line: int
+    source: str
+    symptom: str
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
+    samples: list[int] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list)
+    fixes: list[Fix] = field(default_factory=list)
+    position: int = -1  # row of trace.ops where it began, -1 if there is none
+    harmful: bool = False  # it explains the symptom: may be the culprit
+    rank: int | None = None  # process of a distributed run in which it began
+    # file, line, function inside a package or torch where it was born
+    library: tuple[str, int, str] | None = None
+
+    def __post_init__(self) -> None:
+        # a list that is of its kind already stays as it is: fixes may wait to be tried
+        for name, kind in (("path", Path), ("fixes", Fixes)):
+            if not isinstance(getattr(self, name), kind):
+                object.__setattr__(self, name, kind(getattr(self, name)))
+
+    def __repr__(self) -> str:
+        return f"<{self.severity}: {self}>"
+
+    @property
+    def brief(self) -> str:
+        """What, where and the first fix, in a few lines of text."""
+        lines = [str(self), f"    {self.source}" if self.source else ""]
+        if self.fixes:
+            lines += [
+                f"  fix: {self.fixes[0].title}",
+                *(f"    {line}" for line in self.fixes[0].code.splitlines()),
+            ]
+        return "\n".join(line for line in lines if line)
+
+    def bug_report(self) -> str:
+        """What to write to the authors of the library in which it was born; empty where it is the
+        user's own code."""
+        if self.library is None:
+            return ""
+        patches = [fix.code for fix in self.fixes if fix.title.startswith("patch ")]
+        values = self.evidence.head().to_string() if len(self.evidence) else ""
+        return report(self.library, self.title, self.explanation, values, patches)
+
+    def __str__(self) -> str:
+        place = location(self.file, self.line) or "unknown line"
+        module = f", in {self.module}" if self.module else ""
+        rank = f", rank {self.rank}" if self.rank is not None else ""
+        rank = "" if rank and self.title.startswith(f"{rank[2:]}: ") else rank
+        return f"{self.title}  ({place}{module}, step {self.step}{rank})"
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a rule found; what it leaves out is taken from the rule and from the row at
+    ``position``."""
+
+    title: str  # one sentence with numbers
+    evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
+    explanation: str = ""  # added to the rule's own
+    samples: list[int] = field(default_factory=list)
+    position: int | None = None  # a row of trace.ops; None: the row of the fault
+    step: int | None = None
+    phase: str | None = None
+    op: str | None = None
+    symptom: str | None = None
+    severity: Severity | None = None
+    harmful: bool = False  # a rule over the trace says so itself; a fault is harmful
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A cause, how it is recognised, and a program that has it beside one that is cured of it."""
+
+    name: str  # the slug in Finding.cause
+    severity: Severity
+    explanation: str
+    example: str
+    fix: str
+    judge: Callable[[Any], Any]
+    over: Literal["fault", "trace"]
+    family: str = "operation"
+    more_specific_than: tuple[str, ...] = ()
+
+    def matches(self, subject: Any) -> list[Match | Finding]:
+        """What the rule finds in a Fault or a Trace.
+
+        A rule may return or yield a Match, its title alone, (position, title), or a whole Finding;
+        None is no match.
+        """
+        found = self.judge(subject)
+        if found is None or isinstance(found, (Match, Finding, str, tuple)):
+            found = [found]
+        return [_match(item) for item in found if item is not None]
+
+
+def _match(item: Match | Finding | str | tuple[int, str]) -> Match | Finding:
+    if isinstance(item, (Match, Finding)):
+        return item
+    return Match(item) if isinstance(item, str) else Match(item[1], position=item[0])
+
+
+def rule(
+    severity: Severity,
+    *,
+    example: str = "",
+    fix: str = "",
+    family: str = "operation",
+    more_specific_than: tuple[str, ...] = (),
+) -> Callable[[Callable[[Any], Any]], Rule]:
+    """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring
+    the explanation.
+
+    The function takes a ``fault`` (one origin of a symptom, see Fault) or the whole ``trace``: the
+    name of its parameter decides. What it may return: see :meth:`Rule.matches`.
+    example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty
+    line ends in ``# here``.
+    family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own
+    family, whose rules it goes before although they fit too. Nothing is registered: pass it along,
+    ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
+
+    Raises UsageError if the parameter is called otherwise, or there is no such family.
+    """
+
+    def make(judge: Callable[[Any], Any]) -> Rule:
+        subject = next(iter(inspect.signature(judge).parameters), "")
+        if subject not in ("fault", "trace"):
+            raise UsageError(
+                "expected a rule with a parameter called 'fault' or 'trace', got"
+                f" {judge.__name__}({subject}); rename it"
+            )
+        if family not in FAMILIES:
+            raise UsageError(f"expected one of the families {', '.join(FAMILIES)}, got {family!r}")
+        name = judge.__name__.strip("_").replace("_", "-")
+        text = " ".join((inspect.getdoc(judge) or "").split())
+        over: Literal["fault", "trace"] = "fault" if subject == "fault" else "trace"
+        return Rule(
+            name,
+            severity,
+            text,
+            textwrap.dedent(example).strip(),
+            textwrap.dedent(fix).strip(),
+            judge,
+            over,
+            family,
+            more_specific_than,
+        )
+
+    return make
+
+
+def ranked(rules: Sequence[Rule]) -> list[Rule]:
+    """Rules, the most specific first; of equals the later one.
+
+    Raises UsageError if rules call each other more specific in a circle.
+    """
+    families = list(FAMILIES)
+    order = sorted(
+        rules, key=lambda one: (families.index(one.family), one.family in one.more_specific_than)
+    )[::-1]
+    for _ in rules:
+        moved = False
+        for one in [r for r in order if r.more_specific_than]:
+            own, names = order.index(one), one.more_specific_than
+            first = next(
+                (i for i in range(own) if order[i].name in names and order[i].family == one.family),
+                own,
+            )
+            if first < own:
+                order.insert(first, order.pop(own))
+                moved = True
+        if not moved:
+            return order
+    circle = ", ".join(sorted({one.name for one in rules if one.more_specific_than}))
+    raise UsageError(
+        f"some of these rules are more specific than each other, in a circle: {circle}"
+    )
+
+
+def rules_of(module: ModuleType) -> list[Rule]:
+    """The rules that a module defines, in their order."""
+    return [
+        one
+        for one in vars(module).values()
+        if isinstance(one, Rule) and one.judge.__module__ == module.__name__
+    ]

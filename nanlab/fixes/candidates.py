@@ -1,0 +1,182 @@
+"""What may be written instead of the expressions of a line, from its text alone."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+import torch
+from torch import Tensor
+
+from nanlab.errors import NanlabError
+from nanlab.fixes.catalogue import ALTERNATIVES
+from nanlab.fixes.match import rewritings
+from nanlab.fixes.removable import Removable, removables, series_text
+from nanlab.safe.series import series
+
+POINTS = (0.0, 1.0, -1.0, math.pi, 0.5, 2.0)  # where expressions of programs are singular
+HEALTHY = (0.37, 1.61, 0.83, 1.27, 0.59, 2.3)  # values for what else they read
+_FACTORS = torch.tensor([[1.0, 1.3], [0.7, 1.1]], dtype=torch.float64)  # where those are summed
+_NAMES = {"torch": torch, "math": math, "F": torch.nn.functional, "nn": torch.nn}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Lines that may stand instead of others. Nothing has been tried yet."""
+
+    title: str
+    first: int
+    last: int
+    text: str  # without the indentation of the first line
+    imports: bool  # it reads ``nanlab``
+
+
+def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list[Candidate]:
+    """Forms of the statements that compute with this line's expressions, the best first.
+
+    Known functions come before series, series in plain torch before ``nanlab.safe.removable``.
+    """
+    found: dict[tuple[int, str], Candidate] = {}
+    for r in (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES)):
+        made = Candidate(r.title, r.first, r.last, r.text, False)
+        found.setdefault((made.first, made.text), made)
+    places = removables(text, line)
+    for site in places:
+        for made in _in_torch(site, dtype):
+            found.setdefault((made.first, made.text), made)
+    together = _together(places, dtype)
+    if together is not None:
+        found.setdefault((together.first, together.text), together)
+    for site in reversed(places):
+        for made in _in_nanlab(site):
+            found.setdefault((made.first, made.text), made)
+    return list(found.values())
+
+
+def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:
+    """The series in plain torch, where the expression is a function of one variable."""
+    fn = _function(site, {})
+    if site.others or site.sums or fn is None:
+        return
+    for at in singular_points(fn):
+        try:
+            made = series_text(fn, site.expression, site.variable, at, dtype, site.names)
+        except (NanlabError, ValueError):
+            continue
+        text = site.edited(made.expression, made.lines)
+        yield Candidate(f"the series near {at:g}", site.first, site.last, text, False)
+
+
+def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
+    """All series of one statement at once, each in its own expression."""
+    lines: list[str] = []
+    changes: list[tuple[ast.expr, str]] = []
+    taken: set[str] = set()
+    statement = None
+    for site in places:  # the smallest first
+        fn = _function(site, {})
+        if (
+            site.others
+            or site.sums
+            or fn is None
+            or (statement is not None and site.statement is not statement)
+        ):
+            continue
+        if not site.takes_lines:
+            continue
+        if any(
+            n in ast.walk(other) or other in ast.walk(n)
+            for n, _ in changes
+            for other in [site.node]
+        ):
+            continue
+        for at in singular_points(fn):
+            try:
+                made = series_text(
+                    fn, site.expression, site.variable, at, dtype, {*site.names, *taken}
+                )
+            except (NanlabError, ValueError):
+                continue
+            taken |= {row.split(" = ")[0] for row in made.lines}
+            lines += made.lines
+            changes.append((site.node, made.expression))
+            statement = site.statement
+            break
+    if len(changes) < 2 or statement is None:
+        return None
+    site = places[0]
+    text = "\n".join([*lines, site.scope.replaced(statement, changes)])
+    last = statement.end_lineno or statement.lineno
+    return Candidate("the series of each", statement.lineno, last, text, False)
+
+
+def _in_nanlab(site: Removable) -> Iterator[Candidate]:
+    """The expression by ``nanlab.safe.removable``, at a number or where it meets another
+    operand."""
+    others = dict(zip(site.others, HEALTHY, strict=False))
+    if len(others) < len(site.others):
+        return
+    fn = _function(site, others)
+    if fn is None:
+        return
+    points: list[tuple[str, float]] = [(f"{at:g}", at) for at in singular_points(fn)]
+    if not site.sums:
+        points += [(name, value) for name, value in others.items() if _is_singular(fn, value)]
+    for name, at in points:
+        try:
+            if not site.sums:  # whether there is a series depends on what is summed
+                series(fn, at)
+        except NanlabError:
+            continue
+        text = site.edited(site.as_call(name))
+        yield Candidate("nanlab.safe.removable", site.first, site.last, text, True)
+
+
+def singular_points(fn: Function) -> list[float]:
+    """The points at which a function or its derivative is not finite, of those that programs
+    meet."""
+    return [at for at in POINTS if _is_singular(fn, at)]
+
+
+def _is_singular(fn: Function, at: float) -> bool:
+    """Whether value or derivative is not finite there, and both are next to it."""
+    return not _is_finite(fn, at) and any(_is_finite(fn, at + d) for d in (-1e-3, 1e-3))
+
+
+def _is_finite(fn: Function, at: float) -> bool:
+    x = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    try:
+        value = fn(x)
+        (slope,) = torch.autograd.grad(value.sum(), x)
+    except Exception:
+        return True  # nothing is known of it
+    return bool(value.isfinite().all() and slope.isfinite().all())
+
+
+class Function:
+    """The expression as a function of its variable, the others held at healthy numbers."""
+
+    def __init__(self, code: CodeType, others: dict[str, Tensor]) -> None:
+        self.code, self.others = code, others
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The expression at x."""
+        value: Tensor = eval(self.code, {**_NAMES, **self.others, "_variable": x})
+        return value
+
+
+def _function(site: Removable, others: dict[str, float]) -> Function | None:
+    """The expression over its variable; None where it reads what nobody knows."""
+    text = site.over("_variable", {name: f"_other{i}" for i, name in enumerate(others)})
+    tree = ast.parse(text, mode="eval")
+    read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    given = {
+        f"_other{i}": torch.tensor(v, dtype=torch.float64) * (_FACTORS if site.sums else 1.0)
+        for i, v in enumerate(others.values())
+    }
+    if not read <= {*_NAMES, *given, "_variable"}:
+        return None
+    return Function(compile(tree, "<expression>", "eval"), given)

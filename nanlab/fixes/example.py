@@ -1,0 +1,569 @@
+"""Rewriting by example: an operation as a program may write it, and where it stands guarded."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from nanlab.fixes.candidates import Candidate
+from nanlab.fixes.guards import Guard
+from nanlab.fixes.match import Scope
+from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
+from nanlab.operators import CARDS, having
+from nanlab.trace.chunk import Span
+
+# One operation, whichever way a program writes it, and another in its place: both by example.
+#
+# ``sqrt($x)`` is ``torch.sqrt(a)``, ``a.sqrt()`` and ``a ** 0.5``. ``$x`` stands for an
+# expression that is no plain number, ``$n`` and ``$p`` for any, ``$f`` for a function, ``$m``
+# for the name of a method; ``...`` for the arguments that the example does not name.
+
+Binding = dict[str, "ast.expr | tuple[ast.expr | ast.keyword, ...]"]
+ANY = ("n", "p", "f", "d", "m")  # holes that a plain number may fill, or a function
+MODULES = frozenset({*LIBRARIES, "nn", "math", "np", "numpy", "nanlab", "nanlab.safe", "safe"})
+MODULES |= {"torch.nn", "torch.fft", "fft"}
+_SIGNS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    ast.Mod: "remainder",
+}
+_SAME = {"divide": "div", "true_divide": "div", "subtract": "sub", "multiply": "mul"}
+_SAME |= {"mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "float_power": "pow"}
+_SAME |= {"norm": "vector_norm", "inverse": "inv", "expit": "sigmoid", "fmod": "remainder"}
+_INFINITIES = {"float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf"}
+_ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
+_HOLE = re.compile(r"\$(\w+)")
+SHORT = 24  # characters of an operand that is written twice rather than named
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """An operation in the words of a program."""
+
+    name: str
+    operands: tuple[ast.expr, ...]
+    rest: tuple[ast.keyword, ...] = ()
+    function: ast.expr | None = None  # of what is no method
+    more: bool = False  # of an example: there may be further arguments
+    method: str = ""  # what the program calls it, where it is a method
+
+
+def spellings(node: ast.AST) -> Iterator[Spelled]:
+    """The operations that an expression may be read as."""
+    if isinstance(node, ast.BinOp):
+        name = _SIGNS.get(type(node.op), "")
+        if name == "pow" and isinstance(node.right, ast.Constant) and node.right.value == 0.5:
+            yield Spelled("sqrt", (node.left,))
+        yield Spelled(name, (node.left, node.right))
+    elif isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
+        args, rest = tuple(node.args), tuple(k for k in node.keywords if k.arg not in (None, "out"))
+        more = any(k.arg is None for k in node.keywords)
+        if any(k.arg is None and not _is_more(k) for k in node.keywords):
+            return
+        if isinstance(node.func, ast.Attribute):
+            name = _common(node.func.attr.rstrip("_") or node.func.attr)
+            if is_module(node.func.value):
+                yield Spelled(name, args, rest, node.func, more)
+            else:
+                operands, attr = (node.func.value, *args), node.func.attr
+                called = attr if hasattr(torch.Tensor, attr) else ""
+                if not _is_module(node.func.value):
+                    yield Spelled(name, operands, rest, more=more, method=called)
+                if not hasattr(torch.Tensor, node.func.attr) or _is_own(node.func):
+                    yield Spelled("", args, rest, node.func, more)
+        elif isinstance(node.func, ast.Name):
+            yield Spelled(_common(node.func.id), args, rest, node.func, more)
+        else:
+            yield Spelled("", args, rest, node.func, more)
+
+
+def _is_more(argument: ast.keyword) -> bool:
+    return isinstance(argument.value, ast.Name) and argument.value.id == "_more"
+
+
+def _common(name: str) -> str:
+    name = RENAMED.get(name, name)
+    return _SAME.get(name, name)
+
+
+def _is_own(node: ast.expr) -> bool:
+    """Whether it is a layer of the program's own: ``self.norm``."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return _is_module(node)
+
+
+def _is_module(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "model", "net")
+
+
+def is_module(node: ast.expr) -> bool:
+    """Whether an expression names a module of functions, ``torch`` or ``torch.linalg``."""
+    text = ast.unparse(node)
+    return text in MODULES or (text.startswith("torch.") and "(" not in text)
+
+
+def is_number(node: ast.AST) -> bool:
+    """Whether an expression is a plain number: a literal, a length, part of a shape."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in ("numel", "size", "item", "dim")
+        case ast.Call(func=ast.Name(id=name)):
+            return name in ("len", "float", "int", "max", "min")
+        case ast.Subscript():
+            return is_number(node.value)
+        case ast.BinOp():
+            return is_number(node.left) and is_number(node.right)
+        case ast.UnaryOp():
+            return is_number(node.operand)
+    return isinstance(node, ast.Constant) or (
+        isinstance(node, ast.Attribute) and node.attr == "shape"
+    )
+
+
+@cache
+def read(example: str) -> ast.expr:
+    """An example, its holes as names."""
+    text = _HOLE.sub(r"_hole_\1", example).replace("...", "**_more")
+    return ast.parse(text, mode="eval").body
+
+
+Resolve = Callable[[ast.Name], "ast.expr | None"]  # what a name was assigned
+
+
+def bound(
+    example: str, node: ast.AST, resolve: Resolve, known_as: Spelled | None = None
+) -> Binding | None:
+    """What the holes of an example stand for in an expression; None where it is another operation.
+
+    known_as: the operation that it ran, where the program calls it by a name of its own.
+    """
+    tree = read(example)
+    found = next(_matches(tree, node, {}, resolve), None)
+    if found is None and known_as is not None:
+        ways = (b for want in spellings(tree) for b in _operations(want, known_as, {}, resolve))
+        return next(ways, None)
+    return found
+
+
+def _matches(
+    example: ast.AST, node: ast.AST, known: Binding, resolve: Resolve
+) -> Iterator[Binding]:
+    if isinstance(example, ast.Name) and example.id.startswith("_hole_"):
+        name = example.id.removeprefix("_hole_")
+        have = known.get(name)
+        if isinstance(have, ast.AST):
+            if ast.dump(have) == ast.dump(node):
+                yield known
+        elif isinstance(node, ast.expr) and (name in ANY or not is_number(node)):
+            yield {**known, name: node}
+        return
+    if isinstance(example, ast.Name) and example.id == "INFINITY":
+        if ast.unparse(node).replace('"', "'") in _INFINITIES:
+            yield known
+        return
+    if isinstance(example, ast.Constant):
+        if isinstance(node, ast.Constant) and node.value == example.value:
+            yield known
+        return
+    if isinstance(node, ast.Name):
+        assigned = resolve(node)
+        node = node if assigned is None else assigned
+    for want in spellings(example):
+        for have_one in spellings(node):
+            yield from _operations(want, have_one, known, resolve)
+
+
+def _operations(
+    want: Spelled, have: Spelled, known: Binding, resolve: Resolve
+) -> Iterator[Binding]:
+    hole = want.name.removeprefix("_hole_") if want.name.startswith("_hole_") else ""
+    if hole == "m":
+        if not have.method or have.method in CASTS:
+            return
+        known = {**known, hole: ast.Name(have.method, ast.Load())}
+    elif hole:
+        if have.function is None:
+            return
+        known = {**known, hole: have.function}
+    elif want.name != have.name:
+        return
+    operands, more = want.operands, want.more
+    if len(have.operands) < len(operands) or (len(have.operands) > len(operands) and not more):
+        return
+    named = {str(k.arg): k.value for k in have.rest}
+    wanted = {str(k.arg): k.value for k in want.rest}
+    if not set(wanted) <= set(named) or (set(named) - set(wanted) and not more):
+        return
+    pairs = [*zip(operands, have.operands, strict=False)]
+    pairs += [(value, named[name]) for name, value in wanted.items()]
+    if more:
+        rest = [k for k in have.rest if k.arg not in wanted]
+        known = {**known, "...": (*have.operands[len(operands) :], *rest)}
+    yield from _all(pairs, known, resolve)
+
+
+def _all(
+    pairs: Sequence[tuple[ast.AST, ast.AST]], known: Binding, resolve: Resolve
+) -> Iterator[Binding]:
+    if not pairs:
+        yield known
+        return
+    for found in _matches(*pairs[0], known, resolve):
+        yield from _all(pairs[1:], found, resolve)
+
+
+def filled(example: str, known: Binding, source: Source) -> str | None:
+    """An example in the program's words; None where something impure would be evaluated twice."""
+    text = example
+    rest = known.get("...", ())
+    if "..." in text:
+        more = ", ".join(source(a) for a in rest) if isinstance(rest, tuple) else ""
+        gone = r",\s*\.\.\.|\.\.\.,\s*|\.\.\."
+        text = text.replace("...", more) if more else re.sub(gone, "", text)
+    for name in dict.fromkeys(_HOLE.findall(example)):
+        node = known.get(name)
+        if not isinstance(node, ast.expr):
+            return None
+        own = source(node)
+        if is_number(node):
+            text = text.replace(f"${name}.float()", f"${name}")
+        if len(re.findall(rf"\${name}\b", text)) > 1 and (len(own) > SHORT or not is_pure(node)):
+            if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+                text = re.sub(rf"\${name}\b", f"(inner_{name} := {_quoted(own)})", text, count=1)
+                text = re.sub(rf"\${name}\b", f"inner_{name}", text)
+                continue
+        text = re.sub(rf"\${name}\b", lambda m: _placed(m, own, node), text)  # noqa: B023
+    return text
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", r"\\")
+
+
+def _placed(hole: re.Match[str], own: str, node: ast.expr) -> str:
+    """An operand's text, in parentheses where what stands beside it would take it apart."""
+    before, after = hole.string[: hole.start()].rstrip(), hole.string[hole.end() :].lstrip()
+    alone = (not before or before[-1] in "([,=") and (not after or after[0] in ")],")
+    return own if alone or isinstance(node, _ATOMS) else f"({own})"
+
+
+class Source:
+    """The text of a part of a file, on one line."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __call__(self, node: ast.AST) -> str:
+        own = ast.get_source_segment(self.text, node) or ast.unparse(node)
+        if isinstance(node, ast.keyword):
+            own = f"{node.arg}={self(node.value)}"
+        return ast.unparse(node) if "\n" in own else own
+
+
+# A statement with one operation of it guarded: a value bounded, a mask put on the argument.
+
+_NUMBERS = re.compile(r"\b[A-Z]{3,}\b")
+_BENIGN = {one.name.removeprefix("linalg_"): one.benign for one in CARDS.values()}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operation stands: its line, and the stretch of source that called it, if known."""
+
+    line: int
+    span: Span | None = None
+    ran: str = ""  # the operator, where the stretch computed nothing else
+
+
+def guarded(
+    text: str, place: Place, guards: Sequence[Guard], numbers: Mapping[str, str]
+) -> list[Candidate]:
+    """The statement with the operation guarded, in each way that it is known.
+
+    Of several operations alike in the statement the one at the place, and then all of them.
+    """
+    page = _Page.around(text, place)
+    if page is None:
+        return []
+    made: dict[str, Candidate] = {}
+    known: dict[str, list[tuple[ast.expr, str]]] = {}
+    standing: set[str] = set()
+    for guard in guards:
+        for node in page.nodes:
+            found = bound(_with(guard.before, numbers), node, page.assigned, page.known_as(node))
+            new = filled(_with(guard.after, numbers), found, page.source) if found else None
+            new = page.written(node, new) if new is not None else None
+            if new is not None and guard.ahead:
+                if page.stands(node) and isinstance(found["x"], ast.Name):  # type: ignore[index]
+                    both = f"{new}\n{page.scope.replaced(page.statement, [])}"
+                    made.setdefault(both, page.candidate(_with(guard.title, numbers), both))
+            elif new is not None:
+                key = f"{_with(guard.title, numbers)}\0{guard.after}"
+                changes = known.setdefault(key, [])
+                if found and page.computes(node, found):
+                    standing.add(key)
+                    changes.insert(0, (node, new))
+                else:
+                    changes.append((node, new))
+    for key, changes in known.items():
+        if standing and key not in standing:
+            continue  # of something else on the line
+        for chosen in (changes[:1] if key in standing else [], _apart(changes)):
+            new = page.changed(chosen) if chosen else None
+            if new is not None:
+                made.setdefault(new, page.candidate(key.split("\0")[0], new))
+    return list(made.values())
+
+
+def masked(text: str, place: Place) -> list[Candidate]:
+    """The program's own mask on the argument as well as on the result: the double where."""
+    page = _Page.around(text, place)
+    if page is None:
+        return []
+    known: dict[tuple[str, bool, str], list[tuple[ast.expr, str]]] = {}
+    here: dict[tuple[str, bool, str], list[tuple[ast.expr, str]]] = {}
+    for node in page.nodes:
+        for operation in spellings(node):
+            benign = _BENIGN.get(operation.name)
+            if benign is None or not operation.operands:
+                continue
+            operand = operation.operands[-1 if operation.name == "div" else 0]
+            for condition, keeps in page.masks(node) if not is_number(operand) else ():
+                x = page.source(operand)
+                inner = f"{condition}, {x}, {benign}" if keeps else f"{condition}, {benign}, {x}"
+                change = (operand, f"torch.where({inner})")
+                known.setdefault((condition, keeps, operation.name), []).append(change)
+                if page.stands(node):
+                    here.setdefault((condition, keeps, operation.name), []).append(change)
+    found: dict[str, Candidate] = {}
+    for key, changes in here.items():
+        for chosen in (changes[:1], _apart(known[key])):
+            new = page.changed(chosen)
+            if new is not None:
+                found.setdefault(new, page.candidate(_MASKED, new))
+    return list(found.values())
+
+
+_MASKED = "the mask on the argument, too (the double where): what it hides is not computed"
+
+
+def _with(example: str, numbers: Mapping[str, str]) -> str:
+    return _NUMBERS.sub(lambda m: numbers.get(m[0], m[0]), example)
+
+
+def _apart(changes: Sequence[tuple[ast.expr, str]]) -> list[tuple[ast.expr, str]]:
+    """Those of the changes that stand in none of the others."""
+    nodes = [n for n, _ in changes]
+    return [
+        (n, t) for n, t in changes if not any(n is not m and n in list(ast.walk(m)) for m in nodes)
+    ]
+
+
+@dataclass
+class _Page:
+    """A statement of the program, and its expressions."""
+
+    scope: Scope
+    statement: ast.stmt
+    nodes: list[ast.expr]  # the outermost first
+    place: Place
+    source: Source
+
+    @classmethod
+    def around(cls, text: str, place: Place) -> _Page | None:
+        scope = Scope.around(text, place.line)
+        if scope is None:
+            return None
+        for statement in scope.order:
+            inside = statement.lineno <= place.line <= (statement.end_lineno or 0)
+            if not inside or hasattr(statement, "body"):
+                continue
+            nodes = [n for n in ast.walk(statement) if isinstance(n, ast.BinOp | ast.Call)]
+            _rename(nodes, text)
+            if isinstance(statement, ast.AugAssign):
+                target = ast.parse(ast.unparse(statement.target), mode="eval").body
+                ast.copy_location(target, statement.target)
+                whole = ast.BinOp(target, statement.op, statement.value)
+                nodes.insert(0, ast.copy_location(whole, statement))
+            page = cls(scope, statement, list(nodes), place, Source(text))
+            if place.span is not None and not any(page.stands(n) for n in nodes):
+                page.place = Place(place.line)
+            return page
+        return None
+
+    def stands(self, node: ast.expr) -> bool:
+        """Whether the operation was computed by this expression."""
+        own = (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+        span = self.place.span
+        if span is None or own == span:
+            return True
+        # of a chain over several lines a call begins with its own method's name
+        return own[2:] == span[2:] and own[:2] <= span[:2] and span[0] > own[0]
+
+    def assigned(self, name: ast.Name) -> ast.expr | None:
+        """What a name was assigned, where it may be written here as well."""
+        made = self.scope.assignment(name.id, self.statement)
+        if made is None or not is_pure(made[1]):
+            return None
+        return made[1] if self.scope.unchanged(made[1], made[0], self.statement) else None
+
+    def computes(self, node: ast.expr, found: Binding) -> bool:
+        """Whether the operation is this expression, or a part of it that an example names."""
+        holes = [part for bound in found.values() for part in _walk(bound)]
+        return any(self.stands(n) and n not in holes for n in self.nodes if n in _walk(node))
+
+    def known_as(self, node: ast.expr) -> Spelled | None:
+        """The operation that a function of the program's own is: ``root(x)``."""
+        if not self.place.ran or not isinstance(node, ast.Call) or node.keywords:
+            return None
+        if self.place.span is None or not self.stands(node):
+            return None
+        if any(not isinstance(a, ast.Name | ast.Call | ast.BinOp) for a in node.args):
+            return None  # it hands a function on, or a list
+        return Spelled(self.place.ran, tuple(node.args))
+
+    def writes(self, node: ast.expr) -> bool | None:
+        """Whether a call is a method that writes in place, and the statement nothing else; None
+        where somebody else may see what it writes."""
+        if not isinstance(node, ast.Call) or not _is_in_place(node):
+            return False
+        written: ast.expr = node.func.value  # type: ignore[attr-defined]
+        alone = getattr(self.statement, "value", None) is node
+        if isinstance(written, ast.Name):
+            made = self.scope.assignment(written.id, self.statement)
+            return alone if made is not None and _is_fresh(made[1]) and alone else None
+        return False if _is_fresh(written) and not alone else None
+
+    def _shows(self, node: ast.expr) -> bool:
+        """Whether an expression is a view that a method writes into."""
+        for call in self.nodes:
+            if isinstance(call, ast.Call) and _is_in_place(call):
+                part: ast.AST = call.func.value  # type: ignore[attr-defined]
+                while isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                    if _is_fresh(part):
+                        break
+                    if part is node:
+                        return True
+                    part = part.func.value
+        return False
+
+    def written(self, node: ast.expr, new: str) -> str:
+        """What is written for an expression, put where ``out=`` puts its result."""
+        given = node.keywords if isinstance(node, ast.Call) else ()
+        place = next((self.source(k.value) for k in given if k.arg == "out"), "")
+        return f"{place}.copy_({new})" if place else new
+
+    def changed(self, changes: Sequence[tuple[ast.expr, str]]) -> str | None:
+        """The statement with these expressions written anew."""
+        written = [self.writes(node) for node, _ in changes]
+        if None in written or any(self._shows(node) for node, _ in changes):
+            return None
+        try:
+            if True in written:
+                names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
+                names.append(ast.unparse(changes[0][0].func.value))  # type: ignore[attr-defined]
+                return f"{' = '.join(names)} = {changes[0][1]}"
+            if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
+                self.statement.lineno
+            ):
+                if (
+                    isinstance(changes[0][0], ast.BinOp)
+                    and changes[0][0].right is self.statement.value
+                ):
+                    return f"{ast.unparse(self.statement.target)} = {changes[0][1]}"
+            return self.scope.replaced(self.statement, list(changes))
+        except SyntaxError:
+            return None
+
+    def candidate(self, title: str, text: str) -> Candidate:
+        last = self.statement.end_lineno or self.statement.lineno
+        return Candidate(title, self.statement.lineno, last, text, "nanlab." in text)
+
+    # -- masks
+    # ------------------------------------------------------------
+
+    def masks(self, node: ast.expr) -> Iterator[tuple[str, bool]]:
+        """(condition, whether it is true where the result is kept) of the masks put on the result
+        of an expression."""
+        for outer in self.nodes:
+            if outer is not node:
+                yield from self._mask(outer, lambda part: any(n is node for n in ast.walk(part)))
+        made = self.statement
+        target = made.targets[0] if isinstance(made, ast.Assign) else None
+        if not isinstance(target, ast.Name):
+            return
+        for later in self.scope.order:
+            if later.lineno <= made.lineno:
+                continue
+            for part in ast.walk(later):
+                for condition, keeps in self._mask(part, lambda n: _is_named(n, target.id)):
+                    tree = ast.parse(condition, mode="eval")
+                    if self.scope.unchanged(tree, made, later):
+                        yield condition, keeps
+
+    def _mask(self, node: ast.AST, holds: object) -> Iterator[tuple[str, bool]]:
+        assert callable(holds)
+        for each in spellings(node):
+            parts = each.operands
+            if each.name == "where" and len(parts) == 3 and (holds(parts[1]) or holds(parts[2])):
+                yield self.source(parts[0]), bool(holds(parts[1]))
+            if each.name in ("masked_fill", "masked_fill_") and len(parts) == 3 and holds(parts[0]):
+                yield self.source(parts[1]), False
+            if each.name == "mul" and len(parts) == 2:
+                for kept, factor in (parts, parts[::-1]):
+                    if holds(kept) and isinstance(factor, ast.Name | ast.Attribute | ast.Subscript):
+                        yield f"{self.source(factor)} != 0", True
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Subscript) and holds(target.value):
+            if isinstance(target.slice, ast.Compare | ast.Name):
+                yield self.source(target.slice), False
+
+
+def _is_in_place(node: ast.Call) -> bool:
+    """Whether it calls a method that writes into its tensor."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _is_fresh(node: ast.expr) -> bool:
+    """Whether an expression is a new tensor, as far as it tells: no name, no part, no view of
+    something."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        return name not in having("moves") or name == "clone"
+    return isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call)
+
+
+def _walk(parts: ast.AST | Sequence[ast.AST]) -> list[ast.AST]:
+    return [
+        n for part in ([parts] if isinstance(parts, ast.AST) else parts) for n in ast.walk(part)
+    ]
+
+
+def _rename(nodes: Sequence[ast.expr], text: str) -> None:
+    """Let calls name what a module's function is called there: ``ce = F.cross_entropy``."""
+    known = {
+        n.targets[0].id: n.value.attr
+        for n in ast.walk(ast.parse(text))
+        if isinstance(n, ast.Assign)
+        and isinstance(n.targets[0], ast.Name)
+        and isinstance(n.value, ast.Attribute)
+        and is_module(n.value.value)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            node.func.id = known.get(node.func.id, node.func.id)
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

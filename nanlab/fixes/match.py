@@ -1,0 +1,657 @@
+"""The function around a line: its statements, what its names stand for, and what may be written
+where."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from nanlab.fixes.catalogue import CATALOGUE, Rule
+from nanlab.fixes.term import (
+    Term,
+    called,
+    is_pure,
+    multiplied,
+    negated,
+    number,
+    raised,
+    summed,
+    term_of,
+    text_of,
+)
+
+# The function around a line: its statements, what its names stand for, and what may be written
+# where.
+
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+MOST_LOOKUPS = 12
+
+
+class _Unspellable(Exception):
+    """A term that cannot be written at the statement."""
+
+
+@dataclass
+class Scope:
+    """A function, or the file itself outside of any."""
+
+    text: str
+    body: list[ast.stmt]
+    parameters: frozenset[str]
+    order: list[ast.stmt] = field(default_factory=list)  # simple statements, as they stand
+    blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)  # statement -> blocks it is in
+    owners: dict[int, ast.stmt] = field(default_factory=dict)  # expression -> statement
+    # augmented assignment -> what it computes
+    joined: dict[int, ast.BinOp] = field(default_factory=dict)
+
+    @classmethod
+    def around(cls, text: str, line: int) -> Scope | None:
+        """The innermost function that holds the line; None where the text is no Python."""
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:
+            return None
+        best: Function | None = None
+        for node in ast.walk(tree):
+            if isinstance(node, Function) and node.lineno <= line <= (node.end_lineno or 0):
+                if best is None or node.lineno > best.lineno:
+                    best = node
+        if best is None:
+            made = cls(text, tree.body, frozenset())
+        else:
+            a = best.args
+            given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+            made = cls(text, best.body, frozenset(x.arg for x in given))
+        made._read(made.body, ())
+        return made
+
+    def _read(self, body: list[ast.stmt], blocks: tuple[int, ...]) -> None:
+        inside = (*blocks, id(body))
+        for statement in body:
+            self.blocks[id(statement)] = inside
+            if isinstance(statement, _SIMPLE):
+                self.order.append(statement)
+                for node in ast.walk(statement):
+                    self.owners[id(node)] = statement
+                if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+                    self._join(statement, statement.target.id)
+            elif not isinstance(statement, Function | ast.ClassDef):
+                self.order.append(statement)
+                for name in ("body", "orelse", "finalbody"):
+                    self._read(getattr(statement, name, []), inside)
+                for handler in getattr(statement, "handlers", []):
+                    self._read(handler.body, inside)
+
+    def _join(self, statement: ast.AugAssign, name: str) -> None:
+        read = ast.copy_location(ast.Name(name, ast.Load()), statement.target)
+        made = ast.BinOp(read, statement.op, statement.value)
+        ast.copy_location(made, statement)
+        self.joined[id(statement)] = made
+        for node in (read, made):
+            self.owners[id(node)] = statement
+
+    def statements(self) -> Iterator[ast.stmt]:
+        """The statements that compute something."""
+        for s in self.order:
+            if isinstance(s, _SIMPLE) and isinstance(s.value, ast.expr):
+                yield s
+
+    def expressions(self, statement: ast.stmt) -> Iterator[ast.expr]:
+        """The computing expressions of a statement, the outermost first."""
+        whole = self.joined.get(id(statement))
+        if whole is not None and self._is_fresh(statement):
+            yield whole
+        for node in ast.walk(statement.value):  # type: ignore[attr-defined]
+            if isinstance(node, ast.BinOp | ast.Call | ast.UnaryOp):
+                if not self._gives_names(node):
+                    yield node
+
+    def _is_fresh(self, statement: ast.stmt) -> bool:
+        """Whether an augmented assignment writes a tensor that nothing else shows, so that a new
+        one does as well."""
+        made = self.assignment(statement.target.id, statement)  # type: ignore[attr-defined]
+        return made is not None and isinstance(made[1], ast.BinOp | ast.Call) and is_pure(made[1])
+
+    def _gives_names(self, node: ast.expr) -> bool:
+        """Whether an expression assigns a name that is read outside of it."""
+        names = {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
+        if not names:
+            return False
+        own = {id(n) for n in ast.walk(node)}
+        return any(
+            isinstance(n, ast.Name) and n.id in names and id(n) not in own
+            for statement in self.body
+            for n in ast.walk(statement)
+        )
+
+    def reading(self, statement: ast.stmt) -> Reading:
+        """What the names of a statement stand for."""
+        return Reading(self, statement)
+
+    def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
+        """The statement that is sure to have been the last to assign a name before another, and the
+        value."""
+        found = [s for s in self.order if name in _bound(s)]
+        earlier = [s for s in found if s.lineno < before.lineno]
+        value = self._value_of(earlier[-1], name) if earlier else None
+        if value is None:
+            return None
+        made = earlier[-1]
+        mine, theirs = self.blocks[id(made)], self.blocks[id(before)]
+        if theirs[: len(mine)] != mine:
+            return None
+        # in a block of its own, a loop perhaps, one that comes later may have run before
+        later = [
+            s
+            for s in found
+            if s.lineno > before.lineno and self.blocks[id(s)][: len(theirs)] == theirs
+        ]
+        return None if later and mine != theirs else (made, value)
+
+    def _value_of(self, statement: ast.stmt, name: str) -> ast.expr | None:
+        """What a statement assigns to a name; None where that is no expression of its own."""
+        if id(statement) in self.joined:
+            return self.joined[id(statement)]
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return None
+        match statement.targets[0], statement.value:
+            case ast.Name(), value:
+                return value
+            case ast.Tuple(elts=names), ast.Tuple(elts=values) if len(names) == len(values):
+                if all(isinstance(n, ast.Name) for n in names):
+                    return next(
+                        v
+                        for n, v in zip(names, values, strict=True)
+                        if n.id == name  # type: ignore[attr-defined]
+                    )
+        return None
+
+    def unchanged(
+        self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
+    ) -> bool:
+        """Whether what an expression reads is the same at two statements; after: behind the
+        first."""
+        if since is until:
+            return True
+        read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        read |= {
+            ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Attribute | ast.Subscript)
+        }
+        between = self.order[self.order.index(since) + after : self.order.index(until)]
+        return not any(_bound(s) & read or _written_in_place(s) & read for s in between)
+
+    def replaced(self, statement: ast.stmt, changes: list[tuple[ast.expr, str]]) -> str:
+        """The statement's lines with expressions replaced, without their indentation."""
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        for node, new in changes:
+            if node is self.joined.get(id(statement)):
+                return f"{statement.target.id} = {new}"  # type: ignore[attr-defined]
+        part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
+        for node, new in sorted(
+            changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True
+        ):
+            start, end = node.lineno - first, (node.end_lineno or node.lineno) - first
+            head, tail = part[start][: node.col_offset], part[end][node.end_col_offset or 0 :]
+            whole = node is getattr(statement, "value", None)
+            atomic = isinstance(
+                ast.parse(new, mode="eval").body,
+                ast.Call | ast.Name | ast.Attribute | ast.Subscript,
+            )
+            bare = head.rstrip()[-1:] in (b"(", b"[", b",") and tail.lstrip()[:1] in (
+                b")",
+                b"]",
+                b",",
+            )
+            text = new if whole or atomic or bare else f"({new})"
+            part[start : end + 1] = [head + text.encode() + tail]
+        return _aligned("\n".join(row.decode() for row in part))
+
+
+def _aligned(text: str) -> str:
+    """The text with its first line's indentation taken off every line."""
+    rows = text.split("\n")
+    indent = len(rows[0]) - len(rows[0].lstrip())
+    return "\n".join(row[indent:] if not row[:indent].strip() else row for row in rows)
+
+
+def _bound(s: ast.stmt) -> set[str]:
+    """Names and attributes that a statement gives another value."""
+    found: set[str] = set()
+    targets: list[ast.AST] = []
+    match s:
+        case ast.Assign():
+            targets = list(s.targets)
+        case ast.AugAssign() | ast.AnnAssign() | ast.For() | ast.AsyncFor():
+            targets = [s.target]
+        case ast.With() | ast.AsyncWith():
+            targets = [i.optional_vars for i in s.items if i.optional_vars]
+        case ast.Delete():
+            targets = list(s.targets)
+        case ast.Import() | ast.ImportFrom():
+            return {(a.asname or a.name).split(".")[0] for a in s.names}
+        case ast.Global() | ast.Nonlocal():
+            return set(s.names)
+    for target in targets:
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                found.add(ast.unparse(node))
+            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                found.add(ast.unparse(node.value))
+    if isinstance(s, _SIMPLE) and s.value is not None:
+        found |= {n.target.id for n in ast.walk(s.value) if isinstance(n, ast.NamedExpr)}
+    return found
+
+
+def _written_in_place(s: ast.stmt) -> set[str]:
+    """What a statement changes by a method such as ``add_``."""
+    found = set()
+    for node in ast.walk(s) if isinstance(s, _SIMPLE) else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name.endswith("_") and not name.endswith("__"):
+                found |= {
+                    ast.unparse(n)
+                    for n in ast.walk(node.func.value)
+                    if isinstance(n, ast.Name | ast.Attribute)
+                }
+            if name == "step":
+                found.add(ast.unparse(node.func.value))
+    return found
+
+
+def _assigned_before(name: ast.Name, statement: ast.stmt) -> ast.expr | None:
+    """The value of a name that an expression earlier in its own statement assigns."""
+    if not isinstance(statement, _SIMPLE) or statement.value is None:
+        return None
+    found = [
+        n.value
+        for n in ast.walk(statement.value)
+        if isinstance(n, ast.NamedExpr)
+        and n.target.id == name.id
+        and (n.end_lineno, n.end_col_offset) <= (name.lineno, name.col_offset)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+@dataclass
+class Reading:
+    """The names of one statement, followed to what they were assigned."""
+
+    scope: Scope
+    statement: ast.stmt
+    lines: set[int] = field(default_factory=set)  # of the assignments that were followed
+
+    def resolve(self, name: ast.expr) -> Term | None:
+        """What a name stands for; None where it is not known."""
+        return self._resolve(name, self.statement, MOST_LOOKUPS)
+
+    def _resolve(self, name: ast.expr, at: ast.stmt, lookups: int) -> Term | None:
+        if not isinstance(name, ast.Name) or not lookups:
+            return None
+        walrus = _assigned_before(name, at)
+        if walrus is not None:
+            return term_of(walrus, lambda inner: self._resolve(inner, at, lookups - 1))
+        given = self.scope.assignment(name.id, at)
+        if given is None:
+            return None
+        made, value = given
+        found = term_of(value, lambda inner: self._resolve(inner, made, lookups - 1))
+        if found.kind == "number":
+            return None
+        if isinstance(value, ast.Name) and found.node is not None:
+            return found
+        self.lines |= set(range(made.lineno, (made.end_lineno or made.lineno) + 1))
+        alias = name if self.scope.unchanged(name, made, at, after=True) else found.node
+        return Term(found.kind, found.name, found.parts, found.marks, found.value, alias)
+
+    def spelled(self, t: Term) -> str | None:
+        """The term as text that is right at the statement; None where there is none."""
+        used: set[int] = set()
+
+        def spell(part: Term) -> str | None:
+            node = part.node
+            if node is None:
+                return None
+            owner = self.scope.owners.get(id(node))
+            if owner is None:  # of a rule's text
+                return None
+            pure = is_pure(node)
+            if owner is not self.statement and not (pure and self._right(node, owner)):
+                if part.parts:
+                    return None
+                raise _Unspellable
+            if not pure:
+                if id(node) in used or any(id(n) in used for n in ast.walk(node)):
+                    raise _Unspellable
+                used.update(id(n) for n in ast.walk(node) if isinstance(n, ast.Call))
+                used.add(id(node))
+            return ast.unparse(node)
+
+        try:
+            return text_of(t, spell)
+        except _Unspellable:
+            return None
+
+    def _right(self, node: ast.expr, owner: ast.stmt) -> bool:
+        return self.scope.unchanged(node, owner, self.statement)
+
+
+# Where a program writes what the catalogue knows a better form of, and the edit that writes it
+# so.
+
+Binding = dict[str, Term]
+MOST_POWERS = 16
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """A statement of the program written another way."""
+
+    title: str  # what it uses: "softmax"
+    first: int  # lines that are replaced
+    last: int
+    text: str  # what stands there instead, without the indentation of the first line
+    old: str  # the expression that was found, as the program computes it
+    new: str  # the expression that takes its place
+    lines: frozenset[int]  # of everything that the old expression was made of
+
+
+def rewritings(text: str, line: int, rules: Sequence[Rule] = CATALOGUE) -> list[Rewriting]:
+    """What the statements that compute with a line's expressions can be written as, the largest
+    first.
+
+    text: of the file or cell. line: of the operation that failed. Names are followed to their one
+    assignment inside the function. Nothing is moved or repeated that draws random numbers, runs a
+    module or has side effects.
+    """
+    scope = Scope.around(text, line)
+    if scope is None:
+        return []
+    found: dict[tuple[int, str], Rewriting] = {}
+    for statement in scope.statements():
+        for made in _of_statement(scope, statement, rules):
+            if line in made.lines:
+                found.setdefault((made.first, made.text), made)
+    return sorted(found.values(), key=lambda r: (-len(r.old), r.first))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """An expression and what it is rewritten as."""
+
+    node: ast.expr
+    title: str
+    text: str
+    lines: frozenset[int]
+
+
+def _of_statement(scope: Scope, statement: ast.stmt, rules: Sequence[Rule]) -> Iterator[Rewriting]:
+    """The statement with one expression of it rewritten, and with all of them."""
+    places = []
+    for node in scope.expressions(statement):
+        made = _place(scope, statement, node, rules)
+        if made is not None:
+            places.append(made)
+    apart: list[_Place] = []
+    for place in places:  # the outermost first
+        if not any(place.node in ast.walk(other.node) for other in apart):
+            apart.append(place)
+    if len(apart) > 1:
+        yield _rewriting(scope, statement, apart)
+    for place in places:
+        yield _rewriting(scope, statement, [place])
+
+
+def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewriting:
+    return Rewriting(
+        ", ".join(dict.fromkeys(p.title for p in places)),
+        statement.lineno,
+        statement.end_lineno or statement.lineno,
+        scope.replaced(statement, [(p.node, p.text) for p in places]),
+        ", ".join(ast.unparse(p.node) for p in places),
+        ", ".join(p.text for p in places),
+        frozenset().union(*(p.lines for p in places)),
+    )
+
+
+def _place(
+    scope: Scope, statement: ast.stmt, node: ast.expr, rules: Sequence[Rule]
+) -> _Place | None:
+    """An expression as it can be rewritten; None where no rule knows it, or only a part of it."""
+    reading = scope.reading(statement)
+    written_to, node_read = _without_out(node)
+    old = term_of(node_read, reading.resolve)
+    new, titles = rewritten(old, rules)
+    if not titles or new == old:
+        return None
+    spelled = reading.spelled(new)
+    if spelled is None:
+        return None
+    if written_to:
+        spelled = f"{written_to}.copy_({spelled})"
+    lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return _Place(node, titles[-1], spelled, frozenset(lines))
+
+
+def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
+    """Where a call writes its result, if it says so, and the call without that."""
+    if not isinstance(node, ast.Call):
+        return "", node
+    target = next((k.value for k in node.keywords if k.arg == "out"), None)
+    if not isinstance(target, ast.Name | ast.Attribute):
+        return "", node
+    rest = [k for k in node.keywords if k.arg != "out"]
+    return ast.unparse(target), ast.copy_location(ast.Call(node.func, node.args, rest), node)
+
+
+def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[str]]:
+    """The term by the rules, and the titles of those used on the whole of it; none: it has no
+    better form."""
+    titles: list[str] = []
+    t = _repeated(t, [r for r in rules if not r.late], titles)
+    if t.parts and t.kind != "hole":
+        inner = t.parts if t.kind != "index" else t.parts[:1]
+        parts = tuple(rewritten(p, rules)[0] for p in inner) + t.parts[len(inner) :]
+        t = _with_parts(t, parts)
+    return _repeated(t, rules, titles), titles
+
+
+def _repeated(t: Term, rules: Sequence[Rule], titles: list[str]) -> Term:
+    for _ in range(8):
+        for rule, partly in [(rule, False) for rule in rules] + [(rule, True) for rule in rules]:
+            if rule.root and titles:
+                continue
+            made = applied(rule, t, partly)
+            if made is not None and made != t:
+                titles.append(rule.title)
+                t = made
+                break
+        else:
+            return t
+    return t
+
+
+def _with_parts(t: Term, parts: tuple[Term, ...]) -> Term:
+    if parts == t.parts:
+        return t
+    match t.kind:
+        case "sum":
+            return summed([(int(m), p) for m, p in zip(t.marks, parts, strict=True)])
+        case "product":
+            return multiplied([(int(m), p) for m, p in zip(t.marks, parts, strict=True)])
+        case "power":
+            return raised(parts[0], parts[1])
+        case "call":
+            return called(t.name, [(str(m), p) for m, p in zip(t.marks, parts, strict=True)])
+    return Term(t.kind, t.name, parts, t.marks, t.value)
+
+
+def applied(rule: Rule, t: Term, partly: bool = False) -> Term | None:
+    """What the rule makes of a term, or of some of its summands or factors; None where it does not
+    match."""
+    p = rule.before
+    if not partly:
+        for bound in matches(p, t, {}):
+            if rule.root and bound["_p"].value == int(bound["_p"].value):
+                continue
+            made = filled(rule.after, bound)
+            if made is not None:
+                return made
+        return None
+    for bound, kind, rest in _part(p, t):
+        if rule.root and bound["_p"].value == int(bound["_p"].value):
+            continue
+        made = filled(rule.after, bound)
+        if made is not None:
+            return summed([*rest, (1, made)]) if kind == "sum" else multiplied([*rest, (1, made)])
+    return None
+
+
+def _part(p: Term, t: Term) -> Iterator[tuple[Binding, str, list[tuple[int, Term]]]]:
+    """Matches of some summands or factors of the term, with what is left."""
+    if p.kind not in ("sum", "product") or len(p.parts) < 2:
+        return
+    whole = t
+    if p.kind == "product" and t.kind == "sum" and len(t.parts) == 1:  # minus a product
+        whole = t.parts[0]
+    if whole.kind != p.kind:
+        return
+    sign = [] if whole is t else [(1, number(Fraction(-1)))]
+    for bound, rest in _some(p, whole, {}):
+        if rest:
+            yield bound, p.kind, [*rest, *sign]
+
+
+def matches(p: Term, t: Term, bound: Binding) -> Iterator[Binding]:
+    """Ways in which the term is an instance of the pattern."""
+    if p.kind == "hole":
+        if p.name.startswith("_"):
+            value = _constant(t)
+            if value is None:
+                return
+            t = number(value)
+        have = bound.get(p.name)
+        if have is None:
+            yield {**bound, p.name: t}
+        elif have == t:
+            yield bound
+        return
+    if p.kind == "sum" and len(p.parts) == 1:  # minus a hole: every term is minus another
+        yield from matches(p.parts[0], negated(t), bound)
+        return
+    if p.kind != t.kind:
+        return
+    if p.kind == "number":
+        if p.value == t.value:
+            yield bound
+    elif p.kind == "leaf":
+        if p.name == t.name:
+            yield bound
+    elif p.kind in ("sum", "product"):
+        for found, rest in _some(p, t, bound):
+            if not rest:
+                yield found
+    elif p.kind == "call":
+        if p.name == t.name and p.marks == t.marks:
+            yield from _all(p.parts, t.parts, bound)
+    elif len(p.parts) == len(t.parts):
+        yield from _all(p.parts, t.parts, bound)
+
+
+def _constant(t: Term) -> Fraction | float | None:
+    """The value of a number, 1 / 3 among them; None of anything else."""
+    if t.kind == "number":
+        return t.value
+    if t.kind == "product" and t.marks == (-1,) and t.parts[0].kind == "number":
+        return 1 / t.parts[0].value
+    return None
+
+
+def _all(ps: Sequence[Term], ts: Sequence[Term], bound: Binding) -> Iterator[Binding]:
+    if not ps:
+        yield bound
+        return
+    for found in matches(ps[0], ts[0], bound):
+        yield from _all(ps[1:], ts[1:], found)
+
+
+def _some(p: Term, t: Term, bound: Binding) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
+    """Ways to find the pattern's summands or factors among the term's; with those left over."""
+    wanted = sorted(
+        zip(p.marks, p.parts, strict=True),
+        key=lambda item: (item[1].kind == "hole", item[1].kind == "sum"),
+    )
+    items = [(int(m), part) for m, part in zip(t.marks, t.parts, strict=True)]
+    yield from _assigned([(int(m), q) for m, q in wanted], items, bound, p.kind)
+
+
+def _assigned(
+    wanted: list[tuple[int, Term]], items: list[tuple[int, Term]], bound: Binding, kind: str
+) -> Iterator[tuple[Binding, list[tuple[int, Term]]]]:
+    if not wanted:
+        yield bound, items
+        return
+    (mark, p), later = wanted[0], wanted[1:]
+    have = bound.get(p.name) if p.kind == "hole" else None
+    if have is not None and have.kind == kind:  # a hole that stands for several of them
+        rest = list(items)
+        for m, part in zip(have.marks, have.parts, strict=True):
+            if (int(m) * mark, part) not in rest:
+                return
+            rest.remove((int(m) * mark, part))
+        yield from _assigned(later, rest, bound, kind)
+        return
+    if (
+        p.kind == "hole"
+        and have is None
+        and not later
+        and len(items) > 1
+        and not p.name.startswith("_")
+    ):
+        # the last hole takes all that is left: k * x in sin(k * x), w in w * exp(x)
+        if kind == "sum":
+            whole = summed([(m * mark, part) for m, part in items])
+        else:
+            whole = multiplied([(m * mark, part) for m, part in items])
+        yield {**bound, p.name: whole}, []
+    for i, (m, part) in enumerate(items):
+        rest = items[:i] + items[i + 1 :]
+        if m == mark:
+            for found in matches(p, part, bound):
+                yield from _assigned(later, rest, found, kind)
+        elif kind == "product" and p.kind == "hole" and p.name[0] == "_" and part.kind == "number":
+            # a half is a divisor of 2
+            for found in matches(p, number(1 / part.value), bound):
+                yield from _assigned(later, rest, found, kind)
+
+
+def filled(p: Term, bound: Binding) -> Term | None:
+    """The replacement with what the holes stand for."""
+    if p.kind == "hole":
+        return bound.get(p.name)
+    if not p.parts:
+        return p
+    parts = [filled(q, bound) for q in p.parts]
+    if any(q is None for q in parts):
+        return None
+    have = tuple(q for q in parts if q is not None)
+    if p.name in ("math_log", "log") and have[0].kind == "number":
+        value = have[0].value
+        return number(math.log(value)) if value > 0 else None
+    if p.name == "powers":
+        return _powers(have[0], have[1].value)
+    return _with_parts(p, have)
+
+
+def _powers(x: Term, count: Fraction | float) -> Term | None:
+    """1 + x + ... + x**(count - 1), by Horner's rule."""
+    if count != int(count) or not 2 <= count <= MOST_POWERS:
+        return None
+    total = number(Fraction(1))
+    for _ in range(int(count) - 1):
+        total = summed([(1, number(Fraction(1))), (1, multiplied([(1, x), (1, total)]))])
+    return total

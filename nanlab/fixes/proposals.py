@@ -1,0 +1,260 @@
+"""What could be written instead of an operation, or of what its operands are made with: text alone,
+nothing of it tried."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from nanlab.analysis.training import optimizer_step_at
+from nanlab.errors import NanlabError
+from nanlab.fixes.candidates import Candidate
+from nanlab.fixes.example import Place, guarded, masked
+from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
+from nanlab.operators import card, having
+from nanlab.program.edit import text_of
+from nanlab.program.rerun import window
+from nanlab.trace.op import Op, walk
+from nanlab.trace.program import Ref
+from nanlab.trace.recording import OPTIMIZER, Recording
+
+MOST_ROWS = 24  # that are looked at on the way back to what made the operands
+MOST_MAKERS = 2
+LOW = -1e3  # of numbers that may hide a score
+_CAST = re.compile(r"\.(half|bfloat16|to|type)\(")  # that the program wrote itself
+_HALF = (torch.float16, torch.bfloat16)
+_MAKERS = having("root", "non_negative", "masks", "softmax")
+_COUNTED = having("moves", "accumulates", "copies") | {"sum", "mul"}  # of counts these are counts
+
+
+def proposals(recording: Recording, position: int, text: str) -> list[Candidate]:
+    """The statement of an operation with the operation guarded.
+
+    position: of the operation, or of its derivative. text: of the file.
+    """
+    op = forward_of(recording, position)
+    if op is None or not op.line or _is_update(recording, op):
+        return []
+    found = _guarded(recording, op, facts_of(recording, op), text)
+    for maker in _upstream(recording, op):
+        if maker.born and maker.place != op.place:
+            found += _guarded(recording, maker, facts_of(recording, maker), text)
+    device = autocast(recording, op)
+    return [_outside(c, device) if device and c.title == IN_FLOAT32 else c for c in found]
+
+
+def library_proposals(recording: Recording, position: int, text: str, line: int) -> list[Candidate]:
+    """The statement of a library, in whose file an operation stands, with the operation
+    guarded."""
+    op = forward_of(recording, position)
+    if op is None or _is_update(recording, op):
+        return []
+    span = recording.spans[op.site] if op.site < len(recording.spans) else None
+    facts = facts_of(recording, op)
+    guards = [g for g in GUARDS if set(g.when.split()) <= facts]
+    return guarded(text, Place(line, span), guards, _numbers(recording, op))
+
+
+def _guarded(recording: Recording, op: Op, facts: set[str], text: str) -> list[Candidate]:
+    guards = [g for g in GUARDS if set(g.when.split()) <= facts]
+    place = _place(recording, op)
+    hidden = [] if "number" in facts else masked(text, place)  # a mask hides parts of tensors
+    return [*hidden, *guarded(text, place, guards, _numbers(recording, op))]
+
+
+def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]:
+    """The statements that make its operands on other lines, with what they make kept off 0."""
+    op = forward_of(recording, position)
+    if op is None or not op.line:
+        return []
+    number, facts = _numbers(recording, op), facts_of(recording, op)
+    guards = [g for g in MAKERS if set(g.when.split()) <= facts]
+    return [
+        candidate
+        for maker in _makers(recording, op)
+        for candidate in guarded(text, _place(recording, maker), guards, number)
+    ]
+
+
+def filled(recording: Recording, position: int, text: str) -> list[Candidate]:
+    """The statement in which bad data comes in, with something in its place."""
+    op = forward_of(recording, position)
+    if op is None or not op.line:
+        return []
+    return guarded(text, _place(recording, op), GAPS, _numbers(recording, op))
+
+
+def _is_update(recording: Recording, op: Op) -> bool:
+    """Whether an optimizer of torch computed it: what it does stands in no line of the program."""
+    if op.phase != OPTIMIZER:
+        return False
+    step = optimizer_step_at(recording, op.position)
+    return step is not None and hasattr(torch.optim, step.optimizer)
+
+
+def forward_of(recording: Recording, position: int) -> Op | None:
+    """The operation at a position; of torch's own derivatives the forward operation that it is
+    of."""
+    op = recording.op(position)
+    info = recording.nodes.get(op.node) if op is not None and op.backward else None
+    return recording.op(info.position) if info is not None and not info.custom else op
+
+
+def facts_of(recording: Recording, op: Op) -> set[str]:
+    """What is true of an operation, of :data:`nanlab.fixes.guards.FACTS`."""
+    known = [s for p in op.inputs if (s := recording.stats(p)) is not None and s.known]
+    low = [s.min for s in known if s.min is not None]
+    high = [s.max for s in known if s.max is not None]
+    finite = all(s.is_finite for s in known)
+    overflow = op.stats is not None and (op.stats.posinf or op.stats.neginf) and finite
+    dtypes = [op.dtype, *(r.dtype for p in op.inputs if (r := recording.op(p)) is not None)]
+    half, complex_ = any(d in _HALF for d in dtypes), any(d.is_complex for d in dtypes)
+    zero = any(s.zero or (s.absmin is not None and s.absmin < 1e-18) for s in known)
+    kind, count = _divisor(recording, op)
+    facts = {
+        "half" if half else "wide": True,
+        "complex" if complex_ else "real": True,
+        "infinite": not known or any(s.posinf or s.neginf for s in known),
+        "low": not known or any(x < LOW for x in low),
+        "too-large": not known or (overflow and max(map(abs, [*low, *high]), default=0.0) > 4.0),
+        "zero": not known or zero,
+        "negative": not known or any(x < 0 for x in low),
+        "falling": bool(high) and high[-1] <= 0 and any(x < 0 for x in low[-1:]),
+        "empty": not known or any(not s.numel for s in known),
+        "number": kind == "number",
+        "tensor": kind != "number",
+        "count": count,
+        "measure": not count,
+    }
+    return {name for name, holds in facts.items() if holds}
+
+
+def _divisor(recording: Recording, op: Op) -> tuple[Literal["", "number", "tensor"], bool]:
+    """Of what kind the divisor of an operation is, and whether it counts something."""
+    slot = card(op.base_name).divisor
+    try:
+        where = window(recording, op.step)
+        at, index, _ = where.find(op.position)
+    except NanlabError:
+        return "", False
+    args = where.segments[at].calls[index].args
+    if slot is None or slot >= len(args):
+        return "", False
+    if not isinstance(args[slot], Ref):
+        return "number", isinstance(args[slot], int)
+    if args[slot].tracked:
+        return "tensor", False  # what is differentiated counts nothing
+    before = sum(isinstance(each, Ref) for each in args[:slot])
+    return "tensor", before < len(op.inputs) and _is_count(recording, op.inputs[before])
+
+
+def _is_count(recording: Recording, position: int, most: int = MOST_ROWS) -> bool:
+    """Whether a tensor holds whole numbers, as its dtype says, or that of what was summed up."""
+    op, source = recording.op(position), recording.sources.get(position)
+    if op is None and source is None:
+        return False
+    dtype = str(op.dtype if op is not None else source.dtype)  # type: ignore[union-attr]
+    if dtype.removeprefix("torch.").startswith(("int", "uint", "bool")):
+        return True
+    if op is None or not op.inputs:
+        stats = recording.stats(position)
+        if stats is None or not stats.known or stats.min is None or stats.min < 0:
+            return False
+        return bool(stats.absmin == stats.max == 1.0)  # zeros and ones
+    if most <= 0 or op.base_name not in _COUNTED:
+        return False
+    return all(_is_count(recording, p, most // 2) for p in op.inputs)
+
+
+def reads_probabilities(recording: Recording, position: int) -> bool:
+    """Whether an operation is computed from data between 0 and 1, one of the two among it."""
+    op = forward_of(recording, position)
+    for at in walk(op.inputs, recording.parents, MOST_ROWS) if op is not None else ():
+        source, stats = recording.sources.get(at), recording.stats(at)
+        if source is not None and source.kind == "data" and stats is not None and stats.known:
+            if stats.numel > 1 and stats.min is not None and stats.max is not None:
+                if 0 <= stats.min < stats.max <= 1 and (stats.min == 0 or stats.max == 1):
+                    return True
+    return False
+
+
+def autocast(recording: Recording, op: Op) -> str:
+    """Device type, where a parameter was cast to half precision in this step, as autocast does; "":
+    none was."""
+    for row in recording.all_ops():
+        if row.step == op.step and row.name == "_to_copy" and row.dtype in _HALF:
+            if not _CAST.search(_line(recording, row)) and any(
+                _is_weight(recording, p) for p in row.inputs
+            ):
+                return row.device.split(":")[0]
+    return ""
+
+
+def _line(recording: Recording, op: Op) -> str:
+    """The text of an operation's line; empty where it is not at hand."""
+    return next(iter(text_of(recording, op.file).splitlines()[op.line - 1 : op.line]), "")
+
+
+def _is_weight(recording: Recording, position: int) -> bool:
+    """Whether a source is a parameter, or a row (of an earlier step, perhaps gone) the update of
+    one."""
+    if position < 0:
+        source = recording.sources.get(position)
+        return source is not None and source.kind == "parameter"
+    op = recording.op(position)
+    return op is None or op.phase == OPTIMIZER
+
+
+def _outside(candidate: Candidate, device: str) -> Candidate:
+    """The same outside of autocast, which would cast back what is to be float32."""
+    inner = textwrap.indent(candidate.text, "    ")
+    return replace(candidate, text=f'with torch.autocast("{device}", enabled=False):\n{inner}')
+
+
+def _place(recording: Recording, op: Op) -> Place:
+    span = recording.spans[op.place] if op.place < len(recording.spans) else None
+    others = (r for r in recording.all_ops() if r.place == op.place and not r.backward)
+    alone = all(r.name in (op.name, "detach") for r in others)
+    name = op.base_name.removeprefix("linalg_").lstrip("_")
+    return Place(op.line, span, name if alone else "")
+
+
+def _dtype(recording: Recording, op: Op) -> torch.dtype:
+    """The floating dtype in which it was computed: the narrowest of its operands."""
+    found = [r.dtype for p in op.inputs if (r := recording.op(p)) is not None]
+    real = [d.to_real() for d in (*found, op.dtype) if d.is_floating_point or d.is_complex]
+    return min(real, key=lambda d: d.itemsize, default=torch.float32)
+
+
+def _numbers(recording: Recording, op: Op) -> dict[str, str]:
+    """The numbers that guards of an operation are written with."""
+    known = (recording.stats(p) for p in op.inputs[-1:])
+    found = [s.absmin for s in known if s is not None and s.absmin]
+    read = recording.op(op.inputs[0]) if op.inputs else None
+    terms = math.prod(read.shape) // max(math.prod(op.shape), 1) if read is not None else 1
+    return numbers(_dtype(recording, op), min(filter(math.isfinite, found), default=None), terms)
+
+
+def _makers(recording: Recording, op: Op) -> list[Op]:
+    """What made the operands elsewhere in the same file, the nearest first."""
+    found: dict[int, Op] = {}
+    for made in _upstream(recording, op):
+        if made.place != op.place and made.base_name in _MAKERS:
+            found.setdefault(made.place, made)
+    return list(found.values())[:MOST_MAKERS]
+
+
+def _upstream(recording: Recording, op: Op) -> Iterator[Op]:
+    """The operations of the step and file that an operation's operands come from, the nearest
+    first."""
+    for at in walk(op.inputs, recording.parents, MOST_ROWS):
+        made = recording.op(at) if at >= 0 else None
+        if made is not None and made.step == op.step and not made.backward:
+            if made.file == op.file and made.line:
+                yield made

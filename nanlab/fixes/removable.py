@@ -1,0 +1,457 @@
+"""Removable singularities: where a program writes one, and the series that replaces it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from nanlab.fixes.match import Reading, Scope
+from nanlab.fixes.term import Term, term_of, text_of
+from nanlab.safe.series import Series, series
+
+# Where a program writes an expression that may have a removable singularity, and in which
+# variable.
+
+Splits = Callable[[Term], bool]
+ELEMENTWISE = frozenset(
+    """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
+    atanh sigmoid erf
+    erfc erfinv lgamma digamma abs sinc logit logsigmoid softplus ndtr log_ndtr xlogy hypot
+    logaddexp i0 i0e i1 i1e erfcx""".split()
+)
+
+
+@dataclass(frozen=True)
+class Removable:
+    """An expression that is computed element by element from a variable that it holds more than
+    once."""
+
+    expression: str  # names followed as far as they depend on the variable: "torch.sin(x / 2) / x"
+    variable: str  # as the program writes it: "x", "self.w", "(a - b)"
+    others: tuple[str, ...]  # what else it reads; none: a function of the variable alone
+    first: int  # the statement's lines
+    last: int
+    lines: frozenset[int]  # of everything that the expression was made of
+    scope: Scope
+    statement: ast.stmt
+    node: ast.expr
+    sums: bool  # over the other tensors, so that the variable has to be a single number
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names that the function around has."""
+        nodes = [n for statement in self.scope.body for n in ast.walk(statement)]
+        return frozenset(n.id for n in nodes if isinstance(n, ast.Name)) | self.scope.parameters
+
+    @property
+    def takes_lines(self) -> bool:
+        """Whether lines before the statement can read the variable: it is not a lambda's own."""
+        return not _is_bound_inside(self.statement, self.node)
+
+    def over(self, variable: str, others: Mapping[str, str]) -> str:
+        """The expression with other names for what it reads."""
+        return _renamed(self.expression, {self.variable: variable, **others})
+
+    def as_function(self) -> str:
+        """The expression as a lambda of its variable, for ``nanlab.safe.removable``."""
+        tree = ast.parse(self.expression, mode="eval")
+        used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        name = "t"
+        while name in used:
+            name += "_"
+        return f"lambda {name}: {self.over(name, {})}"
+
+    def as_call(self, at: str = "0.0") -> str:
+        """The expression by ``nanlab.safe.removable``."""
+        more = "" if at in ("0", "0.0") else f", at={at}"
+        return f"nanlab.safe.removable({self.as_function()}, {self.variable}{more})"
+
+    def edited(self, new: str, before: tuple[str, ...] = ()) -> str:
+        """The statement with the new expression in it, below the lines that it needs.
+
+        Inside of a lambda or comprehension, whose names those lines could not read, they are
+        written out.
+        """
+        if before and not self.takes_lines:
+            return self.scope.replaced(self.statement, [(self.node, _written_out(before, new))])
+        return "\n".join((*before, self.scope.replaced(self.statement, [(self.node, new)])))
+
+
+def removables(text: str, line: int) -> list[Removable]:
+    """Expressions computed from this line's in which a variable occurs twice; the smallest
+    first."""
+    scope = Scope.around(text, line)
+    if scope is None:
+        return []
+    found: dict[tuple[str, str, int], Removable] = {}
+    for statement in scope.statements():
+        for node in scope.expressions(statement):
+            for made in _of(scope, statement, node):
+                # a series of a series takes the square of its time
+                again = "removable(" in made.expression + ast.unparse(statement)
+                if line in made.lines and not again:
+                    found.setdefault((made.expression, made.variable, made.first), made)
+    return sorted(found.values(), key=lambda r: len(r.expression))
+
+
+def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable]:
+    reading = scope.reading(statement)
+    whole = term_of(node, reading.resolve)
+    if not _divides(whole) or not _splits(whole):
+        return
+    counts: dict[Term, int] = {}
+    for leaf in _leaves(whole, _splits):
+        counts[leaf] = counts.get(leaf, 0) + 1
+    for leaf in _leaves(whole, _splits_or_sums):
+        counts.setdefault(leaf, 1)
+    within: dict[Term, int] = {}
+    for leaf in _leaves(whole, _splits_or_sums):
+        within[leaf] = within.get(leaf, 0) + 1
+    for variable, count in counts.items():
+        sums = count < 2 <= within.get(variable, 0)
+        if count < 2 and not sums:
+            continue
+        written = _written(reading, whole, variable, _splits_or_sums if sums else _splits)
+        if written is None:
+            continue
+        expression, name, others = written
+        lines = reading.lines | set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        yield Removable(
+            expression, name, others, first, last, frozenset(lines), scope, statement, node, sums
+        )
+
+
+def _written(
+    reading: Reading, whole: Term, variable: Term, splits: Splits
+) -> tuple[str, str, tuple[str, ...]] | None:
+    """The expression expanded down to the variable, the variable, and what else is read, as
+    text."""
+    name = reading.spelled(variable)
+    others: list[str] = []
+
+    def spell(part: Term) -> str | None:
+        if part == variable:
+            return name
+        named = isinstance(part.node, ast.Name | ast.Attribute) and not _holds(part, variable)
+        if part.kind == "number" or (splits(part) and not named):
+            return None
+        own = reading.spelled(part)
+        if own is None:
+            raise LookupError
+        if own not in others:
+            others.append(own)
+        return own
+
+    if name is None:
+        return None
+    try:
+        text = text_of(whole, spell)
+    except LookupError:
+        return None
+    return ast.unparse(ast.parse(text, mode="eval")), name, tuple(others)
+
+
+def _holds(t: Term, part: Term) -> bool:
+    return t == part or (_splits_or_sums(t) and any(_holds(p, part) for p in t.parts))
+
+
+def _splits(t: Term) -> bool:
+    """Whether a term is computed from its parts element by element."""
+    return t.kind in ("sum", "product", "power") or (t.kind == "call" and t.name in ELEMENTWISE)
+
+
+def _splits_or_sums(t: Term) -> bool:
+    """Whether it is computed so, or by a sum over elements."""
+    return _splits(t) or (t.kind == "call" and t.name in ("sum", "mean", "prod", "logsumexp"))
+
+
+def _leaves(t: Term, splits: Splits) -> Iterator[Term]:
+    if splits(t):
+        for part in t.parts:
+            yield from _leaves(part, splits)
+    elif t.kind != "number":
+        yield t
+
+
+def _divides(t: Term) -> bool:
+    """Whether something is divided by, or a logarithm or root taken."""
+    if t.kind == "product" and any(
+        m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
+    ):
+        return True
+    if t.kind == "call" and t.name in ("log", "log2", "log10", "log1p", "sqrt"):
+        return True
+    if t.kind == "power" and _divides(t.parts[1]):
+        return True
+    return _splits(t) and any(_divides(p) for p in t.parts)
+
+
+def _renamed(expression: str, names: Mapping[str, str]) -> str:
+    """The expression, each of the given ones in it replaced by a name."""
+    sought = {ast.dump(ast.parse(old, mode="eval").body): new for old, new in names.items()}
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, ast.expr) and ast.dump(node) in sought:
+                return ast.Name(sought[ast.dump(node)], ast.Load())
+            return super().generic_visit(node)
+
+    return ast.unparse(Replace().visit(ast.parse(expression, mode="eval")))
+
+
+_OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _is_bound_inside(statement: ast.stmt, node: ast.expr) -> bool:
+    """Whether an expression stands where names are bound that the statement's own block does not
+    have."""
+    inside = [n for n in ast.walk(statement) if isinstance(n, _OWN_NAMES)]
+    return any(node is part for n in inside for part in ast.walk(n))
+
+
+def _written_out(lines: tuple[str, ...], expression: str) -> str:
+    """The expression with what the lines assign in the places of their names."""
+    known: dict[str, ast.expr] = {}
+
+    class Insert(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return known.get(node.id, node)
+
+    for line in lines:
+        assigned = ast.parse(line).body[0]
+        assert isinstance(assigned, ast.Assign)
+        assert isinstance(assigned.targets[0], ast.Name)
+        known[assigned.targets[0].id] = Insert().visit(assigned.value)
+    return ast.unparse(Insert().visit(ast.parse(expression, mode="eval")))
+
+
+# A series fix in plain torch: the text that replaces an expression with a removable
+# singularity.
+
+# how far value, first and second derivative may be off, in units of the dtype's eps and at most
+TOLERANCES = ((16, 2e-3), (256, 5e-3), (8192, 5e-2))
+LARGEST_DENOMINATOR = 10**7
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesText:
+    """An expression written with its series near the singular point."""
+
+    lines: tuple[str, ...]  # assignments that stand before the expression
+    expression: str  # what takes the expression's place
+    terms: str  # the series alone
+    radius: float  # where it takes over
+
+    @property
+    def code(self) -> str:
+        """All of it, the expression last."""
+        return "\n".join((*self.lines, self.expression))
+
+
+def series_text(
+    fn: Callable[[Tensor], Tensor],
+    expression: str,
+    variable: str,
+    at: float = 0.0,
+    dtype: torch.dtype = torch.float32,
+    taken: Collection[str] = (),
+) -> SeriesText:
+    """Write ``expression`` so that value, first and second derivative are right around ``at``.
+
+    fn: the expression as a function of ``variable``, whose text it is: a name, or an expression
+    such as ``self.w``. taken: names that the new lines must not use. Radius and number of terms are
+    the smallest with which series and expression both are right to the dtype's rounding. Raises
+    NotRemovableError where there is no such series, ValueError where the expression does not hold
+    the variable.
+    """
+    power_series = series(fn, at)
+    if power_series.coefficients.dim() != 1:
+        raise ValueError("the series depends on other tensors; use nanlab.safe.removable")
+    coefficients = _cleaned(power_series)
+    radius, count = _chosen(fn, Series(coefficients, power_series.radius), at, dtype)
+    near, safe, shift = _names(("near", "safe", "d"), taken, expression, variable)
+    lines, base = [], variable
+    if at or not isinstance(ast.parse(variable, mode="eval").body, ast.Name | ast.Attribute):
+        lines.append(
+            f"{shift} = {variable} - {_number(at, dtype)}" if at else f"{shift} = {variable}"
+        )
+        base = shift
+    away = _healthy(fn, at, power_series.radius)
+    terms = _polynomial(coefficients[:count].tolist(), base, dtype, power_series.radius)
+    lines.append(f"{near} = {base}.abs() < {_number(radius, dtype)}")
+    lines.append(f"{safe} = torch.where({near}, {_number(away, dtype)}, {variable})")
+    replaced = f"torch.where({near}, {terms}, {_substituted(expression, variable, safe)})"
+    return SeriesText(tuple(lines), replaced, terms, radius)
+
+
+def _names(wanted: tuple[str, ...], taken: Collection[str], *texts: str) -> list[str]:
+    """The names, with an underscore where the program has them already."""
+    used = set(taken)
+    for text in texts:
+        used |= {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+    made = []
+    for name in wanted:
+        while name in used:
+            name += "_"
+        used.add(name)
+        made.append(name)
+    return made
+
+
+def _substituted(expression: str, variable: str, name: str) -> str:
+    """The expression with another name in the variable's place."""
+    sought = ast.dump(ast.parse(variable, mode="eval").body)
+    found = False
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            nonlocal found
+            if isinstance(node, ast.expr) and ast.dump(node) == sought:
+                found = True
+                return ast.copy_location(ast.Name(name, ast.Load()), node)
+            return super().generic_visit(node)
+
+    tree = Replace().visit(ast.parse(expression, mode="eval"))
+    if not found:
+        raise ValueError(f"{expression!r} does not hold {variable!r}")
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _cleaned(power_series: Series) -> Tensor:
+    """The coefficients, those of them 0 that are rounding noise."""
+    c = power_series.coefficients.detach()
+    powers = power_series.radius ** torch.arange(len(c), dtype=torch.float64)
+    size = c.abs() * powers
+    noise = size <= 1e-10 * size.max()
+    return torch.where(noise, 0.0, c)
+
+
+def _chosen(
+    fn: Callable[[Tensor], Tensor], exact: Series, at: float, dtype: torch.dtype
+) -> tuple[float, int]:
+    """Radius within which the series stands, and the number of its terms."""
+    eps = torch.finfo(dtype).eps
+    natural = exact.radius
+    size = float(
+        (exact.coefficients.abs() * natural ** torch.arange(len(exact.coefficients))).max()
+    )
+    tolerances = [
+        min(count * eps, most) * size / natural**order
+        for order, (count, most) in enumerate(TOLERANCES)
+    ]
+    radius = natural  # where the expression itself is never right enough
+    for k in range(12, 0, -1):
+        tried = natural * 2.0**-k
+        if _is_right(fn, exact, at, tried, dtype, tolerances):
+            radius = tried
+            break
+    c = exact.coefficients.abs().tolist()
+    for count in range(1, len(c)):
+        rest = [0.0, 0.0, 0.0]
+        for k in range(count, len(c)):
+            for order, factor in enumerate((1, k, k * (k - 1))):
+                if k >= order:
+                    rest[order] += c[k] * factor * radius ** (k - order)
+        if all(r <= t / 4 for r, t in zip(rest, tolerances, strict=True)):
+            return radius, count
+    return radius, len(c)
+
+
+def _is_right(
+    fn: Callable[[Tensor], Tensor],
+    exact: Series,
+    at: float,
+    radius: float,
+    dtype: torch.dtype,
+    tolerances: list[float],
+) -> bool:
+    """Whether the expression itself is, at that distance and half as far again, right enough."""
+    steps = torch.linspace(1.0, 1.5, 8, dtype=torch.float64)
+    x = (at + radius * torch.cat([-steps, steps])).to(dtype)
+    try:
+        found = _derivatives(fn, x)
+    except RuntimeError:  # an operator without a second derivative
+        return False
+    true = _derivatives(exact, x.double() - at)
+    side = torch.arange(len(x)) < len(steps)
+    for outside in (side, ~side):  # of the domain, as x > 1 is of acos(x)
+        if bool(found[0][outside].isnan().all()):
+            found, true = [f[~outside] for f in found], [t[~outside] for t in true]
+            break
+    return all(
+        bool(((f.double() - t).abs() <= limit).all())
+        for f, t, limit in zip(found, true, tolerances, strict=True)
+    )
+
+
+def _derivatives(fn: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """Value, first and second derivative."""
+    leaf = x.clone().requires_grad_()
+    value = fn(leaf)
+    (first,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
+    if not first.requires_grad:
+        return [value.detach(), first, torch.zeros_like(first)]
+    (second,) = torch.autograd.grad(first.sum(), leaf, allow_unused=True)
+    return [value.detach(), first.detach(), torch.zeros_like(first) if second is None else second]
+
+
+def _healthy(fn: Callable[[Tensor], Tensor], at: float, radius: float) -> float:
+    """A plain number at which the expression and its derivatives are finite."""
+    for away in (at + 1.0, at - 1.0, at + radius, at + radius / 2):
+        x = torch.tensor([away], dtype=torch.float64)
+        if all(bool(t.isfinite().all()) for t in _derivatives(fn, x)):
+            return away
+    return at + 0.75 * radius
+
+
+def _number(x: float, dtype: torch.dtype) -> str:
+    """A number as one writes it, with the digits that the dtype can use."""
+    if x == int(x) and abs(x) < 1e15:
+        return str(int(x))
+    short = f"{x:.{9 if dtype != torch.float64 else 17}g}"
+    return repr(float(short)) if dtype != torch.float64 else repr(x)
+
+
+def _polynomial(coefficients: list[float], base: str, dtype: torch.dtype, radius: float) -> str:
+    """The sum of the terms: ``1 - x / 2 + x**2 / 12``."""
+    text = ""
+    noise = 1e-15 * max(abs(c) * radius**k for k, c in enumerate(coefficients))
+    for k, c in enumerate(coefficients):
+        if c == 0:
+            continue
+        sign = "-" if c < 0 else "+"
+        digits = -math.log10(noise / (abs(c) * radius**k))
+        term = _term(abs(c), k, base, dtype, digits)
+        text = f"{text} {sign} {term}" if text else (f"-{term}" if c < 0 else term)
+    return text or "0"
+
+
+def _term(size: float, power: int, base: str, dtype: torch.dtype, digits: float) -> str:
+    factor = f"{base}**{power}" if power > 1 else base
+    fraction = _fraction(size, digits)
+    if fraction is None:
+        number = _number(size, dtype)
+        return number if power == 0 else f"{number} * {factor}"
+    above, below = fraction.numerator, fraction.denominator
+    if power == 0:
+        return str(above) if below == 1 else f"{above} / {below}"
+    product = factor if above == 1 else f"{above} * {factor}"
+    return product if below == 1 else f"{product} / {below}"
+
+
+def _fraction(size: float, digits: float) -> Fraction | None:
+    """The simple fraction that a coefficient is, known to so many digits, where it is one."""
+    found = Fraction(size).limit_denominator(LARGEST_DENOMINATOR)
+    if found == 0 or size < 1 / LARGEST_DENOMINATOR:
+        found = Fraction(1, max(round(1 / size), 1))
+    close = abs(float(found) - size) <= 10 ** (1 - digits) * size
+    # a fraction of as many digits as the coefficient itself says nothing
+    simple = math.log10(found.numerator) + math.log10(found.denominator) <= min(digits - 3, 9)
+    return found if close and simple else None

@@ -1,0 +1,663 @@
+"""The options of %nanwatch: those that are keywords of ``watch``, what their values may be, and how
+a choice reads."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import keyword
+import re
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+
+from IPython.core import completer
+from IPython.core.error import UsageError as LineError
+from IPython.core.getipython import get_ipython
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+from torch import nn
+
+from nanlab.capture import FaultFound, StepsDone, watch
+from nanlab.errors import NanlabError, TypeMismatchError, UsageError
+from nanlab.explanations import explain
+from nanlab.guards.cell import CellGuard, CellHeads, asks_for_guard
+from nanlab.notebook.cell import (
+    CELL_MAGIC,
+    LINE_FOR_CELL,
+    Progress,
+    Run,
+    Showing,
+    UntilCellEnds,
+    cell_as_line,
+    failing_formatters,
+    is_interactive,
+    loses_outputs,
+)
+from nanlab.stats import load_early
+from nanlab.trace import Trace
+from nanlab.views import register_formatters
+
+if TYPE_CHECKING:
+    from IPython.core.completer import CompletionContext, SimpleMatcherResult
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+
+
+# The options of %nanwatch: those that are keywords of ``watch``, what their values may be, and
+# how a choice reads.
+
+# keyword of ``watch`` -> its default; each is an option of the same name
+KEYWORDS: dict[str, Any] = {
+    name: one.default
+    for name, one in inspect.signature(watch).parameters.items()
+    if one.kind is one.KEYWORD_ONLY
+}
+ENTRY = re.compile(r"^(\w+): (.+?)(?=^\w+: |^$|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def keyword_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a magic: an option for each keyword of ``watch``, explained by its docstring."""
+    hints = get_type_hints(watch.__init__)
+    told = {
+        name: " ".join(text.split()) for name, text in ENTRY.findall(inspect.getdoc(watch) or "")
+    }
+    for name, default in reversed(KEYWORDS.items()):
+        choices = list(literals(hints[name]))
+        told_default = f" (default: {default})" if default is not None else ""
+        values: dict[str, Any] = (
+            {"choices": choices} if choices else {"type": whole, "metavar": "N"}
+        )
+        function = argument(
+            f"--{name.replace('_', '-')}",
+            default=default,
+            help=(told[name].rstrip(".") + told_default).replace("%", "%%"),
+            **values,
+        )(function)
+    return function
+
+
+def literals(hint: Any) -> Iterator[str]:
+    """The strings that a type allows by name."""
+    for part in get_args(hint):
+        if get_origin(hint) is Literal:
+            yield part
+        else:
+            yield from literals(part)
+
+
+def whole(text: str) -> int:
+    """A whole number; argparse reports anything else."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"expected a whole number, got {text!r}")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on; argparse reports anything else."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
+
+
+def variable(text: str) -> str:
+    """A name that the notebook can bind; argparse reports anything else."""
+    if not text.isidentifier() or keyword.iskeyword(text):
+        raise ArgumentTypeError(f"expected a variable name such as trace, got {text!r}")
+    return text
+
+
+def chosen(options: Namespace) -> dict[str, Any]:
+    """The keywords of ``watch`` that differ from their defaults."""
+    return {k: v for k, d in KEYWORDS.items() if (v := getattr(options, k)) != d}
+
+
+def described(options: Namespace) -> str:
+    """The options that were chosen, as they are typed; "" for none."""
+    words = [
+        options.model,
+        *[f"--{name.replace('_', '-')} {value}" for name, value in chosen(options).items()],
+        options.guard and "--guard",
+        options.snapshot and f"--snapshot {options.snapshot}",
+        options.name and f"-o {options.name}",
+        options.quiet and "-q",
+    ]
+    told = ", ".join(word for word in words if word)
+    return f" ({told})" if told else ""
+
+
+# The models of a notebook, by the names the user gave them.
+
+PLAIN = (
+    ast.Expression,
+    ast.Name,
+    ast.Attribute,
+    ast.Subscript,
+    ast.Constant,
+    ast.UnaryOp,
+    ast.USub,
+    ast.Load,
+)
+
+
+def find_model(text: str, namespace: dict[str, Any]) -> nn.Module:
+    """The module that a name, an attribute path or an index such as ``models[0]`` stands for;
+    nothing is called.
+
+    Raises UsageError where there is none, TypeMismatchError where it is something else.
+    """
+    wanted = f"expected a variable such as model or trainer.model, got {text!r}"
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError:
+        raise UsageError(f"{wanted}; {suggestion(text, namespace)}") from None
+    if not all(isinstance(node, PLAIN) for node in ast.walk(tree)):
+        raise UsageError(f"{wanted}; give it a name in a line before, and watch that")
+    try:
+        value = eval(compile(tree, "<nanwatch>", "eval"), namespace)
+    except Exception as error:
+        seen = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"no model was found under the name {text} ({seen}); {suggestion(text, namespace)}"
+        ) from None
+    if not isinstance(value, nn.Module):
+        kind = type(value).__name__
+        raise TypeMismatchError(
+            f"expected a torch.nn.Module, got {text} of type {kind}; {suggestion(text, namespace)}"
+        )
+    return value
+
+
+def suggestion(text: str, namespace: dict[str, Any]) -> str:
+    """What to type instead: the model with the most similar name, or none at all."""
+    found = list(models("", namespace))
+    if not found:
+        return "run the cell that makes the model first, or leave it out: %%nanwatch"
+    return f"try: %%nanwatch {(get_close_matches(text, found, n=1, cutoff=0.0) or found)[0]}"
+
+
+def models(typed: str, namespace: dict[str, Any]) -> Iterator[str]:
+    """Variables that are modules; where ``typed`` has a dot, the attributes before it that are."""
+    owner, dot, _ = typed.rpartition(".")
+    if not dot:
+        yield from (name for name, value in namespace.items() if is_model(name, value))
+        return
+    value = namespace.get(owner.split(".")[0])
+    for name in owner.split(".")[1:]:
+        value = parts(value).get(name)
+    yield from (f"{owner}.{name}" for name, part in parts(value).items() if is_model(name, part))
+
+
+def parts(value: object) -> dict[str, Any]:
+    """Attributes that can be had without running a property: children of a module, else what the
+    object holds."""
+    return (
+        dict(value.named_children())
+        if isinstance(value, nn.Module)
+        else dict(getattr(value, "__dict__", {}))
+    )
+
+
+def is_model(name: str, value: object) -> bool:
+    """Whether a variable is worth offering: a module under a name of the user's own."""
+    return isinstance(value, nn.Module) and not name.startswith("_")
+
+
+# What Tab offers on a line of %nanwatch: options, their values, and variables that hold a
+# model.
+
+LINE = re.compile(r"\s*%%?nanwatch\s(?P<words>.*)$")
+WORDS = ("off", "on")
+
+
+def candidates(
+    words: list[str], fragment: str, parser: Any, namespace: dict[str, Any]
+) -> Iterator[str]:
+    """What may stand in place of ``fragment`` after ``words``; not yet narrowed to what begins with
+    it."""
+    options = {name: action for action in parser._actions for name in action.option_strings}
+    model_given = False
+    pending = None
+    for word in words:
+        model_given |= pending is None and word not in options
+        pending = (
+            options[word]
+            if pending is None and word in options and options[word].nargs != 0
+            else None
+        )
+    if pending is not None:
+        yield from pending.choices or ()
+        return
+    if not model_given:
+        yield from models(fragment, namespace)
+    yield from (option for option in options if option not in words)
+
+
+def completions(line: str) -> tuple[list[str], str]:
+    """What completes a line of %nanwatch or %%nanwatch up to the cursor, and the fragment that it
+    completes."""
+    shell = get_ipython()
+    match = LINE.match(line)
+    if match is None or shell is None:
+        return [], ""
+    head, _, fragment = match["words"].rpartition(" ")
+    parser = shell.find_line_magic("nanwatch").parser
+    words = head.split()
+    found = [
+        word
+        for word in candidates(words, fragment, parser, shell.user_ns)
+        if word.startswith(fragment)
+    ]
+    if not words and "%%" not in line:
+        found += [word for word in WORDS if word.startswith(fragment) and word not in found]
+    return found, fragment
+
+
+def nanwatch_matcher(context: CompletionContext) -> SimpleMatcherResult:
+    """Complete a line of %nanwatch or %%nanwatch; elsewhere nothing."""
+    found, fragment = completions(context.line_with_cursor[: context.cursor_position])
+    if not found:
+        return {"completions": []}
+    made = [completer.SimpleCompletion(word, type="param") for word in found]
+    return {"completions": made, "matched_fragment": fragment, "suppress": True}
+
+
+def nanwatch_words(text: str) -> list[str]:
+    """The same for IPython before 8.6, which asks with the last word alone and takes words."""
+    shell = get_ipython()
+    return completions(shell.Completer.text_until_cursor)[0] if shell is not None else []
+
+
+def matcher() -> Any:
+    """The matcher to register with this IPython's completer."""
+    if not hasattr(completer, "context_matcher"):
+        return nanwatch_words
+    return completer.context_matcher(identifier="nanlab.nanwatch", priority=100)(nanwatch_matcher)
+
+
+# The notebook front end: %nanwatch, %%nanwatch, and what %load_ext nanlab sets up.
+
+COMMENT = re.compile(r"(^|\s)#.*")
+BELOW_THE_FIRST_LINE = CELL_MAGIC[1:]  # the line magic that IPython takes it for there
+
+
+@magics_class
+class NanMagics(Magics):
+    """The magics of nanlab, and what they know: the options armed, the cell being watched."""
+
+    shell: InteractiveShell
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self.armed: Namespace | None = None
+        self.running: Run | None = None
+        shell.events.register("pre_run_cell", self.before_cell)
+
+    @no_var_expand
+    @magic_arguments("nanwatch")
+    @argument(
+        "model",
+        nargs="?",
+        help=(
+            "the model, as a variable or an attribute such as trainer.model; without it, module"
+            " names are found as they run. On a line of its own: `off` stops watching, `on` watches"
+            " every following cell without a model"
+        ),
+    )
+    @keyword_options
+    @argument(
+        "--guard",
+        action="store_true",
+        help=(
+            "for long runs, at next to no cost: only loss and gradients are looked at before each"
+            " optimizer step; the step of a bad one is run again under a full watch"
+        ),
+    )
+    @argument(
+        "--snapshot",
+        type=positive,
+        metavar="N",
+        help=(
+            "with --guard: copy parameters and optimizer state every N steps, for faults inside of"
+            " the optimizer"
+        ),
+    )
+    @argument(
+        "-o",
+        "--output",
+        dest="name",
+        type=variable,
+        metavar="NAME",
+        help="bind the trace to the variable NAME",
+    )
+    @argument("-q", "--quiet", action="store_true", help="show nothing when the cell has ended")
+    @line_cell_magic
+    def nanwatch(self, line: str, cell: str | None = None) -> None:
+        """Watch training for NaN and inf: every op, forward, backward, mixed precision and
+        optimizer.
+
+        %%nanwatch model      watch this cell; on its first line
+        %nanwatch model       watch from here on, every following cell too, until
+        %nanwatch off         ends it
+        %nanwatch             what is watched now, and the last run's report again
+
+        The cell runs as it would unwatched: its value, its output and its errors stay what they
+        are.
+        """
+        # only reached through run_cell_magic(): a typed cell is rewritten before it runs
+        if cell is not None:
+            self.start(self.parse(line))
+            self.shell.run_cell(cell, store_history=False).raise_error()
+            return
+        words = COMMENT.sub("", line).split()
+        if not words:
+            self.status()
+        elif words == ["off"]:
+            self.disarm()
+        else:
+            self.arm(self.parse(line))
+
+    @no_var_expand
+    @line_magic
+    def _nanwatch_cell(self, line: str) -> None:
+        """Watch the cell this line stands in; what %%nanwatch becomes."""
+        self.start(self.parse(line))
+
+    def parse(self, line: str) -> Namespace:
+        """The options of a magic line, comments left out.
+
+        Raises IPython's UsageError, one line that says what to type."""
+        try:
+            options = parse_argstring(self.nanwatch, COMMENT.sub("", line))
+        except (LineError, ValueError) as error:
+            text = str(error).replace("unrecognized arguments:", "unknown:")
+            raise LineError(
+                f"{text}; try: %%nanwatch model --steps 10, or %nanwatch? for every option"
+            ) from None
+        assert isinstance(options, Namespace)
+        for name in chosen(options) if options.guard else ():
+            raise LineError(
+                f"--{name.replace('_', '-')} does not go with --guard, which records nothing until"
+                " a fault"
+            )
+        if options.snapshot and not options.guard:
+            raise LineError(
+                "--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model"
+            )
+        if options.name and options.name == options.model:
+            raise LineError(
+                f"-o {options.name} would put the trace in the place of the model; try: -o trace"
+            )
+        return options
+
+    def model(self, options: Namespace) -> nn.Module | None:
+        """The model chosen, if any."""
+        if options.model is None:
+            return None
+        try:
+            return find_model(options.model, self.shell.user_ns)
+        except NanlabError as error:
+            raise LineError(str(error)) from None
+
+    def start(self, options: Namespace, armed: bool = False) -> None:
+        """Watch the running cell until it ends; a watch that already covers it is replaced."""
+        model, doubled, before = self.model(options), self.running is not None, last()
+        if self.running is not None:
+            if not self.running.doubled:
+                note("this cell was watched already; the options given last hold")
+            before = self.running.before
+            self.abandon()
+        try:
+            watching = self.watching(model, options)
+            progress = Progress()
+            if is_interactive() and not options.quiet and not options.guard:
+                progress.begin()
+                watching.progress = progress
+            trace = watching.__enter__()
+        except NanlabError as error:
+            raise LineError(str(error)) from None
+        showing = Showing(self.shell, StepsDone, self.failed)
+        showing.__enter__()
+        end = UntilCellEnds(self.shell, self.finish)
+        self.running = Run(watching, trace, options, showing, end, progress, armed, doubled, before)
+
+    def watching(self, model: nn.Module | None, options: Namespace) -> Any:
+        """The watch that the options ask for, or the guard."""
+        if options.guard:
+            return CellGuard(model, options.snapshot, self.shell.user_ns)
+        return watch(model, **{name: getattr(options, name) for name in KEYWORDS})
+
+    def is_guarded(self, cell: ast.Module) -> bool:
+        """Whether a cell that is about to run has, or inherits, ``--guard``."""
+        if self.armed is not None and self.armed.guard:
+            return True
+        return asks_for_guard(cell, ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE))
+
+    def abandon(self) -> None:
+        """End the watch of the running cell without a report."""
+        if self.running is not None:
+            run, self.running = self.running, None
+            run.watching.__exit__(None, None, None)
+            run.showing.__exit__()
+            run.progress.end()
+            run.end.cancel()
+
+    def conclude(self) -> bool:
+        """End the watch of the running cell here, as its end would; whether anything was
+        reported."""
+        if self.running is None:
+            return False
+        self.running.end.cancel()
+        return self.finish(None)
+
+    def failed(self, error: BaseException) -> None:
+        """End the watch of a cell that an exception ends, so that what it means stands above its
+        traceback; of a fault that was found the report follows."""
+        if self.running is None or self.running.end.depth:
+            return
+        if isinstance(error, FaultFound):
+            error.has_report = not self.running.options.quiet
+            return
+        self.running.end.cancel()
+        self.finish(None, error)
+
+    def finish(self, result: ExecutionResult | None, error: BaseException | None = None) -> bool:
+        """End the watch with its cell, and show what it found; whether anything was reported."""
+        run, self.running = self.running, None
+        if run is None:
+            return False
+        run.showing.__exit__()
+        run.progress.end()
+        if result is not None:
+            error = result.error_in_exec
+        run.watching.__exit__(
+            type(error) if error else None, error, error.__traceback__ if error else None
+        )
+        if result is not None and isinstance(error, StepsDone):
+            result.error_in_exec = None  # the cell did what it was asked to: Run All goes on
+        crashed = isinstance(error, Exception)
+        if crashed and not run.options.quiet and not isinstance(error, LineError):
+            self.shown(lambda: explain(error))
+        run.trace = run.watching.trace
+        telling = run.is_telling
+        if run.options.guard and run.trace.guarded is None:
+            telling = False
+            if not run.options.quiet and not crashed and not run.armed:
+                display({"text/plain": str(run.watching)}, raw=True)
+        if telling and run.options.name:
+            self.shell.user_ns[run.options.name] = run.trace
+        if telling and not run.options.quiet:
+            self.shown(lambda: report_of(run.trace, crashed))
+        if isinstance(error, FaultFound) and loses_outputs(self.shell):
+            self.shown(lambda: leave_report(self.shell, run.trace, error))
+        if not telling:
+            set_last(run.before)
+        elif run.armed:
+            # now: in a following cell the fixes that are tried would be watched too
+            _ = [list(finding.fixes) for finding in run.trace.findings]
+        return telling and not run.options.quiet
+
+    def shown(self, make: Callable[[], Any]) -> None:
+        """Display what ``make()`` returns, if anything; where that fails, a note, and the user's
+        cell stands."""
+        failures: list[BaseException] = []
+        with failing_formatters(self.shell, failures):
+            try:
+                value = make()
+                if value is not None:
+                    display(value)
+            except Exception as error:
+                failures.append(error)
+        for failure in failures[:1]:
+            note(f"the report failed ({type(failure).__name__}: {failure}); the cell is as it ran")
+
+    def arm(self, options: Namespace) -> None:
+        """Watch the rest of this cell, and every following one."""
+        if options.model == "on":
+            options.model = None
+        self.model(options)
+        if self.running is None or self.running.armed:
+            self.conclude()
+            self.start(options, armed=True)
+        self.armed = options
+        print(
+            f"watching the rest of this cell and every following cell{described(options)};"
+            " %nanwatch off ends it"
+        )
+
+    def below_the_first_line(self, line: str) -> None:
+        """Watch the rest of a cell in which ``%%nanwatch`` is not the first line, and say where it
+        belongs."""
+        note(
+            f"{CELL_MAGIC} belongs on the first line of a cell: what stands above it is not"
+            " watched, the rest is"
+        )
+        self.start(self.parse(line))
+
+    def disarm(self) -> None:
+        """Watch no more; in an armed cell the watch ends here."""
+        was, self.armed = self.armed, None
+        if was is None and self.running is not None:
+            note(f"{CELL_MAGIC} ends with its cell; nothing to switch off")
+            return
+        self.conclude()
+        named_off = isinstance(self.shell.user_ns.get("off"), nn.Module)
+        hint = "; your model of that name: %nanwatch (off)" if named_off else ""
+        print(("no longer watching" if was else "nothing was being watched") + hint)
+
+    def status(self) -> None:
+        """Say what is watched, and show the last report again; in an armed cell that of what ran
+        before this line."""
+        if self.armed is not None:
+            print(f"watching every following cell{described(self.armed)}; %nanwatch off ends it")
+            if self.conclude():
+                return
+        if self.running is not None:
+            print("watching this cell; the report comes at its end")
+        elif (trace := last()) is not None:
+            self.shown(trace.report)
+        elif self.armed is None:
+            print(f"nothing watched yet; try: {CELL_MAGIC} -o trace")
+
+    def before_cell(self, info: ExecutionInfo) -> None:
+        """Start the armed watch of a cell that begins."""
+        if self.armed is None or self.running is not None:
+            return
+        try:
+            self.start(self.armed, armed=True)
+        except LineError as error:
+            self.armed = None
+            note(f"{error} (no longer watching)")
+
+    def forget(self) -> None:
+        """Take back everything registered with the shell."""
+        if self.armed is not None:
+            note("no longer watching, nanlab is unloaded; watch again with: %nanwatch model")
+        self.armed = None
+        self.abandon()
+        self.shell.events.unregister("pre_run_cell", self.before_cell)
+
+
+def leave_report(shell: Any, trace: Trace, error: FaultFound) -> None:
+    """Write the report beside the notebook, and name the file in the message of the failed cell."""
+    path = trace.report().to_html("nanlab.html")
+    error.args = (f"{error}; report: {path}",)
+    shell._last_traceback = [str(error)]  # which the kernel sends
+
+
+def report_of(trace: Trace, crashed: bool) -> Any:
+    """The report of a run that ended just now; its text where nothing was found, nothing of that
+    where it crashed."""
+    report = trace.report()
+    found = trace.culprit is not None or trace.own_findings
+    if found or crashed:
+        return report if found else None
+    display({"text/plain": repr(report)}, raw=True)
+    return None
+
+
+def last() -> Trace | None:
+    """The most recent trace, whether a magic or a ``with`` block made it."""
+    import nanlab
+
+    return nanlab.last
+
+
+def set_last(trace: Trace | None) -> None:
+    """Put back the most recent trace: the run that ended just now does not count."""
+    import nanlab
+
+    nanlab.last = trace
+
+
+def note(text: str) -> None:
+    """One line to the user, beside what the cell prints."""
+    print(f"nanwatch: {text}", file=sys.stderr)
+
+
+def load_ipython_extension(ip: InteractiveShell) -> None:
+    """What ``%load_ext nanlab`` does: the magics, their completion, and how the notebook shows
+    nanlab's objects.
+
+    Loading again replaces what an earlier load registered.
+    """
+    unload_ipython_extension(ip)
+    magics = NanMagics(ip)
+    ip.register_magics(magics)
+    below: Any = magics.below_the_first_line
+    ip.register_magic_function(below, "line", BELOW_THE_FIRST_LINE)
+    ip.input_transformers_cleanup.append(cell_as_line)
+    ip.ast_transformers.append(CellHeads(magics.is_guarded, lambda: ip.user_ns))
+    ip.Completer.custom_matchers.append(matcher())
+    register_formatters(ip)
+    load_early()  # so that the first watch need not wait for them
+    bind_name(ip)
+
+
+def bind_name(ip: InteractiveShell) -> None:
+    """Bind ``nanlab`` where the notebook has no such name: fixes to paste and ``nanlab.last`` need
+    it."""
+    if "nanlab" not in ip.user_ns:
+        ip.push({"nanlab": sys.modules["nanlab"]})
+        print(
+            "nanlab is imported; %%nanwatch model on the first line of a cell watches it,"
+            " %nanwatch? says more"
+        )
+
+
+def unload_ipython_extension(ip: InteractiveShell) -> None:
+    """Take back what :func:`load_ipython_extension` registered; formatters stay, so that old traces
+    still show."""
+    magics = ip.magics_manager.registry.pop("NanMagics", None)
+    if magics is not None:
+        magics.forget()
+    for registered in (ip.input_transformers_cleanup, ip.Completer.custom_matchers):
+        registered[:] = [
+            f for f in registered if not getattr(f, "__module__", "").startswith("nanlab.")
+        ]
+    ip.ast_transformers[:] = [t for t in ip.ast_transformers if not isinstance(t, CellHeads)]
+    for kind in ("line", "cell"):
+        for name in ("nanwatch", LINE_FOR_CELL[1:], BELOW_THE_FIRST_LINE):
+            ip.magics_manager.magics[kind].pop(name, None)

@@ -1,0 +1,512 @@
+"""The numba kernel that summarises float32 memory, and narrower formats widened block by
+block."""
+
+# mypy: ignore-errors
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
+from numba.extending import intrinsic
+
+from nanlab.stats import layout as L
+from nanlab.stats.avx512 import available
+from nanlab.stats.jit import (
+    SIGNATURE,
+    SUBNORMAL_BINS,
+    append_bin,
+    append_subnormals,
+    begin_row,
+    count_subnormal,
+    end_row,
+    fast_helper,
+    float32_bits,
+    float32_from,
+    greatest,
+    helper,
+    inlined,
+    is_full,
+    kernel,
+    least,
+    pointer_float32,
+    pointer_float64,
+    pointer_int64,
+    pointer_uint8,
+    pointer_uint16,
+    pointer_uint32,
+    write_counts,
+)
+from nanlab.stats.scan import FLUSHED, LANE, NORMAL, OVERFLOWN, count_beyond
+
+# Memory as blocks of float32: narrower formats are widened, and what became of values is
+# subtracted.
+
+
+@helper
+def widen_half(half):
+    """float16 bits to float32 bits; a subnormal is its integer mantissa times 2^-24."""
+    magnitude = np.uint32(half & np.uint16(0x7FFF))
+    sign = np.uint32(np.uint32(half & np.uint16(0x8000)) << np.uint32(16))
+    shifted = np.uint32(magnitude << np.uint32(13))
+    subnormal = float32_bits(np.float32(np.float32(np.int32(magnitude)) * np.float32(2.0**-24)))
+    rebias = np.uint32(0x70000000) if magnitude >= np.uint32(0x7C00) else np.uint32(0x38000000)
+    return np.uint32(
+        sign | (subnormal if magnitude < np.uint32(0x400) else np.uint32(shifted + rebias))
+    )
+
+
+@inlined
+def take_change(new_address, old_address, change_address, size):
+    """Write new less old values."""
+    new, old, change = (
+        pointer_float32(new_address),
+        pointer_float32(old_address),
+        pointer_float32(change_address),
+    )
+    for i in range(size):
+        change[i] = new[i] - old[i]
+
+
+@helper
+def load_block(address, first, size, kind, state):
+    """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are
+    narrower."""
+    if kind == L.FLOAT32:
+        return address + 4 * first
+    block = pointer_uint32(state[L.BLOCK_ADDRESS])
+    if kind == L.CHANGE:
+        take_change(
+            address + 4 * first, state[L.OLD_ADDRESS] + 4 * first, state[L.BLOCK_ADDRESS], size
+        )
+    elif kind == L.BFLOAT16:
+        narrow = pointer_uint16(address + 2 * first)
+        for i in range(size):
+            block[i] = np.uint32(np.uint32(narrow[i]) << np.uint32(16))
+    elif kind == L.FLOAT16:
+        narrow = pointer_uint16(address + 2 * first)
+        for i in range(size):
+            block[i] = widen_half(narrow[i])
+    else:
+        table = pointer_uint32(state[L.FLOAT8_ADDRESS] + (kind - L.FLOAT8) * 1024)
+        bytes_ = pointer_uint8(address + first)
+        for i in range(size):
+            block[i] = table[bytes_[i]]
+    return state[L.BLOCK_ADDRESS]
+
+
+# Passes over a block of float32 that only some blocks need: what is not finite, or subnormal.
+
+# float32 bits without the sign, which sort like magnitudes
+MAGNITUDE = np.uint32(0x7FFFFFFF)
+INF = np.uint32(0x7F800000)
+NEGINF = np.uint32(0xFF800000)
+SMALLEST_NORMAL = np.uint32(0x00800000)
+HALF_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2^-14
+NO_LOWEST, NO_HIGHEST, NO_SMALLEST = (
+    np.int32(0x7FFFFFFF),
+    np.int32(-0x80000000),
+    np.uint32(0xFFFFFFFF),
+)
+ZERO, ONE = np.uint32(0), np.uint32(1)
+
+
+@helper
+def order_key(bits):
+    """An int32 that sorts like the float32 with these bits; its own inverse."""
+    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+@helper
+def finite_extent(bits, first, size):
+    """Of the finite elements from ``first`` on: least and greatest order key, least magnitude less
+    one (zero wraps round to the greatest); then the counts of NaN, inf and -inf. Integers
+    throughout, which LLVM turns into vectors."""
+    lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
+    nan, posinf, neginf = ZERO, ZERO, ZERO
+    for i in range(first, size):
+        magnitude = np.uint32(bits[i] & MAGNITUDE)
+        key = order_key(np.int32(bits[i]))
+        finite = magnitude < INF
+        # selected first, compared then: so the loop has no branch
+        low = key if finite else NO_LOWEST
+        high = key if finite else NO_HIGHEST
+        less = np.uint32(magnitude - ONE) if finite else NO_SMALLEST
+        lowest = low if low < lowest else lowest
+        highest = high if high > highest else highest
+        smallest = less if less < smallest else smallest
+        nan = np.uint32(nan + np.uint32(magnitude > INF))
+        posinf = np.uint32(posinf + np.uint32(bits[i] == INF))
+        neginf = np.uint32(neginf + np.uint32(bits[i] == NEGINF))
+    return lowest, highest, smallest, np.int64(nan), np.int64(posinf), np.int64(neginf)
+
+
+@fast_helper
+def finite_moments(bits, first, size):
+    """Sum and sum of squares in float64 of the finite elements from ``first`` on."""
+    total, squares = 0.0, 0.0
+    for i in range(first, size):
+        finite = np.uint32(bits[i] & MAGNITUDE) < INF
+        value = np.float64(float32_from(bits[i] if finite else ZERO))
+        total += value
+        squares += value * value
+    return total, squares
+
+
+@helper
+def look_at_each(bits, first, size):
+    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the
+    counts of NaN, inf and -inf."""
+    lowest, highest, smallest, nan, posinf, neginf = finite_extent(bits, first, size)
+    total, squares = finite_moments(bits, first, size)
+    low, high = np.float32(math.inf), np.float32(-math.inf)
+    if lowest != NO_LOWEST:
+        low, high = (
+            float32_from(np.uint32(order_key(lowest))),
+            float32_from(np.uint32(order_key(highest))),
+        )
+    return low, high, smallest, total, squares, nan, posinf, neginf
+
+
+@helper
+def count_subnormals(bits, size, scratch):
+    """Bin float32 subnormals at their true exponents; how many there are."""
+    found = 0
+    for i in range(size):
+        magnitude = np.uint32(bits[i] & MAGNITUDE)
+        if ZERO < magnitude < SMALLEST_NORMAL:
+            count_subnormal(magnitude, bits[i] >> np.uint32(31), scratch)
+            found += 1
+    return found
+
+
+# The numba kernel that summarises float32 memory, and narrower formats widened block by block.
+
+if available():
+    from nanlab.stats.avx512 import LANES, VECTOR, scan
+else:
+    from nanlab.stats.scan import LANES, VECTOR, scan
+
+# sets of edges, a bit for each
+SMALL_EDGES, OVERFLOWN_EDGE = 1 << FLUSHED | 1 << NORMAL, 1 << OVERFLOWN
+# Exponents, as they stand in the bits, at which float16 begins to hold values otherwise.
+FLUSHED_UP_TO, NORMAL_FROM, ABOVE_FROM = 127 - 25, 127 - 14, 127 + 16
+
+# Words of the tally: float64 bits, then magnitude bits less one, then counts.
+LOWEST, HIGHEST, TOTAL, SQUARES, SMALLEST, NANS, POSINFS, NEGINFS = range(8)
+BELOW, EDGES = 8, 9  # subnormals; then what lies just beyond each edge of float16
+
+
+@helper
+def take_lanes(bins, first, last):
+    """Add the lanes of the bins from ``first`` to ``last`` up in the first lane, and clear the
+    others."""
+    for place in range(first, last + 1):
+        count = bins[place]
+        for lane in range(1, LANES):
+            count = np.uint32(count + bins[lane * LANE + place])
+            bins[lane * LANE + place] = ZERO
+        bins[place] = count
+
+
+@helper
+def take_bin(bins, place):
+    """The count of one bin, which is cleared."""
+    count = np.int64(bins[place])
+    bins[place] = ZERO
+    return count
+
+
+@inlined
+def own_smallest_normal(kind, state):
+    """Magnitude bits from which a value is normal in its own dtype."""
+    if kind <= L.BFLOAT16 or kind == L.CHANGE:
+        return SMALLEST_NORMAL
+    if kind == L.FLOAT16:
+        return HALF_SMALLEST_NORMAL
+    return pointer_uint32(state[L.FLOAT8_ADDRESS])[L.FLOAT8_TABLES * 256 + kind - L.FLOAT8]
+
+
+@inlined
+def write_values(row, finite, lowest, highest, smallest, total, squares):
+    """The five numbers over the finite elements; NaN where there is no such element."""
+    for word in range(L.MIN, L.RMS + 1):
+        row[word] = math.nan
+    if finite > 0:
+        row[L.MIN] = np.float64(lowest) + 0.0  # -0.0 becomes 0.0
+        row[L.MAX] = np.float64(highest) + 0.0
+        if smallest != NO_SMALLEST:
+            row[L.ABSMIN] = np.float64(float32_from(np.uint32(smallest + ONE)))
+        row[L.MEAN] = total / finite
+        row[L.RMS] = math.sqrt(squares / finite)
+
+
+@helper
+def append_bins(state, bins, smallest, largest, own_normal):
+    """Move the bins of all normal exponents to the arena; how many elements are below
+    ``own_normal``, and what float16 makes of them."""
+    below_own = flushed = below = above = 0
+    if smallest == NO_SMALLEST:
+        return below_own, flushed, below, above
+    first = np.int64(greatest(np.uint32(smallest + ONE), SMALLEST_NORMAL) >> np.uint32(23))
+    last = np.int64(largest >> np.uint32(23))
+    own = np.int64(own_normal >> np.uint32(23))
+    for negative in range(2):
+        take_lanes(bins, negative * 256 + first, negative * 256 + last)
+        for exponent in range(first, last + 1):
+            count = take_bin(bins, negative * 256 + exponent)
+            append_bin(state, exponent - 127, negative, count)
+            below_own += count if exponent < own else 0
+            flushed += count if exponent < FLUSHED_UP_TO else 0
+            below += count if FLUSHED_UP_TO <= exponent < NORMAL_FROM else 0
+            above += count if exponent >= ABOVE_FROM else 0
+    return below_own, flushed, below, above
+
+
+@helper
+def take_block(block, count, scratch_address):
+    """Count a block of float32 that lies in the first-level cache."""
+    bits, bins = pointer_uint32(block), pointer_uint32(scratch_address)
+    tally = pointer_int64(scratch_address + 8 * L.TALLY)
+    values = pointer_float64(scratch_address + 8 * L.TALLY)
+    first = count // VECTOR * VECTOR
+    low, high, small, edges, total, squares = scan(block, first, scratch_address)
+    if first < count:
+        edges = SMALL_EDGES
+    for i in range(first, count):
+        bins[bits[i] >> np.uint32(23)] += ONE
+    # an element is NaN or inf: the squares of the others do not overflow
+    if not squares < math.inf:
+        low, high, small, total, squares = (
+            np.float32(math.inf),
+            np.float32(-math.inf),
+            NO_SMALLEST,
+            0.0,
+            0.0,
+        )
+        first = 0
+    if first < count:
+        rest = look_at_each(bits, first, count)
+        low, high, small = least(low, rest[0]), greatest(high, rest[1]), least(small, rest[2])
+        total, squares = total + rest[3], squares + rest[4]
+        tally[NANS], tally[POSINFS], tally[NEGINFS] = (
+            tally[NANS] + rest[5],
+            tally[POSINFS] + rest[6],
+            tally[NEGINFS] + rest[7],
+        )
+    values[LOWEST] = least(np.float64(low), values[LOWEST])
+    values[HIGHEST] = greatest(np.float64(high), values[HIGHEST])
+    values[TOTAL], values[SQUARES] = values[TOTAL] + total, values[SQUARES] + squares
+    tally[SMALLEST] = least(np.int64(small), tally[SMALLEST])
+    if small < SMALLEST_NORMAL - ONE:
+        tally[BELOW] += count_subnormals(bits, count, pointer_int64(scratch_address))
+    if small >= HALF_SMALLEST_NORMAL:
+        edges = 0
+    if greatest(np.float32(-low), high) >= 65520.0:
+        edges |= OVERFLOWN_EDGE
+    for edge in range(3):
+        if edges >> edge & 1:
+            tally[EDGES + edge] += count_beyond(block, count, edge)
+
+
+@helper
+def write_row(state, kind, size):
+    """Write the row and the bins of the ``size`` elements that were counted; the count of NaN and
+    inf."""
+    scratch_address = state[L.SCRATCH_ADDRESS]
+    bins, scratch = pointer_uint32(scratch_address), pointer_int64(scratch_address)
+    tally = pointer_int64(scratch_address + 8 * L.TALLY)
+    values = pointer_float64(scratch_address + 8 * L.TALLY)
+    subnormal, smallest = tally[BELOW], np.uint32(tally[SMALLEST])
+    nan, posinf, neginf = tally[NANS], tally[POSINFS], tally[NEGINFS]
+    lowest, highest = np.float32(values[LOWEST]), np.float32(values[HIGHEST])
+    own_normal = own_smallest_normal(kind, state)
+    row = begin_row(state, size)
+    if subnormal:
+        append_subnormals(state, scratch, -149)
+    largest = float32_bits(greatest(np.float32(-lowest), highest))
+    below_own, flushed, below, above = append_bins(state, bins, smallest, largest, own_normal)
+    zero = -subnormal
+    for negative in range(2):
+        take_lanes(bins, negative * 256, negative * 256)
+        take_lanes(bins, negative * 256 + 255, negative * 256 + 255)
+        zero += take_bin(bins, negative * 256)
+    bins[255] = bins[511] = ZERO
+    own_subnormal = below_own + (subnormal if own_normal >= SMALLEST_NORMAL else 0)
+    flushed += subnormal + tally[EDGES + FLUSHED]
+    below -= tally[EDGES + FLUSHED] + tally[EDGES + NORMAL]
+    write_counts(
+        state,
+        row,
+        zero,
+        nan,
+        posinf,
+        neginf,
+        own_subnormal,
+        flushed,
+        below,
+        above + tally[EDGES + OVERFLOWN],
+    )
+    write_values(
+        pointer_float64(state[L.ROWS_ADDRESS] + state[L.NEXT_ROW] * (8 * L.WIDTH)),
+        size - nan - posinf - neginf,
+        lowest,
+        highest,
+        smallest,
+        values[TOTAL],
+        values[SQUARES],
+    )
+    return end_row(state, row)
+
+
+@helper
+def clear_tally(scratch_address):
+    """Begin to count."""
+    tally = pointer_int64(scratch_address + 8 * L.TALLY)
+    values = pointer_float64(scratch_address + 8 * L.TALLY)
+    for word in range(L.TALLY_WORDS):
+        tally[word] = 0
+    values[LOWEST], values[HIGHEST], tally[SMALLEST] = math.inf, -math.inf, np.int64(NO_SMALLEST)
+
+
+@helper
+def join_parts(state):
+    """Add up what was counted in the scratches of the parts, which are cleared, in their order."""
+    scratch_address = state[L.SCRATCH_ADDRESS]
+    clear_tally(scratch_address)
+    scratch, words = pointer_int64(scratch_address), pointer_int64(scratch_address + 8 * L.TALLY)
+    values = pointer_float64(scratch_address + 8 * L.TALLY)
+    for part in range(state[L.PARTS]):
+        address = pointer_int64(state[L.PART_STATES] + part * (8 * L.STATE_WIDTH))[
+            L.SCRATCH_ADDRESS
+        ]
+        others, tally = pointer_int64(address), pointer_int64(address + 8 * L.TALLY)
+        extent = pointer_float64(address + 8 * L.TALLY)
+        for place in range(LANE // 2):  # two bins at a time
+            scratch[place] += others[place]
+            others[place] = 0
+        if tally[BELOW]:
+            for place in range(SUBNORMAL_BINS, SUBNORMAL_BINS + 128):
+                scratch[place] += others[place]
+                others[place] = 0
+        values[LOWEST] = least(extent[LOWEST], values[LOWEST])
+        values[HIGHEST] = greatest(extent[HIGHEST], values[HIGHEST])
+        values[TOTAL], values[SQUARES] = (
+            values[TOTAL] + extent[TOTAL],
+            values[SQUARES] + extent[SQUARES],
+        )
+        words[SMALLEST] = least(tally[SMALLEST], words[SMALLEST])
+        for word in range(NANS, L.TALLY_WORDS):
+            words[word] += tally[word]
+
+
+@kernel
+def summarise32(address, size, kind, state_address):
+    """Write the row and the bins of ``size`` elements; the count of NaN and inf, or FULL with
+    nothing written.
+
+    Where the state says so, it only counts the elements, which are one part of a tensor, or only
+    writes the row of the tensor.
+    """
+    state = pointer_int64(state_address)
+    parts, scratch_address = state[L.PARTS], state[L.SCRATCH_ADDRESS]
+    if parts >= 0 and is_full(state):
+        return L.FULL
+    if parts > 0:
+        join_parts(state)
+    else:
+        clear_tally(scratch_address)
+        for start in range(0, size, L.BLOCK):
+            count = L.BLOCK if size - start > L.BLOCK else size - start
+            take_block(load_block(address, start, count, kind, state), count, scratch_address)
+    if parts == L.ONE_PART:
+        take_lanes(pointer_uint32(scratch_address), np.int64(0), np.int64(LANE - 1))
+        return 0
+    return write_row(state, kind, size)
+
+
+# The loop of one thread of a team over its parts of a tensor, for OpenMP to call.
+
+# Words of a job.
+ADDRESS, SIZE, KIND, ITEM_SIZE, PARTS, PART_SIZE, STATES, KERNEL, THREAD_NUMBER, THREADS = range(10)
+JOB_WIDTH = 10
+
+
+@intrinsic
+def call_kernel(
+    typing_context: Any,
+    function: types.Type,
+    address: types.Type,
+    size: types.Type,
+    kind: types.Type,
+    state: types.Type,
+) -> tuple[Signature, Callable[..., ir.Value]]:
+    """Call the kernel that lies at an address."""
+
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
+        kind = context.call_conv.get_function_type(SIGNATURE.return_type, SIGNATURE.args)
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        returned = cgutils.alloca_once(builder, ir.IntType(64))
+        error = cgutils.alloca_once(builder, kind.args[1].pointee)
+        builder.call(function, [returned, error, *arguments[1:]])
+        return builder.load(returned)
+
+    return types.int64(*[types.int64] * 5), generate
+
+
+@intrinsic
+def call_count(
+    typing_context: Any, function: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
+    """Call the C function without arguments that lies at an address, for the int that it
+    returns."""
+
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        found = builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [])
+        return builder.sext(found, ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+def count_parts(address):
+    """Count this thread's share of the parts of a job."""
+    job = pointer_int64(address)
+    size, length, threads = job[SIZE], job[PART_SIZE], call_count(job[THREADS])
+    part = call_count(job[THREAD_NUMBER])
+    while part < job[PARTS]:
+        first = part * length
+        begin, state = (
+            job[ADDRESS] + first * job[ITEM_SIZE],
+            job[STATES] + part * (8 * L.STATE_WIDTH),
+        )
+        call_kernel(job[KERNEL], begin, least(length, size - first), job[KIND], state)
+        part += threads
+
+
+def compiled() -> Any:
+    """``count_parts`` as a C function, from numba's cache if it can be written to."""
+    signature = types.void(types.int64)
+    try:
+        return cfunc(signature, cache=True)(count_parts)
+    except (RuntimeError, OSError):
+        return cfunc(signature)(count_parts)
+
+
+def address_of_kernel() -> int:
+    """Where the compiled kernel begins."""
+    result = summarise32.overloads[SIGNATURE.args]
+    return int(result.library.get_pointer_to_function(result.fndesc.llvm_func_name))

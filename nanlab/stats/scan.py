@@ -1,0 +1,254 @@
+"""The innermost loop over float32 memory, in LLVM's own terms: a histogram and five
+reductions in one go."""
+
+# mypy: ignore-errors
+# The types of compiled code are numba's, inferred from the signature that the kernels are compiled
+# for.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing.templates import Signature
+from numba.extending import intrinsic
+
+from nanlab.stats.jit import emit_prefetch, helper, pointer_uint32
+
+# The innermost loop, written in LLVM's own terms: a histogram and five reductions in one go
+# over float32 memory.
+#
+# Counting exponents keeps the scalar units busy and the reductions the vector units, so that
+# together they take little longer than the counting alone; numba's compiler joins the two only
+# on demand. Measured on one core of an x86 server: 0.36 ns an element, of which the histogram
+# alone takes 0.30; as loops of their own, one after the other, 0.53.
+
+VECTOR = 16  # elements at a time
+LANES = 16  # histograms that take turns, so that no addition waits for the one before
+LANE = 512  # bins of one histogram, uint32: sign and exponent
+# magnitudes at which float16 begins to round otherwise: 2^-25, 2^-14 - 2^-25
+EDGES = (0x33000000, 0x387FE000)
+# so many magnitudes from the second edge on become 2^-14; of the first, only one becomes zero
+BEYOND = 0x2000
+BOTH_EDGES = 0b11  # a bit for each edge beyond which there may be elements
+AHEAD = 1 << 11  # bytes; far enough for memory to answer
+
+WORD, LONG = ir.IntType(32), ir.IntType(64)
+INTEGERS = ir.VectorType(WORD, VECTOR)
+SINGLES = ir.VectorType(ir.FloatType(), VECTOR)
+DOUBLES = ir.VectorType(ir.DoubleType(), VECTOR)
+
+
+def filled(vector: ir.VectorType, value: float) -> ir.Constant:
+    """A vector of equal elements."""
+    return ir.Constant(vector, [value] * VECTOR)
+
+
+def less(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The smaller of two floats, ``b`` if one is NaN."""
+    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+
+def more(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The greater of two floats, ``b`` if one is NaN."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def less_unsigned(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The smaller of two unsigned integers."""
+    return builder.select(builder.icmp_unsigned("<", a, b), a, b)
+
+
+def add(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The sum of two floats."""
+    return builder.fadd(a, b, flags=["contract"])
+
+
+# What is reduced: how, from which start, and what each vector of elements contributes.
+REDUCTIONS = (
+    (less, filled(SINGLES, float("inf"))),
+    (more, filled(SINGLES, float("-inf"))),
+    (less_unsigned, filled(INTEGERS, 0xFFFFFFFF)),
+    (less_unsigned, filled(INTEGERS, 0xFFFFFFFF)),
+    (add, filled(DOUBLES, 0.0)),
+    (add, filled(DOUBLES, 0.0)),
+)
+
+
+def contributions(builder: ir.IRBuilder, values: ir.Value) -> list[ir.Value]:
+    """Values, values, magnitude bits less one (zero wraps round to the greatest), by how much they
+    exceed an edge, float64 values, their squares."""
+    magnitudes = builder.and_(builder.bitcast(values, INTEGERS), filled(INTEGERS, 0x7FFFFFFF))
+    wide = builder.fpext(values, DOUBLES)
+    squares = builder.fmul(wide, wide, flags=["contract"])
+    above = [builder.sub(magnitudes, filled(INTEGERS, edge)) for edge in EDGES]
+    return [
+        values,
+        values,
+        builder.sub(magnitudes, filled(INTEGERS, 1)),
+        less_unsigned(builder, *above),
+        wide,
+        squares,
+    ]
+
+
+def count_exponents(builder: ir.IRBuilder, address: ir.Value, bins: ir.Value) -> None:
+    """Add one vector's signs and exponents to the histograms, two elements out of each 64-bit
+    word."""
+    words = builder.inttoptr(address, LONG.as_pointer())
+    for pair in range(VECTOR // 2):
+        word = builder.load(builder.gep(words, [LONG(pair)]), align=4)
+        lower = builder.and_(builder.lshr(word, LONG(23)), LONG(511))
+        for element, exponent in enumerate((lower, builder.lshr(word, LONG(55)))):
+            lane = (2 * pair + element) % LANES
+            place = builder.gep(bins, [builder.add(exponent, LONG(lane * LANE))])
+            builder.store(builder.add(builder.load(place), WORD(1)), place)
+
+
+def reduced(builder: ir.IRBuilder, vector: ir.Value, join: Callable[..., ir.Value]) -> ir.Value:
+    """One number from a vector."""
+    elements = [builder.extract_element(vector, WORD(i)) for i in range(vector.type.count)]
+    while len(elements) > 1:
+        elements = [join(builder, a, b) for a, b in zip(elements[::2], elements[1::2], strict=True)]
+    return elements[0]
+
+
+@intrinsic
+def scan(
+    typing_context: Any, address: types.Type, size: types.Type, bins: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
+    """Count ``size`` float32 (a multiple of VECTOR) at ``address`` in the histograms at ``bins``;
+    their least, greatest, least magnitude bits less one (a zero counts as the greatest), beyond
+    which edges of float16 some may be, float64 sum and sum of squares.
+
+    Least and greatest pass over NaN; a NaN or an infinity makes the sum of squares one.
+    """
+
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
+        begin, size, bins = arguments
+        histograms = builder.inttoptr(bins, WORD.as_pointer())
+        results = [cgutils.alloca_once_value(builder, start) for _, start in REDUCTIONS]
+        with cgutils.for_range(builder, builder.udiv(size, LONG(VECTOR))) as loop:
+            address = builder.add(begin, builder.mul(loop.index, LONG(4 * VECTOR)))
+            emit_prefetch(builder, builder.add(address, LONG(AHEAD)))
+            values = builder.load(builder.inttoptr(address, SINGLES.as_pointer()), align=4)
+            count_exponents(builder, address, histograms)
+            for result, (join, _), value in zip(
+                results, REDUCTIONS, contributions(builder, values), strict=True
+            ):
+                builder.store(join(builder, value, builder.load(result)), result)
+        numbers = [
+            reduced(builder, builder.load(r), join)
+            for r, (join, _) in zip(results, REDUCTIONS, strict=True)
+        ]
+        beyond = builder.icmp_unsigned("<", numbers[3], WORD(BEYOND))
+        numbers[3] = builder.select(beyond, WORD(BOTH_EDGES), WORD(0))
+        return context.make_tuple(builder, signature.return_type, numbers)
+
+    found = types.Tuple(
+        (types.float32, types.float32, types.uint32, types.uint32, types.float64, types.float64)
+    )
+    return found(types.int64, types.int64, types.int64), generate
+
+
+# Counting the elements that lie just beyond an edge of float16, where their exponents do not
+# tell.
+
+UNROLLED = 4  # vectors at a time
+LENGTH = UNROLLED * INTEGERS.count
+
+# The edges. Magnitudes just beyond them, which round otherwise than the others of their exponent,
+# are equal in these bits to these.
+FLUSHED, NORMAL, OVERFLOWN = range(3)
+# 2^-25: flushed to zero up to here
+FLUSHED_BITS, FLUSHED_EQUAL = np.uint32(0x7FFFFFFF), np.uint32(0x33000000)
+# 2^-14 - 2^-25: becomes 2^-14 from here on
+NORMAL_BITS, NORMAL_EQUAL = np.uint32(0x7FFFE000), np.uint32(0x387FE000)
+# 65520: becomes infinite from here on
+OVERFLOWN_BITS, OVERFLOWN_EQUAL = np.uint32(0x7FFFF000), np.uint32(0x477FF000)
+
+
+def spread(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
+    """A vector of one number."""
+    one = builder.insert_element(ir.Constant(INTEGERS, ir.Undefined), number, WORD(0))
+    return builder.shuffle_vector(one, one, filled(INTEGERS, 0))
+
+
+def less_known(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The smaller of two floats that are not NaN: one instruction, where LLVM would make two of a
+    comparison of what were integers."""
+    function = ir.FunctionType(SINGLES, [SINGLES, SINGLES])
+    called = cgutils.get_or_insert_function(builder.module, function, "llvm.minnum.v16f32")
+    return builder.call(called, [a, b], fastmath=("nnan",))
+
+
+def zeros_among(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """A bit for each element, set if it is zero."""
+    return builder.bitcast(
+        builder.icmp_unsigned("==", vector, filled(INTEGERS, 0)), ir.IntType(INTEGERS.count)
+    )
+
+
+@intrinsic
+def count_equal(
+    typing_context: Any, address: types.Type, size: types.Type, bits: types.Type, wanted: types.Type
+) -> tuple[Signature, Callable[..., ir.Value]]:
+    """How many of ``size`` elements, a multiple of LENGTH, are equal in these bits to what is
+    wanted.
+
+    Such are few, so it is first seen whether there may be one: 0.018 ns an element with AVX-512,
+    where counting takes 0.03. Differences are compared as floats, for which a processor has more
+    units; without their highest bit, so that none of them is NaN.
+    """
+
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any
+    ) -> ir.Value:
+        begin, size, bits, wanted = arguments
+        vectors = builder.inttoptr(begin, INTEGERS.as_pointer())
+        masks, patterns = spread(builder, bits), spread(builder, wanted)
+        finite = spread(builder, builder.and_(bits, WORD(0x3FFFFFFF)))
+        finite_patterns = builder.and_(patterns, finite)
+        found = cgutils.alloca_once_value(builder, LONG(0))
+        with cgutils.for_range(builder, builder.udiv(size, LONG(LENGTH))) as loop:
+            first = builder.mul(loop.index, LONG(UNROLLED))
+            places = [builder.gep(vectors, [builder.add(first, LONG(i))]) for i in range(UNROLLED)]
+            elements = [builder.load(place, align=4) for place in places]
+            least = [
+                builder.xor(builder.and_(element, finite), finite_patterns) for element in elements
+            ]
+            least = [builder.bitcast(difference, SINGLES) for difference in least]
+            smallest = less_known(
+                builder, less_known(builder, *least[:2]), less_known(builder, *least[2:])
+            )
+            zeros = zeros_among(builder, builder.bitcast(smallest, INTEGERS))
+            with cgutils.if_unlikely(builder, builder.icmp_unsigned("!=", zeros, zeros.type(0))):
+                for element in elements:
+                    difference = builder.sub(builder.and_(element, masks), patterns)
+                    equal = builder.zext(builder.ctpop(zeros_among(builder, difference)), LONG)
+                    builder.store(builder.add(builder.load(found), equal), found)
+        return builder.load(found)
+
+    return types.int64(types.int64, types.int64, types.uint32, types.uint32), generate
+
+
+@helper
+def count_beyond(address, size, edge):
+    """How many of ``size`` float32 lie just beyond an edge."""
+    mask, wanted = FLUSHED_BITS, FLUSHED_EQUAL
+    if edge == NORMAL:
+        mask, wanted = NORMAL_BITS, NORMAL_EQUAL
+    elif edge == OVERFLOWN:
+        mask, wanted = OVERFLOWN_BITS, OVERFLOWN_EQUAL
+    bits, vectors = pointer_uint32(address), size // LENGTH * LENGTH
+    found = count_equal(address, vectors, mask, wanted)
+    for i in range(vectors, size):
+        found += np.int64(np.uint32(bits[i] & mask) == wanted)
+    return found

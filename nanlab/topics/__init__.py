@@ -1,0 +1,1 @@
+"""What is wrong with a run although each operation may be right: Trace -> Findings."""

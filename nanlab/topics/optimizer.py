@@ -1,0 +1,457 @@
+"""Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype
+rounds to nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from nanlab.analysis.provenance import Origin
+from nanlab.analysis.training import (
+    comes_from_gradients,
+    inner_updates,
+    optimizer_step_at,
+    place_text,
+)
+from nanlab.findings.evidence import place_of, plural, table
+from nanlab.findings.fault import Fault, floating, nonfinite
+from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.formats import format_of
+from nanlab.operators import card, having
+from nanlab.stats import TensorStats
+from nanlab.topics.training import in_update, overflowed
+from nanlab.trace import Trace
+from nanlab.trace.history import OptimizerStep
+from nanlab.trace.op import location
+from nanlab.trace.recording import FORWARD, OPTIMIZER, PHASES, Recording
+
+# Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype
+# rounds to nothing.
+
+# their decay multiplies the weights in an operation of its own
+DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))
+_OF_SAMPLES = having("deviation") | {"mean"}
+_DIVIDES = having("quotient", in_place=True, lists=True)
+
+
+@rule(
+    "error",
+    family="context",
+    more_specific_than=("custom-backward", "dtype-overflow"),
+    example="""
+        w = torch.ones(3, requires_grad=True)
+        opt = torch.optim.Adagrad([w], lr=0.1, eps=0.0)
+        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
+        opt.step()  # here
+    """,
+    fix="""
+        w = torch.ones(3, requires_grad=True)
+        opt = torch.optim.Adagrad([w], lr=0.1)
+        (w * torch.tensor([0.0, 1.0, 2.0])).sum().backward()
+        opt.step()
+    """,
+)
+def optimizer_arithmetic(fault: Fault) -> Finding | None:
+    """Loss and gradients were finite; the update rule itself divided by zero, took a root of a
+    negative, or overflowed.
+
+    Bias corrections that count from zero, trust ratios of a zero norm and variances that round
+    below zero do this.
+    """
+    if not in_update(fault) or fault.kind not in ("operation", "intended", "data"):
+        return None
+    step = optimizer_step_at(fault.recording, fault.position)
+    if step is None and not _of_update_rule(fault):
+        return None
+    operands = _named_operands(fault)
+    return replace(
+        fault.finding,
+        cause="optimizer-arithmetic",
+        phase="optimizer",
+        title=f"{fault.name} in the update rule{f' of {step.optimizer}' if step else ''} "
+        + (_by_zero(fault, operands) or "made a non-finite value from finite operands"),
+        explanation=optimizer_arithmetic.explanation,
+        evidence=table(fault, operands),
+    )
+
+
+def _role(name: str, i: int) -> str:
+    """What an operand of a division is to it; "" for what is only added to."""
+    slot = card(name).divisor
+    if slot is None or i > slot:
+        return f"operand {i + 1}"
+    return "divisor" if i == slot else "dividend" if i == slot - 1 else ""
+
+
+def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
+    """The tensors that an update was made from, by what they are to it; of a call on lists, those
+    of the one that failed."""
+    if fault.kept is None or fault.row is None:
+        return {}
+    place, found = fault.position - fault.row.call, {}
+    for i, value in enumerate(fault.kept.args):
+        if isinstance(value, (list, tuple)):
+            value = value[place] if place < len(value) else None
+        name = _role(fault.name, i)
+        if (
+            isinstance(value, torch.Tensor)
+            and name
+            and not (floating(value) and nonfinite(value).any())
+        ):  # it was overwritten by the result
+            found[name] = value
+    return found
+
+
+def _by_zero(fault: Fault, operands: dict[str, torch.Tensor]) -> str:
+    """That an update divided by zero, if that is what it did at all of its bad elements; else
+    ""."""
+    divisor = operands.get("divisor")
+    wide = fault.spread(divisor) if divisor is not None else None
+    if wide is None or fault.bad is None or not fault.count or bool((wide[fault.bad] != 0).any()):
+        return ""
+    return f"divided by zero at {plural(fault.count, 'element')} of {fault.numel:,}"
+
+
+def _of_update_rule(fault: Fault) -> bool:
+    """Whether an operation outside of an optimizer belongs to an update by gradients.
+
+    Weights are written for other reasons, too: to keep them on a sphere, to follow averages of
+    codes. And a deviation of a single number, or an overflow of half precision, says more than that
+    an update needed it.
+    """
+    return (
+        fault.name not in _OF_SAMPLES
+        and not (fault.low or fault.name == "_to_copy")
+        and comes_from_gradients(fault.recording, fault.position)
+    )
+
+
+@rule(
+    "error",
+    family="training",
+    example="""
+        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
+        opt = torch.optim.Adam([w], lr=0.1)
+        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
+        opt.step()  # here
+    """,
+    fix="""
+        w = torch.ones(3, dtype=torch.float16, requires_grad=True)
+        opt = torch.optim.Adam([w], lr=0.1, eps=1e-4)
+        (w * torch.tensor([0.0, 1.0, 2.0]).half()).sum().backward()
+        opt.step()
+    """,
+)
+def optimizer_eps_underflow(fault: Fault) -> Finding | None:
+    """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides
+    by zero."""
+    step = optimizer_step_at(fault.recording, fault.position)
+    if step is None or fault.row is None or not in_update(fault):
+        return None
+    if _full_name(fault) not in _DIVIDES:
+        return None
+    found = _eps_underflow(fault.recording, fault.origin, fault.finding, step)
+    return (
+        replace(found, evidence=table(fault, _named_operands(fault))) if found is not None else None
+    )
+
+
+def _full_name(fault: Fault) -> str:
+    """The operator with the underscore of its in-place form."""
+    return str(fault.row.name) if fault.row is not None else ""
+
+
+def _eps_underflow(
+    recording: Recording, origin: Origin, finding: Finding, step: OptimizerStep
+) -> Finding | None:
+    eps = dict(step.settings).get("eps")
+    row = recording.op(origin.position)
+    if row is None or not eps:
+        return None
+    read = [
+        made for p in recording.parents(origin.position) if (made := recording.op(p)) is not None
+    ]
+    dtypes = [r.dtype for r in (row, *read)]  # moments may be narrower than the parameters
+    limits = max(
+        (format_of(d) for d in dtypes if d in (torch.float16, dtypes[0])),
+        key=lambda f: f.rounds_to_zero,
+    )
+    if eps > limits.rounds_to_zero:
+        return None
+    return replace(
+        finding,
+        cause="optimizer-eps-underflow",
+        title=(
+            f"eps={eps:g} of {step.optimizer} is zero in {limits.name}: the update divides by zero"
+        ),
+        explanation=(
+            f"{optimizer_eps_underflow.explanation} {limits.name} has nothing between 0 and"
+            f" {limits.smallest_subnormal:.3g}, so eps={eps:g} is rounded to 0. Where the second"
+            " moment is 0 as well, the update is 0/0 or x/0."
+        ),
+        fixes=[
+            Fix(
+                "keep the parameters and the optimizer's state in float32 (mixed precision)",
+                "model.float()  # and torch.autocast for the forward pass; it concerns the whole"
+                " model",
+            ),
+        ],
+    )
+
+
+@rule(
+    "note",
+    family="context",
+    example="""
+        net = nn.Linear(8, 4).bfloat16()
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.01)
+        for i in range(2):
+            opt.zero_grad()
+            net(torch.ones(3, 8).bfloat16()).float().square().mean().backward()
+            opt.step()  # here
+    """,
+    fix="""
+        net = nn.Linear(8, 4)
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.01)
+        for i in range(2):
+            opt.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = net(torch.ones(3, 8))
+            out.float().square().mean().backward()
+            opt.step()
+    """,
+)
+def absorbed_update_(trace: Trace) -> Iterator[Finding]:
+    """Decoupled weight decay multiplies a weight by 1 - lr * decay; within a quarter ulp of 1 that
+    rounds back to the weight.
+
+    The rest of the update may still move it: the run trains, without weight decay.
+    """
+    recording = trace.recording
+    told: set[int] = set()
+    for step in recording.training.optimizer_steps:
+        if (
+            step.number in told
+            or step.optimizer not in DECOUPLED
+            or dict(step.settings).get("fused")
+        ):
+            continue
+        told.add(step.number)
+        decay, rate = (
+            float(dict(step.settings).get("weight_decay") or 0.0),
+            _highest_rate(recording, step.number),
+        )
+        narrow = [
+            d for d in _decayed_dtypes(recording, step) if 0.0 < rate * decay < format_of(d).ulp / 4
+        ]
+        if narrow:
+            yield _idle_decay(recording, step, decay, rate, format_of(narrow[0]).name)
+
+
+@rule(
+    "error",
+    family="training",
+    example="""
+        start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(30.0))
+        x = torch.randn(8, 4)
+        w = start.requires_grad_()
+        for k in range(60):
+            loss = (x @ w - x).square().mean()
+            (grad,) = torch.autograd.grad(loss, w, create_graph=True)
+            w = w - rate * grad  # here
+        (x @ w).square().mean().backward()
+    """,
+    fix="""
+        start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(0.1))
+        x = torch.randn(8, 4)
+        w = start.requires_grad_()
+        for k in range(60):
+            loss = (x @ w - x).square().mean()
+            (grad,) = torch.autograd.grad(loss, w, create_graph=True)
+            w = w - rate * grad
+        (x @ w).square().mean().backward()
+    """,
+)
+def learning_rate_(fault: Fault) -> Finding | None:
+    """Updates inside of a training step, as in meta-learning, overshoot: each leaves the weights
+    larger, until a result overflows.
+
+    No wider dtype helps what grows from update to update; the inner rate must come down, or the
+    gradients be clipped.
+    """
+    if (
+        fault.row is None
+        or fault.kind != "operation"
+        or fault.low
+        or not overflowed(fault.recording, fault.position)
+    ):
+        return None
+    inner = inner_updates(fault.recording, fault.position)
+    if inner is None:
+        return None
+    finding, place = fault.finding, place_of(fault.trace, inner.position)
+    grown = (
+        f"their largest value grew from {inner.first:.3g} to {inner.last:.3g} in"
+        f" {plural(inner.count, 'update')}"
+    )
+    return replace(
+        finding,
+        cause="learning-rate",
+        title=f"the updates by {place['op']} inside of the step drive the weights away: {grown}",
+        explanation=(
+            f"{learning_rate_.explanation} Here {grown}; then {finding.op} overflowed"
+            f" ({location(finding.file, finding.line)})."
+        ),
+        phase=PHASES[FORWARD],
+        fixes=[
+            Fix(
+                "a smaller inner rate; a learned one needs an upper bound",
+                "rate = max_rate * torch.sigmoid(raw_rate)",
+            ),
+            Fix(
+                "clip the inner gradients", "g = g * (max_norm / (g.norm() + 1e-6)).clamp(max=1.0)"
+            ),
+        ],
+        **place,
+    )
+
+
+def _highest_rate(recording: Recording, number: int) -> float:
+    """The largest learning rate that an optimizer had; inf where one is no number."""
+    steps = (s for s in recording.training.optimizer_steps if s.number == number)
+    return max(
+        (math.inf if r is None or r != r else r for s in steps for r in s.rates), default=0.0
+    )
+
+
+def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dtype]:
+    """The half-precision dtypes in which an optimizer multiplied parameters, as weight decay
+    does."""
+    series, line = recording.training.series, recording.places[step.line][:2]
+    decays = (
+        p
+        for c in series.owners
+        if c >= 0 and (p := series.places[c]).op in ("mul_", "_foreach_mul_")
+    )
+    names = {
+        p.dtype for p in decays if p.phase == OPTIMIZER and recording.places[p.line][:2] == line
+    }
+    return [
+        dtype
+        for dtype in (torch.bfloat16, torch.float16)
+        if str(dtype).removeprefix("torch.") in names
+    ]
+
+
+def _idle_decay(
+    recording: Recording, step: OptimizerStep, decay: float, rate: float, dtype: str
+) -> Finding:
+    file, line, source = place_text(recording, step.line)
+    return Finding(
+        cause="absorbed-update",
+        severity="note",
+        title=(
+            f"weight decay {decay:g} at a learning rate of at most {rate:g} does nothing to {dtype}"
+            " weights"
+        ),
+        explanation=f"{absorbed_update_.explanation} Here the factor is 1 - {rate * decay:.2g}.",
+        phase="optimizer",
+        op="mul_",
+        node=None,
+        module="",
+        step=recording.step_of(step.position),
+        file=file,
+        line=line,
+        source=source,
+        symptom="silent-underflow",
+        fixes=[
+            Fix(
+                "float32 weights under autocast",
+                "model.float()  # and torch.autocast for the forward pass",
+            )
+        ],
+    )
+
+
+# Momentum and second moments that leave the range of the half precision they are kept in.
+
+_SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
+
+
+@rule(
+    "error",
+    family="training",
+    example="""
+        w = torch.zeros(3, dtype=torch.float16, requires_grad=True)
+        opt = torch.optim.SGD([w], lr=1e-7, momentum=0.9)
+        for i in range(3):
+            opt.zero_grad()
+            (w * 30000.0).sum().backward()
+            opt.step()  # here
+    """,
+    fix="""
+        w = torch.zeros(3, requires_grad=True)
+        opt = torch.optim.SGD([w], lr=1e-7, momentum=0.9)
+        for i in range(3):
+            opt.zero_grad()
+            (w * 30000.0).sum().backward()
+            opt.step()
+    """,
+)
+def dtype_overflow(fault: Fault) -> Finding | None:
+    """A moment in half precision outgrew its dtype: momentum m adds up to 1 / (1 - m) gradients, a
+    second moment their squares.
+
+    Every number that went in was finite, and so is their sum in float32.
+    """
+    step = optimizer_step_at(fault.recording, fault.position)
+    if step is None or not fault.low or fault.name not in _SUMS or _of_parameter(fault):
+        return None
+    went_in = _finite_operands(fault.recording, fault.position)
+    if not went_in:
+        return None
+    limits = format_of(getattr(torch, fault.dtype))
+    shown = " and ".join(f"{_largest(stats):.4g}" for stats in went_in)
+    return replace(
+        fault.finding,
+        cause="dtype-overflow",
+        phase="optimizer",
+        title=(
+            f"{fault.name} in the update rule of {step.optimizer} leaves the range of"
+            f" {limits.name}, which ends at {limits.max:.6g}: its operands reach {shown}"
+        ),
+        explanation=dtype_overflow.explanation,
+        fixes=[
+            Fix(
+                "keep parameters and moments in float32",
+                "model.float()  # and torch.autocast for the forward pass",
+            ),
+            Fix(
+                "smaller gradients: a mean as the loss, or clipping",
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            ),
+        ],
+    )
+
+
+def _of_parameter(fault: Fault) -> bool:
+    """Whether it is a parameter that was written, rather than the optimizer's state."""
+    return any(
+        s.kind == "parameter" and s.position == fault.position for s in fault.recording.sinks
+    )
+
+
+def _finite_operands(recording: Recording, position: int) -> list[TensorStats]:
+    """The statistics of what an operation read; none if something was not finite, or is not
+    known."""
+    found = [recording.stats(source) for source, _ in recording.operands(position)]
+    known = [stats for stats in found if stats is not None and stats.is_finite and stats.numel]
+    return known if len(known) == len(found) else []
+
+
+def _largest(stats: TensorStats) -> float:
+    """The largest magnitude of a tensor."""
+    return max(abs(stats.min or 0.0), abs(stats.max or 0.0))

@@ -1,0 +1,419 @@
+"""Faults of the training loop that end in a NaN: the update, the learning rate, the
+optimizer's arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from nanlab.analysis.clipping import USUAL, clipping
+from nanlab.analysis.provenance import Origin
+from nanlab.analysis.training import (
+    Runaway,
+    closure_adds_up,
+    depends_on_gradient,
+    enlarged_gradients,
+    finite_at_rate,
+    last_finite_rate,
+    optimizer_step_at,
+    optimizer_step_that_began,
+    place_text,
+    rises_gradually,
+    runaway,
+    stable_rate,
+    undivided_factor,
+    where,
+)
+from nanlab.findings.evidence import plural
+from nanlab.findings.fault import Fault
+from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.formats import format_of
+from nanlab.operators import having, with_forms
+from nanlab.trace.frames import parameter_columns
+from nanlab.trace.history import OptimizerStep, Place
+from nanlab.trace.op import location
+from nanlab.trace.recording import OPTIMIZER, Recording
+
+# Learning rates that are no rates: not finite, or negative.
+
+# Their updates do not depend on the size of the gradients, which clipping changes.
+SCALE_FREE = frozenset(
+    "Adam AdamW NAdam RAdam Adamax Adagrad Adafactor RMSprop Rprop Adadelta".split()
+)
+NOT_NEGATIVE = Fix(
+    "a rate of at least 0: below it each step climbs, and a schedule that runs past its end gets"
+    " there",
+    'group["lr"] = max(rate, 0.0)',
+)
+
+
+def _last_rate(fault: Fault) -> list[Fix]:
+    """The last good rate, where the update is finite with it."""
+    rate = last_finite_rate(fault.recording, fault.position)
+    if rate is None or not finite_at_rate(fault.recording, fault.position, rate):
+        return []
+    code = (
+        'if not math.isfinite(group["lr"]):\n    group["lr"] = last  # the last rate that was a'
+        " number"
+    )
+    return [
+        Fix(
+            f"keep the last rate, {rate:.3g}, where the schedule gives no number",
+            code,
+            verdict="verified",
+        )
+    ]
+
+
+def bad_rate(fault: Fault, step: OptimizerStep | None, explanation: str) -> Finding:
+    """The finding of a rate that is no finite number."""
+    rate = (
+        next((r for r in step.rates if r is None or not math.isfinite(r)), None) if step else None
+    )
+    shown = "not a real number" if rate is None else f"{rate:g}"
+    return replace(
+        fault.finding,
+        cause="learning-rate",
+        title=f"the learning rate is {shown}",
+        explanation=(
+            f"{explanation} Here the schedule gave the bad value, and the update spread it to every"
+            " parameter; loss and gradients were finite."
+        ),
+        phase="optimizer",
+        fixes=[
+            *_last_rate(fault),
+            Fix(
+                "guard the schedule against a length of zero, a step of zero and steps past"
+                " its end",
+                "progress = min(step, total) / max(total, 1)",
+            ),
+        ],
+    )
+
+
+# Faults of the training loop that end in a NaN: the update, the learning rate, the optimizer's
+# arithmetic.
+
+_PRODUCTS = (
+    having("matmul", "dot", "composed_product")
+    | with_forms("mul", "add", in_place=True)
+    | {"convolution", "convolution_backward"}
+    | {"sum"}
+)
+
+_SIGN_FIX = Fix(
+    "see to the sign and the size of what is added: it does not depend on the size of the"
+    " gradients, so clipping them changes nothing",
+    "p.mul_(1 - lr * decay)  # decoupled weight decay makes weights smaller",
+)
+
+
+@rule(
+    "error",
+    family="training",
+    more_specific_than=("exploding-gradient",),
+    example="""
+        weight = nn.Linear(4, 1)
+        opt = torch.optim.SGD(weight.parameters(), lr=0.1)
+        x, y = 40 * torch.randn(8, 4), torch.randn(8, 1)
+        for i in range(30):
+            opt.zero_grad()
+            F.mse_loss(weight(x), y).backward()
+            opt.step()  # here
+    """,
+    fix="""
+        weight = nn.Linear(4, 1)
+        opt = torch.optim.SGD(weight.parameters(), lr=1e-4)
+        x, y = 40 * torch.randn(8, 4), torch.randn(8, 1)
+        for i in range(30):
+            opt.zero_grad()
+            F.mse_loss(weight(x), y).backward()
+            opt.step()
+    """,
+)
+def learning_rate(fault: Fault) -> Finding | None:
+    """Updates drove the weights away until a result overflowed, or the rate itself is not a finite
+    number.
+
+    The operation that overflowed is only where it showed; the update is the cause.
+    """
+    recording, origin = fault.recording, fault.origin
+    if fault.row is None:
+        return None
+    step = optimizer_step_at(recording, origin.position)
+    bad = bool(fault.row.literal) if step is None else not all(map(_finite, step.rates))
+    if bad and in_update(fault):
+        return bad_rate(fault, step, learning_rate.explanation)
+    away = drove_away(fault)
+    if away is None or _explodes(fault, away) or _enlarged(fault, away):
+        return None
+    return blame_update(fault, away, "learning-rate", learning_rate.explanation)
+
+
+@rule(
+    "error",
+    family="training",
+    example="""
+        x, w = torch.ones(2, 4, requires_grad=True), nn.Parameter(5.0 * torch.eye(4))
+        h = 1e-30 * x
+        for t in range(60):
+            h = h @ w  # here
+        h.sum().backward()
+    """,
+    fix="""
+        x, w = torch.ones(2, 4, requires_grad=True), nn.Parameter(torch.eye(4))
+        h = 1e-30 * x
+        for t in range(60):
+            h = h @ w
+        h.sum().backward()
+    """,
+)
+def exploding_gradient(fault: Fault) -> Finding | None:
+    """Each layer or time step multiplies the gradient by more than one, until it overflows or
+    throws the weights away.
+
+    The derivative of a chain is the product of those of its links. Clipping the norm keeps the
+    direction of a large gradient; it cannot undo an infinity, for which the factor itself must come
+    down.
+    """
+    away = drove_away(fault)
+    if away is not None and (enlarged := _enlarged(fault, away)):
+        return _blame_enlarging(fault, away, *enlarged)
+    if away is not None and _explodes(fault, away):
+        return blame_update(fault, away, "exploding-gradient", exploding_gradient.explanation)
+    if not fault.backward or fault.kind != "operation" or fault.low:
+        return None
+    if fault.name not in _PRODUCTS or not rises_gradually(fault.recording, fault.position):
+        return None
+    return replace(
+        fault.finding,
+        cause="exploding-gradient",
+        title=(
+            f"the gradient grew from operation to operation until {fault.finding.op} overflowed in"
+            " backward"
+        ),
+        explanation=exploding_gradient.explanation,
+        fixes=[
+            Fix("an initialisation of gain one", "nn.init.orthogonal_(cell.weight_hh)"),
+            Fix("a shorter chain: truncated backpropagation", "h = h.detach()  # every k steps"),
+        ],
+    )
+
+
+def drove_away(fault: Fault) -> Runaway | None:
+    """The update that drove the weights away before this overflow; None if none did."""
+    if fault.row is None or fault.kind != "operation":
+        return None
+    if (
+        fault.row.phase == OPTIMIZER
+        and optimizer_step_at(fault.recording, fault.position)
+        and _state_is_sane(fault.recording, fault.origin)
+    ):
+        return None
+    return (
+        runaway(fault.recording, fault.position)
+        if overflowed(fault.recording, fault.position)
+        else None
+    )
+
+
+def _explodes(fault: Fault, away: Runaway) -> bool:
+    return away.deep and not _decays(away) and not _uncleared(fault, away)
+
+
+def _decays(away: Runaway) -> bool:
+    """Whether weight decay multiplies the weights by less than -1 in each step."""
+    return away.rate is not None and away.rate * away.decay > 2.0
+
+
+def in_update(fault: Fault) -> bool:
+    """Whether a parameter is being updated, by an optimizer or by hand."""
+    if fault.row is None:
+        return False
+    return fault.row.phase == OPTIMIZER or (
+        fault.origin.sink.kind == "parameter" and bool(fault.row.without_grad)
+    )
+
+
+def _finite(rate: float | None) -> bool:
+    return rate is not None and math.isfinite(rate)
+
+
+def _state_is_sane(recording: Recording, origin: Origin) -> bool:
+    """Whether the operands of an optimizer's operation are of ordinary size."""
+    sizes = [
+        abs(v)
+        for p, _ in recording.operands(origin.position)
+        if (s := recording.stats(p))
+        for v in (s.min, s.max)
+        if v is not None
+    ]
+    return max(sizes, default=0.0) < 1e15
+
+
+def overflowed(recording: Recording, position: int) -> bool:
+    """Whether an operand was so large that the result, or what became of it, overflowed; not a
+    matter of a domain."""
+    sizes = []
+    for parent, _ in recording.operands(position):
+        stats = recording.stats(parent)
+        if stats is not None and stats.min is not None:
+            sizes.append(max(abs(stats.min), abs(stats.max)))
+        if stats is not None and stats.posinf + stats.neginf:
+            return True
+    row = recording.op(position)
+    dtype = row.dtype if row is not None else None
+    limit = format_of(dtype).max if dtype is not None and dtype.is_floating_point else math.inf
+    return bool(max(sizes, default=0.0) > limit**0.25)
+
+
+def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> Finding:
+    recording, finding = fault.recording, fault.finding
+    file, line, source = place_text(recording, away.place)
+    grown = growth_of(away)
+    rate = (
+        f"a learning rate of {away.rate:.3g} drives"
+        if away.rate is not None
+        else "these updates drive"
+    )
+    title = (
+        f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away:"
+        f" {grown}"
+    )
+    if away.rate is not None and _decays(away):
+        factor = 1 - away.rate * away.decay
+        title = (
+            f"weight decay {away.decay:.3g} at learning rate {away.rate:.3g} multiplies the weights"
+            f" by {factor:.3g} in each step"
+        )
+    left = _factor_left(fault, away)
+    left += (
+        " The gradients are never cleared: each step uses the sum of all so far."
+        if _uncleared(fault, away)
+        else ""
+    )
+    return replace(
+        finding,
+        cause=cause,
+        title=title,
+        explanation=(
+            f"{explanation} {grown}; then {finding.op} overflowed"
+            f" ({location(finding.file, finding.line)}).{left}"
+        ),
+        phase="optimizer",
+        op=away.op,
+        node=None,
+        module="",
+        file=file,
+        line=line,
+        source=source,
+        position=away.position,
+        fixes=_update_fixes(fault, away),
+    )
+
+
+def _factor_left(fault: Fault, away: Runaway) -> str:
+    """What the loss was multiplied with, where the gradients came to the update with that
+    factor."""
+    loss = undivided_factor(fault.recording, away)
+    if loss is None:
+        return ""
+    file, line, _ = place_text(fault.recording, loss.line)
+    return (
+        f" The loss is multiplied by {loss.factor:.6g} ({location(file, line)}), and so is each"
+        " update: nothing divides the gradients by it."
+    )
+
+
+def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
+    """What made the gradients larger, and by how much, between the backward pass and the update to
+    blame."""
+    step = optimizer_step_that_began(fault.recording, away.position)
+    return enlarged_gradients(fault.recording, step) if step is not None else None
+
+
+def _blame_enlarging(fault: Fault, away: Runaway, at: Place, factor: float) -> Finding:
+    """The program's own change of the gradients, rather than the update that took them."""
+    found = blame_update(fault, away, "exploding-gradient", "")
+    return replace(
+        found,
+        title=(
+            f"the program's own {at.op} makes the gradients {factor:.3g} times larger before the"
+            f" update: {growth_of(away)}"
+        ),
+        explanation=(
+            "Clipping makes gradients smaller or leaves them alone: its factor is max_norm / norm,"
+            f" and never more than one.{found.explanation}"
+        ),
+        fixes=[
+            Fix(
+                "a factor of at most one", "coefficient = (max_norm / (norm + 1e-6)).clamp(max=1.0)"
+            )
+        ],
+        **{**where(fault.recording, at), "phase": "optimizer"},
+    )
+
+
+def growth_of(away: Runaway) -> str:
+    return (
+        f"{away.name} grew from {away.before:.3g} to {away.after:.3g} (rms) in"
+        f" {plural(away.steps, 'step')}"
+    )
+
+
+def _uncleared(fault: Fault, away: Runaway) -> bool:
+    """Whether the update to blame took the sum of its own gradients and those of the step, or
+    evaluation, before."""
+    step = optimizer_step_that_began(fault.recording, away.position)
+    return step is not None and (step.uncleared or closure_adds_up(fault.recording, step))
+
+
+def _update_fixes(fault: Fault, away: Runaway) -> list[Fix]:
+    if away.rate is not None and away.rate < 0.0:
+        return [NOT_NEGATIVE]
+    if _decays(away):
+        return [Fix("a weight decay below 2 / learning rate", f"weight_decay={0.01:g}")]
+    if _uncleared(fault, away):
+        cleared = (
+            "clear the gradients in each step: every backward pass added to what the steps before"
+            " had left"
+        )
+        return [Fix(cleared, "optimizer.zero_grad()")]
+    if not away.optimizer and not depends_on_gradient(
+        fault.recording, away.place, away.op, fault.position
+    ):
+        return [_SIGN_FIX]
+    fixes = [] if away.optimizer in SCALE_FREE and not away.deep else [_clip_fix(fault)]
+    if away.rate:
+        fixes.append(_rate_fix(fault, away, away.rate))
+    return fixes if away.deep else fixes[::-1]
+
+
+def _clip_fix(fault: Fault) -> Fix:
+    """Clipping, with a usual bound near the run's ordinary norms, where the trace has them."""
+    if not parameter_columns(fault.recording)["gradient_known"].any():
+        return Fix(
+            "clip the gradient's norm before the update",
+            "g = g * (max_norm / (norm + 1e-6)).clamp(max=1.0)",
+        )
+    found = clipping(fault.trace)
+    bound = min(max(found.advised_max_norm or USUAL[0], USUAL[0]), USUAL[-1])
+    title = (
+        f"clip the gradient's norm before the step: a bound of {bound:g} clips"
+        f" {found.would_clip(bound):.0%} of the recorded steps"
+    )
+    return Fix(title, f"torch.nn.utils.clip_grad_norm_(model.parameters(), {bound:.1f})")
+
+
+def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
+    """A learning rate from the measured growth of the updates; a hundredth where it is not
+    steady."""
+    stable = stable_rate(fault.recording, away)
+    if stable is None:
+        return Fix("a smaller learning rate", f"lr={rate / 100:.1g}")
+    limit, growth = stable
+    title = (
+        f"a learning rate below {limit:.2g}: each update was {growth:.3g} times the one before,"
+        " which stops there"
+    )
+    return Fix(title, f"lr={limit / 2:.1g}")

@@ -1,0 +1,725 @@
+"""Results that grow or shrink step after step until their dtype cannot hold them: told before,
+and explained after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nanlab.analysis.training import where
+from nanlab.findings.evidence import plural
+from nanlab.findings.fault import Fault
+from nanlab.findings.rule import Finding, Fix, rule
+from nanlab.formats import format_of
+from nanlab.operators import having
+from nanlab.topics.scaler import scaled_loss
+from nanlab.trace import Trace
+from nanlab.trace.history import Place, Series
+from nanlab.trace.op import location, walk
+from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
+
+# Where magnitudes are heading: which result will overflow its dtype or be flushed to zero, and
+# in about how many steps.
+
+Array = npt.NDArray[np.float64]
+End = Literal["overflow", "underflow"]
+WINDOW = 24  # steps that a fit looks back over
+FEWEST = 4  # steps that a fit needs
+NEAR = 8.0  # bits before the limit of a narrow dtype from which on growth matters
+FAST_NEAR, SOON = 14.0, 8.0  # the same for growth that gets there for certain within so many steps
+LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of float32's range
+CLIMBED = 3.0  # bits that a result must have climbed within the window
+CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
+# bits before the limit from which on another shape than the exponential is looked for
+NEAR_STEADY = 21.0
+FEWEST_STEADY = 8  # steps that a fit of another shape than the exponential needs
+WINDOW_STEADY = 48  # steps that it looks back over
+CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
+SOON_STEADY = 20.0  # steps within which it must get there
+EXPLAINED = 0.92  # share of its course that the shape must explain
+SLOWER = 0.85  # climb of the last half over that of the first, below which it levels off
+FARTHEST = 48.0  # steps: what lies further ahead is not told
+MOST_CARRIED = 256  # operations upstream in which what is carried from step to step is looked for
+DOUBT = 2.0  # standard errors on either side of the slope: an interval of about 95 %
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A result on its way out of its dtype's range, as it looked at the end of one step."""
+
+    column: int  # of the series
+    place: Place
+    end: End
+    step: int  # training step at whose end it could first be told
+    # log2 of the largest number of its dtype, or of the magnitude up to which it rounds to zero
+    limit: float
+    value: float  # log2 of the largest magnitude then
+    slope: float  # bits per step, negative on the way to zero
+    steps: float  # until it gets there
+    interval: tuple[float, float]  # of that; the upper end may be inf
+    reached: int | None = None  # training step at which it did: inf or NaN, or nothing but zeros
+
+    @property
+    def lead(self) -> int | None:
+        """Steps between the warning and the fault; None if there was none."""
+        return None if self.reached is None else self.reached - self.step
+
+
+def _limit(name: str, end: End) -> float:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        return math.inf
+    limits = format_of(dtype)
+    if end == "overflow":
+        return math.log2(limits.max)
+    # 2**-1075 of float64 is 0 itself
+    return -math.log2(limits.rounds_to_zero) if limits.rounds_to_zero else math.inf
+
+
+def limits_of(series: Series, end: End = "overflow") -> Array:
+    """log2 of the largest number each column can hold; for underflow minus log2 of the largest that
+    rounds to zero."""
+    known = {name: _limit(name, end) for name in {place.dtype for place in series.places}}
+    return np.array([known[p.dtype] for p in series.places])
+
+
+def towards(series: Series, end: End) -> Array:
+    """The table of a series, so that an end lies at +inf: the logarithms are negated where it is
+    underflow."""
+    table = series.table.astype(np.float64)
+    return table if end == "overflow" else -table
+
+
+def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """(slope, steps left, least, most) of a result that climbs towards a limit; None if it does
+    not.
+
+    values: log2 of the magnitude at successive steps, NaN where unseen. A straight line through the
+    logarithms (exponential growth) by least squares; the interval is that of the slope, two
+    standard errors wide on either side. A result whose recent growth is much slower than that of
+    the whole window is levelling off, and not told; neither is one that jumped.
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST:
+        return None
+    x, y = at.astype(np.float64), values[at]
+    centred = x - x.mean()
+    slope = float(centred @ y / (centred @ centred))
+    if slope <= 0:
+        return None
+    residual = y - y.mean() - slope * centred
+    error = math.sqrt(float(residual @ residual) / max(len(at) - 2, 1) / float(centred @ centred))
+    low, high = slope - DOUBT * error, slope + DOUBT * error
+    half = len(at) // 2
+    recent = _slope(x[half:], y[half:])
+    if low <= 0 or recent < 0.5 * slope or _is_jump(x, y, slope):
+        return None
+    left = limit - max(float(y[-1]), float(y.mean() + slope * centred[-1]))
+    return slope, left / slope, left / high, left / low
+
+
+def _is_jump(x: Array, y: Array, slope: float) -> bool:
+    """Whether most of the climb is one jump, and what came after it grew much more slowly: a phase
+    of training that began."""
+    climbs = np.diff(y)
+    after = int(np.argmax(climbs)) + 1
+    most = float(climbs[after - 1]) > 0.5 * float(y[-1] - y[0])
+    return most and len(y) - after >= 2 and _slope(x[after:], y[after:]) < 0.5 * slope
+
+
+def _slope(x: Array, y: Array) -> float:
+    if len(x) < 2:
+        return 0.0
+    centred = x - x.mean()
+    return float(centred @ y / (centred @ centred))
+
+
+def steady(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """The same for what climbs as a power of time, or as the exponential of one: a running sum, a
+    norm, a width that anneals.
+
+    Each shape is a straight line in its own coordinates: the magnitude, its square root, the
+    logarithm of the logarithm. Found is the one that explains most of the course, and more than an
+    exponential does, where the last half climbs no slower than the first.
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST_STEADY:
+        return None
+    x, y = at.astype(np.float64), values[at]
+    if y[-1] - y[0] < CLIMBED_STEADY or y[-1] < y.max() - CLIMBED_STEADY / 2:
+        return None
+    shapes = [(x, np.exp2((y - limit) / power), 1.0) for power in (1.0, 2.0)]
+    # where its logarithm has one, too
+    late = int(np.flatnonzero(y <= 1.0)[-1]) + 1 if (y <= 1.0).any() else 0
+    if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= CLIMBED:
+        shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
+    exponential = _line(x, y, limit)
+    best: tuple[float, tuple[float, float, float, float]] | None = None
+    for when, z, end in shapes:
+        found = _line(when, z, end)
+        least_explained = max(best[0] if best else 0.0, exponential[0] if exponential else 0.0)
+        if found is not None and found[0] > least_explained:
+            _, left, least, most = found
+            best = found[0], ((limit - float(y[-1])) / max(left, 1.0), left, least, most)
+    return None if best is None else best[1]
+
+
+def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
+    """(share of the course that a straight line explains, steps left, least, most); None where it
+    explains too little."""
+    centred, spread = x - x.mean(), z - z.mean()
+    slope = float(centred @ z / (centred @ centred))
+    residual = spread - slope * centred
+    explained = 1.0 - float(residual @ residual) / max(float(spread @ spread), 1e-300)
+    half = len(x) // 2
+    if (
+        slope <= 0
+        or explained < EXPLAINED
+        or _slope(x[half:], z[half:]) < SLOWER * _slope(x[: half + 1], z[: half + 1])
+    ):
+        return None
+    error = math.sqrt(float(residual @ residual) / (len(x) - 2) / float(centred @ centred))
+    left = end - float(z[-1])
+    if slope <= DOUBT * error:
+        return None
+    return explained, left / slope, left / (slope + DOUBT * error), left / (slope - DOUBT * error)
+
+
+def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, float, float] | None:
+    """The fit over the last steps, where what it says is near and sure enough to be told."""
+    recent = values[-WINDOW:]
+    known = recent[np.isfinite(recent)]
+    if len(known) < FEWEST or known[-1] != recent[-1]:
+        return None
+    distance = limit - float(known[-1])
+    if not wide and distance <= NEAR_STEADY:
+        found = steady(values[-WINDOW_STEADY:], limit)
+        if found is not None:
+            return found if found[1] <= SOON_STEADY else None
+    if known[-1] < LARGE if wide else distance > FAST_NEAR:
+        return None
+    if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
+        return None
+    found = fit(recent, limit)
+    if found is None or found[1] > FARTHEST:
+        return None
+    fast = len(known) > FEWEST and found[3] <= SOON
+    return found if wide or distance <= NEAR or fast else None
+
+
+def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[int, float, bool]]:
+    """(column, limit, whether it has float32's range) of the results that came near enough to a
+    limit to matter.
+
+    Only dtypes narrower than float32's range underflow by a trend. Gradients whose loss a scaler
+    scales are left to it.
+    """
+    series = recording.training.series
+    if not len(series):
+        return
+    table, limits = towards(series, end), limits_of(series, end)
+    finite = np.where(np.isfinite(table), table, np.nan)
+    highest, lowest = np.full(len(limits), -np.inf), np.full(len(limits), np.inf)
+    some = ~np.isnan(finite).all(axis=0)
+    highest[some], lowest[some] = (
+        np.nanmax(finite[:, some], axis=0),
+        np.nanmin(finite[:, some], axis=0),
+    )
+    wide = limits > 64
+    near = np.where(wide, LARGE if end == "overflow" else np.inf, limits - FAST_NEAR)
+    scaled = bool(recording.training.unscales)
+    for column in np.flatnonzero((highest >= near) & (highest > lowest)).tolist():
+        if not (scaled and series.places[column].phase == BACKWARD):
+            yield column, float(limits[column]), bool(wide[column])
+
+
+def forecasts(recording: Recording) -> list[Forecast]:
+    """What was on its way out of range, the earliest warned first.
+
+    A result that overflowed, or all of which underflowed, is told with the first step at whose end
+    that could be foreseen, for two steps in a row; another only if it is on its way still at the
+    last step.
+    """
+    found = [*_forecasts(recording, "overflow"), *_forecasts(recording, "underflow")]
+    # What reached its end in the same step followed from the first operation that did.
+    return sorted(
+        found,
+        key=lambda f: (
+            f.reached is None,
+            f.steps if f.reached is None else f.reached,
+            f.place.position,
+        ),
+    )
+
+
+def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
+    series, sign = recording.training.series, 1.0 if end == "overflow" else -1.0
+    steps = np.searchsorted(recording.starts, np.array(series.steps), side="left") - 1
+    table, rows = towards(series, end), _rows_before_poison(recording)
+    for column, limit, wide in candidates(recording, end):
+        values = table[:rows, column]
+        bad = np.flatnonzero(np.isposinf(values))
+        until = int(bad[0]) if len(bad) else len(values)
+        told = _first_told(values[:until], limit, wide, still=not len(bad))
+        if told is not None:
+            at, (slope, left, least, most) = told
+            over = int(steps[bad[0]]) if len(bad) else None
+            interval, value = (least, most), sign * float(values[at])
+            yield Forecast(
+                column,
+                series.places[column],
+                end,
+                int(steps[at]),
+                sign * limit,
+                value,
+                sign * slope,
+                left,
+                interval,
+                over,
+            )
+
+
+def _rows_before_poison(recording: Recording) -> int:
+    """Steps of the series up to the first in which something bad did harm; what grows after it is
+    only debris."""
+    series = recording.training.series
+    if not recording.sinks or recording.training.unscales:
+        return len(series)
+    return int(np.searchsorted(series.steps, recording.sinks[0].step_position, side="right")) + 1
+
+
+def _first_told(
+    values: Array, limit: float, wide: bool, still: bool
+) -> tuple[int, tuple[float, float, float, float]] | None:
+    before = False
+    first: tuple[int, tuple[float, float, float, float]] | None = None
+    start = len(values) - 2 if still else 0
+    for at in range(max(start, FEWEST - 1), len(values)):
+        seen = outlook(values[: at + 1], limit, wide)
+        if seen is not None and before:
+            first = at, seen
+            if not still:
+                return first
+        before = seen is not None
+    return first if not still or before else None
+
+
+def growth(series: Series, column: int) -> float:
+    """Bits by which a result climbed, from the first steps to the last finite ones."""
+    values = series.table[:, column]
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST:
+        return 0.0
+    ends = max(1, min(3, len(known) // 3))
+    return float(np.median(known[-ends:]) - np.median(known[:ends]))
+
+
+def carried(recording: Recording, position: int) -> bool:
+    """Whether a result is made of a large one of an earlier step that is no parameter: a hidden
+    state, an average."""
+    now = recording.step_of(position)
+
+    def in_step(at: int) -> list[int]:
+        return [p for p in recording.parents(at) if p >= 0] if recording.step_of(at) >= now else []
+
+    for at in walk([position], in_step, MOST_CARRIED):
+        row, stats = recording.op(at), recording.stats(at)
+        if recording.step_of(at) < now and stats is not None:
+            large = max(abs(stats.min or 0.0), abs(stats.max or 0.0)) > 2.0**LARGE
+            if large and row is not None and row.phase != OPTIMIZER and not row.without_grad:
+                return True
+    return False
+
+
+def growing_origins(series: Series, column: int, hops: int = 12, sign: float = 1.0) -> list[int]:
+    """Columns upstream of a result that grow as well (``sign`` -1: shrink), the nearest first."""
+    seen, waiting, found = {column}, [(column, 0)], []
+    for here, depth in waiting:
+        for parent in series.parents[here] if depth < hops else ():
+            if parent not in seen:
+                seen.add(parent)
+                if sign * growth(series, parent) > 0.5:
+                    found.append(parent)
+                    waiting.append((parent, depth + 1))
+    return found
+
+
+# Results that grow or shrink step after step until their dtype cannot hold them: told before,
+# and explained after.
+
+ENLARGED = 1.5  # a constant factor from which on it is named
+# bits between the largest and the smallest ratio of two results that bear a constant one
+CONSTANT = 0.05
+HOPS = 12  # operations upstream
+_PRODUCTS = having("matmul", "dot", "composed_product")
+
+
+def _named(recording: Recording, column: int) -> str:
+    """A result by its operation and its place."""
+    place = recording.training.series.places[column]
+    return f"{place.op} ({location(*recording.places[place.line][:2])})"
+
+
+def decay(recording: Recording, column: int) -> str:
+    """From where the decay comes."""
+    series = recording.training.series
+    origins = growing_origins(series, column, sign=-1.0)
+    if not origins:
+        return ""
+    smaller = 2 ** -growth(series, origins[-1])
+    return (
+        f"It begins at {_named(recording, origins[-1])}, {smaller:.3g} times smaller than at first."
+    )
+
+
+def story(recording: Recording, column: int) -> str:
+    """From where the growth comes: the results upstream that grow as well, an unnormalised product,
+    a constant factor."""
+    series = recording.training.series
+    told = []
+    product, weights, factor = (
+        product_of_growing(recording, column),
+        growing_weights(recording, column),
+        constant_factor(series, column),
+    )
+    origins = [c for c in growing_origins(series, column) if series.places[c].phase != BACKWARD]
+    if product is not None:
+        told.append(
+            f"the product {_named(recording, product)} multiplies vectors whose norms grow, for"
+            " nothing normalises them"
+        )
+    elif weights is not None:
+        name, times = weights
+        told.append(
+            f"the parameters behind it grow: {name} is {times:.3g} times larger than at first"
+        )
+    if factor is not None:
+        told.append(
+            f"the constant factor of {_named(recording, factor[0])} makes it {factor[1]:.3g} times"
+            " larger still"
+        )
+    if origins:
+        times = 2 ** growth(series, origins[-1])
+        told.append(
+            f"the growth begins at {_named(recording, origins[-1])}, {times:.3g} times larger than"
+            " at first"
+        )
+    text = "; ".join(told)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def product_of_growing(recording: Recording, column: int) -> int | None:
+    """The product of growing vectors, not of a layer's weights, that a result comes from, itself
+    included."""
+    series = recording.training.series
+    for at in (column, *growing_origins(series, column, hops=4)):
+        if series.places[at].op in _PRODUCTS and any(
+            growth(series, p) > 0.5 for p in series.parents[at]
+        ):
+            return None if _own_parameters(recording, at) else at
+    return None
+
+
+def _own_parameters(recording: Recording, column: int) -> list[str]:
+    """The parameters of the module in which an operation ran."""
+    module = recording.modules.items[recording.training.series.places[column].module]
+    names = recording.parameter_names
+    return [name for name in names if module and name.rpartition(".")[0] == module]
+
+
+def growing_weights(recording: Recording, column: int) -> tuple[str, float] | None:
+    """(name, times by which it grew) of the parameter that grew most, of the modules that a growing
+    result came through."""
+    series = recording.training.series
+    found = {
+        n
+        for at in (column, *growing_origins(series, column))
+        for n in _own_parameters(recording, at)
+    }
+    grown = [
+        (growth(series, at), recording.parameter_names[owner])
+        for at, owner in series.owners.items()
+        if at >= 0
+    ]
+    most = max((g for g in grown if g[1] in found and g[0] > 0.5), default=None)
+    return None if most is None else (most[1], 2.0 ** most[0])
+
+
+def constant_factor(series: Series, column: int) -> tuple[int, float] | None:
+    """(column, factor) of the multiplication or division by a constant upstream that enlarges a
+    result most, if one does."""
+    seen, waiting, best = {column}, [(column, 0)], (-1, math.log2(ENLARGED))
+    for at, depth in waiting:
+        if series.places[at].op in ("div", "mul") and len(series.parents[at]) == 1:
+            after, before = series.table[:, at], series.table[:, series.parents[at][0]]
+            both = np.isfinite(after) & np.isfinite(before)
+            change = after[both] - before[both]
+            if (
+                len(change)
+                and np.ptp(change) < CONSTANT
+                and (bits := float(np.median(change))) > best[1]
+            ):
+                best = at, bits
+        waiting += [(p, depth + 1) for p in series.parents[at] if depth < HOPS and p not in seen]
+        seen.update(series.parents[at])
+    return None if best[0] < 0 else (best[0], 2.0 ** best[1])
+
+
+MOST_TOLD = 3
+LARGE_FACTOR = 16.0  # and from which on it should be divided out
+GROWN = 2.0  # bits by which a result must have grown for its growth to be the cause of its overflow
+_TITLE = (
+    "what is carried from step to step is multiplied by more than one: a factor of at most one, or"
+    " a bound"
+)
+_OF_STATE = Fix(_TITLE, "state = state.clamp(-1e4, 1e4)")
+_SCALES = having("grows")
+
+
+@rule(
+    "warning",
+    family="context",
+    example="""
+        w = nn.Parameter(torch.ones(4))
+        for i in range(12):
+            w.grad = None
+            wide = 0.1 * w * 3.0**i
+            half = wide.half()  # here
+            half.float().mean().backward()
+    """,
+    fix="""
+        w = nn.Parameter(torch.ones(4))
+        for i in range(12):
+            w.grad = None
+            wide = 0.1 * w * 3.0**i
+            half = F.normalize(wide, dim=0).half()
+            half.float().mean().backward()
+    """,
+)
+def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
+    """A result grows step after step towards the largest number of its dtype; beyond it comes inf,
+    and then NaN."""
+    yield from _told(trace.recording, "overflow")
+
+
+@rule(
+    "warning",
+    family="context",
+    example="""
+        w = nn.Parameter(torch.ones(4))
+        for i in range(12):
+            w.grad = None
+            wide = 1e-4 * w * 0.5**i
+            half = wide.half()  # here
+            half.float().mean().backward()
+    """,
+    fix="""
+        w = nn.Parameter(torch.ones(4))
+        for i in range(12):
+            w.grad = None
+            wide = 1e-4 * w * 0.5**i
+            half = wide.bfloat16()
+            half.float().mean().backward()
+    """,
+)
+def dtype_underflow_(trace: Trace) -> Iterator[Finding]:
+    """A result shrinks step after step towards the smallest number of its dtype; below it all its
+    values become zero."""
+    yield from _told(trace.recording, "underflow")
+
+
+def _told(recording: Recording, end: End) -> Iterator[Finding]:
+    """A warning for each of the first few lines from which a result is on its way to an end of its
+    dtype."""
+    lines: set[Any] = set()
+    for forecast in forecasts(recording):
+        line = recording.places[forecast.place.line][:2]
+        if forecast.end == end and line not in lines and len(lines) < MOST_TOLD:
+            lines.add(line)
+            yield _warning(recording, forecast)
+
+
+def _warning(recording: Recording, forecast: Forecast) -> Finding:
+    series, place, overflow = (
+        recording.training.series,
+        where(recording, forecast.place),
+        forecast.end == "overflow",
+    )
+    owner = series.owners.get(forecast.column)
+    backward = "gradient" if forecast.place.phase == BACKWARD else "result"
+    name = (
+        f"parameter {recording.parameter_names[owner]}"
+        if owner is not None
+        else f"the {backward} of {place['op']}"
+    )
+    way = f"on its way {'out of' if overflow else 'to zero in'} {forecast.place.dtype}"
+    end = "it overflows" if overflow else "all of it is zero"
+    title = (
+        f"{name} is {way}: {2**forecast.value:.3g} at step {forecast.step}, {pace(forecast.slope)};"
+        f" {end} {until(forecast)}"
+    )
+    over = (
+        f" It {'did' if overflow else 'was'} at step {forecast.reached}."
+        if forecast.reached is not None
+        else ""
+    )
+    rule_text = (dtype_overflow_ if overflow else dtype_underflow_).explanation
+    story_text = (
+        story(recording, forecast.column) if overflow else decay(recording, forecast.column)
+    )
+    return Finding(
+        cause="dtype-overflow" if overflow else "dtype-underflow",
+        severity="warning",
+        title=title,
+        explanation=f"{rule_text}{over} {story_text}".strip(),
+        step=forecast.step,
+        symptom=f"trend-{forecast.end}",
+        fixes=_fixes(recording, forecast.column) if overflow else _lifts(recording, forecast),
+        **place,
+    )
+
+
+def until(forecast: Forecast) -> str:
+    """When it gets there, in words: "in the next step", "in about 7 steps (5 to 12)"."""
+    steps, low, high = (max(1, round(min(s, 1e6))) for s in (forecast.steps, *forecast.interval))
+    if high == 1:
+        return "in the next step"
+    if low == high:
+        return f"in about {steps} steps"
+    return f"in about {plural(steps, 'step')} ({low} to {high if high < 1000 else 'many'})"
+
+
+def pace(slope: float) -> str:
+    """The factor by which something changes in each step."""
+    factor = 2.0**slope
+    shown = (
+        f"{factor:.3g}"
+        if 0.01 <= factor < 1000
+        else f"{factor:.1e}".replace("e+0", "e").replace("e-0", "e-")
+    )
+    return f"{shown} times as large each step"
+
+
+def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
+    """What keeps a shrinking result or gradient from zero."""
+    fixes = [scaled_loss(recording)] if forecast.place.phase == BACKWARD else []
+    if not _is_narrow(forecast.place.dtype):
+        return [fix for fix in fixes if forecast.place.dtype == "float16"]
+    return [
+        *fixes,
+        Fix("a dtype with float32's range", "torch.bfloat16"),
+        Fix("compute this in float32", "x.float()"),
+    ]
+
+
+def _is_narrow(dtype: str) -> bool:
+    """Whether float32 reaches further than a dtype: further than float16 and float8, not than
+    bfloat16."""
+    return format_of(getattr(torch, dtype)).max < format_of(torch.float32).max / 2
+
+
+def _fixes(recording: Recording, column: int) -> list[Fix]:
+    series, fixes = recording.training.series, []
+    factor, narrow = constant_factor(series, column), _is_narrow(series.places[column].dtype)
+    if product_of_growing(recording, column) is not None:
+        fixes.append(
+            Fix(
+                "normalise the vectors before the product",
+                "x = torch.nn.functional.normalize(x, dim=-1)",
+            )
+        )
+    elif not narrow and growing_weights(recording, column) is not None:
+        code = 'for group in optimizer.param_groups:\n    group["lr"] /= 10'
+        fixes.append(Fix("a smaller learning rate: the parameters grow from step to step", code))
+    if narrow and factor is not None and factor[1] >= LARGE_FACTOR:
+        title = (
+            f"divide the factor of {factor[1]:.3g} out before this operation, and multiply by it"
+            " afterwards, in float32"
+        )
+        fixes.append(Fix(title, f"x = x / {factor[1]:.6g}"))
+    if narrow:
+        fixes.append(
+            Fix(
+                "compute this in float32",
+                "x.float()  # inside torch.autocast(device_type, enabled=False)",
+            )
+        )
+    return fixes
+
+
+@rule(
+    "error",
+    family="context",
+    more_specific_than=("context",),
+    example="""
+        w = nn.Parameter(torch.ones(4, 4))
+        for i in range(12):
+            w.grad = None
+            a = (w * 2.0**i).half()
+            scores = a @ a.T  # here
+            scores.float().softmax(1).sum().backward()
+    """,
+    fix="""
+        w = nn.Parameter(torch.ones(4, 4))
+        for i in range(12):
+            w.grad = None
+            a = F.normalize(w * 2.0**i, dim=-1).half()
+            scores = a @ a.T
+            scores.float().softmax(1).sum().backward()
+    """,
+)
+def dtype_overflow(fault: Fault) -> Finding | None:
+    """A result grew from step to step until it left the range of its dtype."""
+    if (
+        fault.row is None
+        or fault.kind != "operation"
+        or fault.backward
+        or fault.name not in _SCALES
+    ):
+        return None
+    series, column = fault.recording.training.series, _column(fault)
+    if column is None or growth(series, column) < GROWN:
+        return None
+    if not fault.low and (
+        fault.name in ("div", "pow") or not carried(fault.recording, fault.position)
+    ):
+        return None
+    values = series.table[
+        : int(np.searchsorted(series.steps, fault.position, side="right")), column
+    ]
+    finite = values[np.isfinite(values)]
+    if not len(finite) or finite[-1] - finite[0] < GROWN / 2:  # it came all at once
+        return None
+    title = (
+        f"{fault.name} overflows {fault.dtype}: its largest value grew from {2 ** finite[0]:.3g} to"
+        f" {2 ** finite[-1]:.3g} in {plural(len(finite), 'step')}, then to inf"
+    )
+    return replace(
+        fault.finding,
+        cause="dtype-overflow",
+        title=title,
+        explanation=f"{dtype_overflow.explanation} {story(fault.recording, column)}".strip(),
+        fixes=_fixes(fault.recording, column) if fault.low else [_OF_STATE],
+    )
+
+
+def _column(fault: Fault) -> int | None:
+    """The series of the result that failed."""
+    if fault.row is None:
+        return None
+    series = fault.recording.training.series
+    op = fault.row.name
+    for column, place in enumerate(series.places):
+        if (
+            place.op == op
+            and place.line == fault.row.place
+            and np.isposinf(series.table[:, column]).any()
+        ):
+            return column
+    return None

@@ -1,0 +1,432 @@
+"""The card that a person reads in three seconds: what, where, the line, the best fix, the
+guilty samples."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from nanlab.errors import NanlabError
+from nanlab.program.rerun import Window, window
+from nanlab.trace.op import location
+from nanlab.trace.program import Ref, Segment, refs_in
+from nanlab.views.columns import as_typed, excerpt, known
+from nanlab.views.html import TINTS, capital, escape, inline, plural, sentence
+
+if TYPE_CHECKING:
+    from nanlab.rules import Edit, Finding, Fix
+    from nanlab.rules.cure import Cure
+    from nanlab.trace import Trace
+
+
+# What to write instead, as blocks that are copied and tried: a fix, and the cure of all faults
+# of a step.
+
+CURE = "cure"  # the page's name for the cure of the step; a fix is "finding.fix", by number
+ORDER = ("verified", "finite", "untried", "fails")  # of fixes, the best first
+VERDICTS = {
+    "verified": "the failing step was run again with it: finite and right",
+    "finite": "the failing step was run again with it: finite, but not known to be right",
+    "fails": "the failing step was run again with it, and is not finite",
+    "untried": "the step was not run again with it",
+}
+WAITING = "Trying fixes on the recorded step …"
+INTERRUPTED = "Trying the fixes was interrupted; trace.report() goes on with it."
+
+
+def best_fix(finding: Finding) -> Fix | None:
+    """The fix of the best verdict; of equals the first."""
+    return min(finding.fixes, key=lambda fix: ORDER.index(fix.verdict), default=None)
+
+
+def cure_of(trace: Trace | None) -> Cure | None:
+    """The cure of a step with several faults; None where one fix is all, or none is known."""
+    cure = getattr(trace, "cure", None)
+    return cure if cure is not None and len(cure.fixes) > 1 else None
+
+
+def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
+    """The cure where the finding is the first of several faults of a step; else its best fix, or
+    that none of them helps."""
+    cure = cure_of(trace)
+    if cure is not None and trace is not None and finding is trace.culprit:
+        return cure_block(cure)
+    fix = best_fix(finding)
+    if fix is None:
+        return ""
+    if fix.verdict == "fails":
+        count = len(finding.fixes)
+        subject = "The one fix" if count == 1 else f"None of the {count} fixes"
+        makes = "does not make" if count == 1 else "makes"
+        return (
+            f'<div class="nl-fix"><span class="nl-tag nl-fails">fails</span> {subject} tried'
+            f" {makes} the step finite.</div>"
+        )
+    return fix_block(fix, finding.fixes.index(fix), which)
+
+
+def waiting_remedy(text: str = WAITING) -> str:
+    """What stands in the place of a fix until it was tried."""
+    return f'<div class="nl-fix nl-dim" role="status">{escape(text)}</div>'
+
+
+def fix_block(fix: Fix, number: int, which: int = -1) -> str:
+    """A fix: its verdict, what it does, and what to write; ``which`` finding it is of."""
+    key = f"{which}.{number}" if which >= 0 and fix.edits else ""
+    body = f'<pre class="nl-code nl-written" tabindex="0">{escape(written(fix))}</pre>'
+    return _block(fix, sentence(fix.title), body, key, written(fix))
+
+
+def cure_block(cure: Cure) -> str:
+    """The edits for all faults of a step, as lines that go and lines that come."""
+    what = "cured together" if cure.verified else "no cure known; these edits come nearest"
+    head = f"{plural(len(cure.fixes), 'fault')} in this step, {what}: {sentence(cure.title)}"
+    return _block(cure, head, difference(cure.edits), CURE, cure.diff())
+
+
+def _block(tried: Fix | Cure, head: str, body: str, key: str, text: str) -> str:
+    reason = reason_of(tried)
+    why = f'. <span class="nl-dim">{inline(reason)}</span>' if reason else ""
+    return (
+        f'<div class="nl-fix" data-try="{key}" data-copy="{escape(text)}"><div'
+        f' class="nl-fix-head">{verdict(tried)} <span'
+        f' class="nl-fix-title">{head}{why}</span></div>{body}</div>'
+    )
+
+
+def reason_of(tried: Fix | Cure) -> str:
+    """The sentence that says what is missing from a fix that is not verified: ``The loss is
+    3.2e-05, its limit 0.``"""
+    return f"{capital(tried.why)}." if tried.verdict != "verified" and tried.why else ""
+
+
+def verdict(tried: Fix | Cure) -> str:
+    """The word of the contract on its colour."""
+    return (
+        f'<span class="nl-tag nl-{tried.verdict}"'
+        f' title="{VERDICTS[tried.verdict]}">{tried.verdict}</span>'
+    )
+
+
+def written(fix: Fix) -> str:
+    """The lines to write: those of the edit, or the code."""
+    return "\n".join(edit.text for edit in fix.edits) if fix.edits else fix.code
+
+
+def difference(edits: Sequence[Edit]) -> str:
+    """Edits as numbered lines that go and lines that come."""
+    if not edits:
+        return ""
+    files = dict.fromkeys(edit.file for edit in edits)
+    rows = []
+    for file in files:
+        if len(files) > 1:
+            rows.append(f'<span class="nl-no">{escape(location(file, "").rstrip(":"))}</span>')
+        for edit in sorted((e for e in edits if e.file == file), key=lambda e: e.first):
+            rows += [_row("-", edit.first + i, row) for i, row in enumerate(edit.old.splitlines())]
+            rows += [_row("+", edit.first + i, row) for i, row in enumerate(edit.rows())]
+    places = ", ".join(location(edit.file, edit.first) for edit in edits)
+    return (
+        f'<pre class="nl-code nl-diff" tabindex="0" aria-label="Edits at {escape(places)}">'
+        f"{chr(10).join(rows)}</pre>"
+    )
+
+
+def _row(sign: str, number: int, text: str) -> str:
+    kind = "nl-goes" if sign == "-" else "nl-comes"
+    return (
+        f'<span class="nl-row {kind}"><span class="nl-no">{number:>4} </span>{sign}'
+        f" {escape(as_typed(text))} </span>"
+    )
+
+
+# The card that a person reads in three seconds: what, where, the line, the best fix, the
+# samples.
+
+RANGES = 8  # of sample numbers that are shown
+EDGES = {
+    "error": "rgba(217,69,61,0.9)",
+    "warning": "rgba(217,138,31,0.9)",
+    "note": "rgba(92,107,192,0.9)",
+}
+
+
+def card(finding: Finding, trace: Trace | None = None, which: int = -1, waiting: str = "") -> str:
+    """Headline with place, three lines of code, the best fix, the samples.
+
+    which: its number in ``trace.findings``. waiting: what stands in the place of fixes that were
+    not tried yet.
+    """
+    remedy = waiting_remedy(waiting) if waiting else first_remedy(finding, trace, which)
+    parts = [
+        headline(finding),
+        facts(finding),
+        code(finding, trace),
+        before(finding, trace),
+        remedy,
+    ]
+    parts.append(samples(finding, trace))
+    edge = EDGES.get(finding.severity, EDGES["note"])
+    style = f"border-left:4px solid {edge};padding-left:10px"
+    return f'<div class="nl-card nl-{finding.severity}" style="{style}">{"".join(parts)}</div>'
+
+
+def headline(finding: Finding) -> str:
+    """The place and what happened there."""
+    place = location(finding.file, finding.line)
+    where = f'<code class="nl-place">{escape(place)}</code> ' if place else ""
+    coming = HEADING.get(finding.symptom, "")
+    words = sentence(finding.title, "" if coming else finding.op)
+    return (
+        '<div class="nl-headline" role="heading"'
+        f' aria-level="2">{where}<b>{coming}{words}</b></div>'
+    )
+
+
+HEADING = {"trend-overflow": "Heading for overflow: ", "trend-underflow": "Heading for zero: "}
+
+
+def facts(finding: Finding) -> str:
+    """Module, step, phase, symptom and cause, in one line."""
+    step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
+    module = f"in <code>{escape(finding.module)}</code>" if finding.module else ""
+    symptom = SYMPTOMS.get(finding.symptom, "")
+    rank = finding.rank
+    parts = [
+        module,
+        step,
+        finding.phase,
+        symptom,
+        f"rank {rank}" if rank is not None else "",
+        escape(finding.cause),
+    ]
+    if finding.library:
+        file, line, function = finding.library
+        parts.append(f"inside <code>{escape(function)}</code> ({escape(location(file, line))})")
+    return f'<div class="nl-dim">{" · ".join(part for part in parts if part)}</div>'
+
+
+SYMPTOMS = {
+    "loss-nan": "NaN in the loss",
+    "loss-inf": "infinity in the loss",
+    "grad-nan": "NaN in a gradient",
+    "grad-inf": "infinity in a gradient",
+    "param-nan": "NaN in a parameter",
+    "param-inf": "infinity in a parameter",
+    "state-nan": "NaN in an optimizer state",
+    "state-inf": "infinity in an optimizer state",
+}
+
+
+def code(finding: Finding, trace: Trace | None, context: int = 1) -> str:
+    """The line with its neighbours; the line alone where no more is known."""
+    lines = (
+        excerpt(trace, finding.file, finding.line, context)
+        if trace is not None and finding.file
+        else []
+    )
+    if not lines and finding.source:
+        lines = [(finding.line, as_typed(finding.source))]
+    return source_block(lines, finding.line)
+
+
+def source_block(lines: Iterable[tuple[int, str]], marked: int) -> str:
+    """Numbered lines, one of them marked."""
+    rows = "\n".join(
+        f'<span class="nl-row{" nl-hit" if n == marked else ""}"{HIT if n == marked else ""}>'
+        f'<span class="nl-no">{"→" if n == marked else " "}{n:>4} </span>{escape(text)} </span>'
+        for n, text in lines
+    )
+    return f'<pre class="nl-code" tabindex="0">{rows}</pre>' if rows else ""
+
+
+def before(finding: Finding, trace: Trace | None) -> str:
+    """The update that threw a parameter behind the culprit, in the step before."""
+    if trace is None or finding is not trace.culprit:
+        return ""
+    thrown = (
+        each
+        for each in trace.own_findings
+        if (each.cause, each.phase, each.step) == ("learning-rate", "optimizer", finding.step - 1)
+    )
+    found = next(thrown, None)
+    if found is None:
+        return ""
+    place = f"<code>{escape(location(found.file, found.line))}</code> " if found.file else ""
+    return f'<div class="nl-samples">Just before: {place}{sentence(found.title)}</div>'
+
+
+HIT = f' style="background:{TINTS["error"]}"'
+
+
+def samples(finding: Finding, trace: Trace | None) -> str:
+    """Which samples of the batch carry the fault: ``all 128 samples``, ``3 of 128 samples: 4,
+    7–9``."""
+    if not finding.samples:
+        return ""
+    batch = batch_size(finding, trace)
+    count = len(finding.samples)
+    if batch == count:
+        told = "the only sample" if count == 1 else f"all {count:,} samples"
+        return f'<div class="nl-samples">In the batch: {told}</div>'
+    of = f" of {batch:,}" if batch and batch > count else ""
+    return (
+        f'<div class="nl-samples">In the batch: {of_samples(count, of)}:'
+        f" {ranges(finding.samples)}</div>"
+    )
+
+
+def of_samples(count: int, of: str) -> str:
+    """``1 sample``, ``3 of 128 samples``."""
+    return f"{count:,}{of} samples" if of else plural(count, "sample")
+
+
+def batch_size(finding: Finding, trace: Trace | None) -> int:
+    """Rows of the batch: the leading dimension of the faulty result; 0 where it is not known."""
+    if trace is None:
+        return 0
+    for position in [finding.position, *(station.get("position", -1) for station in finding.path)]:
+        if position in trace.ops.index:
+            shape = str(trace.ops.at[position, "shape"]).strip("()[] ").split(",")
+            if shape[0].strip().isdigit() and int(shape[0]) > max(finding.samples, default=-1):
+                return int(shape[0])
+    return 0
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0–3, 7, 9 and 4 more``."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    shown = ", ".join(
+        str(a) if a == b else f"{a}{', ' if b == a + 1 else '–'}{b}" for a, b in runs[:RANGES]
+    )
+    left = sum(b - a + 1 for a, b in runs[RANGES:])
+    return f"{shown} and {left:,} more" if left else shown
+
+
+# The guilty samples themselves: the images, or the numbers of the tokens, of the batch that the
+# failing step read.
+
+MOST = 8  # samples that are shown
+SIDES = range(6, 1025)  # pixels of a side
+TALL = 72  # pixels on the page
+BYTES = 18_000  # of all pictures together, before they are packed
+TOKENS = 24  # of a sequence that are shown
+
+
+def guilty_samples(trace: Trace, finding: Finding) -> str:
+    """Pictures, or tokens, of the samples that carry the fault; "" where the batch has none."""
+    batch = max(batch_size(finding, trace), max(finding.samples, default=-1) + 1)
+    if not finding.samples or batch < 2 or not hasattr(trace, "recording"):
+        return ""
+    first = trace.recording.first_step
+    try:
+        where = window(trace.recording, finding.step - first if finding.step >= 0 else None)
+    except NanlabError:
+        return ""
+    read = list(_read(where, batch))
+    images = next((shown for t in read if (shown := as_images(t)) is not None), None)
+    chosen = finding.samples[:MOST]
+    if images is not None:
+        step = _every(images, len(chosen))
+        body = "".join(
+            f"<figure>{_png(images[i, ::step, ::step])}"
+            f'<figcaption class="nl-dim">{i}</figcaption></figure>'
+            for i in chosen
+        )
+        return _told(finding, f'<div class="nl-pictures">{body}</div>')
+    tokens = next((t for t in read if t.dim() == 2 and not t.is_floating_point()), None)
+    if tokens is None or tokens.shape[1] < 2 or tokens.dtype is torch.bool:
+        return ""
+    lines = (f"{i:>5}  {_tokens(tokens[i])}" for i in chosen)
+    text = "\n".join(map(escape, lines))
+    return _told(finding, f'<pre class="nl-code" tabindex="0">{text}</pre>')
+
+
+def _told(finding: Finding, body: str) -> str:
+    left = len(finding.samples) - MOST
+    return body + (
+        f'<div class="nl-dim">and {plural(left, "sample")} more</div>' if left > 0 else ""
+    )
+
+
+def _read(where: Window, batch: int) -> Iterator[torch.Tensor]:
+    """The tensors with a row for each sample that the step read and no parameter is."""
+    named = set(where.recording.program.names)
+    for segment in where.segments:
+        for call in segment.calls:
+            if not where.start <= call.position < where.end:
+                continue
+            for ref in refs_in((call.args, tuple(call.kwargs.values()))):
+                plain = ref.storage in segment.leaves and ref.storage not in named
+                if plain and ref.size and ref.size[0] == batch and not ref.tracked:
+                    yield _tensor(segment, ref)
+
+
+def _tensor(segment: Segment, ref: Ref) -> torch.Tensor:
+    """What the step read there."""
+    storage = segment.saved.get(ref.storage, segment.leaves[ref.storage])
+    _, offset, size, stride, dtype = ref[:5]
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
+
+
+def as_images(tensor: torch.Tensor) -> torch.Tensor | None:
+    """(samples, rows, columns, 1 or 3) from 0 to 255, each batch by its own range; None of what is
+    no batch of images."""
+    if tensor.dim() == 4 and tensor.shape[1] in (1, 3):
+        shown = tensor.permute(0, 2, 3, 1)
+    elif tensor.dim() == 4 and tensor.shape[-1] in (1, 3):
+        shown = tensor
+    elif tensor.dim() == 3:
+        shown = tensor.unsqueeze(-1)
+    else:
+        return None
+    if shown.shape[1] not in SIDES or shown.shape[2] not in SIDES or shown.is_complex():
+        return None
+    values = shown.detach().to("cpu", torch.float32)
+    finite = values[torch.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    scaled = (values - low) * (255 / (high - low) if high > low else 0.0)
+    return torch.nan_to_num(scaled, 0.0, 255.0, 0.0).clamp(0, 255).to(torch.uint8)
+
+
+def _every(images: torch.Tensor, shown: int) -> int:
+    """Of how many pixels one is shown, so that a report stays small."""
+    _, rows, columns, channels = images.shape
+    return max(1, math.ceil(math.sqrt(rows * columns * channels * shown / BYTES)))
+
+
+def _png(image: torch.Tensor) -> str:
+    rows, columns, channels = image.shape
+    raw = b"".join(b"\0" + bytes(row.reshape(-1).tolist()) for row in image)
+    kind = 2 if channels == 3 else 0
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, kind, 0, 0, 0)),
+        (b"IDAT", zlib.compress(raw, 9)),
+        (b"IEND", b""),
+    ]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+    wide = max(1, round(TALL * columns / rows))
+    return (
+        f'<img alt="" width="{wide}" height="{TALL}" style="image-rendering:pixelated"'
+        f' src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    )
+
+
+def _tokens(row: torch.Tensor) -> str:
+    numbers = row.tolist()
+    shown = " ".join(map(str, numbers[:TOKENS]))
+    return f"{shown} …" if len(numbers) > TOKENS else shown

@@ -1,0 +1,536 @@
+"""Pictures as SVG: exponent strips, charts, and all steps of a run as a map."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from nanlab.analysis.precision import FormatBins
+from nanlab.trace.op import location
+from nanlab.views.html import escape, number, plural
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+    from nanlab.trace.recording import Recording
+
+
+# Pictures as SVG: exponent strips and charts, a few hundred bytes each, for light themes and
+# dark ones.
+
+GREY, BLUE, RED, AMBER, GREEN = "#808080", "#4f8fc0", "#d9453d", "#d98a1f", "#3d9150"
+LOWEST, HIGHEST = -44, 24  # exponents of a strip; what lies outside goes to its ends
+STRIP_WIDTH, STRIP_HEIGHT = 2 + HIGHEST - LOWEST, 17
+MIDDLE = 8  # of a strip: forward above, backward below
+TALL = 7
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart; a value that is not finite interrupts it."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str = BLUE
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Level:
+    """A dashed line across a chart, or down it."""
+
+    label: str
+    at: float
+    colour: str = RED
+    upright: bool = False
+
+
+def strip(forward: pd.Series[int] | None, backward: pd.Series[int] | None, told: str) -> str:
+    """Values by binary exponent, 2^-44 to 2^24: forward upward, backward downward. Heights are
+    logarithmic."""
+    if forward is None and backward is None:
+        return ""
+    bars = [("nl-up", forward, -1), ("nl-down", backward, 1)]
+    paths = "".join(
+        f'<path class="{name}" d="{_bars(counts, way)}"/>'
+        for name, counts, way in bars
+        if counts is not None
+    )
+    return (
+        f'<svg class="nl-strip" width="{STRIP_WIDTH}" height="{STRIP_HEIGHT}" role="img"'
+        f' aria-label="{escape(told)}">{paths}</svg>'
+    )
+
+
+def _bars(exponents: pd.Series[int], way: int) -> str:
+    counts: dict[int, int] = {}
+    for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
+        at = min(max(int(exponent), LOWEST), HIGHEST) - LOWEST
+        counts[at] = counts.get(at, 0) + int(count)
+    most = math.log1p(max(counts.values(), default=1))
+    start = MIDDLE + (1 if way > 0 else 0)
+    return "".join(
+        f"M{at + 1} {start}v{way * max(1, round(TALL * math.log1p(n) / most))}"
+        for at, n in sorted(counts.items())
+        if n
+    )
+
+
+def span_of(exponents: pd.Series[int] | None) -> str:
+    """``2^-12 to 2^3``; "" without a value."""
+    if exponents is None or not len(exponents):
+        return ""
+    return f"2^{int(exponents.index.min())} to 2^{int(exponents.index.max()) + 1}"
+
+
+def chart(
+    lines: Sequence[Line],
+    told: str,
+    *,
+    log: bool = False,
+    levels: Sequence[Level] = (),
+    bands: Sequence[tuple[float, float]] = (),
+    x_label: str = "",
+    y_label: str = "",
+    size: tuple[int, int] = (440, 150),
+) -> str:
+    """A small chart as an image; ``told`` is what it shows, in words.
+
+    log: a logarithmic axis of base 10; values that are not positive are left out. bands: from x to
+    x, in red: not finite.
+    """
+    width, height = size
+    left, right, top, bottom = 46, width - 8, 10, height - (30 if x_label else 18)
+    scaled = [_scaled(line, log) for line in lines]
+    xs = [x for line in scaled for x, _ in line] + [x for band in bands for x in band]
+    xs += [level.at for level in levels if level.upright]
+    ys = [y for line in scaled for _, y in line]
+    for level in levels:
+        if not level.upright and not (log and level.at <= 0):
+            ys.append(math.log10(level.at) if log else level.at)
+    x_low, x_high = _range(xs, 0.0)
+    y_low, y_high = _range(ys, 0.08)
+    across = (right - left) / (x_high - x_low)
+    down = (bottom - top) / (y_high - y_low)
+
+    def place(x: float, y: float) -> str:
+        return f"{left + (x - x_low) * across:.4g} {bottom - (y - y_low) * down:.4g}"
+
+    parts = [
+        f'<rect x="{left + (a - x_low) * across:.4g}" y="{top}"'
+        f' width="{max(2.0, (b - a) * across):.4g}" height="{bottom - top}" fill="{RED}"'
+        ' opacity=".22"/>'
+        for a, b in bands
+    ]
+    parts += [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{GREY}"/>']
+    parts += _ticks(y_low, y_high, log, left, bottom, down)
+    parts += _x_ticks(x_low, x_high, left, right, bottom, across)
+    for level in levels:
+        parts += _level(level, log, (left, right, top, bottom), (x_low, across), (y_low, down))
+    for line, points in zip(lines, scaled, strict=True):
+        parts += _drawn(line, points, place)
+    named = [line for line in lines if line.label]
+    spot = left + 8
+    for line in named if len(named) > 1 else []:
+        parts.append(_text(spot, top + 2, line.label, line.colour, "start"))
+        spot += 7 * len(line.label) + 14
+    if x_label:
+        parts.append(_text((left + right) / 2, height - 3, x_label, GREY, "middle"))
+    if y_label:
+        parts.append(_text(left + 4, top + 2, y_label, GREY, "start") if len(named) < 2 else "")
+    return image("".join(parts), told, width, height)
+
+
+def image(parts: str, told: str, width: int, height: int) -> str:
+    """Drawn elements as an ``<img>``, which survives a sanitiser."""
+    svg = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0"
+        f" {width} {height}' font-family='system-ui,sans-serif' font-size='10'>{parts}</svg>"
+    ).replace('"', "'")
+    return (
+        f'<img class="nl-chart" alt="{escape(told)}" width="{width}" height="{height}" '
+        f'src="data:image/svg+xml,{quote(svg, safe=SAFE)}">'
+    )
+
+
+SAFE = " ='/:;,.()!*@$?+-"  # what an attribute in double quotes may hold as it is
+
+
+def _scaled(line: Line, log: bool) -> list[tuple[float, float]]:
+    found = []
+    for x, y in zip(line.x, line.y, strict=True):
+        if y is None or not math.isfinite(y) or (log and y <= 0):
+            found.append((x, math.nan))
+        else:
+            found.append((x, math.log10(y) if log else y))
+    return found
+
+
+def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
+    known = [value for value in values if math.isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    if high == low:
+        return low - 0.5, high + 0.5
+    return low - margin * (high - low), high + margin * (high - low)
+
+
+def _drawn(line: Line, points: list[tuple[float, float]], place: object) -> list[str]:
+    assert callable(place)
+    path, pen = "", "M"
+    for x, y in points:
+        if math.isnan(y):
+            pen = "M"
+            continue
+        path += f"{pen}{place(x, y)}"
+        pen = "L"
+    known = [place(x, y).split() for x, y in points if not math.isnan(y)]
+    dots = known if line.dots or len(points) < 40 else known[-1:]
+    marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.2"/>' for x, y in dots)
+    drawn = (
+        ""
+        if line.dots
+        else f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
+    )
+    return [drawn, f'<g fill="{line.colour}">{marks}</g>' if marks else ""]
+
+
+def _ticks(low: float, high: float, log: bool, left: int, bottom: int, down: float) -> list[str]:
+    if log:
+        step = max(1, math.ceil((high - low) / 4))
+        at = [float(e) for e in range(math.ceil(low), math.floor(high) + 1) if e % step == 0]
+        if not at:
+            at = [low + (high - low) * part for part in (0.1, 0.9)]
+        texts = [f"1e{int(e)}" if e == int(e) else number(10**e) for e in at]
+    else:
+        at = _round_steps(low, high, 4)
+        texts = [number(value) for value in at]
+    return [
+        _text(left - 5, bottom - (value - low) * down + 3, text, GREY, "end")
+        for value, text in zip(at, texts, strict=True)
+    ]
+
+
+def _x_ticks(
+    low: float, high: float, left: int, right: int, bottom: int, across: float
+) -> list[str]:
+    return [
+        _text(
+            min(left + (value - low) * across, right - 4),
+            bottom + 12,
+            number(value),
+            GREY,
+            "middle",
+        )
+        for value in _round_steps(low, high, 6)
+        if value == int(value)
+    ]
+
+
+def _round_steps(low: float, high: float, most: int) -> list[float]:
+    """At most about ``most`` round numbers between two limits."""
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * n for n in (1, 2, 5, 10) if power * n >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _level(
+    level: Level,
+    log: bool,
+    frame: tuple[int, int, int, int],
+    x_axis: tuple[float, float],
+    y_axis: tuple[float, float],
+) -> list[str]:
+    left, right, top, bottom = frame
+    if level.upright:
+        x = left + (level.at - x_axis[0]) * x_axis[1]
+        near = x > (left + right) / 2
+        label = _text(
+            x + (-4 if near else 4),
+            bottom - 6,
+            level.label,
+            level.colour,
+            "end" if near else "start",
+        )
+        line = f"M{x:.4g} {top}V{bottom}"
+    else:
+        at = math.log10(level.at) if log and level.at > 0 else level.at
+        y = bottom - (at - y_axis[0]) * y_axis[1]
+        line, label = (
+            f"M{left} {y:.4g}H{right}",
+            _text(right - 2, y - 3, level.label, level.colour, "end"),
+        )
+    return [f'<path d="{line}" stroke="{level.colour}" stroke-dasharray="4 3" fill="none"/>', label]
+
+
+def _text(x: float, y: float, text: str, colour: str, anchor: str) -> str:
+    return (
+        f'<text x="{x:.4g}" y="{y:.4g}" fill="{colour}"'
+        f' text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def pixels(
+    cells: npt.NDArray[np.uint8],
+    palette: Sequence[tuple[int, int, int, int]],
+    told: str,
+    height: int,
+) -> str:
+    """A picture of one pixel a cell. cells: (rows, columns) of palette numbers; palette: red,
+    green, blue, opacity."""
+    rows, columns = cells.shape
+    raw = b"".join(b"\0" + cells[row].tobytes() for row in range(rows))
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes(part for colour in palette for part in colour[:3])),
+        (b"tRNS", bytes(colour[3] for colour in palette)),
+        (b"IDAT", zlib.compress(raw, 9)),
+        (b"IEND", b""),
+    ]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+    address = base64.b64encode(png).decode()
+    style = f"image-rendering:pixelated;width:100%;height:{height}px"
+    return (
+        f'<img class="nl-pixels" alt="{escape(told)}" style="{style}"'
+        f' src="data:image/png;base64,{address}">'
+    )
+
+
+# Exponent histograms as the browser draws them.
+
+
+def format_for_browser(bins: FormatBins) -> dict[str, Any]:
+    """name, zero_limit, normal_limit, overflow_limit."""
+    return asdict(bins)
+
+
+def trace_row(trace: Trace, position: Any) -> pd.Series[Any] | None:
+    """The row of ``trace.ops`` at a position; None where there is none."""
+    if position is None or pd.isna(position):
+        return None
+    ops = trace.ops
+    at = int(position)
+    if at < len(ops) and ops["position"].iat[at] == at:
+        return ops.iloc[at]
+    found = ops[ops["position"] == at]
+    return found.iloc[0] if len(found) else None
+
+
+def dense(exponents: pd.Series[int]) -> dict[str, Any]:
+    """first: the lowest exponent; counts: of it and of each following one."""
+    if not len(exponents):
+        return {"first": 0, "counts": []}
+    low, high = int(exponents.index.min()), int(exponents.index.max())
+    counts = [0] * (high - low + 1)
+    for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
+        counts[int(exponent) - low] = int(count)
+    return {"first": low, "counts": counts}
+
+
+def browser_histogram(trace: Trace, row: pd.Series[Any] | None) -> dict[str, Any]:
+    """Histogram of a row with its zeros, infinities and NaN; parts add up to numel. Empty where the
+    row is unknown."""
+    if row is None or pd.isna(row["numel"]):
+        return {}
+    names = ("numel", "zero", "neginf", "posinf", "nan")
+    return dense(trace.histogram(int(row["position"]))) | {name: int(row[name]) for name in names}
+
+
+def twin_histogram(trace: Trace, row: pd.Series[Any]) -> pd.Series[int] | None:
+    """The histogram of the float32 twin of a row; None without a shadow watch."""
+    found = _shadow_row(trace, row)
+    return found["exponents"] if found is not None and "exponents" in found else None
+
+
+def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None:
+    """The twin's histogram with its zeros, infinities and NaN, and ``flushed``: values that are
+    zero in the row only."""
+    found = _shadow_row(trace, row)
+    if found is None:
+        return None
+    others = {
+        name: int(found.get(f"twin_{name}", 0)) for name in ("zero", "neginf", "posinf", "nan")
+    }
+    return dense(found["exponents"]) | others | {"flushed": int(found["flushed"])}
+
+
+def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
+    """The histogram of what a row's operation gave before it was rounded: of its twin where there
+    is one."""
+    twin = twin_histogram(trace, row)
+    return trace.histogram(int(row["position"])) if twin is None else twin
+
+
+def _shadow_row(trace: Trace, row: pd.Series[Any]) -> pd.Series[Any] | None:
+    shadow = getattr(trace, "shadow", None)
+    if shadow is None or not len(shadow):
+        return None
+    found = shadow[shadow["position"] == row["position"]]
+    return found.iloc[0] if len(found) else None
+
+
+# All steps of a run as a picture: a row a step, a column an operation, one pixel each; a part
+# of it enlarged.
+
+UNSEEN, FINE, FLUSHED, BAD = range(4)
+PALETTE = [(128, 128, 128, 0), (128, 128, 128, 60), (222, 145, 30, 255), (217, 60, 52, 255)]
+WIDEST = 900  # columns; neighbours share one beyond that, which shows the worst of them
+PHASES = {"forward": 0, "backward": 1, "optimizer": 2, "recompute": 3, "other": 4}
+Cells = npt.NDArray[np.uint8]
+WHOLE = (0.0, 1.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rectangle of the picture: rows and columns, the last ones not in it."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @classmethod
+    def of(cls, window: Sequence[float], rows: int, columns: int) -> Part:
+        """window: left, right, top, bottom as shares of the whole picture."""
+        left, right, top, bottom = (min(1.0, max(0.0, float(share))) for share in window)
+        top_, left_ = min(int(top * rows), rows - 1), min(int(left * columns), columns - 1)
+        bottom_ = max(top_ + 1, int(np.ceil(bottom * rows)))
+        return cls(top_, bottom_, left_, max(left_ + 1, int(np.ceil(right * columns))))
+
+
+def closed(recording: Recording) -> tuple[Cells, npt.NDArray[np.int64]]:
+    """The steps that have ended: (steps, operations) of UNSEEN, FINE, FLUSHED (all zero, and not
+    always) or BAD; the training step of each row."""
+    series = recording.training.series
+    table = series.table
+    steps = np.array([recording.step_of(end - 1) for end in series.steps], np.int64)
+    zero = np.isneginf(table)
+    always = zero.all(axis=0) if len(table) else np.zeros(table.shape[1], bool)
+    found = np.full(table.shape, FINE, np.uint8)
+    found[np.isnan(table)] = UNSEEN
+    found[zero & ~always] = FLUSHED
+    found[np.isposinf(table)] = BAD
+    return found, steps
+
+
+def cells(trace: Trace) -> tuple[Cells, npt.NDArray[np.int64]]:
+    """The same of a whole run: the last step is in it though it did not end."""
+    recording = getattr(trace, "recording", None)
+    if recording is None:
+        return np.zeros((0, 0), np.uint8), np.zeros(0, np.int64)
+    found, steps = closed(recording)
+    if not len(trace.ops):
+        return found, steps
+    last = int(trace.ops["step"].max())
+    if not len(steps) or last > steps[-1]:
+        row = np.zeros(found.shape[1], np.uint8)
+        for column, (_, is_bad) in by_column(trace, last).items():
+            row[column] = BAD if is_bad else FINE
+        found, steps = np.vstack([found, row]), np.append(steps, last)
+    return found, steps
+
+
+def by_column(trace: Trace, step: int) -> dict[int, tuple[int, bool]]:
+    """Position of the row of a kept step in each column, and whether it is bad: a row belongs to
+    the column of its line, operator, module and turn."""
+    ops, recording = trace.ops, trace.recording
+    names, files = recording.modules.items, recording.places
+    turns: dict[tuple[object, ...], list[int]] = {}
+    for column, place in enumerate(recording.training.series.places):
+        key = (place.op, place.phase, names[place.module], *files[place.line][:2])
+        turns.setdefault(key, []).append(column)
+    rows = ops[(ops["step"] == step).to_numpy(dtype=bool)]
+    bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
+    seen = zip(
+        rows.index,
+        rows["op"],
+        rows["phase"],
+        rows["module"],
+        rows["file"],
+        rows["line"],
+        bad,
+        strict=True,
+    )
+    found = {}
+    for position, op, phase, module, file, line, is_bad in seen:
+        waiting = turns.get((op, PHASES.get(str(phase), 4), module, file, int(line)))
+        if waiting:
+            found[waiting.pop(0)] = int(position), bool(is_bad)
+    return found
+
+
+def position_at(trace: Trace, across: float, down: float) -> int | None:
+    """The row of ``trace.ops`` at a point of the picture, both as shares of the whole; of a step
+    that was not kept, the same operation of the last one."""
+    found, steps = cells(trace)
+    if not found.size:
+        return None
+    part = Part.of((across, across, down, down), *found.shape)
+    kept = set(trace.ops["step"].tolist())
+    step = int(steps[part.top])
+    there = by_column(trace, step if step in kept else max(kept, default=step))
+    near = min(there, key=lambda column: abs(column - part.left), default=None)
+    return None if near is None else there[near][0]
+
+
+def minimap(trace: Trace, window: Sequence[float] = WHOLE) -> str:
+    """The picture with its legend, or the part of it that a window shows; "" with fewer than two
+    steps."""
+    found, steps = cells(trace)
+    if len(steps) < 2 or not found.shape[1]:
+        return ""
+    part = Part.of(window, *found.shape)
+    shown = found[part.top : part.bottom, part.left : part.right]
+    bad = plural(int((shown == BAD).sum()), "result")
+    told = f"{_shown_range(steps, part)} by {plural(shown.shape[1], 'result')}: {bad} not finite"
+    height = min(150, max(30, 4 * len(steps)))
+    legend = (
+        "One pixel a result: steps downward, the operations of a step across. Grey: finite; amber:"
+        " all zero; red: not finite."
+        if tuple(window) == WHOLE
+        else f"{_shown_range(steps, part)}, {_places(trace, part)}: {bad} not finite."
+    )
+    share = ",".join(f"{each:.6g}" for each in window)
+    return (
+        f'<div class="nl-minimap" data-window="{share}">'
+        f"{pixels(narrowed(shown), PALETTE, escape(told), height)}"
+        f'<div class="nl-dim nl-legend" role="status">{escape(legend)}</div></div>'
+    )
+
+
+def _shown_range(steps: npt.NDArray[np.int64], part: Part) -> str:
+    first, last = steps[part.top], steps[part.bottom - 1]
+    return f"Step {first}" if first == last else f"Steps {first} to {last}"
+
+
+def _places(trace: Trace, part: Part) -> str:
+    """``In[2]:4 to In[2]:7``: the lines of the first and the last column."""
+    recording = trace.recording
+    places = recording.training.series.places
+    ends = [recording.places[places[at].line] for at in (part.left, part.right - 1)]
+    first, last = (location(file, line) for file, line, *_ in ends)
+    return first if first == last else f"{first} to {last}"
+
+
+def narrowed(found: Cells) -> Cells:
+    """At most WIDEST columns, each the worst of those that it stands for."""
+    width = found.shape[1]
+    if width <= WIDEST:
+        return found
+    starts = np.linspace(0, width, WIDEST, endpoint=False).astype(int)
+    narrow: Cells = np.maximum.reduceat(found, starts, axis=1)
+    return narrow

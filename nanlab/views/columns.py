@@ -1,0 +1,443 @@
+"""Columns of the tables: which a table of a trace shows, and how a row fills them."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from nanlab.analysis.precision import format_bins
+from nanlab.views.html import TINTS, badge, escape, number, plural
+
+if TYPE_CHECKING:
+    from nanlab.trace import Trace
+
+
+# The user's source lines as they were typed.
+
+# What IPython makes of a line that is not Python (its input transformer, since IPython 7).
+_TRANSFORMED = re.compile(
+    r"(?P<before>.*?)get_ipython\(\)\.(?P<method>run_line_magic|system|getoutput)\((?P<arguments>.*)\)\s*$"
+)
+OUR_MAGIC, TYPED_AS = "_nanwatch_cell", "%%nanwatch"
+
+
+def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
+    """(number, text) of a line and those around it, blank lines and magics as typed; empty where no
+    text is known."""
+    found = dict(trace.source(file, int(line), context))
+    if not any(text.strip() for text in found.values()):
+        return []
+    return [
+        (n, as_typed(found.get(n, ""))) for n in range(max(1, int(line) - context), max(found) + 1)
+    ]
+
+
+def as_typed(text: str) -> str:
+    """A source line of a cell with its magic as the user wrote it: IPython runs, and remembers, a
+    function call."""
+    match = _TRANSFORMED.match(text)
+    if match is None:
+        return text
+    try:
+        arguments = ast.literal_eval(f"({match['arguments']},)")
+    except (SyntaxError, ValueError):
+        return text
+    words = [str(each) for each in arguments]
+    if match["method"] == "run_line_magic":
+        name = TYPED_AS if words[0] == OUR_MAGIC else f"%{words[0]}"
+        words = [name, *words[1:]]
+    else:
+        double = match["method"] == "getoutput" and not match["before"].rstrip().endswith("=")
+        words = [f"{'!!' if double else '!'}{words[0]}", *words[1:]]
+    return match["before"] + " ".join(word for word in words if word)
+
+
+# An exponent histogram as a line of text: one block per two exponents, on one axis for every
+# row of a table.
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+LOWEST, HIGHEST, WIDTH = -41, 20, 2  # what lies outside goes into the first and last block
+ZONES = {
+    "zero": TINTS["error"],
+    "subnormal": TINTS["warning"],
+    "normal": "transparent",
+    "overflow": TINTS["turned"],
+}
+
+
+def blocks(exponents: pd.Series[int]) -> str:
+    """The histogram's heights, logarithmic, as block characters; a block that holds any value is
+    visible."""
+    counts = [0] * ((HIGHEST - LOWEST + 1) // WIDTH)
+    for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
+        place = (min(max(int(exponent), LOWEST), HIGHEST) - LOWEST) // WIDTH
+        counts[place] += int(count)
+    most = math.log1p(max(counts, default=0)) or 1.0
+    return "".join(BLOCKS[math.ceil(8 * math.log1p(n) / most)] for n in counts)
+
+
+def sparkline(exponents: pd.Series[int]) -> str:
+    """The blocks over the zones of float16: flushed to zero, subnormal, normal, overflow."""
+    text, parts, start = blocks(exponents), [], 0
+    zones = [_zone(LOWEST + WIDTH * i) for i in range(len(text))]
+    for i in range(1, len(text) + 1):
+        if i == len(text) or zones[i] != zones[start]:
+            run = text[start:i].replace(" ", "&nbsp;")
+            parts.append(f'<span style="background:{ZONES[zones[start]]}">{run}</span>')
+            start = i
+    style = "font:8px/1 monospace;white-space:pre"
+    return f'<span title="{_title(exponents)}" style="{style}">{"".join(parts)}</span>'
+
+
+def _zone(exponent: int) -> str:
+    bins = format_bins(torch.float16)
+    if exponent < bins.zero_limit:
+        return "zero"
+    if exponent <= bins.normal_limit:
+        return "subnormal"
+    return "normal" if exponent <= bins.overflow_limit else "overflow"
+
+
+def _title(exponents: pd.Series[int]) -> str:
+    if not len(exponents):
+        return "no non-zero finite value"
+    low, high = int(exponents.index.min()), int(exponents.index.max())
+    return (
+        f"{plural(int(exponents.sum()), 'non-zero finite value')} from 2^{low} to 2^{high + 1};"
+        " zones of float16"
+    )
+
+
+# One backward pass as plain columns, small enough to send to the browser whole.
+
+COUNTS = [
+    "grad_in_nan",
+    "grad_in_inf",
+    "grad_in_zero",
+    "grad_out_nan",
+    "grad_out_inf",
+    "grad_out_zero",
+    "fp16_zero",
+]
+VALUES = ["grad_in_rms", "grad_in_max", "grad_out_rms", "grad_out_max", "gain"]
+STATUSES = ["born", "turned", "carried", "intended", "healed", "ok"]  # from worst to best
+BAD = STATUSES[:3]
+
+
+def passes(backward: pd.DataFrame) -> list[dict[str, Any]]:
+    """One entry per backward pass: step, backward_pass, nodes, and its worst status."""
+    found = []
+    for key, rows in backward.groupby(["step", _pass_of(backward)], sort=True):
+        step, number = (int(part) for part in cast(tuple[int, int], key))
+        worst = min(rows["status"], key=severity, default="ok")
+        found.append({"step": step, "backward_pass": number, "nodes": len(rows), "worst": worst})
+    return found
+
+
+def severity(status: str) -> int:
+    """0 for the worst status; an unknown one counts as the best."""
+    return STATUSES.index(status) if status in STATUSES else len(STATUSES) - 1
+
+
+def rows_of(backward: pd.DataFrame, step: int, number: int) -> pd.DataFrame:
+    """The rows of one backward pass, in the engine's order."""
+    return backward[(backward["step"] == step) & (_pass_of(backward) == number)]
+
+
+def _pass_of(backward: pd.DataFrame) -> pd.Series[int]:
+    if "backward_pass" in backward:
+        return backward["backward_pass"].fillna(0).astype("int64")
+    return pd.Series(0, index=backward.index, name="backward_pass")
+
+
+def graph_columns(rows: pd.DataFrame, numel: pd.Series[int]) -> dict[str, Any]:
+    """The rows as lists: texts as numbers into lists of distinct texts, statistics with four
+    digits.
+
+    numel: elements of each row's outgoing gradient, 0 where it is not known; for the share that
+    float16 flushes.
+    """
+    columns: dict[str, Any] = {
+        "node": _integers(rows["node"], -1),
+        "status": [severity(s) for s in rows["status"]],
+    }
+    texts = rows if "parameter" in rows else rows.assign(parameter="")
+    for name in ("name", "op", "module", "parameter"):
+        columns[name], columns[f"{name}s"] = _numbered(texts[name].fillna("").astype(str))
+    places = rows["file"].fillna("").astype(str) + ":" + rows["line"].astype("string").fillna("")
+    columns["place"], columns["places"] = _numbered(places)
+    columns |= {name: _integers(rows[name]) for name in COUNTS}
+    columns |= {name: _rounded(rows[name]) for name in VALUES}
+    return columns | {"numel": _integers(numel)}
+
+
+def _numbered(texts: pd.Series[str]) -> tuple[list[int], list[str]]:
+    codes, distinct = pd.factorize(texts)
+    return codes.tolist(), [str(text) for text in distinct]
+
+
+def _integers(column: pd.Series[Any], unknown: int = 0) -> list[int]:
+    values: list[int] = column.astype("Int64").fillna(unknown).astype("int64").tolist()
+    return values
+
+
+def _rounded(column: pd.Series[Any]) -> list[float | None]:
+    """Four significant digits; None for "no value" and for what JSON cannot carry."""
+    values = column.astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+    return [float(f"{x:.4g}") if math.isfinite(x) else None for x in values.tolist()]
+
+
+def edge_bytes(edges: pd.DataFrame, rows: pd.DataFrame, step: int, number: int) -> bytes:
+    """The edges of a pass as int32 pairs (row that passes its gradient on, row that takes it),
+    earlier row first."""
+    mine = edges[(edges["step"] == step) & (_pass_of(edges) == number)]
+    place = pd.Series(np.arange(len(rows)), index=rows["node"].to_numpy(dtype="int64", na_value=-1))
+    place = place[~place.index.duplicated()].drop(-1, errors="ignore")
+    ends = {
+        name: place.reindex(mine[name].to_numpy("int64")).to_numpy()
+        for name in ("source", "target")
+    }
+    pairs = pd.concat([pd.DataFrame(ends).dropna(), _leaf_edges(rows)]).astype("int32")
+    pairs = pairs[pairs["source"] < pairs["target"]]
+    return pairs.to_numpy(dtype="<i4").tobytes()
+
+
+def _leaf_edges(rows: pd.DataFrame) -> pd.DataFrame:
+    """Edges to nodes without a sequence number: AccumulateGrad.
+
+    The engine runs such a node at once after the last of those that pass it a gradient.
+    """
+    leaf = rows["node"].isna().to_numpy(dtype=bool)
+    latest = (
+        np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows))))
+        if len(rows)
+        else np.zeros(0, dtype=int)
+    )
+    return pd.DataFrame({"source": latest[leaf], "target": np.flatnonzero(leaf)}).query(
+        "source >= 0"
+    )
+
+
+# Which columns a table of a trace shows, and how a row fills them.
+
+Row = Any  # a namedtuple of DataFrame.itertuples
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as shown."""
+
+    title: str
+    html: Callable[[Row, Trace | None], str]
+    sort_by: str  # the column of the frame behind it
+    align: str = "right"
+
+
+def _number(name: str, title: str = "") -> Column:
+    told = title or name.replace("_", " ").replace(" nan", " NaN")
+    return Column(told, lambda row, trace: _finite_or_marked(number(getattr(row, name))), name)
+
+
+def _finite_or_marked(text: str) -> str:
+    return badge(text, "error") if text in {"nan", "inf", "-inf"} else text
+
+
+def _text(name: str, title: str = "") -> Column:
+    return Column(
+        title or name, lambda row, trace: escape(str(known(getattr(row, name)))), name, "left"
+    )
+
+
+def _share(name: str) -> Column:
+    def html(row: Row, trace: Trace | None) -> str:
+        value = getattr(row, name)
+        return number(None) if pd.isna(value) else f"{100 * value:.3g} %"
+
+    return Column(name, html, name)
+
+
+def known(value: Any) -> Any:
+    """The value, or "" for no value."""
+    return "" if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)) else value
+
+
+def _status(row: Row, trace: Trace | None) -> str:
+    return (
+        badge(str(row.status)) if severity(str(row.status)) < severity("ok") else escape(row.status)
+    )
+
+
+def _where(row: Row, trace: Trace | None) -> str:
+    if not known(row.file):
+        return ""
+    place = f"{escape(str(row.file).rsplit('/', 1)[-1])}:{number(row.line).replace(',', '')}"
+    source = as_typed(str(known(getattr(row, "source", ""))))
+    text = f'<span style="font:11px monospace">{escape(shortened(source))}</span>'
+    return f'<span title="{escape(row.file)}: {escape(source)}">{place} {text}</span>'
+
+
+def shortened(text: str, most: int = 34) -> str:
+    """The text, cut where it is longer than ``most`` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _inf(row: Row, trace: Trace | None) -> str:
+    return number(row.posinf + row.neginf)
+
+
+def _histogram(name: str) -> Column:
+    def html(row: Row, trace: Trace | None) -> str:
+        position = getattr(row, name, None)
+        return (
+            "" if trace is None or pd.isna(position) else sparkline(trace.histogram(int(position)))
+        )
+
+    return Column("exponents", html, name, "left")
+
+
+WHERE = Column("where", _where, "file", "left")
+STATUS = Column("status", _status, "status", "left")
+KINDS: dict[str, Sequence[Column]] = {
+    "ops": [
+        *(
+            STATUS,
+            _number("step"),
+            _number("position"),
+            _text("phase"),
+            _text("op"),
+            _text("module"),
+            WHERE,
+        ),
+        *(_number("nan", "NaN"), Column("inf", _inf, "posinf"), _histogram("position")),
+        *(_number("zero"), _number("min"), _number("max"), _number("rms")),
+        *(_number("fp16_zero", "fp16 → 0"), _number("fp16_subnormal", "fp16 subnormal")),
+        *(_number("fp16_inf", "fp16 → inf"), _text("shape"), _text("dtype")),
+    ],
+    "backward": [
+        *(
+            STATUS,
+            _number("step"),
+            _number("order"),
+            _text("name"),
+            _text("parameter"),
+            _text("module"),
+            WHERE,
+        ),
+        *(
+            _number("grad_in_nan", "in NaN"),
+            _number("grad_in_inf", "in inf"),
+            _number("grad_out_nan", "out NaN"),
+        ),
+        *(
+            _number("grad_out_inf", "out inf"),
+            _histogram("position_out"),
+            _number("grad_in_rms", "in rms"),
+        ),
+        *(_number("grad_out_rms", "out rms"), _number("gain"), _number("grad_out_max", "out max")),
+        *(_number("grad_out_zero", "out zero"), _number("fp16_zero", "fp16 → 0"), _number("node")),
+    ],
+    "signal_loss": [
+        *(
+            _text("parameter"),
+            _number("step"),
+            _share("flushed"),
+            _share("zero"),
+            _text("op"),
+            WHERE,
+            _text("dtype"),
+        ),
+        *(_text("measured", "known by"), _text("kept_by", "would be kept by")),
+    ],
+    "parameters": [],
+    "steps": [],
+}
+
+
+def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
+    """The columns of a kind that the frame can fill; of a kind without a list of its own, all of
+    the frame's."""
+    listed = KINDS.get(kind, ())
+    if listed:
+        return [column for column in listed if column.sort_by in frame.columns]
+    return [
+        _text(n) if frame[n].dtype.kind in "OU" or _is_text(frame[n]) else _number(n)
+        for n in map(str, frame.columns)
+    ]
+
+
+def is_blank(rows: pd.DataFrame, column: Column) -> bool:
+    """Whether a column of texts has none in these rows."""
+    texts = rows[column.sort_by] if column.align == "left" and len(rows) else pd.Series([0])
+    return bool(((texts == "") | texts.isna()).all())
+
+
+def _is_text(column: pd.Series[Any]) -> bool:
+    return (
+        isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind == "b"
+    )
+
+
+def without_batches(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows without the sound ones with which a DataLoader made its batches, and what was left
+    out, in words; all rows where there are no others."""
+    if not {"phase", "status"} <= set(map(str, frame.columns)):
+        return frame, ""
+    hidden = ((frame["phase"] == "data") & (frame["status"] == "ok")).to_numpy(dtype=bool)
+    if not hidden.any() or hidden.all():
+        return frame, ""
+    return frame[~hidden], f"{plural(int(hidden.sum()), 'row')} of the phase data not shown"
+
+
+def trouble_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows by status, worst first; the bad ones in order, the healthy ones by what float16
+    would lose.
+
+    A frame that its owner sorted otherwise keeps its order.
+    """
+    if not frame.index.is_monotonic_increasing or "status" not in frame.columns:
+        return frame
+    status = [severity(str(s)) for s in frame["status"]]
+    healthy = [s >= severity("healed") for s in status]
+    keys = pd.DataFrame({"status": status, "lost": -_lost(frame) * healthy})
+    return frame.iloc[keys.sort_values(["status", "lost"], kind="stable").index.to_numpy()]
+
+
+def _lost(frame: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Values of each row that float16 would flush to zero or overflow."""
+    names = [n for n in ("fp16_zero", "fp16_inf") if n in frame.columns]
+    lost: npt.NDArray[np.float64] = frame[names].fillna(0).sum(axis=1).to_numpy(dtype="float64")
+    return lost
+
+
+# Tables of the report: their style is in its style sheet, so that a cell costs its text and
+# little more.
+
+
+def data_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], aligns: Sequence[str], caption: str = ""
+) -> str:
+    """A table of ready-made HTML cells; aligns: "left" or "right" for each column."""
+    classes = ["" if align == "left" else ' class="n"' for align in aligns]
+    heads = "".join(
+        f'<th scope="col"{c}>{escape(name)}</th>' for name, c in zip(head, classes, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{c}>{text}</td>" for text, c in zip(row, classes, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    title = f"<caption>{caption}</caption>" if caption else ""
+    return (
+        f'<div class="nl-wide" tabindex="0"><table>{title}<thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,524 @@
+"""Where a number of a table came from: the elements that made it, back to where a bad one was
+born."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from nanlab.analysis.run_up import RunUp, run_up
+from nanlab.errors import NanlabError
+from nanlab.trace.op import location
+from nanlab.views import annotated, card
+from nanlab.views.charts import AMBER, BLUE, GREEN, RED, Level, Line, chart, minimap
+from nanlab.views.columns import (
+    as_typed,
+    columns_for,
+    data_table,
+    is_blank,
+    known,
+    passes,
+    rows_of,
+    shortened,
+    trouble_first,
+    without_batches,
+)
+from nanlab.views.evidence import evidence, operand_names
+from nanlab.views.html import escape, inline, number, plural, sentence
+
+if TYPE_CHECKING:
+    from nanlab.program.why import Element
+    from nanlab.rules import Finding, Fix
+    from nanlab.trace import Trace
+
+
+# Where a number of a table came from: the elements that made it, back to where a bad one was
+# born.
+
+ELEMENTS = 12  # that are shown of the way back
+BAD_ONES, LARGEST = "bad", "largest"  # which element of a row a number stands for
+
+
+def clickable(text: str, position: Any, which: str) -> str:
+    """A number that leads to where it came from; plain text where no page listens."""
+    return f'<span class="nl-number" data-why="{position}" data-which="{which}">{text}</span>'
+
+
+def whence(trace: Trace, position: int, which: str) -> str:
+    """The way back from the first bad element of a row, or from its largest."""
+    try:
+        found = trace.why(position, _index(trace.tensor(position), which))
+    except NanlabError as reason:
+        return f'<div class="nl-dim">Not known: {escape(reason)}</div>'
+    shown = found[:ELEMENTS]
+    left = len(found) - len(shown)
+    more = f'<li class="nl-gap">⋯ {left:,} more</li>' if left else ""
+    items = "".join(_element_station(each) for each in shown)
+    asked = "first bad element" if which == BAD_ONES else "largest element"
+    last = found[-1] if found else None
+    told = (
+        "" if last is None or math.isfinite(last.value) else f", back {plural(len(found), 'step')}"
+    )
+    return (
+        f'<div class="nl-title" role="heading" aria-level="3">Where the {asked} came from{told}'
+        f'</div><ol class="nl-path">{items}{more}</ol>'
+    )
+
+
+def _index(tensor: torch.Tensor, which: str) -> int:
+    flat = tensor.detach().reshape(-1)
+    if not len(flat):
+        return 0
+    finite = torch.isfinite(flat)
+    if which == BAD_ONES and not bool(finite.all()):
+        return int((~finite).nonzero()[0])
+    size = flat.abs().to(torch.float64)
+    return int(torch.where(finite, size, torch.full_like(size, -1.0)).argmax())
+
+
+def _element_station(element: Element) -> str:
+    place = f' <span class="nl-dim">{escape(element.place)}</span>' if element.place else ""
+    made = ", ".join(_named(each) for each in element.made_of)
+    of = f'<div class="nl-dim">of {made}</div>' if made else ""
+    return f'<li data-position="{element.position}">{_named(element)}{place}{of}</li>'
+
+
+def _named(element: Element) -> str:
+    at = f"[{', '.join(map(str, element.index))}]" if element.index else ""
+    value = "NaN" if math.isnan(element.value) else number(element.value)
+    return f"<code>{escape(element.name)}{at}</code> = {value}"
+
+
+# What stands below the card, in one fold: why, the code annotated, run-up, evidence, other
+# fixes and findings, tables.
+
+ROWS = 8  # of each table; the tables themselves have all
+STATIONS = 8  # of a path, lines folded
+OTHERS = 12  # further findings that are shown
+OPERATIONS = 10  # of one line
+HEAVY = {"exponents"}  # columns that are left to the tables themselves
+
+
+def section(title: str, body: str, kind: str = "") -> str:
+    """A part under a heading; "" without a body."""
+    if not body:
+        return ""
+    return (
+        f'<div class="nl-section {kind}"><div class="nl-title" role="heading"'
+        f' aria-level="3">{title}</div>{body}</div>'
+    )
+
+
+def fold(title: str, body: str) -> str:
+    """A part that opens on a click."""
+    return f"<details><summary>{title}</summary>{body}</details>" if body else ""
+
+
+def why(finding: Finding) -> str:
+    """The explanation."""
+    return section("Why", f'<p class="nl-prose">{sentence(finding.explanation, finding.op)}</p>')
+
+
+def source(trace: Trace, finding: Finding | None) -> str:
+    """The program annotated, and beside it the path and the operations of the selected line."""
+    files = annotated.annotated(trace, finding)
+    if not files:
+        return ""
+    beside = path(finding) if finding is not None else ""
+    chosen = (
+        f'<div class="nl-chosen-line" role="status">{line_of(trace, finding)}</div>'
+        '<div class="nl-whence" role="status"></div>'
+    )
+    return (
+        '<div class="nl-section"><div class="nl-title" role="heading" aria-level="3">Your code,'
+        ' annotated</div><div class="nl-columns"><div class="nl-annotated" role="region"'
+        f' aria-label="Annotated source">{annotated.as_html(files)}{LEGEND}</div><div'
+        f' class="nl-beside">{beside}{chosen}</div></div></div>'
+    )
+
+
+LEGEND = (
+    '<div class="nl-dim nl-legend">Bars: values by exponent, 2⁻⁴⁴ to 2²⁴; forward up, backward'
+    " down. ● born here, • came in bad, ✓ left finite.</div>"
+)
+
+
+def path(finding: Finding) -> str:
+    """From the birth to where it was seen, a line of the program at a time."""
+    stations = annotated.path_by_line(finding)
+    if not stations:
+        return ""
+    left = len(stations) - STATIONS
+    shown = stations if left <= 0 else [*stations[: STATIONS - 2], None, *stations[-2:]]
+    parts = [_station(each, left + 1) for each in shown]
+    if finding.file and (stations[0]["file"], stations[0]["line"]) != (finding.file, finding.line):
+        where = escape(location(finding.file, finding.line))
+        parts.insert(
+            0,
+            f'<li data-position="{finding.position}"><code>{where}</code> culprit'
+            ' <span class="nl-dim">its first bad value was born below</span></li>',
+        )
+    return section("From birth to symptom", f'<ol class="nl-path">{"".join(parts)}</ol>')
+
+
+def _station(station: dict[str, Any] | None, left: int) -> str:
+    if station is None:
+        return f'<li class="nl-gap">⋯ {left:,} more</li>'
+    where = (
+        location(str(station["file"]), int(station["line"] or 0))
+        if station["file"]
+        else str(station["module"] or "")
+    )
+    ops = [str(op or "leaf") for op in station["ops"]]
+    names = " → ".join(ops if len(ops) <= 4 else [*ops[:2], f"{len(ops) - 3:,} more", ops[-1]])
+    bad = station["nonfinite"]
+    count = f" · {int(bad):,} bad" if known(bad) != "" and bad else ""
+    return (
+        f'<li data-position="{station["position"]}"><code>{escape(where)}</code> {escape(names)} '
+        f'<span class="nl-dim">{escape(station["phase"] or "")}{count}</span></li>'
+    )
+
+
+def line_of(trace: Trace, finding: Finding | None = None, position: int | None = None) -> str:
+    """The operations of the line of a row, in its step; of a finding those of its line."""
+    ops = trace.ops
+    at = position if position is not None else (finding.position if finding is not None else -1)
+    if at not in ops.index:
+        return ""
+    row = ops.loc[at]
+    same = (
+        (ops["step"] == row["step"]) & (ops["file"] == row["file"]) & (ops["line"] == row["line"])
+    )
+    rows = ops[same.fillna(False).to_numpy(dtype=bool)]
+    return _operations(rows, at)
+
+
+def ranks(trace: Trace) -> str:
+    """The processes of a distributed run in which a culprit began."""
+    told = getattr(trace, "ranks", None)
+    if told is None or told.empty:
+        return ""
+    cells = [
+        [
+            str(row["rank"]),
+            str(row["step"]),
+            f"<code>{escape(location(row['file'], row['line']))}</code>",
+            escape(row["cause"]),
+            sentence(row["title"], row["op"]),
+        ]
+        for _, row in told.iterrows()
+    ]
+    heads = ["rank", "step", "place", "cause", "what happened"]
+    return section("Ranks", data_table(heads, cells, ["right", "right", "left", "left", "left"]))
+
+
+def _operations(rows: pd.DataFrame, at: int) -> str:
+    bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy()
+    shown = rows if len(rows) <= OPERATIONS else _around(rows, at)
+    first = rows.iloc[0]
+    cells = []
+    for position, row in shown.iterrows():
+        counts = [
+            f"{int(row[name] or 0):,} {told}"
+            for name, told in COUNTED
+            if int(known(row[name]) or 0)
+        ]
+        largest = max(
+            (abs(float(row[n])) for n in ("min", "max") if not pd.isna(row[n])), default=math.nan
+        )
+        mark = "▸ " if position == at else ""
+        cells.append(
+            [
+                (
+                    "<span"
+                    f' data-position="{position}">{mark}{escape(row["op"] or "accumulate")}</span>'
+                ),
+                escape(str(row["phase"])),
+                escape(
+                    "×".join(str(row["shape"]).strip("()[], ").replace(" ", "").split(","))
+                    or "scalar"
+                ),
+                clickable(escape(", ".join(counts)), position, BAD_ONES) if counts else "finite",
+                clickable(number(largest), position, LARGEST) if math.isfinite(largest) else "–",
+            ]
+        )
+    where = f"<code>{escape(location(str(first['file']), int(first['line'])))}</code>"
+    told = f"{plural(len(rows), 'result')} of {where}" + (
+        f", {int((bad > 0).sum()):,} bad" if (bad > 0).any() else ""
+    )
+    heads = ["operation", "phase", "shape", "bad values", "largest"]
+    return data_table(heads, cells, ["left", "left", "right", "left", "right"], told)
+
+
+COUNTED = (("nan", "NaN"), ("posinf", "inf"), ("neginf", "−inf"))
+
+
+def _around(rows: pd.DataFrame, at: int) -> pd.DataFrame:
+    """The row selected, those that are bad, and the first others, in their order."""
+    bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
+    ranked = sorted(range(len(rows)), key=lambda i: (rows.index[i] != at, not bad[i], i))
+    return rows.iloc[sorted(ranked[:OPERATIONS])]
+
+
+def course(trace: Trace, finding: Finding) -> str:
+    """How the operand came to its size, and the update that threw it."""
+    if getattr(trace, "recording", None) is None:
+        return ""
+    places = [finding.position, *(int(station.get("position", -1)) for station in finding.path[:3])]
+    known_ = (run_up(trace, place) for place in places if place in trace.ops.index)
+    made = next((each for each in known_ if each is not None), None)
+    if made is None:
+        return ""
+    return section(
+        "Run-up", f'<p class="nl-prose">{run_up_text(trace, made)}</p>{run_up_chart(trace, made)}'
+    )
+
+
+def operand_name(trace: Trace, made: RunUp) -> str:
+    """The operand under its name in the source, in backticks, where it has one there."""
+    names = operand_names(as_typed(str(known(trace.ops.at[made.at, "source"]))), made.op)
+    return f"`{names[0]}`" if names and names[0] else f"The operand of `{made.op}`"
+
+
+def run_up_text(trace: Trace, made: RunUp) -> str:
+    """``logvar`` reached 1,062 at step 3 (before: 0.09, 0.31, 0.06); exp overflows float32 above
+    88.7."""
+    before = ", ".join(number(value) for value in made.values[-4:-1])
+    told = (
+        f"{operand_name(trace, made)} reached {number(made.values[-1])} at step {made.steps[-1]}"
+        f" (before: {before})."
+    )
+    if made.values[-1] > made.limit:
+        told += f" `{made.op}` overflows {made.dtype} above {number(made.limit)}."
+    if made.parameter:
+        times = number(made.update_ratio)
+        told += (
+            f" The update of step {made.update_step} moved `{made.parameter}` by {times} times its"
+            " own size."
+        )
+    return inline(told)
+
+
+def run_up_chart(trace: Trace, made: RunUp) -> str:
+    """The operand by step, with the limit across it."""
+    told = f"largest magnitude of {operand_name(trace, made)} by step, limit {number(made.limit)}"
+    levels = [Level(f"limit {number(made.limit)}", made.limit)] if math.isfinite(made.limit) else []
+    lines = [Line("", made.steps, made.values)]
+    return chart(lines, told, log=True, levels=levels, x_label="training step", size=(440, 120))
+
+
+def other_fixes(finding: Finding, which: int = -1, trace: Trace | None = None) -> str:
+    """All fixes but the one that stands on the card; of a step with several faults each alone."""
+    best = shown_fix(finding, trace)
+    rest = [(i, fix) for i, fix in enumerate(finding.fixes) if fix is not best]
+    blocks = "".join(card.fix_block(fix, i, which) + _numbers(fix) for i, fix in rest)
+    return section("Other fixes" if best is not None else "Fixes", blocks)
+
+
+def shown_fix(finding: Finding, trace: Trace | None) -> Fix | None:
+    """The fix that stands on the card; None where a cure does, or where none helps."""
+    best = card.best_fix(finding)
+    if best is None or best.verdict == "fails":
+        return None
+    cured = card.cure_of(trace) is not None and trace is not None and finding is trace.culprit
+    return None if cured else best
+
+
+def _numbers(fix: Any) -> str:
+    parts = []
+    if known(fix.distortion) != "" and fix.verdict != "fails":
+        parts.append(f"moves healthy elements by at most {100 * float(fix.distortion):.2g} %")
+    if known(fix.gradient_max) != "" and fix.verdict != "fails" and fix.gradient_max:
+        parts.append(f"largest gradient {number(float(fix.gradient_max))}")
+    return f'<div class="nl-dim nl-numbers">{"; ".join(parts)}</div>' if parts else ""
+
+
+def other_findings(trace: Trace, shown: Finding | None) -> str:
+    """The findings besides that of the card, each in a fold."""
+    rest = [(i, each) for i, each in enumerate(trace.findings) if each is not shown]
+    said = {shown.explanation} if shown is not None else set()
+    folds = []
+    for i, each in rest[:OTHERS]:
+        reason = "" if each.explanation in said else why(each)  # once for one cause
+        said.add(each.explanation)
+        parts = [card.card(each, trace, i), reason, evidence(each), other_fixes(each, i, trace)]
+        folds.append(fold(_summary(each), "".join(parts)))
+    more = (
+        f"<div>{plural(len(rest) - OTHERS, 'further finding')} in <code>trace.findings</code></div>"
+    )
+    return section(
+        plural(len(rest), "other finding" if shown else "finding"),
+        "".join(folds) + (more if len(rest) > OTHERS else ""),
+    )
+
+
+def _summary(finding: Finding) -> str:
+    tag = f'<span class="nl-tag nl-{finding.severity}">{finding.severity}</span>'
+    place = location(finding.file, finding.line)
+    return (
+        f"{tag} {sentence(finding.title, finding.op)}"
+        f" {f'<code>{escape(place)}</code>' if place else ''}"
+    )
+
+
+def steps(trace: Trace) -> str:
+    """Loss and gradient norm by step, what is not finite in red; the map of all steps; the
+    table."""
+    frame = trace.steps
+    if not len(frame):
+        return ""
+    drawn = steps_chart(frame) if len(frame) > 1 else ""
+    told = minimap(trace)
+    table = fold(
+        f"Table of {plural(len(frame), 'training step')}", compact(frame, "steps", trace, last=True)
+    )
+    return (
+        section(
+            "Training steps",
+            f'<div class="nl-columns">{drawn}{told}</div>' if drawn or told else " ",
+        )
+        + table
+    )
+
+
+def steps_chart(frame: pd.DataFrame) -> str:
+    """Loss and gradient norm, on a logarithmic axis where all is positive."""
+    lines: list[Line] = []
+    bands: list[tuple[float, float]] = []
+    told: list[str] = []
+    at = frame["step"].astype(float).tolist()
+    for name, colour in (("loss", BLUE), ("gradient_norm", AMBER), ("loss_scale", GREEN)):
+        if name not in frame or not frame[name].notna().any():
+            continue
+        values = [
+            float(v) if not pd.isna(v) else math.nan
+            for v in frame[name].astype("Float64").fillna(pd.NA).tolist()
+        ]
+        if name == "loss_scale" and len(set(values)) == 1:
+            continue
+        lines.append(Line(name.replace("_", " "), at, values, colour))
+        if name == "loss":
+            bands, said = _not_finite(at, frame[name])
+            told += said
+    if not lines and not bands:
+        return ""
+    positive = [v for line in lines for v in line.y if math.isfinite(v)]
+    log = bool(positive) and min(positive) > 0 and max(positive) > 20 * min(positive)
+    words = "; ".join(["loss and gradient norm by training step", *told])
+    caption = f'<div class="nl-dim">{"; ".join(told)}</div>' if told else ""
+    return (
+        f"<div>{chart(lines, words, log=log, bands=bands, x_label='training step')}{caption}</div>"
+    )
+
+
+def _not_finite(
+    at: list[float], loss: pd.Series[Any]
+) -> tuple[list[tuple[float, float]], list[str]]:
+    """The steps in which the loss is NaN or infinite, as bands, and in words."""
+    known_ = ~loss.isna().to_numpy() if loss.dtype.name == "Float64" else loss.notna().to_numpy()
+    values = loss.astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+    bad = [
+        step
+        for step, value, is_known in zip(at, values, known_, strict=True)
+        if is_known and not math.isfinite(value)
+    ]
+    if not bad:
+        return [], []
+    runs: list[list[float]] = []
+    for step in bad:
+        if runs and step - runs[-1][1] <= 1:
+            runs[-1][1] = step
+        else:
+            runs.append([step, step])
+    said = (
+        f"loss not finite from step {bad[0]:.0f} on"
+        if runs[-1][1] == at[-1]
+        else f"loss not finite in {len(bad)} steps"
+    )
+    return [(a - 0.5, b + 0.5) for a, b in runs], [said]
+
+
+def backward(trace: Trace) -> str:
+    """The gradient along the last backward pass that is bad, else the last one, and its rows."""
+    frame = trace.backward
+    if not len(frame):
+        return ""
+    all_ = passes(frame)
+    chosen = next((p for p in all_ if p["worst"] in BAD_ONES), all_[-1])
+    rows = rows_of(frame, chosen["step"], chosen["backward_pass"])
+    title = f"Backward pass of step {chosen['step']}: {plural(len(rows), 'node')}"
+    return fold(title, gain_chart(rows) + compact(rows, "backward", trace))
+
+
+def gain_chart(rows: pd.DataFrame) -> str:
+    """Root mean square of the gradient along a backward pass, in the engine's order."""
+    values = (
+        rows["grad_out_rms"].astype("Float64").to_numpy(dtype="float64", na_value=math.nan).tolist()
+    )
+    bad = [i for i, status in enumerate(rows["status"].astype(str)) if status in BAD_ONES]
+    levels = (
+        [Level(f"not finite from {rows['name'].iloc[bad[0]]} on", float(bad[0]), RED, True)]
+        if bad
+        else []
+    )
+    keep = range(0, len(values), max(1, len(values) // 400))
+    line = Line("", [float(i) for i in keep], [values[i] for i in keep])
+    told = "gradient rms along the backward pass"
+    return chart(
+        [line],
+        told,
+        log=True,
+        levels=levels,
+        x_label="nodes in the order of execution",
+        y_label="gradient rms",
+        size=(560, 140),
+    )
+
+
+def operations(trace: Trace) -> str:
+    """The operations, the trouble on top."""
+    if not len(trace.ops):
+        return ""
+    kept, all_ = len(trace.ops), int(trace.steps["ops"].sum()) if "ops" in trace.steps else 0
+    title = f"{plural(kept, 'result')} kept of {all_:,}" if all_ > kept else plural(kept, "result")
+    return fold(f"Operations: {title}", compact(trace.ops, "ops", trace))
+
+
+def parameters(trace: Trace) -> str:
+    """The parameters of the last steps."""
+    frame = trace.parameters
+    if not len(frame):
+        return ""
+    return fold(
+        f"Parameters: {plural(len(frame), 'row')}", compact(frame, "parameters", trace, last=True)
+    )
+
+
+def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) -> str:
+    """A few rows of a table of the trace: the trouble first, or the last ones."""
+    frame, left_out = without_batches(frame)
+    rows = frame.tail(ROWS) if last else trouble_first(frame).head(ROWS)
+    columns = [
+        c for c in columns_for(frame, kind) if c.title not in HEAVY and not is_blank(rows, c)
+    ]
+    cells = [
+        [_where(row) if c.title == "where" else c.html(row, trace) for c in columns]
+        for row in rows.itertuples(index=False)
+    ]
+    caption = "; ".join(filter(None, (plural(len(frame), "row"), left_out)))
+    if len(rows) < len(frame):
+        caption += f"; the last {len(rows)}" if last else f"; trouble first, the top {len(rows)}"
+        caption += f". All: <code>trace.{kind}</code>"
+    return data_table([c.title for c in columns], cells, [c.align for c in columns], caption)
+
+
+def _where(row: Any) -> str:
+    if not known(row.file):
+        return ""
+    return (
+        f"{escape(location(str(row.file), int(known(row.line) or 0)))}"
+        f" <code>{escape(shortened(as_typed(str(known(row.source)))))}</code>"
+    )

@@ -1,0 +1,283 @@
+"""Findings as text: for a terminal, an issue, a line of the report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from typing import IO, TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from nanlab.analysis.precision import headroom
+from nanlab.analysis.run_up import reproduction
+from nanlab.analysis.signal_loss import first_losses
+from nanlab.rules import Path
+from nanlab.trace.op import location
+from nanlab.views.columns import as_typed, excerpt, known, shortened
+from nanlab.views.evidence import operand_names
+from nanlab.views.html import escape, fold, number, plural, table
+
+if TYPE_CHECKING:
+    from nanlab.rules import Finding, Fix
+    from nanlab.trace import Trace
+    from nanlab.trace.history import Place
+
+
+# A finding as text: what, where, when, why, its path, and the fixes that were tried.
+
+
+def first_of(trace: Trace) -> Finding | None:
+    """What the card shows: the culprit; else the first finding that is worth a warning."""
+    found = trace.culprit
+    return found or next((f for f in trace.findings if f.severity in ("error", "warning")), None)
+
+
+def known_first(trace: Trace) -> Finding | None:
+    """The same, as far as it is known before any fix was tried."""
+    found = trace.culprit
+    return found or next(
+        (f for f in trace.own_findings if f.severity in ("error", "warning")), None
+    )
+
+
+def is_tried(trace: Trace) -> bool:
+    """Whether the fixes of what the card shows were tried, so that the page is made at once."""
+    found = known_first(trace)
+    return found is None or getattr(found.fixes, "tried", True)
+
+
+def place(finding: Finding) -> str:
+    """``train.py:41, in encoder.0, step 3, backward``; what is not known is left out."""
+    module = f"in {finding.module}" if finding.module else ""
+    inside = f"inside {library_text(finding)}" if finding.library else ""
+    step = f"step {finding.step}" if known(finding.step) != "" and finding.step >= 0 else ""
+    return ", ".join(
+        part
+        for part in (location(finding.file, finding.line), inside, module, step, finding.phase)
+        if part
+    )
+
+
+def library_text(finding: Finding) -> str:
+    """``kornia/geometry/linalg.py:41 (transform)``: where inside a library it was born."""
+    if finding.library is None:
+        return ""
+    file, line, function = finding.library
+    for folder in ("site-packages", "dist-packages"):
+        file = file.rsplit(f"/{folder}/", 1)[-1]
+    return f"{file}:{line}" + (f" ({function})" if function else "")
+
+
+def fix_title(fix: Fix) -> str:
+    """What a fix does and, where it is not verified, why."""
+    return f"{fix.title}: {fix.why}" if fix.why else fix.title
+
+
+def as_text(finding: Finding) -> str:
+    """The finding for a terminal."""
+    lines = [f"{finding.severity}: {finding.title}", f"  at {place(finding)}"]
+    lines += [f"    {finding.source}"] if finding.source else []
+    lines += [f"  {finding.explanation}"]
+    lines += [f"  path: {Path(finding.path).chain()}"] if finding.path else []
+    lines += [f"  fix ({fix.verdict}): {fix_title(fix)}:  {fix.code}" for fix in finding.fixes]
+    return "\n".join(lines)
+
+
+# How near a run came to the limits of low precision, in one line.
+
+
+def headroom_line(trace: Trace) -> str:
+    """``Headroom in float16: 2.1 bits below its ceiling at blocks.0.attn, 14 bits above its floor
+    at ...``; "" where nothing is known."""
+    recording = getattr(trace, "recording", None)
+    found = headroom(trace) if recording is not None else None
+    if found is None:
+        return ""
+    if found.ceiling < 0 or found.floor < 0:
+        beyond = []
+        if found.ceiling < 0:
+            beyond.append(
+                f"{_bits(-found.ceiling)} above its ceiling at {_at(trace, found.highest)}"
+            )
+        if found.floor < 0:
+            beyond.append(f"{_bits(-found.floor)} below its floor at {_at(trace, found.lowest)}")
+        whose = "No headroom" if found.ran else "Not safe"
+        return f"{whose} in {found.dtype}: {', '.join(beyond)}."
+    high = f"{_bits(found.ceiling)} below its ceiling at {_at(trace, found.highest)}"
+    low = f"{_bits(found.floor)} above its floor at {_at(trace, found.lowest)}"
+    return f"Headroom in {found.dtype}: {high}, {low}."
+
+
+def _bits(bits: float) -> str:
+    return f"{bits:.1f} bits" if bits < 10 else f"{bits:.0f} bits"
+
+
+def _at(trace: Trace, place: Place) -> str:
+    """The module, or the line, and the operator."""
+    recording = trace.recording
+    module = recording.modules.items[place.module]
+    file, line, _ = recording.places[place.line]
+    gradient = "the gradient of " if place.phase == 1 else ""
+    named = f"module {module}" if module.isdigit() else module
+    where = named or (f"{file.rsplit('/', 1)[-1]}:{line}" if file else "")
+    return f"{gradient}{where} ({place.op})" if where else f"{gradient}{place.op}"
+
+
+# Where signal is lost first, in words: what low precision made zero, and epsilons that do
+# nothing.
+
+PLACES = 6  # that are listed
+TELLING = 0.5  # share of a result's values from which a loss is told without being asked for
+
+
+def told(loss: Any) -> str:
+    """What became of the values at one place; ``loss``: a row of ``first_losses``."""
+    if loss.told_by == "epsilon":
+        what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
+        return f"{what} is 0 in {loss.dtype}: {loss.op} changes nothing"
+    share = "all" if loss.share == 1 else f"{100 * loss.share:.3g} %"
+    flushed = (
+        f"{loss.op} flushes {share} of its non-zero values ({loss.lost:,}) to zero in {loss.dtype}"
+    )
+    return (
+        flushed
+        if pd.isna(loss.largest)
+        else f"{flushed}; in float32 they reach {number(loss.largest)}"
+    )
+
+
+def loss_place(loss: Any) -> str:
+    """``train.py:41, in encoder.0, forward``: the line loses its values in every step."""
+    where = f"{str(loss.file).rsplit('/', 1)[-1]}:{loss.line}" if loss.file else ""
+    module = f"in {loss.module}" if loss.module else ""
+    return ", ".join(part for part in (where, module, loss.phase) if part)
+
+
+def first_loss(trace: Trace) -> Any | None:
+    """The first place where at least half of a result's values are lost, an epsilon included; None
+    without any."""
+    rows = first_losses(trace)
+    return next(rows[rows["share"] >= TELLING].itertuples(index=False), None)
+
+
+def line(trace: Trace) -> str:
+    """The first great loss in one line; "" without any."""
+    loss = first_loss(trace)
+    if loss is None:
+        return ""
+    source = f"  ({as_typed(loss.source)})" if loss.source else ""
+    return f"Signal is lost first at {loss_place(loss)}: {told(loss)}{source}"
+
+
+def great_section(trace: Trace) -> str:
+    """The first places where one of them loses half of its values; "" where none does."""
+    rows = first_losses(trace)
+    return _places(rows) if (rows["share"] >= TELLING).any() else ""
+
+
+def small_section(trace: Trace) -> str:
+    """The first places in a fold, where none of them loses half of its values."""
+    rows = first_losses(trace)
+    return "" if (rows["share"] >= TELLING).any() else _places(rows)
+
+
+def _places(rows: pd.DataFrame) -> str:
+    if not len(rows):
+        return ""
+    cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]
+    more = (
+        f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
+        if len(rows) > PLACES
+        else ""
+    )
+    title = "Where signal is lost first"
+    body = table(["where", "source", "what is lost"], cells, ["left", "left", "left"], more)
+    if rows["share"].max() < TELLING:
+        return fold(f"{title}: {plural(len(rows), 'place')}", body)
+    return f'<div style="margin-top:8px"><div style="font-weight:600">{title}</div>{body}</div>'
+
+
+def _cells(loss: Any) -> list[str]:
+    source = (
+        f'<span style="font:12px monospace">{escape(shortened(as_typed(loss.source), 60))}</span>'
+    )
+    words = f'<div style="white-space:normal;min-width:18em">{escape(told(loss))}</div>'
+    return [escape(loss_place(loss)), source, words]
+
+
+# A finding as the text of an issue: what was seen, where, a minimal reproduction, the fixes,
+# the versions.
+
+
+def reproduction_of(trace: Trace, finding: Finding) -> str:
+    """A program of a dozen lines that shows the fault; "" where none can be made."""
+    if finding.position < 0 or not hasattr(trace, "kept"):
+        return ""
+    names = operand_names(as_typed(finding.source), finding.op)
+    return reproduction(trace, finding.position, finding.title, names)
+
+
+def as_issue(trace: Trace, finding: Finding, program: str) -> str:
+    """The text, in Markdown."""
+    place = location(finding.file, finding.line) or "unknown line"
+    where = f"`{place}`" + (f", in `{finding.module}`" if finding.module else "")
+    lines = excerpt(trace, finding.file, finding.line) if finding.file else []
+    marked = [f"{'>' if n == finding.line else ' '} {n:>4}  {text}" for n, text in lines]
+    parts = [
+        f"### {finding.title}",
+        f"At {where}, step {finding.step}, {finding.phase} (`{finding.cause}`).",
+    ]
+    parts += ["\n".join(["```", *marked, "```"])] if marked else []
+    parts += [finding.explanation]
+    parts += [f"Path: {Path(finding.path).chain()}"] if finding.path else []
+    parts += [f"Minimal reproduction:\n\n```python\n{program.rstrip()}\n```"] if program else []
+    tried = [
+        f"- {fix.verdict}: {fix.title}\n  `{fix.code}`"
+        for fix in finding.fixes
+        if "\n" not in fix.code
+    ]
+    parts += ["Fixes that nanlab offers:\n\n" + "\n".join(tried)] if tried else []
+    parts += [f"torch {torch.__version__}, Python {platform.python_version()}, {platform.system()}"]
+    return "\n\n".join(parts) + "\n"
+
+
+# A report for the terminal: its text, in colour where the terminal has any.
+
+_COLOURS = {
+    "error": 31,
+    "warning": 33,
+    "note": 36,
+    "verified": 32,
+    "fails": 31,
+    "finite": 33,
+    "untried": 36,
+}
+_BOLD, _DIM = 1, 2
+_HEAD = re.compile(r"^(error|warning|note)(: .*)$")
+_FIX = re.compile(r"^(  fix \()(\w+)([^)]*\))(.*)$")
+
+
+def is_coloured(stream: IO[str]) -> bool:
+    """Whether to write in colour: to a terminal, unless the environment says no (``NO_COLOR``,
+    ``TERM=dumb``)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def as_terminal(trace: Trace, coloured: bool) -> str:
+    """The report as text; the words are those of ``repr(trace.report())``."""
+    text = repr(trace.report())
+    return "\n".join(_painted(line) for line in text.splitlines()) if coloured else text
+
+
+def _painted(line: str) -> str:
+    if match := _HEAD.match(line):
+        return f"{_paint(match[1], _BOLD, _COLOURS[match[1]])}{_paint(match[2], _BOLD)}"
+    if match := _FIX.match(line):
+        return f"{match[1]}{_paint(match[2], _COLOURS.get(match[2], _DIM))}{match[3]}{match[4]}"
+    return _paint(line, _DIM) if line.startswith(("  at ", "  path:")) else line
+
+
+def _paint(text: str, *codes: int) -> str:
+    return f"\033[{';'.join(map(str, codes))}m{text}\033[0m"
