@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nanlab import rules as rules  # loaded here: a fault is judged inside of a watch
 from nanlab import safe
 from nanlab.analysis.compare import compare_step as compare
 from nanlab.analysis.difference import diff
