@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nanlab
+from nanlab.program.replay import check_rebuilt
+from nanlab.program.rerun import window
 
 UNDEFINED = (
     "empty",
@@ -33,6 +35,7 @@ class Tally:
 
     run: int = 0
     replayed: int = 0
+    rebuilt: int = 0  # run again above autograd, with which fixes are tried
     skipped: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)  # why a sample cannot be run again
     failed: list[str] = field(default_factory=list)
@@ -42,7 +45,8 @@ class Tally:
         refusals = ", ".join(f"{n} {why}" for why, n in self.refused.most_common())
         return (
             f"{self.run} samples run, {sum(self.skipped.values())} skipped ({reasons or 'none'}),"
-            f" {self.replayed} replayed, {sum(self.refused.values())} cannot be"
+            f" {self.replayed} replayed, {self.rebuilt} above autograd,"
+            f" {sum(self.refused.values())} cannot be"
             f" ({refusals or 'none'}), {len(self.failed)} failed"
         )
 
@@ -206,6 +210,11 @@ def _replays(name: str, trace: nanlab.Trace, tally: Tally) -> None:
     tally.replayed += 1
     if again.identical is not True:
         tally.failed.append(f"{name}: the replay has other bits")
+    try:
+        check_rebuilt(window(trace.recording, None))
+        tally.rebuilt += 1
+    except nanlab.NotReplayable as error:
+        tally.refused[f"{error}, above autograd"] += 1
 
 
 def operators(samples: int, keep: Callable[[int], bool] = lambda i: True) -> Tally:

@@ -10,6 +10,8 @@ def _judge(tally: conformance.Tally, capsys: pytest.CaptureFixture[str], what: s
     with capsys.disabled():
         print(f"\n{what}: {tally}")
     assert tally.run > 0
+    assert tally.replayed >= 0.9 * tally.run
+    assert tally.rebuilt >= 0.9 * tally.run
     assert not tally.failed, "\n".join(tally.failed[:40])
 
 

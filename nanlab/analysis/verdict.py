@@ -163,10 +163,11 @@ def cut(
             if not any(ref.storage in needed and ref.storage not in ended for ref in made):
                 continue
             count = sum(_numel(ref) for ref in made)
-            constant = (
-                not any(refs_in((call.args, tuple(call.kwargs.values()))))
-                and made[0].dtype.is_floating_point
-            )
+            read = list(refs_in((call.args, tuple(call.kwargs.values()))))
+            followed = call.grad and any(ref.tracked for ref in read)
+            # numbers drawn in another dtype would be others
+            drawn = index in segment.states and not followed
+            constant = (not read or drawn) and made[0].dtype.is_floating_point
             if call.given or constant or (stop(call) and items) or size + count > most:
                 ended |= {ref.storage for ref in made}
                 continue

@@ -268,6 +268,9 @@ class BackwardRecorder:
         already."""
         leaf = getattr(node, "variable", None)
         if leaf is not None and self.ops.program is not None:
+            for tensor in (leaf, leaf.grad):  # numbered now, under which it is written later
+                if tensor is not None:
+                    self.ops.source(unwrapped(tensor))
             self.ops.program.leaf(leaf)
         handles.append(node.register_hook(partial(self._gradient_ran, node, number)))
         return leaf is not None and leaf.grad is not None

@@ -81,7 +81,8 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self._serial = 0
-        self.promised: dict[int, int] = {}  # serial numbers that a running call gave out
+        # serial numbers given out before the storage was entered
+        self.promised: dict[int, int] = {}
         entries = self.entries
 
         def forget(gone: Any) -> None:
@@ -103,7 +104,7 @@ class Ledger:
         return self._serial
 
     def promise(self, storage: torch.UntypedStorage) -> int:
-        """The serial number that a storage will have once the running call has entered it."""
+        """The serial number that a storage will have once it is entered."""
         address = storage._cdata
         found = self.promised.get(address)
         if found is None:

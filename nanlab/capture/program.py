@@ -40,6 +40,7 @@ _USUAL = frozenset(
 _NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of others are leaves
 _ZEROS = frozenset({"_efficientzerotensor"})  # makes zeros without memory
 _MOST_LOADS = 64  # copies of memory that was read before it was written, of one segment
+_FAR = 2_000  # calls before it that are looked through for what made a storage
 _CALLS_A_SEGMENT = 400_000  # beyond that a step is given up: some hundred bytes each
 _DETACH = torch.ops.aten.detach.default
 _new = tuple.__new__
@@ -81,6 +82,7 @@ class ProgramRecorder:
         ):
             self.program.segments.pop()
         self.segment = Segment(position, torch.get_num_threads())
+        self.ledger.promised.clear()
         self.program.segments.append(self.segment)
         self._shared.clear()
         self._marks.clear()
@@ -128,8 +130,10 @@ class ProgramRecorder:
         if len(segment.calls) > _CALLS_A_SEGMENT and segment.lost is None:
             segment.lost = 0, f"it has more than {_CALLS_A_SEGMENT:,} calls"
             segment.calls.clear()
-        if self.ledger.promised:
-            self.ledger.promised.clear()
+        promised = self.ledger.promised
+        if promised:  # but for leaves, which are held
+            for address in [a for a, number in promised.items() if number not in segment.leaves]:
+                del promised[address]
 
     def unobserved(self, results: list[Tensor], position: int) -> None:
         """What an autograd node gave whose calls were not seen: leaves from here on."""
@@ -245,14 +249,28 @@ class ProgramRecorder:
 
     def _load(self, number: int, storage: Any) -> None:
         """Memory that is read although it was never written as a whole: what it holds is part of
-        the program."""
+        the program. It is put back where the storage is made; what was written since comes anew."""
         segment = self.segment
         if (
             len(segment.loads) < _MOST_LOADS
             and storage.device.type in _COPIED
+            and all(number != known for known, _ in segment.loads.values())
             and self.copies.afford(storage.nbytes())
         ):
-            segment.loads[len(segment.calls)] = number, self.copies.copy(storage)
+            at = self._after_making(number)
+            at = len(segment.calls) if at in segment.loads else at
+            segment.loads[at] = number, self.copies.copy(storage)
+
+    def _after_making(self, number: int) -> int:
+        """The index after the call that made a storage; that of the running one if it is far."""
+        calls = self.segment.calls
+        for index in range(len(calls) - 1, max(len(calls) - _FAR, 0) - 1, -1):
+            call = calls[index]
+            if any(ref.storage == number for ref in refs_in(call.out)) and not any(
+                ref.storage == number for ref in refs_in(call.args)
+            ):
+                return index + 1
+        return len(calls)
 
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
         for where in plan.writes:

@@ -488,6 +488,7 @@ class Graph:
             return slot[2]
         for found in slot:
             if found is not None and found.requires_grad == bool(ref.tracked):
+                slot[_tracked(found)] = found  # written in place, autograd follows it since
                 return found
         found = next(t for t in slot if t is not None)
         if not ref.tracked:
@@ -559,11 +560,11 @@ class Graph:
             slot = self.live.get(ref.view)
             if slot is None:
                 slot = self.live[ref.view] = [None, None, None]
-            slot[(2 if made.is_leaf else 1) if made.requires_grad else 0] = made
+            slot[_tracked(made)] = made
             if self._covered is not None and not made.requires_grad and slot[2] is not None:
                 self._covered.setdefault(ref.view, slot[2])
                 slot[2] = None
-            if made.requires_grad and not made.is_leaf:
+            if _tracked(made) == 1:
                 waiting = self._unread.setdefault(ref.view, [])
                 if not any(made is each for each in waiting):
                     waiting.append(made)
@@ -575,6 +576,11 @@ class Graph:
         elif kind is tuple and isinstance(made, (tuple, list)):
             for part, item in zip(ref, made, strict=False):
                 self.bind(part, item)
+
+
+def _tracked(t: Tensor) -> int:
+    """As in ``Ref.tracked``: 0 where autograd does not follow it, 1 where it does, 2 a leaf."""
+    return (2 if t.is_leaf else 1) if t.requires_grad else 0
 
 
 def rebuild(
@@ -820,12 +826,12 @@ def _call(
 ) -> None:
     if index in segment.loads and rows is None:
         storage, held = segment.loads[index]
+        base = graph.bases.get(storage)
         with _disable_current_modes():
-            graph.memory.storages[storage] = held.clone()
-        graph.fresh.discard(storage)
-        for view in [v for v in graph.live if v[0] == storage]:
-            del graph.live[view]
-        graph.bases.pop(storage, None)
+            if base is None:
+                graph.memory.storages[storage] = held.clone()
+            else:
+                base.untyped_storage().copy_(held)
     if call.given:
         kept = segment.results.get(index)
         if kept is None:
@@ -888,6 +894,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal, NaN to NaN and -0 to 0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
+    if a.dtype is torch.complex32:  # which torch does not compare
+        a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     return bool(torch.equal(a, b)) or bool(((a == b) | ((a != a) & (b != b))).all())
 
 
