@@ -380,6 +380,7 @@ SHAPES = {  # of the magnitude, or (width) of the logarithm that falls
     "quadratic": np.log2(20.0 * (TIME + 10) ** 2),
     "by jumps": np.log2(2000.0 * (TIME // 3 + 1)),
     "exponential": 5.0 + 0.3 * TIME,
+    "slow exponential": 2.0 + 0.1 * TIME,
     "ever faster": 0.5 * 1.08**TIME,
 }
 
@@ -396,6 +397,16 @@ def test_growth_of_every_shape_is_foreseen_five_steps_ahead_and_not_much_too_ear
     assert 5 <= end - told[0] <= 30
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_noisy_growth_is_foreseen_from_a_longer_course(seed: int) -> None:
+    values = np.log2(1.7 * (TIME + 5) ** 2) + np.random.default_rng(seed).normal(0, 0.3, 200)
+    end = int(np.argmax(values >= LIMIT))
+    told = [outlook(values[: at + 1], LIMIT, False) is not None for at in range(end)]
+    twice = [at for at, pair in enumerate(pairwise(told), 1) if all(pair)]
+    assert twice
+    assert end - twice[0] >= 5
+
+
 @pytest.mark.parametrize(
     "course",
     [
@@ -404,8 +415,9 @@ def test_growth_of_every_shape_is_foreseen_five_steps_ahead_and_not_much_too_ear
         30000 + 15000 * np.sin(TIME / 7),
         300.0 * np.minimum(TIME, 100) + 1,
         20000 + 150.0 * (TIME % 50),
+        900.0 * (TIME % 30) + 1,
     ],
-    ids=["with decay", "levels off", "cycle", "ends", "saw"],
+    ids=["with decay", "levels off", "cycle", "ends", "saw", "reset to nothing"],
 )
 def test_growth_that_ends_below_the_limit_is_not_told(course: np.ndarray) -> None:
     values = np.log2(course) + np.random.default_rng(4).normal(0, 0.01, 200)

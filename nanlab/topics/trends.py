@@ -39,8 +39,10 @@ CLIMBED_FAR = 10.0  # ... in a dtype of float32's range
 # bits before the limit from which on another shape than the exponential is looked for
 NEAR_STEADY = 21.0
 FEWEST_STEADY = 8  # steps that a fit of another shape than the exponential needs
-WINDOW_STEADY = 48  # steps that it looks back over
+WINDOWS_STEADY = 48, 192  # steps that it looks back over; the more the noisier the course is
 CLIMBED_STEADY = 0.3  # bits that such a result must have climbed
+CLIMBED_SLOWLY = 1.0  # the same for an exponential too slow for the shorter window
+FELL = 2.0  # bits by which a result falls that is reset, rather than noisy
 SOON_STEADY = 20.0  # steps within which it must get there
 EXPLAINED = 0.92  # share of its course that the shape must explain
 SLOWER = 0.85  # climb of the last half over that of the first, below which it levels off
@@ -160,14 +162,30 @@ def steady(values: Array, limit: float) -> tuple[float, float, float, float] | N
     if len(y) - late >= FEWEST_STEADY and y[-1] - y[late] >= CLIMBED:
         shapes.append((x[late:], np.log2(y[late:]), math.log2(limit)))
     exponential = _line(x, y, limit)
-    best: tuple[float, tuple[float, float, float, float]] | None = None
+    best: tuple[float, float, float, float] | None = None
     for when, z, end in shapes:
         found = _line(when, z, end)
         least_explained = max(best[0] if best else 0.0, exponential[0] if exponential else 0.0)
         if found is not None and found[0] > least_explained:
-            _, left, least, most = found
-            best = found[0], ((limit - float(y[-1])) / max(left, 1.0), left, least, most)
-    return None if best is None else best[1]
+            best = found
+    return None if best is None else _of_line(best, limit - float(y[-1]))
+
+
+def slow(values: Array, limit: float) -> tuple[float, float, float, float] | None:
+    """The same for an exponential that climbs too little within the shorter window."""
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < FEWEST_STEADY or values[at[-1]] - values[at[0]] < CLIMBED_SLOWLY:
+        return None
+    found = _line(at.astype(np.float64), values[at], limit)
+    return None if found is None else _of_line(found, limit - float(values[at[-1]]))
+
+
+def _of_line(
+    line: tuple[float, float, float, float], distance: float
+) -> tuple[float, float, float, float]:
+    """(slope, steps left, least, most) of a line that is that many bits from the limit."""
+    _, left, least, most = line
+    return distance / max(left, 1.0), left, least, most
 
 
 def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
@@ -195,13 +213,16 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     """The fit over the last steps, where what it says is near and sure enough to be told."""
     recent = values[-WINDOW:]
     known = recent[np.isfinite(recent)]
-    if len(known) < FEWEST or known[-1] != recent[-1]:
+    if len(known) < FEWEST or known[-1] != recent[-1] or _came_back(values):
         return None
     distance = limit - float(known[-1])
     if not wide and distance <= NEAR_STEADY:
-        found = steady(values[-WINDOW_STEADY:], limit)
-        if found is not None:
-            return found if found[1] <= SOON_STEADY else None
+        short, long = (steady(values[-window:], limit) for window in WINDOWS_STEADY)
+        if short is not None:
+            return short if short[1] <= SOON_STEADY else None
+        for found in (long, *(slow(values[-window:], limit) for window in WINDOWS_STEADY)):
+            if found is not None and found[1] <= SOON_STEADY:
+                return found
     if known[-1] < LARGE if wide else distance > FAST_NEAR:
         return None
     if known[-1] - known[0] < (CLIMBED_FAR if wide else CLIMBED):
@@ -211,6 +232,15 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
         return None
     fast = len(known) > FEWEST and found[3] <= SOON
     return found if wide or distance <= NEAR or fast else None
+
+
+def _came_back(values: Array) -> bool:
+    """Whether the result has been as large before it fell to where the present climb began: a sum
+    that is reset, a cycle."""
+    known = values[np.isfinite(values)]
+    began = len(known) - 1 - int(np.argmin(known[-WINDOW:][::-1]))
+    before = float(known[:began].max()) if began else -math.inf
+    return before >= float(known[-1]) and before - float(known[began]) >= FELL
 
 
 def candidates(recording: Recording, end: End = "overflow") -> Iterator[tuple[int, float, bool]]:
