@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import nanlab
+from nanlab.capture import FaultFound
 from nanlab.rules import remedies
 
 HOOKS = sys.modules["torch.optim.optimizer"]
@@ -266,6 +267,36 @@ def test_a_loss_that_the_module_of_lightning_refuses_itself_is_told(tmp_path: Pa
     assert (trace.culprit.cause, trace.culprit.line) == ("log-of-zero", line_of("REFUSED"))
     assert str(trace.guarded) == "step 13 of the run was replayed, bit for bit"
     assert (tmp_path / "out" / "nanlab.txt").exists()
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("batches", [1, 4])
+def test_a_loop_of_accelerate_is_guarded(precision: str, batches: int) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="its loop is guarded here")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = accelerate.Accelerator(
+        cpu=True, mixed_precision=precision, gradient_accumulation_steps=batches
+    )
+    torch.manual_seed(0)
+    plain = Net()
+    model, opt, loader = accelerator.prepare(
+        plain,
+        torch.optim.AdamW(plain.parameters()),
+        torch.utils.data.DataLoader(Rows(54), batch_size=4),  # 54 is in batch 13
+    )
+
+    def train() -> None:
+        for batch in nanlab.guard(loader, model, opt):
+            with accelerator.accumulate(model):
+                loss = model(**batch)["loss"]
+                accelerator.backward(loss)
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                opt.step()
+                opt.zero_grad()
+
+    with pytest.raises(FaultFound):
+        train()
+    check(nanlab.last, plain, "guard", 13 // batches, "NET")
 
 
 @pytest.mark.parametrize("package", ["transformers", "lightning"])

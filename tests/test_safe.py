@@ -463,9 +463,15 @@ def test_anomaly_detection_finds_nothing_at_the_singular_points(name: str) -> No
 def test_vmap_gives_what_the_batch_gives_values_and_gradients(name: str) -> None:
     batch = torch.stack([SINGULAR, SINGULAR.flip(0), SINGULAR * 0.5])
     op = ORDINARY[name]
-    assert torch.equal(torch.func.vmap(op)(batch), torch.stack([op(x) for x in batch]))
+
+    def assert_same(a: torch.Tensor, b: torch.Tensor) -> None:
+        """The last bit may differ: torch computes the elements beyond a full vector register
+        otherwise than those in one, and which they are depends on the shape and the processor."""
+        torch.testing.assert_close(a, b, rtol=4 * torch.finfo(a.dtype).eps, atol=0.0)
+
+    assert_same(torch.func.vmap(op)(batch), torch.stack([op(x) for x in batch]))
     expected = torch.stack([value_and_gradients(op, x)[1][0] for x in batch])
-    assert torch.equal(torch.func.vmap(torch.func.grad(lambda t: op(t).sum()))(batch), expected)
+    assert_same(torch.func.vmap(torch.func.grad(lambda t: op(t).sum()))(batch), expected)
 
 
 @pytest.mark.parametrize("name", ORDINARY)

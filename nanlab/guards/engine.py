@@ -699,6 +699,8 @@ class Guard:
                 else:
                     replay.compared = "the optimizer step that failed was not reached"
             reason = replay.compared or ""
+            if not reason and _suspects(window) and not _tells(replay):
+                reason = "no value of it tells whether it is the same step"
             if watching.trace.recording.ended == "failed":
                 reason = "nanlab itself failed in the replay, see the note"
             if reason:
@@ -841,6 +843,14 @@ def _turns(window: Window) -> Iterator[Turn]:
 
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
     return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _tells(replay: Replay) -> bool:
+    """Whether a value that was compared would be another in another step: neither zero nor
+    infinite nor NaN."""
+    values = [torch.tensor(replay.losses), *(local_part(g) for _, g in replay.gradients)]
+    dense = (v.to_dense() if v.is_sparse else v for v in values)
+    return replay.error is not None or any(bool((v.isfinite() & (v != 0)).any()) for v in dense)
 
 
 def _suspects(window: Window) -> str:
