@@ -161,6 +161,8 @@ class Loop:
                     continue  # an optimizer's, a scheduler's
                 if called.attr == "get" and args and isinstance(args[0], ast.Constant):
                     continue  # of a dictionary
+                if isinstance(called.value, ast.Name) and called.value.id in self.targets:
+                    continue  # out of the batch, which is kept
                 found.append(ast.unparse(node))
         return list(dict.fromkeys(found))
 
