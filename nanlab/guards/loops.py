@@ -21,7 +21,7 @@ from nanlab.errors import NotReplayable
 # code of its own.
 
 # a name put into the program's own would stay in functions
-HEAD = "__import__('nanlab.guards.loops').guards.heads.head({})"
+HEAD = "__import__('nanlab.guards.loops').guards.loops.head({})"
 BACKWARD = frozenset(("backward", "manual_backward"))
 # Methods so named are seldom the user's training step, and often an optimizer's or a module's.
 _COMMON = frozenset(
