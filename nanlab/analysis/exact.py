@@ -272,6 +272,8 @@ def _multiply(a: Any, b: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
+    if b == 2:
+        return a * a
     if b == 0:
         return mpf(1)
     if a != a or b != b or (a == 1 and mpmath.isinf(b)):  # 1**inf is 1 in IEEE 754, and no limit

@@ -189,6 +189,8 @@ def truth(
         *(_Arithmetic(*exactly, deadline) for exactly in EXACT),
         _Arithmetic(0, DISTANCES),
     ):
+        if kind.digits and problem.late:
+            continue  # more digits take longer
         try:
             limits = problem.solve(kind)
         except Exception:  # an operator that these numbers do not know, or the time is over
@@ -198,7 +200,7 @@ def truth(
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
                 found = problem.from_within(kind, found)
-        if not any(bool(limit.unknown.any()) for limit in found):
+        if not any(bool(limit.open.any()) for limit in found):
             break
     return problem.truth(found)
 
@@ -261,6 +263,7 @@ class _Problem:
         self.fn, self.operands, self.incoming, self.wanted = fn, operands, incoming, wanted
         real = [_is_real(x) for x in operands]
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
+        self.late = False  # whether exact numbers would not have ended in time
         self.results = 0  # of operators, in the evaluation that was last
         self.movable = [m for m in (wanted, held, real) if any(m)]
 
@@ -309,11 +312,17 @@ class _Problem:
     def solve(self, arithmetic: _Arithmetic) -> list[Limit]:
         """The limit of each tensor of the evaluation."""
         still: list[Tensor | None] = [None] * len(self.operands)
+        began = time.thread_time()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
+        each = time.thread_time() - began
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self.movable:
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
+                break
+            ways = len(list(_directions(self.operands, movable))) * len(arithmetic.distances)
+            if time.thread_time() + ways * each > arithmetic.deadline:
+                self.late = True
                 break
             try:
                 limits = self._approached(arithmetic, movable, limits, trusted)
@@ -335,6 +344,7 @@ class _Problem:
         for place in range(min(self.results, MOST_RESULTS)):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break
+            began = time.thread_time()
             try:
                 near = self.at(
                     arithmetic, still, 0.0, _nudge(place, arithmetic.distances[0], 0)
@@ -342,6 +352,10 @@ class _Problem:
                 pairs = list(zip(limits, near, strict=True))
                 if not any(bool((limit.unknown & t.isfinite()).any()) for limit, t in pairs):
                     continue
+                now = time.thread_time()
+                if now + 4 * len(arithmetic.distances) * (now - began) > arithmetic.deadline:
+                    self.late = True
+                    break
                 paths = []
                 for way in range(4):
                     seen = [

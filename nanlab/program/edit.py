@@ -73,13 +73,22 @@ def text_of(recording: Recording, file: str) -> str:
     return "".join(linecache.getlines(real))
 
 
-def apply(recording: Recording, segments: Sequence[Segment], edits: Sequence[EditLike]) -> Edited:
+def apply(
+    recording: Recording,
+    segments: Sequence[Segment],
+    edits: Sequence[EditLike],
+    lines: Lines | None = None,
+) -> Edited:
     """The patches of these edits. Raises NotReplayable, with the reason, for one that cannot be
-    tried."""
+    tried.
+
+    lines: what the lines of the file computed, as far as earlier edits have asked; kept there.
+    """
+    lines = {} if lines is None else lines
     patches: list[Patch] = []
     regions: list[Region] = []
     for edit in edits:
-        found = _Rewrite(recording, segments, edit).edited()
+        found = _Rewrite(recording, segments, edit, lines).edited()
         patches += found.patches
         regions += found.regions
     taken: set[tuple[int, int]] = set()
@@ -94,8 +103,11 @@ def apply(recording: Recording, segments: Sequence[Segment], edits: Sequence[Edi
 class _Rewrite:
     """One edit."""
 
-    def __init__(self, recording: Recording, segments: Sequence[Segment], edit: EditLike) -> None:
+    def __init__(
+        self, recording: Recording, segments: Sequence[Segment], edit: EditLike, lines: Lines
+    ) -> None:
         self.recording, self.segments, self.edit = recording, segments, edit
+        self.lines = lines
         if not recording.trusted:
             raise NotReplayable(
                 "it would run source text of the file that was loaded; try nanlab.load(path,"
@@ -176,6 +188,16 @@ class _Rewrite:
     def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
         """For each segment the calls that a stretch of the file made, in the autograd engine those
         in the backward of a custom Function."""
+        key = self.edit.file, span
+        if key not in self.lines:
+            self.lines[key] = self._made_again(span)
+        results, made = self.lines[key]
+        self.results.append(results)
+        return made
+
+    def _made_again(
+        self, span: tuple[int, int, int, int]
+    ) -> tuple[Results, list[tuple[int, list[Made]]]]:
         places, spans, found = self.recording.places, self.recording.spans, []
         wanted: dict[int, tuple[int, int, int, int]] = {
             number: self.whole_spans.get(own, own)
@@ -197,8 +219,7 @@ class _Rewrite:
             results.want(at, [index for index, _, _ in group])
             found.append((at, group))
         results.run()
-        self.results.append(results)
-        return [
+        return results, [
             (at, [Made(i, call, span, results.results.get((at, i))) for i, call, span in group])
             for at, group in found
         ]
@@ -889,4 +910,7 @@ def _tensors(out: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-__all__ = ["Edited", "Region", "apply", "text_of"]
+# by file and span: the values there, and the calls of each segment
+Lines = dict[tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]]
+
+__all__ = ["Edited", "Lines", "Region", "apply", "text_of"]

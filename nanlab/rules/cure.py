@@ -87,7 +87,7 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     edits: tuple[Edit, ...] = ()
     taken: list[Fix] = []
     while len(found.faults) < MOST_FAULTS and time.process_time() < deadline:
-        step = _next_fault(trace, where, found, edits)
+        step = _next_fault(trace, judge, found, edits)
         if step is None:
             break
         fix, edits, nxt, then = step
@@ -132,7 +132,7 @@ _PLACE = ("op", "phase", "file", "line")
 
 
 def _next_fault(
-    trace: Trace, where: object, found: Chain, edits: tuple[Edit, ...]
+    trace: Trace, judge: Judge, found: Chain, edits: tuple[Edit, ...]
 ) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | None:
     """A fix of the last fault with which another fault shows, and that fault."""
     last = found.faults[-1]
@@ -141,7 +141,9 @@ def _next_fault(
         if joined is None:
             continue
         try:
-            then = observed(where, apply(trace.recording, where.segments, joined))  # type: ignore[arg-type,attr-defined]
+            segments = judge.where.segments
+            edited = apply(trace.recording, segments, joined, judge.lines)
+            then = observed(judge.where, edited)
             nxt = then.culprit
         except Exception:
             continue
