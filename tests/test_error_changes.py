@@ -13,6 +13,10 @@ import pytest
 import nanlab
 
 PROGRAMS = {
+    "reflection longer than its dimension": """
+        x = torch.arange(3.0).reshape(1, 1, 3)
+        y = F.pad(x, (4, 4), mode="reflect")  # change
+    """,
     "no_grad": """
         net = nn.Linear(3, 1)
         with torch.no_grad():  # change

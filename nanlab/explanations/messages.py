@@ -7,6 +7,16 @@ from nanlab.explanations.explanation import Meaning, says
 
 MESSAGES: list[Meaning] = [
     says(
+        r"Padding size should be less than the corresponding input dimension, but got: padding"
+        r" \((\d+), (\d+)\) at dimension (\d+)",
+        "shape-mismatch",
+        "padding by reflection of {1} and {2} elements needs more elements than that in dimension"
+        " {3}{inside}",
+        "A reflection leaves the element of the edge itself out.",
+        ("repeat the edge instead", 'x = F.pad(x, pad, mode="replicate")'),
+        rewrite=((r"""mode=(['"])reflect['"]""", r"""mode=\1replicate\1"""),),
+    ),
+    says(
         r"view size is not compatible with input tensor's size and stride",
         "shape-mismatch",
         "view cannot join dimensions that do not lie next to each other in memory{inside}",
