@@ -2,7 +2,10 @@
 bare.
 
     python benchmarks/overhead.py [--rounds 15] [--only MLP CNN] [--threads 2] [--device cuda]
-    [--output benchmarks/results/overhead-cpu.md]
+    [--output benchmarks/results/overhead-cpu.md] [--against ../nanlab-before]
+
+``--against``: the root of another checkout, whose watches run in a process of their own, in turn
+with these, and become columns of their own ("before").
 
 Every round runs each tool once on each model, in turn; a ratio is the median over the rounds of
 (tool / bare) of the same round. With one thread on the CPU the clock is the thread's own processor
@@ -15,7 +18,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import statistics
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -136,14 +142,48 @@ def warm_up() -> None:
                 torch.ones(2, dtype=dtype) + 1
 
 
-def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
+class Before:
+    """Another checkout's watches, timed in a process of their own when they are asked for."""
+
+    def __init__(self, root: Path, threads: int, device: str) -> None:
+        command = [sys.executable, __file__, "--serve", "--threads", str(threads)]
+        self.process = subprocess.Popen(
+            [*command, "--device", device],
+            env=dict(os.environ, PYTHONPATH=str(root.resolve())),
+            cwd=root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def time(self, model: str, tool: str, count: int) -> float:
+        """Seconds per step."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(model, count, tool, file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+
+def serve(device: str) -> None:
+    """Answer the lines that a ``Before`` sends."""
+    torch.set_default_device(device)
+    made: dict[str, Any] = {}
+    for line in sys.stdin:
+        name, count, tool = line.rstrip("\n").split(" ", 2)
+        if name not in made:
+            made = {name: MODELS[name]()}
+            made[name][1]()
+        print(time_steps(TOOLS[tool], *made[name], int(count)), flush=True)
+
+
+def measure(name: str, rounds: int, device: str, before: Before | None) -> dict[str, Any]:
     torch.set_default_device(device)
     model, step = MODELS[name]()
     step()
     start = time.perf_counter()
     step()
     count = max(2, min(60, int(0.15 / (time.perf_counter() - start))))
-    times: dict[str, list[float]] = {tool: [] for tool in TOOLS}
+    others = {f"before: {t}": t for t in TOOLS if before is not None and t.startswith("nanlab")}
+    times: dict[str, list[float]] = {tool: [] for tool in (*TOOLS, *others)}
     memory = {}
     for tool, make in TOOLS.items():
         with Peak() as peak:
@@ -152,9 +192,12 @@ def measure(name: str, rounds: int, device: str) -> dict[str, Any]:
     for _ in range(rounds):
         for tool, make in TOOLS.items():
             times[tool].append(time_steps(make, model, step, count))
+        for column, tool in others.items():
+            assert before is not None
+            times[column].append(before.time(name, tool, count))
     ratios = {
         tool: statistics.median(t / b for t, b in zip(times[tool], times["bare"], strict=True))
-        for tool in TOOLS
+        for tool in times
         if tool != "bare"
     }
     return {"bare": statistics.median(times["bare"]), "ratios": ratios, "memory": memory}
@@ -167,9 +210,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--against", type=Path, help="root of another checkout")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.serve:
+        return serve(args.device)
+    before = args.against and Before(args.against, args.threads, args.device)
     tools = [t for t in TOOLS if t != "bare"]
+    tools += [f"before: {t}" for t in tools if before and t.startswith("nanlab")]
     lines = [
         "| model | bare step | "
         + " | ".join(f"{t} / bare" for t in tools)
@@ -181,7 +230,7 @@ def main() -> None:
     print("\n".join(lines))
     warm_up()
     for name in args.only:
-        found = measure(name, args.rounds, args.device)
+        found = measure(name, args.rounds, args.device, before)
         ratios = " | ".join(f"{found['ratios'][t]:.2f}" for t in tools)
         memory = ", ".join(f"{found['memory'][t]:.0f}" for t in TOOLS)
         lines.append(f"| {name} | {found['bare'] * 1e3:.2f} ms | {ratios} | {memory} |")

@@ -25,6 +25,7 @@ PROGRAMS = (
     "f049",  # eigh, backward
     "f055",  # a custom Function
     "f058",  # autocast
+    "f060",  # signal that is lost from the first step on
     "f080",  # reentrant checkpoint
     "f083",  # complex
     "f094",  # attention mask
@@ -129,15 +130,30 @@ def test_gradient_that_is_flushed_as_a_whole_is_found() -> None:
     assert told_by[0] == told_by[1] != []
 
 
+def test_step_that_gives_other_results_when_it_is_run_again_says_so() -> None:
+    with nanlab.watch(detail="fault", on_fault="record") as trace:
+        warm_up = torch.ones(40, requires_grad=True)
+        warm_up.sum().backward()  # from the first backward on statistics are put off
+        x = torch.full((40,), 3.0, requires_grad=True)
+        y = x * 2
+        # the memory is another's: NumPy writes it between two operations
+        y.detach().numpy()[:] = -1.0
+        torch.log(y).sum().backward()
+    assert trace.culprit is not None
+    note = next(note for note in trace.notes if "cannot be summarised" in note)
+    assert "step 0 cannot be summarised: run again it gives other results" in note
+    assert 'watch it with detail="full"' in note
+
+
 def test_step_that_cannot_be_run_again_says_so() -> None:
     with nanlab.watch(detail="fault", on_fault="record") as trace:
-        x = torch.zeros(40, requires_grad=True)
-        # the memory is another's: NumPy writes it between two operations
-        y = x.detach().clone().requires_grad_()
-        z = y * 2
-        z.detach().numpy()[:] = -1.0
-        torch.log(z).sum().backward()
-    assert trace.culprit is not None or any("cannot be summarised" in note for note in trace.notes)
+        torch.ones(40, requires_grad=True).sum().backward()
+        x = torch.zeros(600, requires_grad=True)
+        grown = torch.zeros(600)
+        grown.resize_(1200)
+        torch.log(x).sum().backward()
+    assert trace.culprit is not None and trace.culprit.op == "log"
+    assert any("resize_ changes the size of a storage" in note for note in trace.notes)
 
 
 def test_options_that_contradict_it_are_refused() -> None:

@@ -138,6 +138,17 @@ def test_recording_lets_the_cell_run_to_its_end_and_then_reports(cell: Cell) -> 
     assert cell("trace.culprit.cause").value == "sqrt-at-zero"
 
 
+def test_detail_fault_ends_the_cell_with_the_culprit_of_a_full_watch(cell: Cell) -> None:
+    told = []
+    for options in ("", "--detail fault"):
+        ran = cell(f"%%nanwatch model {options} -o trace\ntrain(4, faulty)")
+        assert not ran.success and "Traceback" not in ran.text and "sqrt" in ran.text
+        assert cell("trace.recording.detail").value == ("fault" if options else "full")
+        fixes = "[(f.title, f.verdict) for f in c.fixes]"
+        told.append(cell(f"c = trace.culprit\n(c.cause, c.title, c.step, {fixes})").value)
+    assert told[0] == told[1] and told[0][0] == "sqrt-at-zero"
+
+
 def test_steps_end_the_cell_without_an_error(cell: Cell) -> None:
     ran = cell("seen = []\nNone")
     ran = cell(

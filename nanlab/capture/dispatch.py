@@ -780,7 +780,8 @@ class OpRecorder(TorchDispatchMode):
             )
             if stat < 0:
                 stats = chunk.stats
-                clipped = written and not self.in_backward and entry is not None and entry.grad
+                inside = self.in_backward or self.in_optimizer
+                clipped = written and not inside and entry is not None and entry.grad
                 if recording.puts_off and not clipped and (numel := self._put_off(target)):
                     stat = (chunk.number << 32) | stats.put_off(numel)
                 else:

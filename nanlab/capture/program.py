@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan
+from nanlab.stats.memory import unobserved
 from nanlab.trace.program import (
     Call,
     EngineRun,
@@ -366,8 +367,9 @@ class ProgramRecorder:
         saved = self.segment.saved.get(self._number(t))
         if saved is None or saved.nbytes() != t.untyped_storage().nbytes():
             return None
-        held = torch.empty(0, dtype=t.dtype, device=saved.device)
-        return held.set_(saved, t.storage_offset(), t.size(), t.stride())
+        with unobserved():
+            held = torch.empty(0, dtype=t.dtype, device=saved.device)
+            return held.set_(saved, t.storage_offset(), t.size(), t.stride())
 
     def _number(self, t: Tensor) -> int:
         if not _is_plain(t):

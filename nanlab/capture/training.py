@@ -152,7 +152,9 @@ class StepChecks:
 
     def __init__(self, recording: Recording, history: History) -> None:
         self._recording, self._history = recording, history
-        self._waiting: list[tuple[int, int, Written]] = []  # steps: begin and end of their rows
+        # steps: begin and end of their rows, and whether these have statistics already: by the time
+        # that a step is looked through it may be forgotten
+        self._waiting: list[tuple[int, int, Written, bool]] = []
         self._end = 0  # position up to which steps were looked through
         self.failed: Callable[[Exception], None] = lambda error: None
 
@@ -183,9 +185,9 @@ class StepChecks:
         rest."""
         began = next((s for s in reversed(self._recording.starts) if s < end), 0)
         while self._waiting and self._waiting[-1][0] >= began:
-            start, _, before = self._waiting.pop()
+            start, _, before, _ = self._waiting.pop()
             written = before.then(written)
-        self._waiting.append((start, end, written))
+        self._waiting.append((start, end, written, self._is_summarised(start, end)))
 
     def _parameter_steps(self, start: int, end: int) -> list[ParameterStep]:
         """What became of each parameter between two positions, the last first."""
@@ -197,10 +199,10 @@ class StepChecks:
         """Follow the series, and look for what was lost, in the steps that wait for it."""
         waiting, self._waiting = self._waiting, []
         try:
-            for start, end, written in waiting:
+            for start, end, written, summarised in waiting:
                 rows = StepRows(self._recording, start, end)
                 follow(self._history.series, rows, written.all)
-                if not self._is_summarised(rows.start, rows.end):
+                if not summarised and not self._is_summarised(rows.start, rows.end):
                     continue
                 note_flushes(rows, self._history, written.gradients, written.by_hand)
                 note_dead(rows, self._history, written.gradients)

@@ -67,6 +67,7 @@ def _note(recording: Recording, segment: Segment, reason: str) -> None:
 def _fill(recording: Recording, segment: Segment, first: int) -> str:
     """Fill the rows from a call on; the first result that is not as it was, "" if all are."""
     different: list[str] = []
+    compared: set[int] = set()
 
     def visit(_: int, index: int, call: Call, out: Any) -> bool:
         if index < first:
@@ -79,12 +80,10 @@ def _fill(recording: Recording, segment: Segment, first: int) -> str:
             row = chunk.stat_row(stat)
             if chunk.stats.is_put_off(row):
                 chunk.stats.fill(row, result)
-            elif not different and recording.op(position) is not None:
-                known = chunk.stats.nonfinite(row)
-                now = int((~torch.isfinite(result)).sum()) if _comparable(result) else known
-                if known != now:
-                    op = recording.op(position)
-                    assert op is not None
+            elif not different and stat not in compared and _comparable(result):
+                compared.add(stat)
+                op = recording.op(position)
+                if op is not None and not chunk.stats.agrees(row, result):
                     file, line = recording.places[op.place][:2]
                     different.append(f"{op.name} at {location(file, line)}")
             if chunk.stats.nonfinite(row):
@@ -97,14 +96,8 @@ def _fill(recording: Recording, segment: Segment, first: int) -> str:
 
 
 def _comparable(result: Tensor) -> bool:
-    """Whether it is small, and its elements can be looked at."""
-    return (
-        result.layout is torch.strided
-        and result.numel() <= 4096
-        and (result.is_floating_point() or result.is_complex())
-        and result.itemsize > 1
-        and not result._is_zerotensor()
-    )
+    """Whether it is known by its elements, one by one."""
+    return result.layout is torch.strided and result.itemsize > 1 and not result._is_zerotensor()
 
 
 def _choose_parents(recording: Recording, segment: Segment) -> None:

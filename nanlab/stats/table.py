@@ -331,6 +331,15 @@ class StatsTable(Rows):
         self.n = self._state[L.NEXT_ROW] = last
         self.bad = self.nonfinite(row)
 
+    def agrees(self, row: int, t: torch.Tensor) -> bool:
+        """Whether a tensor has the counts and the range of a row; sums may be rounded otherwise."""
+        last = self.add(t)
+        self.flush()
+        same = np.array_equal(self._rows[row, : L.MEAN], self._rows[last, : L.MEAN])
+        self._rows[last] = 0
+        self.n = self._state[L.NEXT_ROW] = last
+        return same
+
     def add_change(self, new: torch.Tensor, old: torch.Tensor) -> int:
         """Summarise ``new - old`` into a new row, and return its number.
 
