@@ -1,5 +1,5 @@
-"""A step with custom Functions is run again above autograd, and fixes around and inside of them are
-tried."""
+"""A step with custom Functions and hooks is run again above autograd, and fixes around and inside of
+them are tried."""
 
 from __future__ import annotations
 
@@ -280,9 +280,95 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def train(loss: Loss, watched: bool = True) -> tuple[Any, Any]:
+def hooked(*hooks: Callable[[Any], Any]) -> Loss:
+    """Hooks of one result."""
+
+    def loss(net: Any, x: Any) -> Any:
+        y = net.a(x).relu()
+        for hook in hooks:
+            y.register_hook(hook)
+        return net.b(y).square().mean()
+
+    return loss
+
+
+def two_heads_of_a_hook(net: Any, x: Any) -> Any:
+    y = net.a(x).tanh()
+    other = y.view_as(y)
+    other.register_hook(lambda g: -g)
+    return net.b(y).mean() + net.b(other).square().mean()
+
+
+def double_in_place(g: Any) -> None:
+    g.mul_(2)
+
+
+def halve(p: Any) -> None:
+    p.grad.mul_(0.5)
+
+
+def exchange(p: Any) -> None:
+    p.grad = p.grad.sign() * 0.01
+
+
+def each_parameter(register: str, hook: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def prepare(net: Any) -> None:
+        for p in net.parameters():
+            getattr(p, register)(hook)
+
+    return prepare
+
+
+def unprepared(net: Any) -> None:
+    pass
+
+
+simple = between(torch.relu)
+# what is registered before the watch, and the loss
+HOOKS: dict[str, tuple[Callable[[Any], Any], Loss]] = {
+    "looks only": (unprepared, hooked(lambda g: None)),
+    "of a result": (unprepared, hooked(lambda g: g.clamp(-0.01, 0.01))),
+    "two of a result": (unprepared, hooked(lambda g: -g, lambda g: g * g)),
+    "writes in place": (unprepared, hooked(double_in_place)),
+    "reverses one of two heads": (unprepared, two_heads_of_a_hook),
+    "differentiated twice": (
+        each_parameter("register_hook", lambda g: g * 2),
+        penalty(Square.apply),
+    ),
+    "in a reentrant checkpoint": (
+        each_parameter("register_hook", lambda g: g.clamp(-0.01, 0.01)),
+        reentrant,
+    ),
+    "two backward passes": (each_parameter("register_hook", lambda g: g * 2), twice),
+    "clips each gradient": (
+        each_parameter("register_hook", lambda g: g.clamp(-0.01, 0.01)),
+        simple,
+    ),
+    "after accumulation, in place": (
+        each_parameter("register_post_accumulate_grad_hook", halve),
+        simple,
+    ),
+    "after accumulation, another gradient": (
+        each_parameter("register_post_accumulate_grad_hook", exchange),
+        simple,
+    ),
+    "of a module": (
+        lambda net: net.b.register_full_backward_hook(lambda m, taken, given: (taken[0] * 0.5,)),
+        simple,
+    ),
+    "of a module, before its backward": (
+        lambda net: net.b.register_full_backward_pre_hook(lambda m, given: (given[0] * 0.5,)),
+        simple,
+    ),
+}
+
+
+def train(
+    loss: Loss, watched: bool = True, prepare: Callable[[Any], Any] = unprepared
+) -> tuple[Any, Any]:
     torch.manual_seed(0)
     net = Net()
+    prepare(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 
@@ -309,6 +395,32 @@ def test_a_step_with_a_custom_function_is_the_same_above_autograd(kind: str) -> 
     assert trace.notes == []
     for step in (1, 2):
         check_rebuilt(window(trace.recording, step))
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_a_step_with_hooks_is_the_same_above_autograd(kind: str) -> None:
+    prepare, loss = HOOKS[kind]
+    _, trace = train(loss, prepare=prepare)
+    assert trace.notes == []
+    for step in (1, 2):
+        check_rebuilt(window(trace.recording, step))
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+def test_watching_changes_no_bit_of_a_program_with_hooks_and_leaves_its_hooks(kind: str) -> None:
+    prepare, loss = HOOKS[kind]
+    registered: list[Any] = []
+
+    def prepared(net: Any) -> None:
+        prepare(net)
+        registered.extend(dict(p._backward_hooks or {}) for p in net.parameters())
+
+    watched, _ = train(loss, prepare=prepared)
+    bare, _ = train(loss, watched=False, prepare=prepare)
+    for a, b in zip(watched.parameters(), bare.parameters(), strict=True):
+        assert torch.equal(a, b) and torch.equal(a.grad, b.grad)
+    assert [dict(p._backward_hooks or {}) for p in watched.parameters()] == registered
+    assert torch.Tensor.register_hook.__module__ == "torch._tensor"
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -379,6 +491,12 @@ def backward(x, w):
     return Root.apply(x.abs() * w).sum()
 
 
+def near_hook(x, w):
+    y = x * w
+    y.register_hook(lambda g: g.clamp(-0.5, 0.5))
+    return torch.sqrt(y.abs()).sum()
+
+
 def run(kind):
     w = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     loss = globals()[kind](torch.tensor([0.0, 1.0, -1.0]), w)
@@ -397,7 +515,12 @@ def program(path: Path) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [("around", "sqrt-at-zero"), ("forward", "log-of-zero"), ("backward", "custom-backward")],
+    [
+        ("around", "sqrt-at-zero"),
+        ("forward", "log-of-zero"),
+        ("backward", "custom-backward"),
+        ("near_hook", "sqrt-at-zero"),
+    ],
 )
 def test_a_verified_fix_around_or_in_a_function_computes_what_the_rewritten_program_does(
     kind: str, cause: str, tmp_path: Path

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.execution import is_watched
+from nanlab.capture.functions import HookRecorder
 from nanlab.capture.ledger import storage_of
 from nanlab.capture.plans import unwrapped
 from nanlab.capture.steps import StepClock
@@ -103,6 +104,7 @@ class BackwardRecorder:
 
     def __init__(self, ops: OpRecorder, clock: StepClock) -> None:
         self.ops, self.clock = ops, clock
+        self.hooks = HookRecorder(ops)
         self.loss_seen: LossSeen = lambda source, adds: None
         self.gradient_seen: GradientSeen = lambda parameter, source: NO_OWNER
         self.ended: Callable[[FrameType | None], None] = lambda frame: None
@@ -111,6 +113,7 @@ class BackwardRecorder:
         self._popped = False  # whether the dispatch mode is off for a node
 
     def start(self) -> None:
+        self.hooks.start()
         self._original = torch.autograd.graph._engine_run_backward
         self.ops.engine_codes = {self._original.__code__, self._run.__func__.__code__}  # type: ignore[attr-defined]
         run = partial(self._run)
@@ -120,6 +123,7 @@ class BackwardRecorder:
                 self._places.append(module)
 
     def stop(self) -> None:
+        self.hooks.stop()
         for module in self._places:
             setattr(module, "_engine_run_backward", self._original)  # noqa: B010
         self._places = []
@@ -272,6 +276,7 @@ class BackwardRecorder:
                 if tensor is not None:
                     self.ops.source(unwrapped(tensor))
             self.ops.program.leaf(leaf)
+            self.hooks.of_leaf(leaf, handles)
         handles.append(node.register_hook(partial(self._gradient_ran, node, number)))
         return leaf is not None and leaf.grad is not None
 

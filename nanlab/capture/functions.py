@@ -1,9 +1,10 @@
-"""Each custom ``torch.autograd.Function`` at work: what went into its forward and came out."""
+"""The program's own code inside of autograd: custom ``torch.autograd.Function`` and hooks."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.autograd.function import _SingleLevelFunction
 
 from nanlab.capture.dispatch import OpRecorder
@@ -49,3 +50,87 @@ class FunctionRecorder:
         except Exception as error:
             ops.failed(error)
         return results
+
+
+class HookRecorder:
+    """Wraps the hooks that may give a tensor another gradient.
+
+    Those of a result are wrapped when they are registered, those of a leaf, which may be older than
+    the watch, while the engine runs.
+    """
+
+    def __init__(self, ops: OpRecorder) -> None:
+        self.ops, self.active = ops, False
+        self._original: Any = None
+
+    def start(self) -> None:
+        original = self._original = torch.Tensor.register_hook
+
+        def register_hook(tensor: torch.Tensor, hook: Any) -> Any:
+            return original(tensor, self._of_result(tensor, hook))
+
+        torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
+        self.active = True
+
+    def stop(self) -> None:
+        if self._original is not None:
+            torch.Tensor.register_hook = self._original  # type: ignore[method-assign]
+        self.active = False
+
+    def _of_result(self, tensor: torch.Tensor, hook: Any) -> Any:
+        ops, program = self.ops, self.ops.program
+        if program is None or ops.off or not is_watched(ops) or type(tensor) is not torch.Tensor:
+            return hook
+        try:
+            if tensor.requires_grad and not tensor.is_leaf and callable(hook):
+                return Hook(self, hook, program.hook_registered(tensor))
+        except Exception as error:
+            ops.failed(error)
+        return hook
+
+    def of_leaf(self, leaf: torch.Tensor, undo: list[Any]) -> None:
+        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` takes what puts
+        them back."""
+        program = self.ops.program
+        hooks: Any = leaf._backward_hooks
+        added: Any = leaf._post_accumulate_grad_hooks
+        if program is None or not (hooks or added):
+            return
+        for each, late in ((hooks or {}, False), (added or {}, True)):
+            for key, hook in list(each.items()):
+                if not isinstance(hook, Hook):
+                    each[key] = Hook(self, hook, program.hook_registered(leaf, late), late)
+                    undo.append(_Unwrapping(each, key, each[key]))
+
+
+class Hook:
+    """A hook of the program, the calls of which are told from others."""
+
+    def __init__(self, recorder: HookRecorder, hook: Any, number: int, late: bool = False) -> None:
+        self.recorder, self.hook, self.number, self.late = recorder, hook, number, late
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        ops, program = self.recorder.ops, self.recorder.ops.program
+        if not self.recorder.active or ops.off or program is None:
+            return self.hook(tensor)
+        try:
+            program.function_runs(self.number, (tensor.grad if self.late else tensor,))
+        except Exception as error:
+            ops.failed(error)
+        result = self.hook(tensor)
+        try:
+            program.function_ran(self.number, (tensor.grad if self.late else result,))
+        except Exception as error:
+            ops.failed(error)
+        return result
+
+
+class _Unwrapping:
+    """Puts a hook back, as the handles of other hooks remove them."""
+
+    def __init__(self, hooks: Any, key: int, wrapped: Hook) -> None:
+        self.hooks, self.key, self.wrapped = hooks, key, wrapped
+
+    def remove(self) -> None:
+        if self.hooks.get(self.key) is self.wrapped:
+            self.hooks[self.key] = self.wrapped.hook

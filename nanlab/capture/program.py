@@ -19,6 +19,7 @@ from nanlab.trace.program import (
     FunctionRun,
     FunctionUse,
     Held,
+    HookUse,
     Look,
     OptimizerRun,
     ParameterGroup,
@@ -60,11 +61,12 @@ class ProgramRecorder:
         self._unsaved: dict[int, list[Segment]] = {}
         self._odd = False  # whether tensors came that are more than a view of memory
         self._running: list[EngineRun] = []
-        # storages that results of custom Functions share with their inputs
+        # storages that results of custom Functions, or results with hooks, share with others
         self._shared: set[int] = set()
-        # (sequence number of such a Function, number of its result) -> what tells it apart
+        # (sequence number of the node, number of its result) -> what tells it apart
         self._marks: dict[tuple[int, int], int] = {}
         self._marked = 2  # the last of these
+        self._hooks = 0  # minus the number of hooks so far
         self.applies = False  # whether the program applied a custom Function
         self._returning: list[FunctionRun] = []  # whose backward is running
         self._optimizing: list[tuple[Segment, OptimizerRun]] = []
@@ -493,10 +495,7 @@ class ProgramRecorder:
             ref = self.ref(result)
             if ref.__class__ is Ref and ref.storage in taken:
                 if not any(result is each for each in args):  # else it was written in place
-                    self._shared.add(ref.storage)
-                    self._marked += 1
-                    self._marks[use.number, output] = self._marked
-                    ref = _new(Ref, (*ref[:5], self._marked, ref[6]))
+                    ref = self._mark(ref, node, output)
             use.outputs[output] = ref
         if use.outputs:
             use.last = self._last_of_forward(use)
@@ -517,18 +516,32 @@ class ProgramRecorder:
             last -= 1
         return last
 
+    def _mark(self, ref: Ref, node: Any, output: int) -> Ref:
+        """A reference that tells this result of a node from others that show the same memory."""
+        self._shared.add(ref.storage)
+        self._marked += 1
+        self._marks[node._sequence_nr(), output] = self._marked
+        return _new(Ref, (*ref[:5], self._marked, ref[6]))
+
     def _result_of(self, t: Tensor, tracked: int) -> int:
-        """What tells a result of a custom Function from its input, which shows the same memory."""
+        """What tells a result from others that show the same memory."""
         # without gradients no one has asked for the node yet, and asking may make it
         if tracked != 1 or not torch.is_grad_enabled():
             return tracked
         node: Any = t.grad_fn
-        if not isinstance(node, BackwardCFunction):
-            return tracked
         return self._marks.get((node._sequence_nr(), t.output_nr), tracked)
 
+    def hook_registered(self, tensor: Tensor, late: bool = False) -> int:
+        """A hook may give this tensor another gradient; the number of the hook."""
+        self._hooks -= 1
+        ref = self.ref(tensor)
+        if ref.__class__ is Ref and ref.tracked == 1 and tensor._is_view():
+            ref = self._mark(ref, tensor.grad_fn, tensor.output_nr)
+        self.segment.hooks.append(HookUse(self._hooks, len(self.segment.calls), ref, late))
+        return self._hooks
+
     def function_runs(self, number: int, arrived: Any) -> None:
-        """The backward of a custom Function is about to run, with these gradients."""
+        """The backward of a custom Function, or a hook, is about to run, with these gradients."""
         came = tuple([None if g is None else self._made(g) for g in arrived])
         self._returning.append(FunctionRun(number, len(self.segment.calls), -1, came, ()))
 

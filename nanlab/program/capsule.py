@@ -46,6 +46,7 @@ from nanlab.trace.program import (
     FunctionRun,
     FunctionUse,
     Held,
+    HookUse,
     Look,
     OptimizerRun,
     ParameterGroup,
@@ -88,7 +89,7 @@ _RECORDS: dict[str, Any] = {
         *(history.Misuse, history.GradientEdit, history.History),
         *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
         *(ending.Escapes, ending.Failure, ending.Operand, ending.BadIndices, ending.ReadOut),
-        *(BackwardPass, EngineRun, FunctionUse, FunctionRun),
+        *(BackwardPass, EngineRun, FunctionUse, HookUse, FunctionRun),
         *(OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
     )
 }
@@ -324,17 +325,14 @@ class _Writer:
                 reason = f"a backward pass is not in the file: {error}"
             if reason:
                 lose(run.first, reason)
-        functions, function_runs = [], []
-        for use in segment.functions:
-            try:
-                functions.append(self.pack(use))
-            except _NoPlace as error:
-                lose(use.first, f"a custom Function is not in the file: {error}")
-        for run_back in segment.function_runs:
-            try:
-                function_runs.append(self.pack(run_back))
-            except _NoPlace as error:
-                lose(run_back.first, f"a custom Function is not in the file: {error}")
+        custom: dict[str, list[Any]] = {"functions": [], "hooks": [], "function_runs": []}
+        for name, packed_uses in custom.items():
+            for use in getattr(segment, name):
+                try:
+                    packed_uses.append(self.pack(use))
+                except _NoPlace as error:
+                    at = use.index if isinstance(use, HookUse) else use.first
+                    lose(at, f"a custom Function or hook is not in the file: {error}")
         looks = []
         for look in segment.looks:
             try:
@@ -363,8 +361,7 @@ class _Writer:
             "blank": self.pack(segment.blank),
             "known": sorted(segment.known),
             "engine": engine,
-            "functions": functions,
-            "function_runs": function_runs,
+            **custom,
             "optimizers": self.optimizers(segment),
             "looks": looks,
             "lost": None if lost is None else list(lost),
@@ -770,6 +767,7 @@ class _Reader:
             )
         made.engine = [self.unpack(each) for each in head["engine"]]
         made.functions = [_function(self.unpack(each)) for each in head["functions"]]
+        made.hooks = [_hook(self.unpack(each)) for each in head["hooks"]]
         made.function_runs = [_function_run(self.unpack(each)) for each in head["function_runs"]]
         made.optimizers = [_optimizer(self.unpack(each)) for each in head["optimizers"]]
         made.looks = [self.unpack(each) for each in head["looks"]]
@@ -805,6 +803,7 @@ class _Reader:
             )
             values.append(tuple(run.after))
         values += [(use.inputs, tuple(use.outputs.values())) for use in segment.functions]
+        values += [hook.tensor for hook in segment.hooks]
         values += [(run.arrived, run.left) for run in segment.function_runs]
         for step in segment.optimizers:
             for group in step.groups:
@@ -921,10 +920,19 @@ def _function(use: Any) -> FunctionUse:
     return use  # type: ignore[no-any-return]
 
 
+def _hook(use: Any) -> HookUse:
+    """A hook that may give a tensor another gradient."""
+    _expect(isinstance(use, HookUse) and isinstance(use.late, bool), "a hook is none")
+    _expect(isinstance(use.tensor, Ref), "a hook has no tensor")
+    _whole(use.number, -(1 << 62), -1)
+    _whole(use.index)
+    return use  # type: ignore[no-any-return]
+
+
 def _function_run(run: Any) -> FunctionRun:
     """One run of the backward of a custom Function."""
     _expect(isinstance(run, FunctionRun), "a run of a Function is none")
-    _whole(run.number)
+    _whole(run.number, -(1 << 62))
     _whole(run.last, _whole(run.first))
     gradients = (run.arrived, run.left)
     _expect(all(isinstance(each, tuple) for each in gradients), "a run of a Function is none")

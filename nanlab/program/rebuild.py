@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from nanlab.trace.program import (
     FunctionRun,
     FunctionUse,
     Held,
+    HookUse,
     Look,
     Ref,
     Segment,
@@ -436,9 +438,10 @@ class Graph:
 
     def __init__(self, leaf: Leaf | None = None) -> None:
         self.memory, self.leaf = Memory(), leaf
-        # view -> [the one that autograd does not follow, the one it does, the leaf of its graph]
+        # view -> [the one that autograd does not follow, the one it does, the leaf of its graph,
+        # the one that it followed before]
         self.live: dict[Any, list[Any]] = {}
-        self.marked: dict[int, Any] = {}  # results of custom Functions that show an input's memory
+        self.marked: dict[int, Any] = {}  # results that show the memory of others
         # Several results may show one view, as x[0] written twice does: each is read in the order
         # in which it was made.
         self._unread: dict[Any, list[Any]] = {}
@@ -479,6 +482,20 @@ class Graph:
         found = slot[tracked]
         if found is None or found.requires_grad != bool(tracked):
             found = self._other(ref, slot)
+        return found
+
+    def latest(self, ref: Any) -> Any:
+        """The tensor of a reference, as it was made last; from here on a reference to a marked one
+        alone stands for it."""
+        slot = self.live.get(ref.view) if ref.__class__ is Ref else None
+        if slot is None or slot[1] is None or ref.tracked in (0, 2, *self.marked):
+            return self.get(ref)
+        found = slot[1]
+        if ref.tracked > 2:
+            self.marked[ref.tracked] = found
+            waiting = self._unread.get(ref.view, [])
+            waiting[:] = [each for each in waiting if each is not found]
+            slot[1] = found if slot[3] is None else slot[3]
         return found
 
     def _other(self, ref: Ref, slot: list[Any]) -> Any:
@@ -559,7 +576,9 @@ class Graph:
         if kind is Ref and isinstance(made, Tensor):
             slot = self.live.get(ref.view)
             if slot is None:
-                slot = self.live[ref.view] = [None, None, None]
+                slot = self.live[ref.view] = [None, None, None, None]
+            if _tracked(made) == 1 and slot[1] is not made:
+                slot[3] = slot[1]
             slot[_tracked(made)] = made
             if self._covered is not None and not made.requires_grad and slot[2] is not None:
                 self._covered.setdefault(ref.view, slot[2])
@@ -621,15 +640,18 @@ class Functions:
         self._begun: dict[int, list[FunctionUse]] = {}  # index -> those that begin there
         self._ended: dict[int, list[FunctionUse]] = {}
         self._inputs: dict[int, list[Any]] = {}  # id of a use -> its arguments
+        self._hooks: dict[int, list[HookUse]] = {}  # index -> those that are registered there
         self._over: set[int] = set()  # ids of runs of backwards
 
     def enter(self, segment: Segment) -> None:
         """Begin a segment."""
         self._segment = segment
-        self._begun, self._ended = {}, {}
+        self._begun, self._ended, self._hooks = {}, {}, {}
         for use in segment.functions:
             self._begun.setdefault(use.first, []).append(use)
             self._ended.setdefault(use.last, []).append(use)
+        for hook in segment.hooks:
+            self._hooks.setdefault(hook.index, []).append(hook)
 
     def reached(self, index: int, first: int) -> None:
         """The calls before ``index`` were made, from ``first`` on: apply the Functions whose
@@ -642,6 +664,35 @@ class Functions:
         for use in self._begun.pop(index, ()):
             if use.last > index:
                 self._begin(use)
+        for hook in self._hooks.pop(index, ()):
+            self._register(hook)
+
+    def _register(self, use: HookUse) -> None:
+        tensor = self.graph.latest(use.tensor)
+        if use.late and tensor.is_leaf:
+            tensor.register_post_accumulate_grad_hook(partial(self._added, use))
+        elif tensor.requires_grad and not use.late:
+            tensor.register_hook(partial(self._hooked, use))
+
+    def _hooked(self, use: HookUse, gradient: Any) -> Any:
+        run = self._run_of_hook(use, gradient)
+        return None if run is None or run.left[0] is None else self.graph.get(run.left[0])
+
+    def _added(self, use: HookUse, leaf: Any) -> None:
+        run = self._run_of_hook(use, leaf.grad)
+        if run is not None:
+            leaf.grad = None if run.left[0] is None else self.graph.get(run.left[0])
+
+    def _run_of_hook(self, use: HookUse, gradient: Any) -> FunctionRun | None:
+        """The run of a hook, its calls made for this gradient; None of a leaf's that was registered
+        for an earlier run of the engine."""
+        outer = self.running[-1] if self.running else None
+        run = backward_of(self._segment, use, outer, self._over)
+        if run is not None:
+            self._make(run, run.arrived, (gradient,), "a hook")
+        elif use.tensor.tracked != 2 or outer is None or use.index == outer.first:
+            raise NotReplayable("a hook is called where it was not")
+        return run
 
     def _begin(self, use: FunctionUse) -> None:
         if id(use) not in self._inputs:
@@ -676,30 +727,41 @@ class Functions:
         run = backward_of(self._segment, use, outer, self._over)
         if run is None:
             raise NotReplayable(f"{use.name} is differentiated where it was not")
+        self._make(run, [run.arrived[output] for output in use.outputs], gradients, use.name)
+        return [None if ref is None else self.graph.get(ref) for ref in run.left]
+
+    def _make(
+        self, run: FunctionRun, arrived: Sequence[Any], gradients: Sequence[Any], name: str
+    ) -> None:
+        """Make the calls of a run for these gradients in the place of those that arrived."""
         self._over.add(id(run))
-        for output, gradient in zip(use.outputs, gradients, strict=True):
-            ref = run.arrived[output]
+        for ref, gradient in zip(arrived, gradients, strict=True):
             if (ref is None) != (gradient is None):
-                raise NotReplayable(f"other results of {use.name} have gradients than had")
+                raise NotReplayable(f"{name} is given other gradients than it was")
             if ref.__class__ is Ref:
                 self.graph.replace(ref, gradient)
             elif ref is not None:
-                raise NotReplayable(f"{use.name} takes a gradient that is no plain tensor")
+                raise NotReplayable(f"{name} is given a gradient that is no plain tensor")
         inside = [
             each
             for each in self._segment.engine
-            if each is not outer and run.first <= each.first and each.last <= run.last
+            if run.first <= each.first
+            and each.last <= run.last
+            and not any(each is outer for outer in self.running)
         ]
         with self.graph.covering():
             direct = [each for each in inside if not _lies_in(each, inside)]
             self.go_on(run.first, run.last, direct)
-        return [None if ref is None else self.graph.get(ref) for ref in run.left]
 
 
 def backward_of(
-    segment: Segment, use: FunctionUse, outer: EngineRun | None, over: Collection[int] = ()
+    segment: Segment,
+    use: FunctionUse | HookUse,
+    outer: EngineRun | None,
+    over: Collection[int] = (),
 ) -> FunctionRun | None:
-    """The first run of a Function's backward, in this run of the engine, that is not over."""
+    """The first run of a Function's backward, or of a hook, in this run of the engine, that is not
+    over."""
     for run in segment.function_runs:
         if run.number == use.number and id(run) not in over:
             if outer is None or (outer.first <= run.first and run.last <= outer.last):

@@ -15,9 +15,9 @@ class Ref(tuple[Any, ...]):
     bits)``.
 
     ``tracked``: 0 where autograd did not follow the tensor, 1 where it did, 2 for a leaf of its
-    graph, 3 and above for a result of a custom Function that shows memory of its input, each
-    result with a number of its own; None of a result, which autograd sees later. ``bits``: 1 for a
-    lazy conjugate, 2 for a lazy negation.
+    graph, 3 and above for a result of a custom Function, or one with a hook, that shows memory of
+    others, each result with a number of its own; None of a result, which autograd sees later.
+    ``bits``: 1 for a lazy conjugate, 2 for a lazy negation.
     """
 
     __slots__ = ()
@@ -94,10 +94,20 @@ class FunctionUse:
 
 
 @dataclass(slots=True)
-class FunctionRun:
-    """One run of the backward of a custom torch.autograd.Function."""
+class HookUse:
+    """A hook that may give a tensor another gradient."""
 
-    number: int  # sequence number of its node
+    number: int  # below 0
+    index: int  # of the call before which it was registered; of a leaf, its engine run began
+    tensor: Any
+    late: bool  # called when the gradient was added to that of the leaf
+
+
+@dataclass(slots=True)
+class FunctionRun:
+    """One run of the backward of a custom torch.autograd.Function, or of a hook."""
+
+    number: int  # sequence number of its node, or that of the hook
     first: int  # index of its first call
     last: int  # index after its last call
     arrived: tuple[Any, ...]  # gradients of its results, None where there is none
@@ -163,6 +173,7 @@ class Segment:
     results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     engine: list[EngineRun] = field(default_factory=list)
     functions: list[FunctionUse] = field(default_factory=list)  # in the order of their ends
+    hooks: list[HookUse] = field(default_factory=list)
     function_runs: list[FunctionRun] = field(default_factory=list)
     optimizers: list[OptimizerRun] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
