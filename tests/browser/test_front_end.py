@@ -401,6 +401,30 @@ def test_the_static_picture_takes_no_room_until_a_widget_would_have_come(bare: P
     expect(static).to_be_visible()
 
 
+@pytest.mark.parametrize("width", [900, 784])
+@pytest.mark.parametrize("name", ["stepper", "underflow", "table", "report"])
+def test_a_narrow_notebook_cuts_nothing_off(bare: Page, name: str, width: int) -> None:
+    """784 px are what JupyterLab leaves of a window of 900."""
+    bare.set_viewport_size({"width": width, "height": 800})
+    try:
+        mount(bare, widgets()[name])
+        bare.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        over = bare.evaluate(
+            """() => [...document.querySelectorAll('#host *')].filter((node) => {
+            const scrolls = (p) => p && (/auto|scroll|hidden/.test(getComputedStyle(p).overflowX) || scrolls(p.parentElement));
+            return node.getBoundingClientRect().right > innerWidth && !scrolls(node.parentElement);
+        }).map((node) => node.outerHTML.slice(0, 120))"""
+        )
+        assert over == []
+        if name == "report" and width < 800:
+            code = bare.get_by_role("region", name="Annotated source").bounding_box()
+            beside = bare.locator(".nl-beside").bounding_box()
+            assert code is not None and beside is not None
+            assert beside["y"] >= code["y"] + code["height"], "one below the other"
+    finally:
+        bare.set_viewport_size({"width": 1100, "height": 800})
+
+
 def test_ten_thousand_nodes_open_and_step_quickly(bare: Page) -> None:
     opened = mount(bare, stepper(big_trace()))
     assert bare.get_by_role("treeitem").count() < 60
