@@ -369,3 +369,11 @@ def test_a_healthy_run_says_how_near_to_the_limits_of_float16_it_came(
         torch.full((3,), size) * 1.0
     assert trace.culprit is None
     assert re.search(told, repr(trace.report()))
+
+
+def test_a_mask_of_the_lowest_number_says_nothing_about_headroom() -> None:
+    with nanlab.watch() as trace:
+        scores = torch.full((2, 2), 2.0**12) * 1.0
+        masked = scores.masked_fill(torch.eye(2, dtype=torch.bool), torch.finfo(scores.dtype).min)
+        torch.softmax(masked, -1)
+    assert "Headroom in float16: 4.0 bits below its ceiling" in repr(trace.report())

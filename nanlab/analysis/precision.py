@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
+from nanlab.operators import having
 from nanlab.trace.recording import BACKWARD, FORWARD
 
 if TYPE_CHECKING:
@@ -180,13 +181,24 @@ class Headroom:
     lowest: Place
 
 
+_CONSTANTS = having("constant")
+NEAR = 1e-4  # bits below the largest number of a dtype that count as that number
+
+
+def _largest(name: str) -> float:
+    """Of a dtype, as a power of 2."""
+    dtype = getattr(torch, name, None)
+    floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    return math.log2(torch.finfo(dtype).max) if floating else math.inf
+
+
 def headroom(trace: Trace) -> Headroom | None:
     """Of the narrowest format that the run computed in, else of float16; None where no step was
     followed.
 
     Results are those of forward and backward operations; of each the largest magnitude in a step
     counts, so a result that is partly flushed is no concern of the floor, and one that is wholly
-    zero is left out.
+    zero is left out. So are constants, and the largest number of a dtype, which masks hold.
     """
     recording = trace.recording
     series = recording.training.series
@@ -207,7 +219,11 @@ def headroom(trace: Trace) -> Headroom | None:
         ],
         dtype=bool,
     )
+    chosen &= np.array([p.op not in _CONSTANTS for p in series.places], dtype=bool)
+    # a mask of finfo.min is another number in another format
+    tops = np.array([_largest(p.dtype) - NEAR for p in series.places])
     table = np.where(np.isfinite(series.table) & chosen, series.table, np.nan)
+    table = np.where(table < tops, table, np.nan)
     if not np.isfinite(table).any():
         return None
     limits = format_of(names.get(name, torch.float16))
