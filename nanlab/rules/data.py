@@ -190,7 +190,14 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
     ] * bool(infinities)
     used = f"first used by {fault.finding.op}"
     born = fault.recording.step_of(fault.position) if fault.position >= 0 else fault.finding.step
-    text = f"It was there in step {born} already and showed in step {fault.finding.step}."
+    first = fault.recording.step_of(0)
+    if role in ("parameter", "buffer") and born <= first:
+        text = "It was already there when the watch began."
+    else:
+        shown = fault.finding.step
+        text = f"It came in with step {born}" + (
+            f" and showed in step {shown}." if shown > born else "."
+        )
     phase = (
         "init" if role in ("parameter", "buffer") else "data" if fault.kind == "intended" else None
     )

@@ -329,8 +329,8 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
     """,
 )
 def inverse_function_at_edge(fault: Fault) -> Match | None:
-    """At the edge of its domain an inverse function stands upright: its derivative is infinite
-    there, for atanh and erfinv its value too.
+    """At the edge of its domain an inverse function has a vertical tangent: its derivative is
+    infinite there, and atanh and erfinv are infinite themselves.
 
     The cosine of a vector with itself is exactly 1, tanh of a large number exactly 1: the edge is
     met in practice. A clamp to the edge itself does not help; clamp inside it, or use atan2, which
@@ -412,7 +412,7 @@ _EXPS = having("exponential")
     family="operation",
 )
 def exp_overflow(fault: Fault) -> Match | None:
-    """An exponential outgrows its dtype soon: exp of 88.8 in float32, of 11.1 in float16.
+    """`exp` overflows above 88.7 in float32 and above 11.09 in float16.
 
     Subtract the maximum first, stay in the log domain (logsumexp, log_softmax, softplus,
     logaddexp), or bound the argument.

@@ -122,8 +122,8 @@ def _lost(
     """,
 )
 def eps_underflow(trace: Trace) -> Iterator[Finding]:
-    """An epsilon that the dtype rounds to zero does nothing: what it should prevent is only waiting
-    for the value that needs it."""
+    """An epsilon that the dtype rounds to zero protects from nothing: the first value that needs it
+    will fail."""
     losses = first_losses(trace)
     for loss in losses[losses["told_by"] == "epsilon"].to_dict("records"):
         amount = "the epsilon" if pd.isna(loss["largest"]) else f"an epsilon of {loss['largest']:g}"
