@@ -188,8 +188,9 @@ NEAR = 1e-4  # bits below the largest number of a dtype that count as that numbe
 def _largest(name: str) -> float:
     """Of a dtype, as a power of 2."""
     dtype = getattr(torch, name, None)
-    floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point
-    return math.log2(torch.finfo(dtype).max) if floating else math.inf
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        return math.inf
+    return math.log2(torch.finfo(dtype).max)
 
 
 def headroom(trace: Trace) -> Headroom | None:
