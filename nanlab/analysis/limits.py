@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nanlab.analysis.exact import AllExact, Exact, Moved, NotExact, digits, lift, rounded
 
 Function = Callable[..., Any]  # of tensors, to a tensor or a sequence of them
+ROUNDING = 100  # units of the dtype's eps: of a sum that cancels out
 WITHIN = 0.01  # a fix may differ by that much from the limit
 SAME = 1e-3  # limits along different directions that differ by no more are one
 # digits, and distances from the singular point, evenly spaced in their logarithm
@@ -65,6 +66,12 @@ class Truth:
 
     values: tuple[Limit, ...]  # one for each result
     gradients: tuple[Limit | None, ...]  # one for each operand; None: not differentiated
+
+    @property
+    def largest(self) -> float:
+        """Of the gradients' limits, in magnitude."""
+        known = [t.value[t.exists].abs() for t in self.gradients if t is not None]
+        return max((float(t.max()) for t in known if t.numel()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -674,7 +681,7 @@ def agrees(
         a.shape != b.shape for a, b in zip(new.tensors, old.tensors, strict=False)
     ):
         return Agreement("value", "its result has another shape")
-    unknown = 0
+    unknown, largest = 0, true.largest
     for a, before, known_value in zip(new.values, old.values, true.values, strict=True):
         if removed is not None and any(r is not None for r in removed):
             continue
@@ -695,7 +702,7 @@ def agrees(
                     "masked", f"the gradient is {_shown(off[off != 0][0])} where it is masked"
                 )
         bad = ~b.isfinite() if mask is None else ~b.isfinite() & ~mask.expand(g.shape)
-        verdict = _compared("gradient", g, bad, limit)
+        verdict = _compared("gradient", g, bad, limit, largest)
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
@@ -706,12 +713,31 @@ def agrees(
     )
 
 
+def tolerance(got: Tensor, limit: Tensor, largest: float = 0.0) -> Tensor:
+    """How far each element may be from its limit, in float64.
+
+    largest: of all gradients. What cancels out, as the gradient of a bias before a normalisation
+    does, leaves rounding of their size in the place of 0.
+    """
+    known = limit[limit.isfinite()]
+    scale = float(known.abs().max()) if known.numel() else 0.0
+    # what is smaller, its dtype does not hold
+    info = torch.finfo(got.dtype) if got.is_floating_point() else None
+    near = WITHIN * limit.abs() + WITHIN / 10 * scale + (info.tiny if info else 0.0)
+    rounding = min(ROUNDING * (info.eps if info else 0.0), WITHIN / 10) * largest
+    lost = (got == 0).cpu() & (limit != 0)  # a signal that is gone is no rounding
+    return torch.where(lost, near, near.clamp_min(rounding))
+
+
 def _compared(
-    what: Literal["value", "gradient"], got: Tensor, bad: Tensor, limit: Limit
+    what: Literal["value", "gradient"],
+    got: Tensor,
+    bad: Tensor,
+    limit: Limit,
+    largest: float = 0.0,
 ) -> Agreement:
     """The elements that were bad against their limits."""
-    # what is smaller, its dtype does not hold
-    held = torch.finfo(got.dtype).tiny if got.is_floating_point() else 0.0
+    near = tolerance(got, limit.value, largest)
     got = got.double().cpu()
     bad = bad.cpu()
     if bool((~got.isfinite() & bad).any()):
@@ -719,7 +745,6 @@ def _compared(
         return Agreement("infinite", f"the {what} is {_shown(worst)}")
     exists = limit.exists & bad
     scale = float(limit.value[limit.exists].abs().max()) if bool(limit.exists.any()) else 0.0
-    near = WITHIN * limit.value.abs() + WITHIN / 10 * scale + held
     off = (got - limit.value).abs() > near
     if bool((off & exists).any()):
         gap = torch.where(off & exists, (got - limit.value).abs(), torch.zeros_like(got))

@@ -11,7 +11,16 @@ from typing import Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nanlab.analysis.limits import Agreement, Evaluation, Truth, Wide, agrees, evaluate, truth
+from nanlab.analysis.limits import (
+    Agreement,
+    Evaluation,
+    Truth,
+    Wide,
+    agrees,
+    evaluate,
+    tolerance,
+    truth,
+)
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
 from nanlab.program.edit import Edited, EditLike, Lines, Region, Results, apply
@@ -351,7 +360,7 @@ class Judge:
         for ref, gradient, known in zip(whole.operands, got.gradients, true.gradients, strict=True):
             if gradient is None or known is None:
                 continue
-            off = _off(gradient, known.value)
+            off = _off(gradient, known.value, true.largest)
             if off is not None:
                 name = names.get(ref.storage, "")
                 short = f" of {name.rsplit('.', 1)[-1]}" if name else ""
@@ -531,16 +540,17 @@ def _is_sum(call: Call) -> bool:
     return getattr(call.func, "_opname", "") in _SUMS
 
 
-def _off(got: Tensor, limit: Tensor) -> tuple[float, float] | None:
-    """The element that is farthest from a limit that exists; None where all are near."""
-    # what is smaller, its dtype does not hold
-    held = torch.finfo(got.dtype).tiny if got.is_floating_point() else 0.0
-    got, limit = got.double().cpu(), limit.double().cpu()
+def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float] | None:
+    """The element that is farthest from a limit that exists; None where all are near.
+
+    largest: of all gradients.
+    """
+    limit = limit.double().cpu()
     known = limit.isfinite()
     if got.shape != limit.shape or not bool(known.any()):
         return None
-    scale = float(limit[known].abs().max())
-    near = WITHIN * limit.abs() + WITHIN / 10 * scale + held
+    near = tolerance(got, limit, largest)
+    got = got.double().cpu()
     gap = torch.where(known, (got - limit).abs() - near, 0.0)
     if not bool((gap > 0).any()):
         return None
