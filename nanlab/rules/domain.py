@@ -92,6 +92,7 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
 
 @rule(
     "error",
+    more_specific_than=("log-of-negative",),
     example="""
         x = torch.tensor([-0.5, 0.5], requires_grad=True)
         (x ** 0.4).sum().backward()  # here
