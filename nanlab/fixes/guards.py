@@ -52,6 +52,9 @@ class Guard:
     when: str = ""  # facts that must hold of the operation, see :data:`FACTS`
 
 
+SMALLER = "a smaller epsilon"  # told where no other fix is verified
+
+
 def _of_domain(one: Card) -> list[Guard]:
     """Functions with a floor, or with two edges, by what their cards say."""
     name = one.name.removeprefix("special_")
@@ -80,10 +83,13 @@ def _of_domain(one: Card) -> list[Guard]:
         found.append(
             Guard(f"an epsilon of EPS inside the {place}", f"{name}($x)", f"{home}($x + EPS)")
         )
-    return [
-        *found,
-        Guard(f"clamp the argument at {floor}", f"{name}($x)", f"{home}($x.clamp_min({floor}))"),
-    ]
+    found.append(
+        Guard(f"clamp the argument at {floor}", f"{name}($x)", f"{home}($x.clamp_min({floor}))")
+    )
+    if "sqrt" in name:  # whose value moves by the root of it
+        title = f"{SMALLER} of TINY inside the root"
+        found.append(Guard(title, f"{name}($x)", f"{home}($x + TINY)"))
+    return found
 
 
 DOMAINS = [
@@ -821,6 +827,7 @@ def numbers(dtype: torch.dtype, least: float | None = None, terms: int = 1) -> d
     top = info.max / (8 if dtype == torch.float16 else 64)
     found = {
         "EPS": eps,
+        "TINY": max(eps / 1000, info.tiny),
         "SQUARED": squared,
         "EDGE": 1e-2 if dtype == torch.bfloat16 else default,
         "JITTER": default,

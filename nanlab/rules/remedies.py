@@ -21,7 +21,7 @@ from nanlab.analysis.verdict import Judge
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
-from nanlab.fixes.guards import number
+from nanlab.fixes.guards import SMALLER, number
 from nanlab.fixes.proposals import (
     at_makers,
     filled,
@@ -198,7 +198,11 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
     for i, group in enumerate(groups):
         if i < 2 or not any(f.verified for f in found):
             fresh = [f for f in _distinct([*found, *group]) if f not in found]
-            tried = [_judged(trace, finding, fix, clock) for fix in fresh]
+            tried: list[Fix] = []
+            for fix in fresh:
+                cured = any(f.verified for f in (*found, *tried))
+                if not (cured and fix.title.startswith(SMALLER)):
+                    tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
     found = _distinct([*found, *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
@@ -217,13 +221,14 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
-    """Of operations that were bounded: what helps; where nothing does, a few that come near it."""
+    """Of operations that were bounded: what helps; where nothing does, what could not be tried and
+    a few that come near it."""
     good = [f for f in guards if f.verified]
     near = [f for f in guards if f.verdict == "finite"][:MOST_TOLD]
     open_ = [f for f in guards if f.verdict == "untried"][:MOST_TOLD]
-    if good or cured or near:
+    if good or cured:
         return [*good, *near]
-    return open_ or [f for f in guards if f.verdict == "fails"][:MOST_TOLD]
+    return [*open_, *near] or [f for f in guards if f.verdict == "fails"][:MOST_TOLD]
 
 
 def _named(trace: Trace, finding: Finding, text: str) -> list[Fix]:
