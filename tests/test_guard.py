@@ -662,14 +662,20 @@ def interrupted(at: int) -> tuple[list[Place], nn.Module, dict[str, Any]]:
                 signal.raise_signal(signal.SIGINT)
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        exec(code, names)
-    except (KeyboardInterrupt, FaultFound):
-        pass
-    finally:
-        sys.settrace(before)
+    # Interrupted by a trace function at the end of a handler, Python keeps the exception as the one
+    # that is handled; in a generator it goes with that.
+    def inside() -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            exec(code, names)
+        except (KeyboardInterrupt, FaultFound):
+            pass
+        finally:
+            sys.settrace(before)
+        yield
+
+    next(inside())
     return run, model, names
 
 
