@@ -97,7 +97,7 @@ class Agreement:
             self._joined = True
             if self._store.add("joined", 1) == self.world:
                 self._store.set("complete", "1")
-            self._complete = self._wait("complete", 0.2 if _lonely else 2 * PATIENCE)
+            self._complete = self._wait("complete", PATIENCE / 5 if _lonely else 2 * PATIENCE)
             _lonely[:] = [] if self._complete else [True]
         elif not self._complete:
             self._complete = self._store.check(["complete"])
@@ -204,7 +204,7 @@ class Agreement:
         if store.add("told", 1) == self.world:
             store.set("all told", "1")
         elif wait:
-            seconds = 0.2 if _lonely else 2 * PATIENCE
+            seconds = PATIENCE / 5 if _lonely else 2 * PATIENCE
             heard, began = self._wait("all told", seconds), time.monotonic()
             while not heard and time.monotonic() - began < DIAGNOSIS and self._is_one_at_work():
                 heard = self._wait("all told", PATIENCE)
