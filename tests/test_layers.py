@@ -24,7 +24,6 @@ LAYERS = [  # from the top; those in one line may not import each other
     {"analysis"},
     {"program"},
     {"capture"},
-    {"capsule"},
     {"trace"},
     {"stats"},
     {"safe"},
@@ -39,7 +38,6 @@ SETS_LAST = (
 DOORS = (
     "__main__.py",
     "trace/",
-    "trace.py",
     "analysis/epsilon.py",
     "analysis/clipping.py",
     "explanations/",
