@@ -37,14 +37,16 @@ from nanlab.capture.plans import (
     saved_values,
     tensors_of,
 )
-from nanlab.capture.program import ProgramRecorder
+from nanlab.capture.program import NUMBERS, ProgramRecorder
 from nanlab.capture.ranks import Collectives
 from nanlab.capture.steps import StepClock
+from nanlab.capture.tensor_views import PLAIN, TensorViews
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
-from nanlab.stats.memory import PLAIN, local_part
+from nanlab.stats.memory import local_part
 from nanlab.stats.table import WORTH_PUTTING_OFF
 from nanlab.trace.ending import ReadOut
+from nanlab.trace.program import View
 from nanlab.trace.recording import (
     BACKWARD,
     FACTOR,
@@ -65,6 +67,7 @@ from nanlab.trace.recording import (
 )
 
 Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
 _node = torch._C._current_autograd_node  # tried with torch 2.6 to 2.13
 _sequence = torch._C._autograd._get_sequence_nr  # the number that the next autograd node gets
 _LEAF = 1 << 63  # AccumulateGrad nodes bear a sequence number above this
@@ -124,6 +127,7 @@ class OpRecorder(TorchDispatchMode):
         super().__init__()
         self.recording, self.lines, self.clock = recording, lines, clock
         self.ledger = Ledger()
+        self.views = TensorViews(recording.shapes, recording.dtypes)
         self.evidence = Evidence(recording, self.ledger)
         self.pending = Pending(recording, self.evidence)
         self.guard = IndexGuard(self)
@@ -156,6 +160,8 @@ class OpRecorder(TorchDispatchMode):
         self._vague = False
         self.opening: dict[int, int] = {}  # position at which each function was first seen at work
         self.first_call = 1 << 62  # position at which an outermost module was first called
+        # of the last row: id of the tensor, number of its storage, view
+        self._result: tuple[int, int, View | None] = (0, 0, None)
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
         self._read_out: dict[
             str, int
@@ -213,23 +219,29 @@ class OpRecorder(TorchDispatchMode):
         frame = sys._getframe().f_back
         try:
             place = self.place(frame)
-            sources = self.read(plan, args, kwargs)
+            sources, packed = self.take(plan, args, kwargs)
             old = None if plan.plain else self._before_write(plan, args, kwargs)
-            program = self.program
-            packed = program.before(func, plan, args, kwargs) if program is not None else None
         except Exception as error:
             self.failed(error)
             return func(*args, **kwargs)
         if plan.indexes:
             self.guard.before(plan.name, args, frame)
-        out = func(*args, **kwargs)
+        out = plan.run(*args, **kwargs)
         try:
             call = self.write(func, plan, args, kwargs, out, sources, old, place)
-            if program is not None and packed is not None:
+            program = self.program
+            if packed is not None and program is not None:
                 late = self.recording.puts_off or self.recording.pending
                 if late and (inside := torch_caller(frame)) is not None:
                     program.segment.inside[len(program.segment.calls)] = inside
-                program.after(func, plan, packed, out, call)
+                same, number, view = self._result
+                if same == id(out) and view is not None and isinstance(out, Tensor):
+                    program.segment.known.add(number)
+                    program.segment.calls.numbers.append(number)
+                    packed_out = view
+                else:
+                    packed_out = program.pack_result(out)
+                program.after(func, plan, packed, packed_out, out, call)
         except Exception as error:
             self.failed(error)
         return out
@@ -251,6 +263,102 @@ class OpRecorder(TorchDispatchMode):
                 escapes.add(ReadOut(self.recording.end, source, self.lines.here(frame)[0]))
         except Exception as error:
             self.failed(error)
+
+    def take(self, plan: Plan, args: Any, kwargs: Any) -> tuple[list[int], Any]:
+        """What a call reads: the sources of its operands, and its arguments as the program is to
+        keep them."""
+        program = self.program
+        if program is None:
+            return self.read(plan, args, kwargs), None
+        if plan.rare or self.flying or self.views.odd or (kwargs and not _are_numbers(kwargs)):
+            sources = self.read(plan, args, kwargs)
+            return sources, program.before(plan, args, kwargs)
+        self.reset()
+        known, met, entries = self.views.known, program.segment.known, self.ledger.entries
+        numbers = program.segment.calls.numbers
+        first = len(numbers)
+        sources, packed, shared = [], [], True
+        strange = 0.0
+        for value in args:
+            kind = value.__class__
+            if kind is Tensor or kind is Parameter:
+                try:
+                    storage = value.untyped_storage()
+                    entry = entries[storage._cdata]
+                    tracked = 0
+                    if value.requires_grad:
+                        tracked = 2 if value.is_leaf else 1
+                    view = known[
+                        value.storage_offset(), value.shape, value.stride(), value.dtype, tracked
+                    ]
+                    number = entry.serial
+                    if entry.uninit or self.views.odd or (tracked and number in program.shared):
+                        raise LookupError
+                except Exception:  # seen for the first time, or more than a view of memory
+                    sources.append(self.source(value))
+                    packed.append(program.pack(value))
+                    shared = False
+                    continue
+                if number not in met:
+                    program.met(number, storage)
+                numbers.append(number)
+                packed.append(view)
+                if entry.nbytes == view.nbytes and not entry.parts and not entry.odd:
+                    if entry.grad:
+                        self._grad = True
+                    sources.append(entry.last)
+                else:
+                    sources.append(self._held_by(entry, value))
+                continue
+            if value is None:
+                packed.append(value)
+                continue
+            shared = False
+            if kind in NUMBERS:
+                packed.append(value)
+                if kind is float and value - value != 0.0:
+                    strange = value
+            else:
+                strange = self._take_others(value, sources) or strange
+                packed.append(program.pack(value))
+        for value in kwargs.values():
+            if value.__class__ is float and value - value != 0.0:
+                strange = value
+        if strange:
+            self._note_strange(plan, strange, sources)
+        if not plan.plain or plan.draws:
+            # most write their first argument only, after it was copied or made
+            saved = plan.writes == (0,) and packed[0].__class__ is View and not plan.draws
+            if not saved or numbers[first] in program.unsaved:
+                program.about_to_run(plan, args, kwargs)
+        arguments = tuple(packed)
+        if shared:
+            arguments = self.views.together.setdefault(arguments, arguments)
+        return sources, (arguments, kwargs, first)
+
+    def _take_others(self, value: Any, sources: list[int]) -> float:
+        """Add the sources of an argument that is no plain tensor; a number in it that is not
+        finite, else 0."""
+        strange = 0.0
+        if isinstance(value, Tensor):
+            sources.append(self.source(value))
+        elif value.__class__ is list or value.__class__ is tuple:
+            for item in value:
+                if isinstance(item, Tensor):
+                    sources.append(self.source(item))
+                elif item.__class__ is float and item - item != 0.0:
+                    strange = item
+        elif value.__class__ is float and value - value != 0.0:
+            strange = value
+        return strange
+
+    def _note_strange(self, plan: Plan, value: float, sources: list[int]) -> None:
+        """A Python number among the operands is NaN or infinite."""
+        origin = self._number_read(value, plan.name in _COMPUTES)
+        if origin is None:
+            self._flags |= LITERAL
+        else:
+            sources.append(origin)
 
     def _before_write(self, plan: Plan, args: Any, kwargs: Any) -> Tensor | None:
         """A copy of what an in-place operation overwrites, where it is evidence and small."""
@@ -436,22 +544,9 @@ class OpRecorder(TorchDispatchMode):
         if self.flying and not plan.view:
             self.collectives.before_read(args)
         for value in args:
-            if isinstance(value, Tensor):
-                sources.append(self.source(value))
-            elif value.__class__ is list or value.__class__ is tuple:
-                for item in value:
-                    if isinstance(item, Tensor):
-                        sources.append(self.source(item))
-                    elif item.__class__ is float and item - item != 0.0:
-                        strange = item
-            elif value.__class__ is float and value - value != 0.0:
-                strange = value
-        if strange:  # not zero: NaN or infinite
-            origin = self._number_read(strange, plan.name in _COMPUTES)
-            if origin is None:
-                self._flags |= LITERAL
-            else:
-                sources.append(origin)
+            strange = self._take_others(value, sources) or strange
+        if strange:
+            self._note_strange(plan, strange, sources)
         # the copy holds other numbers than the memory
         if plan.copies and (args[0].is_conj() or args[0].is_neg()):
             self._vague = True
@@ -493,6 +588,10 @@ class OpRecorder(TorchDispatchMode):
         entry = self.ledger.entries.get(storage._cdata)
         if entry is None:
             return self._first_sight(tensor, storage)
+        return self._held_by(entry, tensor)
+
+    def _held_by(self, entry: Entry, tensor: Tensor) -> int:
+        """The row that describes what a tensor on a known storage holds now."""
         if entry.grad:
             self._grad = True
         if entry.uninit:
@@ -746,82 +845,111 @@ class OpRecorder(TorchDispatchMode):
         written: bool,
     ) -> int:
         """Append the row of one output; the number of its bad elements (-1: not known yet)."""
-        recording, chunk = self.recording, self.chunk
-        meta, position = chunk.meta, call + output
+        recording, chunk, position = self.recording, self.chunk, call + output
+        storage: torch.UntypedStorage | None
         try:
-            storage: torch.UntypedStorage | None = target.untyped_storage()
-            sizes: tuple[int, ...] = target.shape
+            if target.__class__ not in PLAIN:
+                raise LookupError
+            storage = target.untyped_storage()
+            view: View | None = self.views.known[
+                target.storage_offset(), target.shape, target.stride(), target.dtype, None
+            ]
+            assert view is not None
+            local, nbytes = target, view.nbytes
+            shape, dtype = view.shape_number, view.dtype_number
         except Exception:
-            storage, sizes = storage_of(target), shape_of(target)
+            storage, view, local, nbytes, shape, dtype = self._look_at(target)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-        local = target
-        if (
-            entry is None
-            and type(target) not in PLAIN
-            and (local := local_part(target)) is not target
-        ):
-            storage = storage_of(local)
-            entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
-        view = entry is not None and not written  # an alias of something known
-        whole = entry is not None and entry.nbytes == local.numel() * local.itemsize
-        if entry is not None and whole and (entry.odd or (view and not plan.same_elements)):
+        alias = entry is not None and not written  # of something known
+        whole = entry is not None and entry.nbytes == nbytes
+        if entry is not None and whole and (entry.odd or (alias and not plan.same_elements)):
             whole = shows_all(local, entry.nbytes)
             entry.odd = entry.odd or not whole
         arriving = (
-            view and bool(self.flying) and storage is not None and storage._cdata in self.flying
+            alias and bool(self.flying) and storage is not None and storage._cdata in self.flying
         )
         if plan.uninitialised or output in plan.opaque or arriving:
             stat, bad = -1, 0
         else:
-            stat = (
-                -1
-                if self._vague
-                else known_stat(recording, plan, entry if view else None, target, whole, sources)
-            )
-            if stat < 0:
-                stats = chunk.stats
-                inside = self.in_backward or self.in_optimizer
-                clipped = written and not inside and entry is not None and entry.grad
-                if recording.puts_off and not clipped and (numel := self._put_off(target)):
-                    stat = (chunk.number << 32) | stats.put_off(numel)
-                else:
-                    stat = (chunk.number << 32) | stats.add(target)
-                    if recording.puts_off:
-                        stats.flush()
-                bad = stats.bad
-            elif recording.puts_off:
-                first = sources[0]
-                bad = 1 if first in recording.bad else -1 if recording.is_put_off(first) else 0
-            else:
-                bad = 1 if sources[0] in recording.bad else -1 if recording.pending else 0
+            stat, bad = self._summarise(plan, entry, target, whole, sources, alias, written)
             if bad > 0:
                 recording.bad.add(position)
             elif bad and not recording.puts_off:
                 recording.pending = True
-        shape, dtype = recording.shapes.ids.get(sizes), recording.dtypes.ids.get(target.dtype)
-        meta.frombytes(
+        chunk.meta.frombytes(
             pack_row(
                 plan.number,
                 place[0],
                 place[4],
                 output,
-                recording.shapes(sizes) if shape is None else shape,
-                recording.dtypes(target.dtype) if dtype is None else dtype,
+                shape,
+                dtype,
                 0 if target.is_cpu else recording.devices(str(target.device)),
                 stat,
                 place[1],
                 place[2],
                 place[3],
-                self._flags | (VIEW if view else INPLACE if written else 0),
+                self._flags | (VIEW if alias else INPLACE if written else 0),
                 call,
                 self.backward_pass,
             )
         )
         if entry is not None:
-            self._enter(plan, entry, local, whole, position, bad, view)
+            self._enter(plan, entry, local, whole, position, bad, alias)
         elif storage is not None:
-            self._begin(plan, place, storage, position, bad)
+            entry = self._begin(plan, place, storage, position, bad)
+        self._result = id(target), -1 if entry is None else entry.serial, view
         return bad
+
+    def _look_at(
+        self, target: Tensor
+    ) -> tuple[torch.UntypedStorage | None, View | None, Tensor, int, int, int]:
+        """The storage of a result, its view, the part that is here, bytes, and the numbers of shape
+        and dtype."""
+        try:
+            view = self.views.of(target, None)
+        except Exception:
+            view = None
+        storage, local = storage_of(target), target
+        known = storage is not None and storage._cdata in self.ledger.entries
+        if not known and (local := local_part(target)) is not target:
+            storage = storage_of(local)
+            known = storage is not None and storage._cdata in self.ledger.entries
+        shape = self.recording.shapes(shape_of(target))
+        nbytes = local.numel() * local.itemsize if known else 0
+        return storage, view, local, nbytes, shape, self.recording.dtypes(target.dtype)
+
+    def _summarise(
+        self,
+        plan: Plan,
+        entry: Entry | None,
+        target: Tensor,
+        whole: bool,
+        sources: list[int],
+        alias: bool,
+        written: bool,
+    ) -> tuple[int, int]:
+        """The number of the statistics of a result, and how many elements are bad (-1: not known
+        yet)."""
+        recording = self.recording
+        if not self._vague and (alias or plan.copies or plan.pads):
+            known = known_stat(recording, plan, entry if alias else None, target, whole, sources)
+            if known >= 0:
+                unknown = recording.pending
+                if recording.puts_off:
+                    unknown = recording.chunks[known >> 32].is_put_off(known)
+                return known, 1 if sources[0] in recording.bad else -1 if unknown else 0
+        stats = self.chunk.stats
+        if recording.puts_off:
+            inside = self.in_backward or self.in_optimizer
+            clipped = written and not inside and entry is not None and entry.grad
+            if not clipped and (numel := self._put_off(target)):
+                return (self.chunk.number << 32) | stats.put_off(numel), -1
+            row = stats.add(target)
+            stats.flush()
+        else:
+            row = stats.add(target)
+        return (self.chunk.number << 32) | row, stats.bad
 
     def put_off(self) -> None:
         """From here on put statistics off, if that is asked for: the program went backward, so what
@@ -861,7 +989,7 @@ class OpRecorder(TorchDispatchMode):
 
     def _begin(
         self, plan: Plan, place: Place, storage: torch.UntypedStorage, position: int, bad: int
-    ) -> None:
+    ) -> Entry:
         """Note in the ledger which row tells what a storage not seen before holds."""
         entry = self.ledger.enter(storage)
         entry.last = position
@@ -871,6 +999,7 @@ class OpRecorder(TorchDispatchMode):
             entry.uninit = True
         if self._grad and place[0] == OPTIMIZER:
             entry.grad = True
+        return entry
 
     def _enter(
         self,
@@ -907,8 +1036,11 @@ class OpRecorder(TorchDispatchMode):
         """Parameters and buffers that were written outside of the graph: an update, whoever makes
         it."""
         for i, target in enumerate(targets):
-            storage = storage_of(target)
-            entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
+            try:
+                entry = self.ledger.entries.get(target.untyped_storage()._cdata)
+            except Exception:
+                storage = storage_of(target)
+                entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None and (
                 entry.owner >= 0 or (entry.asked and self.adopt(target) >= 0)
             ):
@@ -924,6 +1056,14 @@ class OpRecorder(TorchDispatchMode):
         factor = kwargs.get("alpha", kwargs.get("value"))
         if factor.__class__ in (float, int):
             self.recording.history.factors[position] = float(factor)
+
+
+def _are_numbers(kwargs: dict[str, Any]) -> bool:
+    """Whether none of the keyword arguments holds tensors."""
+    for value in kwargs.values():
+        if value.__class__ not in NUMBERS:
+            return False
+    return True
 
 
 def _outside(targets: list[Tensor]) -> bool:

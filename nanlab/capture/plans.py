@@ -315,6 +315,10 @@ class Plan:
     collective: bool = False  # it exchanges tensors with other processes; `skip` holds too
     # it takes indices that a device cannot refuse without an assertion that ends its context
     indexes: bool = False
+    # what it reads takes more than a look at its arguments
+    rare: bool = False
+    # calls it; an overload only hands on to its ``_op`` (torch 2.6 to 2.13)
+    run: Callable[..., Any] = lambda *args, **kwargs: None
 
 
 _SPECIAL = {
@@ -385,6 +389,12 @@ def plan_for(func: Any, names: Names) -> Plan:
         namespace=namespace,
         collective=namespace in COLLECTIVES and name not in _SKIPPED,
         indexes=name in INDEXING,
+        rare=name in _OVERWRITES
+        or out_only
+        or name in _FILLS
+        or name in _UNINITIALISED
+        or name in ("clone", "lift_fresh", "_efficientzerotensor"),
+        run=func._op if type(func) is torch._ops.OpOverload else func,
     )
 
 

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan
+from nanlab.capture.tensor_views import TensorViews, is_plain, tracked_by
 from nanlab.stats.memory import unobserved
 from nanlab.trace.program import (
     Call,
@@ -26,18 +27,15 @@ from nanlab.trace.program import (
     Program,
     Ref,
     Segment,
+    View,
     refs_in,
 )
 
 Tensor = torch.Tensor
-_PLAIN: frozenset[Any] = frozenset({Tensor, torch.nn.Parameter})
-_STRIDED = torch.strided
 _COPIED = frozenset({"cpu", "cuda", "xpu", "mps"})
-_NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device})
-# Dtypes of which no tensor is a lazy conjugate, or quantised, until a complex one was seen.
-_USUAL = frozenset(
-    getattr(torch, name)
-    for name in "float16 bfloat16 float32 float64 bool uint8 int8 int16 int32 int64".split()
+NUMBERS: frozenset[Any] = frozenset(
+    {int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout}
+    | {torch.memory_format}
 )
 _NAMESPACES = frozenset({"aten", "_foreach"})  # run again; the results of others are leaves
 _ZEROS = frozenset({"_efficientzerotensor"})  # makes zeros without memory
@@ -45,7 +43,6 @@ _MOST_LOADS = 64  # copies of memory that was read before it was written, of one
 _FAR = 2_000  # calls before it that are looked through for what made a storage
 _CALLS_A_SEGMENT = 400_000  # beyond that a step is given up: some hundred bytes each
 _DETACH = torch.ops.aten.detach.default
-_new = tuple.__new__
 
 
 class ProgramRecorder:
@@ -54,15 +51,16 @@ class ProgramRecorder:
     budget: bytes of copies; what does not fit makes the step not replayable from there on.
     """
 
-    def __init__(self, ledger: Ledger, program: Program, budget: int | None = None) -> None:
-        self.ledger, self.program = ledger, program
+    def __init__(
+        self, ledger: Ledger, views: TensorViews, program: Program, budget: int | None = None
+    ) -> None:
+        self.ledger, self.views, self.program = ledger, views, program
         self.copies = CopyBuffers(budget)
         # storage -> segments that hold it by reference
-        self._unsaved: dict[int, list[Segment]] = {}
-        self._odd = False  # whether tensors came that are more than a view of memory
+        self.unsaved: dict[int, list[Segment]] = {}
         self._running: list[EngineRun] = []
         # storages that results of custom Functions, or results with hooks, share with others
-        self._shared: set[int] = set()
+        self.shared: set[int] = set()
         # (sequence number of the node, number of its result) -> what tells it apart
         self._marks: dict[tuple[int, int], int] = {}
         self._marked = 2  # the last of these
@@ -87,55 +85,48 @@ class ProgramRecorder:
         self.segment = Segment(position, torch.get_num_threads())
         self.ledger.promised.clear()
         self.program.segments.append(self.segment)
-        self._shared.clear()
+        self.shared.clear()
         self._marks.clear()
 
     # -- a call
     # ------------------------------------------------------------
 
-    def before(self, func: Any, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of a call with references for tensors; leaves that it writes are copied."""
+    def before(self, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any, int]:
+        """The arguments of a call with views for tensors, and where the numbers of their storages
+        begin; leaves that it writes are copied."""
+        self.about_to_run(plan, args, kwargs)
+        pack, first = self.pack, len(self.segment.calls.numbers)
+        if plan.overwrites:  # what memory held before is not read
+            packed = tuple([pack(a, i not in plan.writes) for i, a in enumerate(args)])
+        else:
+            packed = tuple([pack(a) for a in args])
+        return packed, {k: pack(v) for k, v in kwargs.items()} if kwargs else kwargs, first
+
+    def about_to_run(self, plan: Plan, args: Any, kwargs: Any) -> None:
+        """A call is about to write memory, or to draw."""
         if plan.writes or plan.hidden:
             self._about_to_write(plan, args, kwargs)
         if plan.draws:
             self._about_to_draw(args, kwargs)
         if plan.name in _ZEROS:
-            self._odd = True
-        if plan.overwrites:  # what memory held before is not read
-            packed = tuple(
-                [
-                    self.ref(a, read=False)
-                    if i in plan.writes and isinstance(a, Tensor)
-                    else self._pack(a)
-                    for i, a in enumerate(args)
-                ]
-            )
-        else:
-            packed = tuple([self._pack(a) for a in args])
-        if not kwargs:
-            return packed, kwargs
-        return packed, {name: self._pack(value) for name, value in kwargs.items()}
+            self.views.turn_odd()
 
     def after(
-        self, func: Any, plan: Plan, packed: tuple[Any, Any], out: Any, position: int
+        self, func: Any, plan: Plan, packed: tuple[Any, Any, int], result: Any, out: Any, call: int
     ) -> None:
-        """Append a call that has run."""
-        segment = self.segment
-        given = "" if func.namespace == "aten" else self._given(func)
-        result = self._made(out)
-        if given:
-            self._keep_results(len(segment.calls), out, given)
-        segment.calls.append(
-            _new(
-                Call, (func, packed[0], packed[1], result, position, torch.is_grad_enabled(), given)
-            )
-        )
-        if len(segment.calls) > _CALLS_A_SEGMENT and segment.lost is None:
-            segment.lost = 0, f"it has more than {_CALLS_A_SEGMENT:,} calls"
-            segment.calls.clear()
-        promised = self.ledger.promised
+        """Append a call that has run; ``result``: what it returned, packed."""
+        calls, given = self.segment.calls, ""
+        if plan.namespace != "aten":
+            given = self._given(func)
+            self._keep_results(len(calls), out, given)
+        args, kwargs, first = packed
+        calls.noted += (func, args, kwargs, result, call, torch.is_grad_enabled(), given, first)
+        if len(calls.noted) > 8 * _CALLS_A_SEGMENT and self.segment.lost is None:
+            self.segment.lost = 0, f"it has more than {_CALLS_A_SEGMENT:,} calls"
+            calls.clear()
+        promised, leaves = self.ledger.promised, self.segment.leaves
         if promised:  # but for leaves, which are held
-            for address in [a for a, number in promised.items() if number not in segment.leaves]:
+            for address in [a for a, number in promised.items() if number not in leaves]:
                 del promised[address]
 
     def unobserved(self, results: list[Tensor], position: int) -> None:
@@ -147,7 +138,7 @@ class ProgramRecorder:
 
     def looked(self, tensor: Tensor, value: Any, place: int) -> None:
         """The program read a tensor as a number."""
-        self.segment.looks.append(Look(len(self.segment.calls), self._pack(tensor), value, place))
+        self.segment.looks.append(Look(len(self.segment.calls), self.ref(tensor), value, place))
 
     def holds(self, results: list[Tensor]) -> bool:
         """Whether the running call, which made these, can be run again."""
@@ -161,94 +152,87 @@ class ProgramRecorder:
     # -- tensors
     # ------------------------------------------------------------
 
-    def _pack(self, x: Any) -> Any:
+    def pack(self, x: Any, read: bool = True) -> Any:
+        """An argument with views for tensors, whose storages are numbered in passing."""
         kind = x.__class__
-        if kind in _NUMBERS:
+        if kind in NUMBERS:
             return x
         if isinstance(x, Tensor):
-            return self.ref(x)
+            found = self._find(x, True, read)
+            if found is None:
+                return _held(x)
+            self.segment.calls.numbers.append(found[0])
+            return found[1]
         if kind is list or kind is tuple:
-            for item in x:
-                if isinstance(item, (Tensor, list, tuple)):
-                    return (
-                        tuple([self._pack(v) for v in x])
-                        if kind is tuple
-                        else [self._pack(v) for v in x]
-                    )
+            return kind([self.pack(v) for v in x])
         return x
 
-    def ref(self, t: Tensor, read: bool = True) -> Any:
-        """A tensor that is read: its storage is a leaf unless the segment has met it."""
+    def pack_result(self, out: Any) -> Any:
+        """A result with views for tensors."""
+        if isinstance(out, Tensor):
+            found = self._find(out, False)
+            if found is None:
+                return Held(out)
+            self.segment.calls.numbers.append(found[0])
+            return found[1]
+        if out.__class__ is tuple or out.__class__ is list:
+            return tuple([self.pack_result(item) for item in out])
+        return out
+
+    def ref(self, t: Tensor) -> Any:
+        """A tensor that is read."""
+        found = self._find(t, True)
+        return _held(t) if found is None else found[1].of(found[0])
+
+    def _refs(self, x: Any) -> Any:
+        """A value with a Ref for each tensor."""
+        if isinstance(x, Tensor):
+            return self.ref(x)
+        if x.__class__ is list or x.__class__ is tuple:
+            return x.__class__([self._refs(v) for v in x])
+        return x
+
+    def _made(self, t: Tensor | None) -> Any:
+        """A tensor that was made."""
+        if t is None:
+            return None
+        found = self._find(t, False)
+        return Held(t) if found is None else found[1].of(found[0])
+
+    def _find(self, t: Tensor, operand: bool, read: bool = True) -> tuple[int, View] | None:
+        """The number of a tensor's storage, and the view; None where it is no plain view. The
+        storage of an operand is a leaf unless the segment has met it; else a call made it."""
         try:
-            if t.__class__ not in _PLAIN or t.layout is not _STRIDED:
-                # a lazy parameter becomes an initialised one in place
-                return Held(t.data if is_lazy(t) else t)
-            storage, dtype = t.untyped_storage(), t.dtype
-            bits = 0
-            if dtype not in _USUAL or self._odd:
-                self._odd = True  # complex numbers, and what is made of them, and symbolic zeros
-                if not _is_plain(t):
-                    return Held(t)
-                bits = _bits(t)
+            storage = t.untyped_storage()
             entry = self.ledger.entries.get(storage._cdata)
             number = self.ledger.promise(storage) if entry is None else entry.serial
+            tracked = tracked_by(t) if operand else None
+            if tracked and number in self.shared:
+                tracked = self._result_of(t, tracked)
+            view = self.views.of(t, tracked)
+        except Exception:
+            return None
+        if view is None:
+            return None
+        if operand:
             if number not in self.segment.known:
-                self._met(number, storage)
+                self.met(number, storage)
             if read and entry is not None and entry.uninit:
                 self._load(number, storage)
-            tracked = (2 if t.is_leaf else 1) if t.requires_grad else 0
-            if tracked and number in self._shared:
-                tracked = self._result_of(t, tracked)
-            return _new(
-                Ref, (number, t.storage_offset(), tuple(t.shape), t.stride(), dtype, tracked, bits)
-            )
-        except Exception:
-            return Held(t)
+        else:
+            self.segment.known.add(number)
+        return number, view
 
-    def _met(self, number: int, storage: Any) -> None:
+    def met(self, number: int, storage: Any) -> None:
         """A storage that the segment reads first: a leaf."""
         segment = self.segment
         segment.known.add(number)
         segment.leaves[number] = storage
-        waiting = self._unsaved.get(number)
+        waiting = self.unsaved.get(number)
         if waiting is None:
-            self._unsaved[number] = [segment]
+            self.unsaved[number] = [segment]
         else:
             waiting.append(segment)
-
-    def _made(self, out: Any) -> Any:
-        """A result: a storage not met before was made by the call."""
-        if isinstance(out, Tensor):
-            try:
-                if out.__class__ not in _PLAIN or out.layout is not _STRIDED:
-                    return Held(out)
-                storage, dtype = out.untyped_storage(), out.dtype
-                bits = 0
-                if dtype not in _USUAL or self._odd:
-                    self._odd = True
-                    if not _is_plain(out):
-                        return Held(out)
-                    bits = _bits(out)
-                entry = self.ledger.entries.get(storage._cdata)
-                number = self.ledger.promise(storage) if entry is None else entry.serial
-                self.segment.known.add(number)
-                return _new(
-                    Ref,
-                    (
-                        number,
-                        out.storage_offset(),
-                        tuple(out.shape),
-                        out.stride(),
-                        dtype,
-                        None,
-                        bits,
-                    ),
-                )
-            except Exception:
-                return Held(out)
-        if out.__class__ is tuple or out.__class__ is list:
-            return tuple([self._made(item) for item in out])
-        return out
 
     def _load(self, number: int, storage: Any) -> None:
         """Memory that is read although it was never written as a whole: what it holds is part of
@@ -277,13 +261,10 @@ class ProgramRecorder:
 
     def _about_to_write(self, plan: Plan, args: Any, kwargs: Any) -> None:
         for where in plan.writes:
-            value = (
-                kwargs.get(where)
-                if isinstance(where, str)
-                else args[where]
-                if where < len(args)
-                else None
-            )
+            if isinstance(where, str):
+                value = kwargs.get(where)
+            else:
+                value = args[where] if where < len(args) else None
             if value.__class__ is list or value.__class__ is tuple:
                 for item in value:
                     if isinstance(item, Tensor):
@@ -296,30 +277,27 @@ class ProgramRecorder:
 
     def _save(self, t: Tensor, overwrites: bool) -> None:
         try:
-            if not _is_plain(t):
-                return
             storage = t.untyped_storage()
+            entry = self.ledger.entries.get(storage._cdata)
+            segment = self.segment
+            number = self.ledger.promise(storage) if entry is None else entry.serial
+            if (number in segment.known and number not in self.unsaved) or not is_plain(t):
+                return
         except Exception:
             return
-        entry = self.ledger.entries.get(storage._cdata)
-        number = self.ledger.promise(storage) if entry is None else entry.serial
-        segment = self.segment
         if number not in segment.known:
             if overwrites and t.numel() * t.itemsize == storage.nbytes() and t.is_contiguous():
                 segment.known.add(number)
                 segment.blank[number] = storage.nbytes(), str(t.device)
             else:
-                segment.known.add(number)
-                segment.leaves[number] = storage
-                self._unsaved.setdefault(number, []).append(segment)
-        waiting = self._unsaved.pop(number, None)
+                self.met(number, storage)
+        waiting = self.unsaved.pop(number, None)
         if not waiting:
             return
         if storage.device.type not in _COPIED:
+            device = storage.device.type
             self._overwrite(
-                waiting,
-                number,
-                f"nanlab does not copy the memory of a {storage.device.type} device",
+                waiting, number, f"nanlab does not copy the memory of a {device} device"
             )
             return
         if not self.copies.afford(storage.nbytes()):
@@ -374,7 +352,7 @@ class ProgramRecorder:
             return held.set_(saved, t.storage_offset(), t.size(), t.stride())
 
     def _number(self, t: Tensor) -> int:
-        if not _is_plain(t):
+        if not is_plain(t):
             return -1
         entry = self.ledger.entries.get(t.untyped_storage()._cdata)
         return -1 if entry is None else entry.serial
@@ -430,9 +408,9 @@ class ProgramRecorder:
             first=len(self.segment.calls),
             last=-1,
             nested=bool(self._running),
-            roots=tuple([self._pack(t) for t in outputs]),
-            gradients=tuple([None if g is None else self._pack(g) for g in gradients]),
-            inputs=tuple([self._pack(t) for t in inputs if isinstance(t, Tensor)]),
+            roots=tuple([self._refs(t) for t in outputs]),
+            gradients=tuple([None if g is None else self._refs(g) for g in gradients]),
+            inputs=tuple([self._refs(t) for t in inputs if isinstance(t, Tensor)]),
             accumulates=accumulates,
             create_graph=bool(args[2]) if len(args) > 2 else False,
         )
@@ -441,7 +419,7 @@ class ProgramRecorder:
     def leaf(self, leaf: Tensor) -> None:
         """A leaf that the engine's run may reach, with the gradient that it has."""
         if self._running and leaf.grad is not None:
-            self._running[-1].before[self.ref(leaf)] = self._pack(leaf.grad)
+            self._running[-1].before[self.ref(leaf)] = self._refs(leaf.grad)
 
     def arrived(self, leaf: Tensor) -> None:
         """A leaf got its gradient."""
@@ -453,7 +431,7 @@ class ProgramRecorder:
         run = self._running.pop()
         run.last = len(self.segment.calls)
         if not run.accumulates and results is not None:
-            run.results = tuple([None if t is None else self._made(t) for t in results])
+            run.results = tuple([self._made(t) for t in results])
         self.segment.engine.append(run)
         if not self._running:
             self._returning.clear()
@@ -518,10 +496,10 @@ class ProgramRecorder:
 
     def _mark(self, ref: Ref, node: Any, output: int) -> Ref:
         """A reference that tells this result of a node from others that show the same memory."""
-        self._shared.add(ref.storage)
+        self.shared.add(ref.storage)
         self._marked += 1
         self._marks[node._sequence_nr(), output] = self._marked
-        return _new(Ref, (*ref[:5], self._marked, ref[6]))
+        return Ref((*ref[:5], self._marked, ref[6]))
 
     def _result_of(self, t: Tensor, tracked: int) -> int:
         """What tells a result from others that show the same memory."""
@@ -550,7 +528,7 @@ class ProgramRecorder:
         run = self._returning.pop()
         if run.number == number:
             run.last = len(self.segment.calls)
-            run.left = tuple([None if g is None else self._pack(g) for g in left])
+            run.left = tuple([None if g is None else self._refs(g) for g in left])
             self.segment.function_runs.append(run)
 
     # -- an optimizer
@@ -579,7 +557,7 @@ class ProgramRecorder:
                 [self._group(optimizer.state, g, meet) for g in optimizer.param_groups]
             )
             made.own = {
-                name: self._pack(value)
+                name: self._refs(value)
                 for name in ("grad_scale", "found_inf")
                 if (value := getattr(optimizer, name, None)) is not None
             }
@@ -587,7 +565,7 @@ class ProgramRecorder:
     def _group(
         self, states: Any, group: dict[str, Any], meet: Callable[[Tensor], Any]
     ) -> ParameterGroup:
-        pack, stepped = self._pack, self._stepped
+        pack, stepped = self._refs, self._stepped
         parameters, gradients, state = [], [], []
         for p in group["params"]:
             gradients.append(None if p.grad is None else self.ref(p.grad))
@@ -612,7 +590,7 @@ class ProgramRecorder:
                 known = stepped[id(p)] = p, [*own.values()], self.ref(p), packed, storages
             for number, storage in known[4].items():
                 if number not in self.segment.known:  # read as a number only
-                    self._met(number, storage)
+                    self.met(number, storage)
             parameters.append(known[2])
             state.append(known[3])
         settings = {name: pack(value) for name, value in group.items() if name != "params"}
@@ -639,11 +617,11 @@ class ProgramRecorder:
 
     def _drop(self, segment: Segment) -> None:
         for number in segment.leaves:
-            waiting = self._unsaved.get(number)
+            waiting = self.unsaved.get(number)
             if waiting is not None and segment in waiting:
                 waiting.remove(segment)
                 if not waiting:
-                    del self._unsaved[number]
+                    del self.unsaved[number]
         for _, copy in segment.loads.values():
             self.copies.spent -= copy.nbytes()
         for results in segment.results.values():
@@ -655,7 +633,7 @@ class ProgramRecorder:
         """The watch is over: copy what the program may write from now on, and let go of the spare
         buffers."""
         for number, segments in sorted(
-            self._unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()
+            self.unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()
         ):
             storage = segments[0].leaves[number]
             if storage.device.type not in _COPIED:
@@ -667,7 +645,7 @@ class ProgramRecorder:
                 segment.saved[number] = copy
                 segment.intact.add(number)
         self.copies.free()
-        self._unsaved.clear()
+        self.unsaved.clear()
         self._stepped.clear()
         if self.program.segments and not self.program.segments[-1].calls:
             self.program.segments.pop()
@@ -681,16 +659,6 @@ def _torch_class(optimizer: torch.optim.Optimizer) -> str:
     return ""
 
 
-def _is_plain(t: Tensor) -> bool:
-    """Whether a tensor is a view of its storage and nothing else; one of symbolic zeros has no
-    memory."""
-    return (
-        t.__class__ in _PLAIN
-        and t.layout is torch.strided
-        and not t.is_quantized
-        and not t._is_zerotensor()
-    )
-
-
-def _bits(t: Tensor) -> int:
-    return (1 if t.is_conj() else 0) | (2 if t.is_neg() else 0)
+def _held(t: Tensor) -> Held:
+    """An operand as it is; a lazy parameter becomes an initialised one in place."""
+    return Held(t.data if is_lazy(t) else t)

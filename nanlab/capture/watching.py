@@ -192,7 +192,9 @@ class watch:
         self.recording.starts = self._clock.starts
         self._ops = OpRecorder(self.recording, self._lines, self._clock)
         if budget != 0:
-            self._ops.program = ProgramRecorder(self._ops.ledger, self.recording.program, budget)
+            self._ops.program = ProgramRecorder(
+                self._ops.ledger, self._ops.views, self.recording.program, budget
+            )
             self._ops.evidence.program = self._ops.program
             self._ops.program.losing = self._save_evidence
         else:

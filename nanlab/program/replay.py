@@ -27,7 +27,7 @@ from nanlab.program.settings import (
 from nanlab.stats import StatsTable
 from nanlab.trace import Trace
 from nanlab.trace.op import OPTIMIZER, location
-from nanlab.trace.program import Call, Look, Ref, Segment, refs_in
+from nanlab.trace.program import Call, Calls, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -533,7 +533,7 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
         storage = saved.get(number, leaves[number])
         flat = torch.empty(0, dtype=narrow, device=storage.device).set_(storage)
         saved[number] = flat.to(dtype).untyped_storage()
-    calls = [
+    calls = Calls(
         Call(
             c.func,
             _retype(c.args, dtype),
@@ -542,7 +542,7 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
             *c[4:],
         )
         for c in segment.calls
-    ]
+    )
     looks = [
         Look(each.index, _retype(each.ref, dtype), each.value, each.place) for each in segment.looks
     ]

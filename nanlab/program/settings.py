@@ -14,7 +14,7 @@ from nanlab.errors import NotReplayable
 from nanlab.operators import having
 from nanlab.program.rebuild import same_bits
 from nanlab.program.rerun import Get, Instead, Window, rerun
-from nanlab.trace.program import Call, EngineRun, OptimizerRun, Ref, Segment, refs_in
+from nanlab.trace.program import Call, Calls, EngineRun, OptimizerRun, Ref, Segment, refs_in
 
 Tensor = torch.Tensor
 Steps = dict[tuple[int, int], Instead]
@@ -268,7 +268,7 @@ def _set_number(segments: list[Segment], number: int, value: float) -> None:
 
 
 def _with_calls(segment: Segment, new: Mapping[int, Call]) -> Segment:
-    return replace(segment, calls=[new.get(i, call) for i, call in enumerate(segment.calls)])
+    return replace(segment, calls=Calls(new.get(i, call) for i, call in enumerate(segment.calls)))
 
 
 def joined(steps: Steps, skipped: Steps) -> Steps:

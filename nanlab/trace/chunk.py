@@ -208,6 +208,10 @@ class Chunk:
         row = stat & 0xFFFFFFFF
         return row if self.stat_rows is None else int(np.searchsorted(self.stat_rows, row))
 
+    def is_put_off(self, stat: int) -> bool:
+        """Whether the tensor of these statistics was not read yet."""
+        return self.stats.is_put_off(self.stat_row(stat))
+
     def index(self, position: int) -> int:
         """Row of a position, -1 if it was folded away."""
         if self.positions is None:

@@ -3,9 +3,11 @@ with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, overload
 
 import torch
 
@@ -62,6 +64,83 @@ class Call(NamedTuple):
     position: int  # of its first row in the trace
     grad: bool  # whether gradients were enabled
     given: str = ""  # why it is not run again: its results are leaves
+
+
+class View:
+    """What a tensor shows of its storage, whichever that is: a Ref without its number."""
+
+    __slots__ = ("dtype_number", "nbytes", "rest", "shape_number")
+
+    def __init__(
+        self, rest: tuple[Any, ...], nbytes: int, shape_number: int, dtype_number: int
+    ) -> None:
+        self.rest = rest  # of the Ref: offset, size, stride, dtype, tracked, bits
+        self.nbytes = nbytes  # of its elements
+        # in the recording
+        self.shape_number, self.dtype_number = shape_number, dtype_number
+
+    def of(self, storage: int) -> Ref:
+        """The view of this storage."""
+        return Ref((storage, *self.rest))
+
+
+class Calls(Sequence[Call]):
+    """Calls in their order. What is noted while the program runs becomes a Call when it is read.
+
+    A Call is ten objects, which Python's garbage collector walks again and again: a seventh of a
+    transformer's step. Noted, it is one at most: views are shared, and numbers no such objects.
+    """
+
+    def __init__(self, made: Iterable[Call] = ()) -> None:
+        self._made = [*made]
+        self.noted: list[Any] = []  # func, args, kwargs, out, position, grad, given, first of each
+        # of the storages, in the order of the views in args, kwargs and out
+        self.numbers = array("q")
+
+    def __len__(self) -> int:
+        return len(self._made) + len(self.noted) // 8
+
+    @overload
+    def __getitem__(self, at: int) -> Call: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Call]: ...
+    def __getitem__(self, at: int | slice) -> Call | list[Call]:
+        return self._all()[at]
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._all())
+
+    def append(self, call: Call) -> None:
+        self._all().append(call)
+
+    def clear(self) -> None:
+        self._made.clear()
+        self.noted.clear()
+
+    def _all(self) -> list[Call]:
+        if self.noted:
+            fields = iter(self.noted)
+            for func, args, kwargs, out, position, grad, given, first in zip(
+                *[fields] * 8, strict=True
+            ):
+                numbers = map(self.numbers.__getitem__, count(first))
+                found = _named(args, numbers)
+                by_name = {name: _named(value, numbers) for name, value in kwargs.items()}
+                result = _named(out, numbers)
+                self._made.append(Call(func, found, by_name, result, position, grad, given))
+            self.noted.clear()
+        return self._made
+
+
+def _named(value: Any, numbers: Iterator[int]) -> Any:
+    """An argument with a Ref for each View, whose storages have these numbers."""
+    if value.__class__ is View:
+        return value.of(next(numbers))
+    if value.__class__ is tuple:
+        return tuple([_named(item, numbers) for item in value])
+    if value.__class__ is list:
+        return [_named(item, numbers) for item in value]
+    return value
 
 
 @dataclass(slots=True)
@@ -155,7 +234,7 @@ class Segment:
 
     start: int  # position in the trace
     threads: int = 1  # of torch: sums are split between them, and round accordingly
-    calls: list[Call] = field(default_factory=list)
+    calls: Calls = field(default_factory=Calls)
     leaves: dict[int, Any] = field(default_factory=dict)  # storage -> it, as it is now
     # storage -> a copy of what it held, where it was overwritten
     saved: dict[int, Any] = field(default_factory=dict)

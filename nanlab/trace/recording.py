@@ -389,8 +389,7 @@ class Recording:
         stat = self.stat_of(position)
         if stat < 0:
             return False
-        chunk = self.chunks[stat >> 32]
-        return chunk.stats.is_put_off(chunk.stat_row(stat))
+        return self.chunks[stat >> 32].is_put_off(stat)
 
     def flags(self, position: int) -> int:
         """The bits of a row: VIEW, INPLACE, ...; 0 where it is gone."""
