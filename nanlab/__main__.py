@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,6 +109,7 @@ def run_program(options: Any) -> int:
     if isinstance(error, Exception):
         _show(error, program)
     if fault is not None:
+        _outlive_others()
         if folder is not None:
             write_files(fault, folder)
         sys.stdout.flush()
@@ -118,6 +120,12 @@ def run_program(options: Any) -> int:
     if error is None and not ended.steps:
         print(NOTHING_SEEN, file=sys.stderr)
     return 0 if error is None else 1
+
+
+def _outlive_others() -> None:
+    """Let a process of torchrun come to its own end: it terminates all as soon as one has ended."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _show(error: BaseException, program: script.Program) -> None:

@@ -512,8 +512,8 @@ class Guard:
         if getattr(optimizer, "found_inf", None) is not None:
             return  # of a fused optimizer, which leaves the step out by itself
         if parameters is None:
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients = [p.grad for p in parameters if p.grad is not None]
+            parameters = _parameters(optimizer)
+        gradients = [g for p in parameters if (g := p.grad) is not None]
         norm = total(gradients, self._losses)
         window = self._open[-1] if self._open else None
         if window is not None and window.turns:
@@ -841,8 +841,8 @@ def _turns(window: Window) -> Iterator[Turn]:
         yield turn
 
 
-def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
-    return (p for group in optimizer.param_groups for p in group["params"])
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _tells(replay: Replay) -> bool:

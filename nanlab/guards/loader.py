@@ -69,7 +69,8 @@ class guard:
         self._guard = Guard(model, several, snapshot, ended=outcome(save))
         self._model = model
         self._has_late = False  # whether the loop binds what does not come from here
-        self._users: dict[CodeType, bool] = {}  # whether a function is the user's own
+        # whether a function is the user's own, by the id of its code
+        self._users: dict[int, tuple[CodeType, bool]] = {}
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -98,7 +99,9 @@ class guard:
             return
         if self._has_late:
             self._note_late(frame)
-        window = self._guard.begin((frame.f_code, frame.f_lineno), lambda: self._window(frame))
+        # not the code itself: its hash goes through all of its constants
+        key = (id(frame.f_code), frame.f_lasti)
+        window = self._guard.begin(key, lambda: self._window(frame))
         if window is not None:
             self._guard.turn(
                 window,
@@ -107,7 +110,7 @@ class guard:
 
     def _note_late(self, frame: FrameType) -> None:
         """Note what the last turn was given beside the item of guard, by zip() and others."""
-        window = self._guard.last_window((frame.f_code, frame.f_lineno))
+        window = self._guard.last_window((id(frame.f_code), frame.f_lasti))
         names = getattr(window.repeat, "late", ()) if window is not None else ()
         if names and window is not None and window.turns:
             values = frame.f_locals
@@ -116,11 +119,12 @@ class guard:
     def _user_frame(self, frame: FrameType | None) -> FrameType | None:
         """The user's own frame at and above one: a progress bar may stand in between."""
         while frame is not None:
-            users = self._users.get(frame.f_code)
-            if users is None:
-                inside = frame.f_code.co_name == "<genexpr>"
-                users = self._users[frame.f_code] = is_user(frame) and not inside
-            if users:
+            code = frame.f_code
+            known = self._users.get(id(code))
+            if known is None:
+                users = is_user(frame) and code.co_name != "<genexpr>"
+                known = self._users[id(code)] = (code, users)
+            if known[1]:
                 break
             frame = frame.f_back
         return frame
@@ -214,7 +218,7 @@ class Loops:
         if self.guard.off:
             return
         window = self.guard.begin(
-            (frame.f_code, loop.line, loop.column), lambda: self._window(loop, frame)
+            (id(frame.f_code), loop.line, loop.column), lambda: self._window(loop, frame)
         )
         if window is not None:
             self.guard.turn(window, Turn(_head(window, frame), window.reached.random.take()))
