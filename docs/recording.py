@@ -20,7 +20,7 @@ from playwright.sync_api import Page, expect
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "images" / "first-culprit.gif"
 WIDTH, HEIGHT, SHOWN = 1000, 720, 800  # of the page, and the width of the picture in pixels
-COLOURS = 64
+COLOURS = 128
 LOAD, WATCHED, WALK = re.findall(
     r"^```ipython\n(.*?)\n```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.M
 )

@@ -167,6 +167,11 @@ def in_place(names: frozenset[str]) -> frozenset[str]:
     return frozenset(f"{name}_" for name in names)
 
 
+def spoken(name: str) -> str:
+    """An operator as a sentence names it: `_to_copy` is a conversion, `_softmax` a softmax."""
+    return "the conversion" if name in ("to", "_to_copy") else name.lstrip("_")
+
+
 def base_name(name: str) -> str:
     """The name on the card: without the mark of an in-place form or of one on lists."""
     return name.removeprefix("_foreach_").rstrip("_")

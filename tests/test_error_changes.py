@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nanlab
 
@@ -292,3 +293,15 @@ def test_line_that_raised_is_said_alone_where_no_other_is_known(tmp_path: Path) 
     told = nanlab.explain(caught.value)
     assert told is not None and told.change is None
     assert "change" not in str(told)
+
+
+def test_rows_that_are_needed_are_counted_over_all_indices(tmp_path: Path) -> None:
+    table = torch.nn.Embedding(10, 4)
+    tokens = torch.arange(10, 60)  # the first twenty end at 29
+    with pytest.raises(IndexError) as raised, nanlab.watch(table):
+        table(tokens)
+    told = nanlab.explain(raised.value)
+    assert "50 of the 50 indices" in told.explanation
+    assert "18, 19 and 30 more" in told.explanation
+    assert told.fixes[0].code == "table = torch.nn.Embedding(60, 4)"
+    assert any("tokens.max() < 10" in fix.code for fix in told.fixes)

@@ -424,7 +424,7 @@ def test_embedding_index_with_its_place_in_the_batch(watched: bool) -> None:
     assert "index 12 at position [1, 1] is outside of the 10 rows of the embedding" in found.title
     assert found.module.endswith("embedding")
     assert found.evidence.to_dict("records") == [{"position": [1, 1], "index": 12}]
-    assert any("resize_token_embeddings" in fix.code for fix in found.fixes)
+    assert any("nn.Embedding(" in fix.code for fix in found.fixes)
     assert "self.out(self.embedding" in found.source
 
 

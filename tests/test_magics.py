@@ -177,6 +177,15 @@ def test_handlers_of_the_users_own_survive_a_watch(cell: Cell, shell: Interactiv
     assert met == [KeyError, KeyError]
 
 
+def test_a_layer_that_another_cell_made_is_written_anew_there(cell: Cell) -> None:
+    cell("import torch\ntable = torch.nn.Embedding(50, 8)")
+    ran = cell("%%nanwatch table\ntable(torch.tensor([3, 57]))")
+    assert isinstance(ran.error, IndexError)
+    (edit,) = nanlab.explain(ran.error).fixes[0].edits
+    assert edit.text == "table = torch.nn.Embedding(58, 8)"
+    assert edit.file.startswith("In[") and edit.first == 2
+
+
 def test_exception_of_the_users_own_keeps_its_traceback_and_line_number(cell: Cell) -> None:
     ran = cell("%%nanwatch model\ntrain(1, healthy)\n1 / 0")
     assert isinstance(ran.error, ZeroDivisionError)

@@ -209,6 +209,21 @@ def test_the_run_up_tells_how_the_operand_came_to_its_size_and_what_threw_it() -
     assert "The update of step 2 moved" in told
 
 
+def test_the_run_up_of_a_saturated_result_is_that_of_what_saturated_it() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    with nanlab.watch(on_fault="record") as trace:
+        for push in (0.0, 0.1, -700.0, 0.0):
+            optimizer.zero_grad()
+            score = weight * 1.0
+            loss = -(1 - torch.sigmoid(score)).log().sum()
+            (loss + push * weight.sum()).backward()
+            optimizer.step()
+    assert trace.culprit is not None and trace.culprit.cause == "log-of-zero"
+    told = text_of(trace.report()._repr_html_().split(">Run-up</div>")[1])
+    assert told.startswith("score reached ") and "at step 3" in told
+
+
 def test_nothing_watched_is_not_called_healthy_training() -> None:
     assert "Nothing was watched" in repr(report(Builder().trace([], [])))
 

@@ -118,7 +118,7 @@ def test_static_stand_in_names_the_node_its_line_and_survives_a_sanitiser() -> N
     ("numbers", "words"),
     [
         ({"in_zero": 3, "out_nan": 3}, "incoming 0, local derivative inf, product NaN"),
-        ({"out_inf": 2}, "local derivative or product inf"),
+        ({"out_inf": 2}, "a finite gradient came in"),
         ({"in_zero": 1, "out_nan": 1, "out_inf": 2}, "Times an incoming 0 it is NaN"),
         ({"in_nan": 1, "out_nan": 4}, "Carried: 1 NaN came in, 4 NaN went on"),
         ({"in_inf": 1, "out_nan": 1}, "Turned"),

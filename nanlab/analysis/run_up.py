@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # The run-up to a fault: the operand of the faulty operation, step after step, and the update
 # that threw it.
 
+BEFORE = 4  # operations that a run-up is looked for in, one before the other
+WIDE = 8  # operands of these that are looked at
 GROWN = 2.0  # bits above the typical step from which on a run-up is worth telling
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
 _EXPONENTIALS = having("exponential", "softmax")
@@ -61,26 +63,32 @@ class RunUp:
 
 
 def run_up(trace: Trace, position: int) -> RunUp | None:
-    """How the operand of a faulty operation came to its size; None where it did not grow, or
-    nothing is known.
+    """How the operand of a faulty operation came to its size, or what it was made of: a sigmoid is
+    1 because its own operand grew. None where nothing grew, or nothing is known.
 
     position: a row of ``trace.ops``; of a backward row its forward operation counts.
     """
     recording = trace.recording
-    at = _forward_row(trace, position)
+    level = [_forward_row(trace, position)]
+    for _ in range(BEFORE):
+        found = [made for at in level for made in _grown(recording, at)]
+        if found:
+            return _thrown(trace, max(found, key=lambda made: made.values[-1]))
+        level = [operand for at in level for operand in _operands(recording, at)][:WIDE]
+    return None
+
+
+def _grown(recording: Recording, at: int) -> Iterator[RunUp]:
+    """The operands of an operation that grew."""
     row = recording.row(at)
     if row is None:
-        return None
+        return
     op, dtype = recording.ops.items[row[OP]], recording.dtypes.items[row[DTYPE]]
     limit = limit_of(op, dtype)
-    found = [
-        made
-        for operand in _operands(recording, at)
-        if (made := _history(recording, operand, at, op, str(dtype).removeprefix("torch."), limit))
-        is not None
-    ]
-    best = max(found, key=lambda made: made.values[-1], default=None)
-    return None if best is None else _thrown(trace, best)
+    for operand in _operands(recording, at):
+        made = _history(recording, operand, at, op, str(dtype).removeprefix("torch."), limit)
+        if made is not None:
+            yield made
 
 
 def limit_of(op: str, dtype: Any) -> float:

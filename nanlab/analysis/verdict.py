@@ -363,7 +363,7 @@ class Judge:
             off = _off(gradient, known.value, true.largest)
             if off is not None:
                 name = names.get(ref.storage, "")
-                short = f" of {name.rsplit('.', 1)[-1]}" if name else ""
+                short = f" of {name}" if name else ""
                 return Agreement(
                     "gradient", f"the gradient{short} is {off[0]:.4g}, its limit {off[1]:.4g}"
                 )
@@ -490,9 +490,9 @@ class Judge:
         for name, gradient in replay.gradients.items():
             if not bool(torch.isfinite(gradient).all()):
                 kind = "NaN" if bool(torch.isnan(gradient).any()) else "infinite"
-                return f"the gradient of {name.rsplit('.', 1)[-1]} is {kind}"
+                return f"the gradient of {name} is {kind}"
         bad = next(n for n, p in replay.parameters.items() if not bool(torch.isfinite(p).all()))
-        return f"the update makes {bad.rsplit('.', 1)[-1]} non-finite"
+        return f"the update makes {bad} non-finite"
 
 
 def _frontier(segment: Segment, index: int, out: Any) -> tuple[tuple[Ref, ...], int]:

@@ -129,6 +129,8 @@ def examine(op: str, indices: Tensor, limits: Allowed) -> BadIndices | None:
         tuple(values),
         tuple(map(tuple, first)),
         tuple(indices.shape),
+        int(indices[wrong].max()),
+        len(places[:, :1].unique()),
     )
 
 

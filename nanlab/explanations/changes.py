@@ -100,17 +100,51 @@ def with_change(explanation: Explanation, failure: Failure) -> Explanation:
     """The explanation with the line to change, and that line written anew among its fixes, where
     they can be told."""
     program = _program(explanation.file or failure.file, explanation.line or failure.line)
-    found = _found(program, explanation, failure) if program is not None else None
-    if program is None or found is None:
+    if program is None:
+        return explanation
+    explanation = replace(explanation, fixes=_named(program, explanation))
+    for each in (program, *_earlier(program, explanation)):
+        if (found := _found(each, explanation, failure)) is not None:
+            break
+    else:
         return explanation
     statement, edit = found
     if edit is None and statement is program.at(program.line):  # nothing that was not said
         return explanation
-    change = (program.shown, statement.lineno, program.text(statement))
+    change = (each.shown, statement.lineno, each.text(statement))
     fixes = list(explanation.fixes)
     if edit is not None:
-        fixes.insert(0, Fix(f"change line {edit.first}", edit.text, edits=(edit,)))
+        where = f"line {edit.first}" if each is program else f"{each.shown}:{edit.first}"
+        fixes = [fix for fix in fixes if "=..." not in fix.code]  # which the edit says better
+        fixes.insert(0, Fix(f"change {where}", edit.text, edits=(edit,)))
     return replace(explanation, change=change, fixes=fixes)
+
+
+def _named(program: _Program, explanation: Explanation) -> list[Fix]:
+    """The fixes with the program's own name of what indexes."""
+    raising = program.at(program.line)
+    if explanation.cause != "index-out-of-range" or raising is None:
+        return explanation.fixes
+    made = []
+    for fix in explanation.fixes:
+        for word in ("input_ids", "target"):
+            if f"{word}.min()" in fix.code:
+                own = next(iter(_arguments(raising, last=word == "target")), word)
+                fix = replace(fix, code=fix.code.replace(word, own))
+        made.append(fix)
+    return made
+
+
+def _earlier(program: _Program, explanation: Explanation) -> Iterator[_Program]:
+    """The cells of a notebook that ran before the one that raised, the latest first: a layer is
+    often made in another."""
+    cell = re.fullmatch(r"In\[(\d+)\]", program.shown)
+    if cell is None or explanation.cause not in ("index-out-of-range", "shape-mismatch"):
+        return
+    shown = {display_name(name) for name in list(linecache.cache)}
+    for number in range(int(cell[1]) - 1, 0, -1):
+        if (name := f"In[{number}]") in shown and (one := _program(name, 1)) is not None:
+            yield replace(one, line=len(one.lines))
 
 
 def _program(shown: str, line: int) -> _Program | None:
@@ -305,11 +339,13 @@ def _too_few(program: _Program, raising: ast.stmt, failure: Failure) -> Found | 
     bad = failure.bad
     if bad is None or not bad.values or min(bad.values) < bad.low:
         return None
-    need = str(max(bad.values) + 1)
+    need = str(bad.largest + 1)
     old = str(bad.high)
     if "embedding" in bad.op:
         found = _constructed(program, rf"Embedding\(\s*(num_embeddings\s*=\s*)?{old}\b", old, need)
-        return found or _bound(program, _callees(raising), lambda text: text)
+        if found is not None or program.shown != failure.file:
+            return found
+        return _bound(program, _callees(raising), lambda text: text)
     return _constructed(
         program, rf"Linear\([^,()]+,\s*(out_features\s*=\s*)?{old}\b", old, need, last=True
     )

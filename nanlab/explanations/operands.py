@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 
 import pandas as pd
 
@@ -23,6 +24,10 @@ from nanlab.trace.ending import BadIndices, Operand
 _RESIZE = (
     "tokens were added to the tokenizer: resize the embedding",
     "model.resize_token_embeddings(len(tokenizer))",
+)
+_LARGER = (
+    "a larger embedding",
+    "nn.Embedding(num_embeddings=len(vocabulary), embedding_dim=...)",
 )
 _CHECK = "assert 0 <= {name}.min() and {name}.max() < {size}, ({name}.min(), {name}.max())"
 _LABELS = [
@@ -61,9 +66,10 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
             for place, value in zip(bad.places, bad.values, strict=True)
         ]
     )
+    shown, more = ", ".join(map(str, samples)), bad.samples - len(samples)
     sample = (
-        f" Samples of the batch that hold one: {', '.join(map(str, samples))}."
-        if samples and len(bad.shape) > 0
+        f" Samples of the batch that hold one: {shown}{f' and {more} more' if more > 0 else ''}."
+        if samples
         else ""
     )
     ignored = f"; {bad.ignored} is ignored" if bad.ignored is not None else ""
@@ -103,18 +109,8 @@ def _kind_of(op: str, module: str) -> tuple[str, str, str]:
 
 def _remedies(op: str, size: int) -> list[tuple[str, str]]:
     if "embedding" in op:
-        check = (
-            "see it before it happens",
-            _CHECK.format(name="input_ids", size="model.embedding.num_embeddings"),
-        )
-        return [
-            _RESIZE,
-            (
-                "a larger embedding",
-                "nn.Embedding(num_embeddings=len(vocabulary), embedding_dim=...)",
-            ),
-            check,
-        ]
+        check = ("see it before it happens", _CHECK.format(name="input_ids", size=size))
+        return [*([_RESIZE] if "transformers" in sys.modules else []), _LARGER, check]
     if "nll_loss" in op:
         return [*_LABELS, ("see it before it happens", _CHECK.format(name="target", size=size))]
     return [("see it before it happens", _CHECK.format(name="index", size=size))]

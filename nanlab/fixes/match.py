@@ -408,7 +408,7 @@ def _of_statement(scope: Scope, statement: ast.stmt, rules: Sequence[Rule]) -> I
 
 def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewriting:
     return Rewriting(
-        ", ".join(dict.fromkeys(p.title for p in places)),
+        f"rewritten with {', '.join(dict.fromkeys(p.title for p in places))}",
         statement.lineno,
         statement.end_lineno or statement.lineno,
         scope.replaced(statement, [(p.node, p.text) for p in places]),

@@ -16,6 +16,7 @@ from nanlab.capture.flushes import QUOTIENTS, SQUARES
 from nanlab.findings.evidence import place_of
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import FloatFormat, format_of
+from nanlab.operators import spoken
 from nanlab.topics.absorbed_updates import FEW
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
@@ -76,8 +77,8 @@ def always(trace: Trace, flushes: Sequence[Flush]) -> bool:
 def in_part(trace: Trace, loss: dict[Hashable, Any], explanation: str) -> Finding:
     """The finding of a row of ``first_losses``."""
     title = (
-        f"{loss['op']} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero in"
-        f" {_format(loss).name}"
+        f"{spoken(loss['op'])} flushes {loss['share']:.0%} of the {loss['numel']:,} values to zero"
+        f" in {_format(loss).name}"
     )
     cure = Fix("compute this in float32; of gradients, a larger loss scale", "x.float()")
     return _lost(trace, loss, "dtype-underflow", title, explanation, cure)

@@ -42,6 +42,8 @@ class BadIndices:
     # where these stand in the tensor of indices; the first number is the sample
     places: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...]  # of the tensor of indices
+    largest: int  # of all that are outside
+    samples: int  # that hold one
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,9 +267,7 @@ def course(trace: Trace, finding: Finding) -> str:
     """How the operand came to its size, and the update that threw it."""
     if getattr(trace, "recording", None) is None:
         return ""
-    places = [finding.position, *(int(station.get("position", -1)) for station in finding.path[:3])]
-    known_ = (run_up(trace, place) for place in places if place in trace.ops.index)
-    made = next((each for each in known_ if each is not None), None)
+    made = run_up(trace, finding.position) if finding.position in trace.ops.index else None
     if made is None:
         return ""
     return section(

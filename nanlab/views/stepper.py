@@ -94,14 +94,7 @@ def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
             "Born here: the local derivative is inf. Times an incoming 0 it is NaN, else inf"
             f" ({_bad(nan, inf)})."
         )
-    if inf and not nan:
-        return (
-            f"Born here: finite came in, local derivative or product inf ({_bad(0, inf)} went out)."
-        )
-    return (
-        f"Born here: only finite values came in, {_bad(nan, inf)} went out; the local derivative is"
-        " not a number."
-    )
+    return f"Born here: a finite gradient came in, {_bad(nan, inf)} went out."
 
 
 def _finite(row: pd.Series[Any], numel: int) -> str:

@@ -13,6 +13,7 @@ import torch
 from nanlab.analysis.precision import headroom
 from nanlab.analysis.run_up import reproduction
 from nanlab.analysis.signal_loss import first_losses
+from nanlab.operators import spoken
 from nanlab.rules import Path
 from nanlab.trace.op import location
 from nanlab.views.columns import as_typed, excerpt, known, shortened
@@ -136,10 +137,11 @@ def told(loss: Any) -> str:
     """What became of the values at one place; ``loss``: a row of ``first_losses``."""
     if loss.told_by == "epsilon":
         what = "the epsilon" if pd.isna(loss.largest) else number(loss.largest).replace(".00e", "e")
-        return f"{what} is 0 in {loss.dtype}: {loss.op} changes nothing"
+        return f"{what} is 0 in {loss.dtype}: {spoken(loss.op)} changes nothing"
     share = "all" if loss.share == 1 else f"{100 * loss.share:.3g} %"
     flushed = (
-        f"{loss.op} flushes {share} of its non-zero values ({loss.lost:,}) to zero in {loss.dtype}"
+        f"{spoken(loss.op)} flushes {share} of its non-zero values ({loss.lost:,}) to zero in"
+        f" {loss.dtype}"
     )
     return (
         flushed

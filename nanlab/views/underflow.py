@@ -20,6 +20,7 @@ from nanlab.analysis.precision import (
 )
 from nanlab.analysis.signal_loss import first_losses, flushed_at
 from nanlab.errors import UsageError
+from nanlab.operators import spoken
 from nanlab.trace import Place
 from nanlab.views.charts import (
     before_rounding,
@@ -193,18 +194,16 @@ class UnderflowExplorer(View):
 
     def _told(self, row: pd.Series[Any]) -> str:
         """What float16 would lose of a row, and what was lost of it as it ran."""
-        lost = self._lost_as_run(row)
+        op, lost = spoken(row["op"]), self._lost_as_run(row)
         gone = [f"{lost[name]:,} became {what}" for name, what in GONE.items() if lost[name]]
         if gone:
             of = plural(int(row["numel"]), "value")
-            return (
-                f"{row['op']} loses most: as it ran in {row['dtype']} {' and '.join(gone)} of {of}"
-            )
+            return f"{op} loses most: as it ran in {row['dtype']} {' and '.join(gone)} of {of}"
         zero, inf = int(known(row["fp16_zero"]) or 0), int(known(row["fp16_inf"]) or 0)
         if not zero and not inf:
             return "float16 would flush and overflow nothing"
         of = plural(int(row["numel"]), "value")
-        return f"{row['op']} loses most: float16 flushes {zero:,} and overflows {inf:,} of {of}"
+        return f"{op} loses most: float16 flushes {zero:,} and overflows {inf:,} of {of}"
 
     def static_html(self) -> str:
         """The histogram of the tensor that would lose most, and a table of the first ten."""

@@ -33,7 +33,7 @@ def test_each_control_moves_what_is_seen_and_what_the_kernel_holds(
     chosen = out.get_by_role("tree", name="Backward graph").get_by_role("treeitem", selected=True)
     expect(chosen).to_contain_text("SqrtBackward0")
     expect(out.get_by_role("region", name="Selected node")).to_contain_text(
-        "Born here: finite came in, local derivative or product inf"
+        "Born here: a finite gradient came in"
     )
     expect(out.get_by_role("group", name="Source")).to_contain_text(".sqrt()")
     nb.until(
