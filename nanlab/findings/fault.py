@@ -18,7 +18,7 @@ from nanlab.findings.rule import Finding
 from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.op import location, walk
-from nanlab.trace.recording import FORWARD, HEALED, Kept, Op, Recording
+from nanlab.trace.recording import FORWARD, HEALED, OPTIMIZER, Kept, Op, Recording
 
 # The operations around a fault: what its operands were made from, and what was made from its
 # result.
@@ -434,6 +434,14 @@ class Fault(Neighbourhood):
             self.row is not None
             and self.row.backward
             and not in_hook(self.recording, self.position)
+        )
+
+    @cached_property
+    def in_update(self) -> bool:
+        """Whether a parameter is being updated, by an optimizer or by hand."""
+        return self.row is not None and (
+            self.row.phase == OPTIMIZER
+            or (self.origin.sink.kind == "parameter" and bool(self.row.without_grad))
         )
 
     @cached_property

@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from nanlab.analysis.libraries import report
 from nanlab.errors import UsageError
 from nanlab.trace.op import location
-
-if TYPE_CHECKING:
-    pass
-
 
 # Lists of findings, fixes and stations of a path that print as a person reads them; else they
 # are plain lists.
@@ -69,44 +67,23 @@ class TriedFixes(Fixes):
                 self._make = make
                 raise
 
-    def __iter__(self) -> Iterator[Fix]:
-        self._fill()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._fill()
-        return super().__len__()
-
-    def __getitem__(self, at: Any) -> Any:
-        self._fill()
-        return super().__getitem__(at)
-
-    def __contains__(self, fix: object) -> bool:
-        self._fill()
-        return super().__contains__(fix)
-
-    def __eq__(self, other: object) -> bool:
-        self._fill()
-        return super().__eq__(other)
-
-    def __add__(self, other: Any) -> Any:
-        self._fill()
-        return super().__add__(other)
-
-    def append(self, fix: Fix) -> None:
-        """Add one more."""
-        self._fill()
-        super().append(fix)
-
-    def index(self, fix: Fix, *bounds: Any) -> int:
-        """Which of them it is."""
-        self._fill()
-        return super().index(fix, *bounds)
-
     def __reduce__(self) -> Any:
         return Fixes, (list(self),)
 
-    __hash__ = None  # type: ignore[assignment]
+
+def _filled(name: str) -> Callable[..., Any]:
+    method = getattr(list, name)
+
+    @wraps(method)
+    def run(self: TriedFixes, *given: Any) -> Any:
+        self._fill()
+        return method(self, *given)
+
+    return run
+
+
+for _name in "__iter__ __len__ __getitem__ __contains__ __eq__ __add__ append index".split():
+    setattr(TriedFixes, _name, _filled(_name))
 
 
 class Path(list[dict[str, Any]]):
@@ -145,10 +122,8 @@ def _numbered(lines: list[str], none: str) -> str:
     return "\n".join([*shown, *more]) or none
 
 
-# Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator:
-# what makes a finding.
-
 Severity = Literal["error", "warning", "note"]
+Phase = Literal["", "forward", "backward", "update"]
 Verdict = Literal["verified", "finite", "fails", "untried"]
 # Of several rules that fit one origin the most specific names its cause: a rule of a later family,
 # or one that says so.
@@ -321,6 +296,22 @@ class Rule:
     over: Literal["fault", "trace"]
     family: str = "operation"
     more_specific_than: tuple[str, ...] = ()
+    origins: Collection[str] = ()
+    phase: Phase = ""
+    events: Collection[str] = ()
+
+    def concerns(self, subject: Any) -> bool:
+        """Whether a Fault is of the kinds and the phase that the rule is about, and such events
+        were recorded."""
+        if self.events and not any(attrgetter(name)(subject.recording) for name in self.events):
+            return False
+        if self.over == "trace":
+            return True
+        if self.origins and subject.kind not in self.origins:
+            return False
+        if self.phase == "update":
+            return bool(subject.in_update)
+        return not self.phase or subject.backward == (self.phase == "backward")
 
     def matches(self, subject: Any) -> list[Match | Finding]:
         """What the rule finds in a Fault or a Trace.
@@ -328,7 +319,7 @@ class Rule:
         A rule may return or yield a Match, its title alone, (position, title), or a whole Finding;
         None is no match.
         """
-        found = self.judge(subject)
+        found = self.judge(subject) if self.concerns(subject) else None
         if found is None or isinstance(found, (Match, Finding, str, tuple)):
             found = [found]
         return [_match(item) for item in found if item is not None]
@@ -347,6 +338,9 @@ def rule(
     fix: str = "",
     family: str = "operation",
     more_specific_than: tuple[str, ...] = (),
+    origins: Collection[str] = (),
+    phase: Phase = "",
+    events: Collection[str] = (),
 ) -> Callable[[Callable[[Any], Any]], Rule]:
     """Make a Rule of a function: its name is the cause (underscores become dashes), its docstring
     the explanation.
@@ -356,7 +350,11 @@ def rule(
     example, fix: programs that show the fault and that are cured of it; in ``example`` the faulty
     line ends in ``# here``.
     family: how specific the rule is, one of FAMILIES. more_specific_than: causes, or its own
-    family, whose rules it goes before although they fit too. Nothing is registered: pass it along,
+    family, whose rules it goes before although they fit too.
+    origins, phase: of the faults that it is asked about, all where nothing is said: kinds of
+    origin, and "forward" for what is no derivative, "backward" for what is one, "update" for what
+    writes a parameter. events: attributes of ``trace.recording``, such as ``training.flushes``;
+    without any of them it is not asked. Nothing is registered: pass it along,
     ``diagnose(trace, rules=[*BUILTIN, my_rule])``.
 
     Raises UsageError if the parameter is called otherwise, or there is no such family.
@@ -384,6 +382,9 @@ def rule(
             over,
             family,
             more_specific_than,
+            origins,
+            phase,
+            events,
         )
 
     return make

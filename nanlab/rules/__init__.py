@@ -28,7 +28,6 @@ from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
 from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
 from nanlab.trace import Trace
-from nanlab.trace.recording import DTYPE
 
 MOST_FINDINGS = 20
 _ORDER = {"error": 0, "warning": 1, "note": 2}
@@ -99,12 +98,12 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
 def qualified(trace: Trace, finding: Finding) -> Finding:
     """The finding of low precision in code that runs compiled without the watch, with what that
     means for it."""
-    row = trace.recording.row(finding.position) if finding.position >= 0 else None
-    if row is None or not trace.recording.would_be_compiled(finding.position):
-        return finding
     recording = trace.recording
-    rows = [row, *filter(None, map(recording.row, recording.parents(finding.position)))]
-    if not any(str(recording.dtypes.items[r[DTYPE]]).removeprefix("torch.") in LOW for r in rows):
+    op = recording.op(finding.position) if finding.position >= 0 else None
+    if op is None or not recording.would_be_compiled(finding.position):
+        return finding
+    ops = [op, *filter(None, map(recording.op, recording.parents(finding.position)))]
+    if not any(str(each.dtype).removeprefix("torch.") in LOW for each in ops):
         return finding
     return replace(
         finding,

@@ -20,9 +20,7 @@ from nanlab.trace import Trace
 from nanlab.trace.op import FORWARD, walk
 from nanlab.trace.recording import OPTIMIZER
 
-# What was bad before the program computed with it: data, parameters, buffers, memory never
-# written.
-
+GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")
 _ADDS = having("adds")
 # Operators that stand for a layer of a model: what they read is an input, not a target.
@@ -164,10 +162,7 @@ def _counts_among(fault: Fault, rows: Sequence[int]) -> tuple[int, int, int]:
 def _came_with_data(fault: Fault) -> bool:
     """Whether it is data, or an infinity in an array that goes straight into a layer or a loss."""
     if fault.kind != "intended":
-        return (
-            fault.kind in ("data", "parameter", "buffer")
-            and fault.negative_determinant(fault.position) < 0
-        )
+        return fault.negative_determinant(fault.position) < 0
     source = fault.recording.sources.get(fault.origin.path[0])
     op = fault.op_at(fault.finding.position)
     if (
@@ -224,6 +219,7 @@ def _data(fault: Fault, role: str, nan: bool | None) -> Match | None:
         loss.backward()
     """,
     family="context",
+    origins=GIVEN,
 )
 def nan_in_input(fault: Fault) -> Match | None:
     """The data held NaN before the model saw it: a missing value, or a preprocessing step that
@@ -249,6 +245,7 @@ def nan_in_input(fault: Fault) -> Match | None:
         loss.backward()
     """,
     family="context",
+    origins=GIVEN,
 )
 def inf_in_input(fault: Fault) -> Match | None:
     """The data held an infinity before the model saw it: a log of zero, a division by zero, or an
@@ -275,6 +272,7 @@ def inf_in_input(fault: Fault) -> Match | None:
         loss.backward()
     """,
     family="context",
+    origins=GIVEN,
 )
 def nan_in_target(fault: Fault) -> Match | None:
     """The target held NaN or an infinity: a missing label, or one computed by a division of 0 by 0.
@@ -299,6 +297,7 @@ def nan_in_target(fault: Fault) -> Match | None:
         loss.backward()
     """,
     family="context",
+    origins=GIVEN,
 )
 def poisoned_parameter(fault: Fault) -> Match | None:
     """A parameter was already NaN or infinite, so every output of its layer is.
@@ -323,6 +322,7 @@ def poisoned_parameter(fault: Fault) -> Match | None:
         loss.backward()
     """,
     family="context",
+    origins=GIVEN,
 )
 def poisoned_buffer(fault: Fault) -> Match | None:
     """A buffer (running statistics, a table) was already NaN or infinite.
@@ -348,6 +348,7 @@ def poisoned_buffer(fault: Fault) -> Match | None:
     """,
     family="context",
     more_specific_than=("context",),
+    origins=("data",),
 )
 def poisoned_gradient(fault: Fault) -> Match | None:
     """`.grad` held it already when backward added to it: the gradients of an earlier pass were not
@@ -356,7 +357,7 @@ def poisoned_gradient(fault: Fault) -> Match | None:
     Call optimizer.zero_grad() before backward, also after a step that was skipped because its loss
     was not finite.
     """
-    if fault.kind != "data" or fault.origin.sink.kind != "gradient":
+    if fault.origin.sink.kind != "gradient":
         return None
     kept = _kept_from_a_skipped_step(fault)
     row = fault.recording.op(fault.finding.position if kept is None else kept)
@@ -409,6 +410,7 @@ def _kept_from_a_skipped_step(fault: Fault) -> int | None:
         (memory * w).sum().backward()
     """,
     family="context",
+    origins=("uninitialised",),
 )
 def uninitialised_memory(fault: Fault) -> Match | None:
     """`torch.empty` gives memory as it is; read before it is written it holds anything, NaN and
@@ -417,8 +419,6 @@ def uninitialised_memory(fault: Fault) -> Match | None:
     Use torch.zeros or torch.full, or initialise the parameter (torch.nn.init), before the first
     use.
     """
-    if fault.kind != "uninitialised":
-        return None
     path = fault.finding.path
     bad = next((r for r in path if r["nonfinite"]), {"nonfinite": 0, "numel": 0})
     return Match(
@@ -588,6 +588,3 @@ def _parameters_behind(fault: Fault) -> set[str]:
         ) is not None and row.phase == OPTIMIZER:  # the step that wrote it was folded
             names.update(frame[frame["numel"] == math.prod(row.shape)]["parameter"].unique())
     return names
-
-
-__all__ = ["thrown", "with_data"]

@@ -330,6 +330,7 @@ def _mask_constant(values: Tensor) -> float | None:
         torch.softmax(scores.masked_fill(padding | padding, low), 1).sum().backward()
     """,
     family="composite",
+    phase="forward",
 )
 def mask_overflow(fault: Fault) -> Match | None:
     """A finite number that stood for "masked" was added, scaled or cast until it overflowed to
@@ -338,7 +339,7 @@ def mask_overflow(fault: Fault) -> Match | None:
     From then on a fully masked row is -inf throughout. Combine masks as booleans, and fill once, in
     the dtype of the scores.
     """
-    if fault.backward or fault.name not in having("scores"):
+    if fault.name not in having("scores"):
         return None
     result = fault.at(fault.result)
     if result is None or result.is_complex() or not bool((result == -float("inf")).all()):

@@ -196,6 +196,7 @@ def _low(dtype: torch.dtype) -> bool:
         F.normalize(v.float(), dim=1, eps=1e-3).sum().backward()
     """,
     family="composite",
+    origins=("operation",),
     more_specific_than=("composite",),
 )
 def eps_underflow(fault: Fault) -> Match | Finding | None:
@@ -205,8 +206,6 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
     float16 holds nothing below 6e-8, and 1 - 1e-8 is 1 in float32. Take an epsilon that the dtype
     can hold, or compute this part in float32.
     """
-    if fault.kind != "operation":
-        return None
     position = vanished_epsilon(fault)
     if position is None:
         return None
@@ -269,6 +268,7 @@ def eps_underflow(fault: Fault) -> Match | Finding | None:
         Root.apply(x).sum().backward()
     """,
     family="context",
+    phase="backward",
     more_specific_than=("context",),
 )
 def custom_backward(fault: Fault) -> Match | None:

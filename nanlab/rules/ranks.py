@@ -13,12 +13,13 @@ from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
 from nanlab.formats import format_of
 from nanlab.trace.ending import ARRIVED, Ranks
-from nanlab.trace.recording import DTYPE, Recording
+from nanlab.trace.recording import Recording
 
 
 @rule(
     "error",
     family="arrival",
+    origins=("rank",),
     example="""
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -49,8 +50,6 @@ def from_another_rank(fault: Fault) -> Match | None:
 
     Look there: the program of this rank is healthy up to that line.
     """
-    if fault.kind != "rank":
-        return None
     stats = fault.recording.stats(fault.position)
     given = [s for s in map(fault.recording.stats, fault.parents(fault.position)) if s is not None]
     name = fault.name or "a collective"
@@ -102,8 +101,8 @@ def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
     large for its dtype."""
     if finding.cause != ARRIVED or "reduce" not in finding.op:
         return None
-    row, stats = recording.row(finding.position), recording.stats(finding.position)
-    dtype = recording.dtypes.items[row[DTYPE]] if row is not None else None
+    op, stats = recording.op(finding.position), recording.stats(finding.position)
+    dtype = op.dtype if op is not None else None
     given = [s for s in map(recording.stats, recording.parents(finding.position)) if s is not None]
     largest = max((abs(v) for s in given for v in (s.min, s.max) if v is not None), default=0.0)
     ranks = recording.ranks

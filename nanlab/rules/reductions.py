@@ -190,6 +190,7 @@ def _forbidden_target(fault: Fault) -> Match | None:
         (cost * w).sum().backward()
     """,
     family="fallback",
+    origins=("intended",),
 )
 def intended_inf_in_loss(fault: Fault) -> Match | None:
     """An infinity that the program wrote itself (a mask, a start value, a literal) was carried into
@@ -197,8 +198,6 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
 
     Such an infinity has to be taken out, by softmax, min or selection, before the loss is formed.
     """
-    if fault.kind != "intended":
-        return None
     stats = fault.recording.stats(fault.position)
     sink = fault.origin.sink.kind
     choice = _last_choice(fault)

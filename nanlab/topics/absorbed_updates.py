@@ -162,6 +162,7 @@ TRIED = 4  # parameters of which a step is run again, to see whether one moves i
 @rule(
     "error",
     family="training",
+    events=("training.absorbed_updates",),
     example="""
         w = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
         opt = torch.optim.SGD([w], lr=1e-3)

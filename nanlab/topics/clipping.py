@@ -23,6 +23,8 @@ _REFUSE = Fix(
 @rule(
     "error",
     family="training",
+    origins=("operation",),
+    phase="update",
     example="""
         net = nn.Linear(4, 2).half()
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -43,7 +45,7 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     them NaN or zero."""
     if fault.row is None or fault.origin.sink.kind != "gradient" or fault.row.phase != OPTIMIZER:
         return None
-    if fault.kind != "operation" or fault.name not in _NORMS:
+    if fault.name not in _NORMS:
         return None
     return replace(
         fault.finding,
@@ -61,6 +63,7 @@ def clip_nonfinite_norm(fault: Fault) -> Finding | None:
 
 @rule(
     "warning",
+    events=("training.misuses",),
     example="""
         a, b = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
         opt = torch.optim.SGD([a, b], lr=0.1)
@@ -102,6 +105,7 @@ def clip_nonfinite_norm_(trace: Trace) -> Iterator[Finding]:
 
 @rule(
     "note",
+    events=("training.edits",),
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)

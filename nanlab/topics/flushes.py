@@ -111,6 +111,7 @@ def _lost(
 @rule(
     "warning",
     family="training",
+    events=("holds_low_precision",),
     example="""
         x = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=torch.float16)
         var = x.var()
@@ -138,6 +139,7 @@ def eps_underflow(trace: Trace) -> Iterator[Finding]:
 @rule(
     "error",
     family="training",
+    events=("training.flushes",),
     example="""
         w = torch.ones(2, requires_grad=True)
         mask = torch.full((70000,), 1.0, dtype=torch.float16)
@@ -197,6 +199,7 @@ COSTLY = ("gradient", "update")  # of a parameter: its whole gradient or update
 @rule(
     "error",
     family="training",
+    events=("training.flushes", "holds_low_precision"),
     example="""
         net = nn.Linear(4, 2)
         for i in range(2):
@@ -394,6 +397,7 @@ _FIXES = {
 
 @rule(
     "error",
+    events=("training.dead",),
     example="""
         p = nn.Parameter(torch.tensor([0.4, 1.6]))
         for i in range(2):

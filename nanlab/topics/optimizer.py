@@ -22,14 +22,11 @@ from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import card, having
 from nanlab.stats import TensorStats
-from nanlab.topics.training import in_update, overflowed
+from nanlab.topics.training import overflowed
 from nanlab.trace import Trace
 from nanlab.trace.history import OptimizerStep
 from nanlab.trace.op import location
 from nanlab.trace.recording import FORWARD, OPTIMIZER, PHASES, Recording
-
-# Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype
-# rounds to nothing.
 
 # their decay multiplies the weights in an operation of its own
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))
@@ -41,6 +38,8 @@ _DIVIDES = having("quotient", in_place=True, lists=True)
     "error",
     family="context",
     more_specific_than=("custom-backward", "dtype-overflow"),
+    origins=("operation", "intended", "data"),
+    phase="update",
     example="""
         w = torch.ones(3, requires_grad=True)
         opt = torch.optim.Adagrad([w], lr=0.1, eps=0.0)
@@ -61,8 +60,6 @@ def optimizer_arithmetic(fault: Fault) -> Finding | None:
     Bias corrections that count from zero, trust ratios of a zero norm and variances that round
     below zero do this.
     """
-    if not in_update(fault) or fault.kind not in ("operation", "intended", "data"):
-        return None
     step = optimizer_step_at(fault.recording, fault.position)
     if step is None and not _of_update_rule(fault):
         return None
@@ -132,6 +129,8 @@ def _of_update_rule(fault: Fault) -> bool:
 @rule(
     "error",
     family="training",
+    events=("training.optimizer_steps",),
+    phase="update",
     example="""
         w = torch.ones(3, dtype=torch.float16, requires_grad=True)
         opt = torch.optim.Adam([w], lr=0.1)
@@ -149,19 +148,12 @@ def optimizer_eps_underflow(fault: Fault) -> Finding | None:
     """The optimizer's eps is rounded to zero in the dtype of the parameters, and the update divides
     by zero."""
     step = optimizer_step_at(fault.recording, fault.position)
-    if step is None or fault.row is None or not in_update(fault):
-        return None
-    if _full_name(fault) not in _DIVIDES:
+    if step is None or fault.row is None or fault.row.name not in _DIVIDES:
         return None
     found = _eps_underflow(fault.recording, fault.origin, fault.finding, step)
     return (
         replace(found, evidence=table(fault, _named_operands(fault))) if found is not None else None
     )
-
-
-def _full_name(fault: Fault) -> str:
-    """The operator with the underscore of its in-place form."""
-    return str(fault.row.name) if fault.row is not None else ""
 
 
 def _eps_underflow(
@@ -205,6 +197,7 @@ def _eps_underflow(
 @rule(
     "note",
     family="context",
+    events=("training.optimizer_steps",),
     example="""
         net = nn.Linear(8, 4).bfloat16()
         opt = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.01)
@@ -254,6 +247,7 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
 @rule(
     "error",
     family="training",
+    origins=("operation",),
     example="""
         start, rate = torch.randn(4, 4), nn.Parameter(torch.tensor(30.0))
         x = torch.randn(8, 4)
@@ -282,12 +276,7 @@ def learning_rate_(fault: Fault) -> Finding | None:
     No wider dtype helps what grows from update to update; the inner rate must come down, or the
     gradients be clipped.
     """
-    if (
-        fault.row is None
-        or fault.kind != "operation"
-        or fault.low
-        or not overflowed(fault.recording, fault.position)
-    ):
+    if fault.row is None or fault.low or not overflowed(fault.recording, fault.position):
         return None
     inner = inner_updates(fault.recording, fault.position)
     if inner is None:
@@ -384,6 +373,7 @@ _SUMS = having("updates") - {"addcdiv", "sub"} | {"mul"}
 @rule(
     "error",
     family="training",
+    events=("training.optimizer_steps",),
     example="""
         w = torch.zeros(3, dtype=torch.float16, requires_grad=True)
         opt = torch.optim.SGD([w], lr=1e-7, momentum=0.9)

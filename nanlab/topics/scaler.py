@@ -82,7 +82,9 @@ def _written_factor(recording: Recording, root: int) -> float:
 @rule(
     "error",
     family="training",
+    events=("training.scaled",),
     more_specific_than=("training",),
+    origins=("operation",),
     example="""
         net = nn.Linear(4, 2)
         half = net(torch.ones(3, 4)).half()
@@ -99,7 +101,7 @@ def _written_factor(recording: Recording, root: int) -> float:
 def loss_scale_overflow(fault: Fault) -> Finding | None:
     """The gradients overflow at the loss scale in use, but not at a smaller one."""
     recording, origin, finding = fault.recording, fault.origin, fault.finding
-    if fault.row is None or fault.kind != "operation":
+    if fault.row is None:
         return None
     if _is_reciprocal_of_zero_scale(recording, origin):
         return _scale_is_zero(finding)
@@ -200,6 +202,7 @@ def _is_overflowing_scale(recording: Recording, origin: Origin) -> bool:
 @rule(
     "error",
     family="training",
+    events=("training.unscales",),
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -337,6 +340,7 @@ def _in_float32() -> Fix:
 @rule(
     "error",
     family="training",
+    events=("training.misuses", "training.scaled", "escapes.failure"),
     more_specific_than=("training", "loss-scale-overflow"),
     example="""
         net = nn.Linear(4, 2)
@@ -513,6 +517,7 @@ def _no_update(trace: Trace) -> Finding:
 @rule(
     "error",
     family="training",
+    events=("training.misuses", "escapes.failure"),
     example="""
         net = nn.Linear(4, 2)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -142,7 +142,7 @@ def learning_rate(fault: Fault) -> Finding | None:
         return None
     step = optimizer_step_at(recording, origin.position)
     bad = bool(fault.row.literal) if step is None else not all(map(_finite, step.rates))
-    if bad and in_update(fault):
+    if bad and fault.in_update:
         return bad_rate(fault, step, learning_rate.explanation)
     away = drove_away(fault)
     if away is None or _explodes(fault, away) or _enlarged(fault, away):
@@ -224,15 +224,6 @@ def _explodes(fault: Fault, away: Runaway) -> bool:
 def _decays(away: Runaway) -> bool:
     """Whether weight decay multiplies the weights by less than -1 in each step."""
     return away.rate is not None and away.rate * away.decay > 2.0
-
-
-def in_update(fault: Fault) -> bool:
-    """Whether a parameter is being updated, by an optimizer or by hand."""
-    if fault.row is None:
-        return False
-    return fault.row.phase == OPTIMIZER or (
-        fault.origin.sink.kind == "parameter" and bool(fault.row.without_grad)
-    )
 
 
 def _finite(rate: float | None) -> bool:

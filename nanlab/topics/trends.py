@@ -20,7 +20,7 @@ from nanlab.formats import format_of
 from nanlab.operators import having
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
-from nanlab.trace.history import Place, Series
+from nanlab.trace.history import FEWEST_STEPS, Place, Series
 from nanlab.trace.op import location, walk
 from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 
@@ -30,7 +30,6 @@ from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
 Array = npt.NDArray[np.float64]
 End = Literal["overflow", "underflow"]
 WINDOW = 24  # steps that a fit looks back over
-FEWEST = 4  # steps that a fit needs
 NEAR = 8.0  # bits before the limit of a narrow dtype from which on growth matters
 FAST_NEAR, SOON = 14.0, 8.0  # the same for growth that gets there for certain within so many steps
 LARGE = 20.0  # log2 of the magnitude from which on it matters in a dtype of float32's range
@@ -108,7 +107,7 @@ def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None
     the whole window is levelling off, and not told; neither is one that jumped.
     """
     at = np.flatnonzero(np.isfinite(values))
-    if len(at) < FEWEST:
+    if len(at) < FEWEST_STEPS:
         return None
     x, y = at.astype(np.float64), values[at]
     centred = x - x.mean()
@@ -213,7 +212,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     """The fit over the last steps, where what it says is near and sure enough to be told."""
     recent = values[-WINDOW:]
     known = recent[np.isfinite(recent)]
-    if len(known) < FEWEST or known[-1] != recent[-1] or _came_back(values):
+    if len(known) < FEWEST_STEPS or known[-1] != recent[-1] or _came_back(values):
         return None
     distance = limit - float(known[-1])
     if not wide and distance <= NEAR_STEADY:
@@ -230,7 +229,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
     found = fit(recent, limit)
     if found is None or found[1] > FARTHEST:
         return None
-    fast = len(known) > FEWEST and found[3] <= SOON
+    fast = len(known) > FEWEST_STEPS and found[3] <= SOON
     return found if wide or distance <= NEAR or fast else None
 
 
@@ -330,7 +329,7 @@ def _first_told(
     before = False
     first: tuple[int, tuple[float, float, float, float]] | None = None
     start = len(values) - 2 if still else 0
-    for at in range(max(start, FEWEST - 1), len(values)):
+    for at in range(max(start, FEWEST_STEPS - 1), len(values)):
         seen = outlook(values[: at + 1], limit, wide)
         if seen is not None and before:
             first = at, seen
@@ -344,7 +343,7 @@ def growth(series: Series, column: int) -> float:
     """Bits by which a result climbed, from the first steps to the last finite ones."""
     values = series.table[:, column]
     known = values[np.isfinite(values)]
-    if len(known) < FEWEST:
+    if len(known) < FEWEST_STEPS:
         return 0.0
     ends = max(1, min(3, len(known) // 3))
     return float(np.median(known[-ends:]) - np.median(known[:ends]))
@@ -379,9 +378,6 @@ def growing_origins(series: Series, column: int, hops: int = 12, sign: float = 1
                     waiting.append((parent, depth + 1))
     return found
 
-
-# Results that grow or shrink step after step until their dtype cannot hold them: told before,
-# and explained after.
 
 ENLARGED = 1.5  # a constant factor from which on it is named
 # bits between the largest and the smallest ratio of two results that bear a constant one
@@ -515,6 +511,7 @@ _SCALES = having("grows")
 @rule(
     "warning",
     family="context",
+    events=("training.series.may_tell",),
     example="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
@@ -541,6 +538,7 @@ def dtype_overflow_(trace: Trace) -> Iterator[Finding]:
 @rule(
     "warning",
     family="context",
+    events=("training.series.may_tell",),
     example="""
         w = nn.Parameter(torch.ones(4))
         for i in range(12):
@@ -687,6 +685,8 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
     "error",
     family="context",
     more_specific_than=("context",),
+    origins=("operation",),
+    phase="forward",
     example="""
         w = nn.Parameter(torch.ones(4, 4))
         for i in range(12):
@@ -706,12 +706,7 @@ def _fixes(recording: Recording, column: int) -> list[Fix]:
 )
 def dtype_overflow(fault: Fault) -> Finding | None:
     """A result grew from step to step until it left the range of its dtype."""
-    if (
-        fault.row is None
-        or fault.kind != "operation"
-        or fault.backward
-        or fault.name not in _SCALES
-    ):
+    if fault.row is None or fault.name not in _SCALES:
         return None
     series, column = fault.recording.training.series, _column(fault)
     if column is None or growth(series, column) < GROWN:

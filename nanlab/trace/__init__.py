@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from nanlab.views.underflow import UnderflowExplorer
 
 
-# The selection of a trace: one row, which all its views show and the user's code reads as
-# ``trace.at``.
-
 # columns by which a row of a table names its position
 ROW_OF = ("position", "position_out", "position_in")
 

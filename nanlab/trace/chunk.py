@@ -35,8 +35,6 @@ class Names:
         return number
 
 
-# The rows of a training step as numbers, and what remains of them when they are folded.
-
 # Columns of Chunk.meta, one int64 each.
 OP, PHASE, MODULE, OUTPUT, SHAPE, DTYPE, DEVICE, STAT, NODE, LINE, SITE, FLAGS, CALL, PASS = range(
     14

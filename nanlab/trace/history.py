@@ -222,6 +222,7 @@ class GradientEdit:
 
 MOST_KEYS = 20_000  # results that are followed
 MOST_STEPS = 256  # and steps that are remembered of each
+FEWEST_STEPS = 4  # that a trend is fitted to
 
 
 class Series:
@@ -246,6 +247,11 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def may_tell(self) -> bool:
+        """Whether it holds the steps that a trend needs, twice in a row."""
+        return len(self) > FEWEST_STEPS
 
     @property
     def table(self) -> npt.NDArray[np.float32]:
@@ -324,3 +330,8 @@ class History:
     misuses: list[Misuse] = field(default_factory=list)
     edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether any loss was multiplied before it went backward."""
+        return any(loss.scaled or loss.factor != 1.0 for loss in self.losses)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import torch
+
 from nanlab.stats import StatsTable, TensorStats
 from nanlab.trace.chunk import (
     ARRIVED,
@@ -373,6 +375,12 @@ class Recording:
     def shadows(self) -> dict[int, Shadow]:
         """The twins that the diagnosis looks at."""
         return self.twins if self.shadowed else {}
+
+    @property
+    def holds_low_precision(self) -> bool:
+        """Whether any result has a floating-point dtype of at most two bytes."""
+        dtypes = (d for d in self.dtypes.items if isinstance(d, torch.dtype))
+        return any(d.is_floating_point and d.itemsize <= 2 for d in dtypes)
 
     @property
     def training(self) -> History:
