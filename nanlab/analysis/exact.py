@@ -12,7 +12,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import mpmath
 import numpy as np
@@ -23,7 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from nanlab.errors import NanlabError
+from nanlab.operators import having
 
+F = TypeVar("F", bound=Callable[..., Any])
 MOST_ELEMENTS = 1 << 14  # of one result: a number costs about 10 microseconds
 
 
@@ -98,21 +100,23 @@ class Exact(Tensor):
         """Run one operator."""
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::").removeprefix("prims::")
-        if name in _ARITHMETIC:
-            return _ARITHMETIC[name](func, *args, **kwargs)
-        if name.endswith("_") and name[:-1] in _ARITHMETIC:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise NotExact(f"{func._schema.name} draws random numbers")
+        if name in _RUNS:
+            return _RUNS[name](func, *args, **kwargs)
+        if name.endswith("_") and name[:-1] in _RUNS:
             target = args[0]
             if not isinstance(target, Exact):
                 raise NotExact(f"{name} writes exact numbers into a tensor of another kind")
-            target.write(_ARITHMETIC[name[:-1]](func, *args, **kwargs).numbers)
+            target.write(_RUNS[name[:-1]](func, *args, **kwargs).numbers)
             return target
         if func.is_view:
             return _viewed(func, args, kwargs)
-        if name.endswith("_") and name[:-1] in _MOVES and isinstance(args[0], Exact):
+        if name.endswith("_") and name[:-1] in _REARRANGES and isinstance(args[0], Exact):
             packet = getattr(torch.ops.aten, name[:-1])
             args[0].write(packet(*args, **kwargs).numbers)
             return args[0]
-        if name in _MOVES:
+        if name in _REARRANGES:
             return _moved(func, args, kwargs)
         table = torch._decomp.decomposition_table  # a dict in torch 2.6 to 2.13
         if func in table:
@@ -317,69 +321,58 @@ def _round(x: Any) -> Any:
 _log = _real(mpmath.log, {mpf(0): -INF, INF: INF})
 _sqrt = _real(mpmath.sqrt, {INF: INF})
 
-_UNARY: dict[str, Callable[..., Any]] = {
-    "neg": operator.neg,
-    "abs": abs,
-    "exp": _real(mpmath.exp),
-    "exp2": _real(lambda x: mpf(2) ** x),
-    "expm1": _real(mpmath.expm1),
-    "log": _log,
-    "log1p": _real(mpmath.log1p, {mpf(-1): -INF, INF: INF}),
-    "log2": _real(lambda x: mpmath.log(x, 2), {mpf(0): -INF, INF: INF}),
-    "log10": _real(mpmath.log10, {mpf(0): -INF, INF: INF}),
-    "sqrt": _sqrt,
-    "rsqrt": lambda x: _divide(mpf(1), _sqrt(x)),
-    "reciprocal": lambda x: _divide(mpf(1), x),
-    "square": lambda x: x * x,
-    "sin": _real(mpmath.sin),
-    "cos": _real(mpmath.cos),
-    "tan": _real(mpmath.tan),
-    "asin": _real(mpmath.asin),
-    "acos": _real(mpmath.acos),
-    "atan": _real(mpmath.atan),
-    "sinh": _real(mpmath.sinh),
-    "cosh": _real(mpmath.cosh),
-    "tanh": _real(mpmath.tanh),
-    "asinh": _real(mpmath.asinh),
-    "acosh": _real(mpmath.acosh),
-    "atanh": _real(mpmath.atanh, {mpf(1): INF, mpf(-1): -INF}),
-    "sigmoid": _real(_sigmoid),
-    "erf": _real(mpmath.erf),
-    "erfc": _real(mpmath.erfc),
-    "erfinv": _real(_erfinv),
-    "lgamma": _real(lambda x: mpmath.log(abs(mpmath.gamma(x)))),
-    "digamma": _real(mpmath.digamma),
-    "sgn": _real(mpmath.sign),
-    "sign": _real(mpmath.sign),
-    "floor": _real(mpmath.floor),
-    "ceil": _real(mpmath.ceil),
-    "round": _real(_round),
-    "trunc": _real(lambda x: mpmath.floor(x) if x > 0 else mpmath.ceil(x)),
-    "relu": lambda x: x if x != x or x > 0 else mpf(0),
-    "sinc": _real(_sinc),
+_UNARY: dict[str, Callable[..., Any]] = {  # those that mpmath has by the same name
+    name: _real(getattr(mpmath, name))
+    for name in having("analytic", "unary", "flat")
+    if hasattr(mpmath, name)
 }
-_BINARY: dict[str, Callable[..., Any]] = {
-    "mul": _multiply,
-    "pow": _power,
-    "maximum": lambda a, b: NAN if a != a or b != b else max(a, b),
-    "minimum": lambda a, b: NAN if a != a or b != b else min(a, b),
-    "atan2": _real(mpmath.atan2),
-    "hypot": _real(mpmath.hypot),
-    "fmod": _real(lambda a, b: a - b * _UNARY["trunc"](a / b)),
-    "copysign": lambda a, b: abs(a) if b >= 0 else -abs(a),
-    "xlogy": _real(_xlogy),
-    "logaddexp": _real(_logaddexp),
-    "tanh_backward": lambda g, y: _multiply(g, 1 - y * y),
-    "sigmoid_backward": lambda g, y: _multiply(g, y * (1 - y)),
-}
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
+_UNARY["neg"] = operator.neg
+_UNARY["abs"] = abs
+_UNARY["exp2"] = _real(lambda x: mpf(2) ** x)
+_UNARY["log"] = _log
+_UNARY["log1p"] = _real(mpmath.log1p, {mpf(-1): -INF, INF: INF})
+_UNARY["log2"] = _real(lambda x: mpmath.log(x, 2), {mpf(0): -INF, INF: INF})
+_UNARY["log10"] = _real(mpmath.log10, {mpf(0): -INF, INF: INF})
+_UNARY["sqrt"] = _sqrt
+_UNARY["rsqrt"] = lambda x: _divide(mpf(1), _sqrt(x))
+_UNARY["reciprocal"] = lambda x: _divide(mpf(1), x)
+_UNARY["square"] = lambda x: x * x
+_UNARY["atanh"] = _real(mpmath.atanh, {mpf(1): INF, mpf(-1): -INF})
+_UNARY["sigmoid"] = _real(_sigmoid)
+_UNARY["erfinv"] = _real(_erfinv)
+_UNARY["lgamma"] = _real(lambda x: mpmath.log(abs(mpmath.gamma(x))))
+_UNARY["sgn"] = _real(mpmath.sign)
+_UNARY["round"] = _real(_round)
+_UNARY["trunc"] = _real(lambda x: mpmath.floor(x) if x > 0 else mpmath.ceil(x))
+_UNARY["relu"] = lambda x: x if x != x or x > 0 else mpf(0)
+_UNARY["sinc"] = _real(_sinc)
+
+_BINARY: dict[str, Callable[..., Any]] = {}
+_BINARY["mul"] = _multiply
+_BINARY["pow"] = _power
+_BINARY["maximum"] = lambda a, b: NAN if a != a or b != b else max(a, b)
+_BINARY["minimum"] = lambda a, b: NAN if a != a or b != b else min(a, b)
+_BINARY["atan2"] = _real(mpmath.atan2)
+_BINARY["hypot"] = _real(mpmath.hypot)
+_BINARY["fmod"] = _real(lambda a, b: a - b * _UNARY["trunc"](a / b))
+_BINARY["copysign"] = lambda a, b: abs(a) if b >= 0 else -abs(a)
+_BINARY["xlogy"] = _real(_xlogy)
+_BINARY["logaddexp"] = _real(_logaddexp)
+_BINARY["tanh_backward"] = lambda g, y: _multiply(g, 1 - y * y)
+_BINARY["sigmoid_backward"] = lambda g, y: _multiply(g, y * (1 - y))
+
+_RUNS: dict[str, Callable[..., Any]] = {}  # by operator: what computes it on exact numbers
+_REARRANGES = having("rearranges")
+
+
+def _runs(*names: str) -> Callable[[F], F]:
+    """Say which operators a function computes."""
+
+    def note(function: F) -> F:
+        _RUNS.update(dict.fromkeys(names, function))
+        return function
+
+    return note
 
 
 def _mapped(fn: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
@@ -412,22 +405,31 @@ def _test(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+_runs("isnan")(_test(lambda v: v != v))
+_runs("isinf")(_test(mpmath.isinf))
+_runs("isfinite")(_test(mpmath.isfinite))
+
+
+@_runs("add")
 def _add(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
     return Exact(
         _mapped(lambda x, y: x + y * alpha if alpha != 1 else x + y, *map(_numbers, (a, b)))
     )
 
 
+@_runs("sub")
 def _sub(func: Any, a: Any, b: Any, *, alpha: Any = 1) -> Exact:
     return Exact(
         _mapped(lambda x, y: x - y * alpha if alpha != 1 else x - y, *map(_numbers, (a, b)))
     )
 
 
+@_runs("rsub")
 def _rsub(func: Any, a: Any, b: Any, alpha: Any = 1) -> Exact:
     return _sub(func, b, a, alpha=alpha)
 
 
+@_runs("div")
 def _div(func: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Exact:
     quotient = _mapped(_divide, _numbers(a), _numbers(b))
     if rounding_mode is not None:
@@ -435,10 +437,12 @@ def _div(func: Any, a: Any, b: Any, *, rounding_mode: str | None = None) -> Exac
     return Exact(quotient)
 
 
+@_runs("remainder")
 def _remainder(func: Any, a: Any, b: Any) -> Exact:
     return Exact(_mapped(lambda x, y: x - y * mpmath.floor(_divide(x, y)), *map(_numbers, (a, b))))
 
 
+@_runs("clamp", "clamp_min")
 def _clamp(func: Any, x: Any, low: Any = None, high: Any = None, **named: Any) -> Exact:
     low = named.get("min", low)
     high = named.get("max", high)
@@ -450,15 +454,18 @@ def _clamp(func: Any, x: Any, low: Any = None, high: Any = None, **named: Any) -
     return Exact(made)
 
 
+@_runs("clamp_max")
 def _clamp_max(func: Any, x: Any, high: Any) -> Exact:
     return _clamp(func, x, None, high)
 
 
+@_runs("threshold_backward")
 def _threshold_backward(func: Any, g: Any, x: Any, threshold: Any) -> Exact:
     zero = mpf(0)
     return Exact(_mapped(lambda a, b: a if b > threshold else zero, _numbers(g), _numbers(x)))
 
 
+@_runs("polygamma")
 def _lgamma_derivative(func: Any, n: int, x: Any) -> Exact:
     return Exact(_mapped(_real(lambda v: mpmath.psi(n, v)), _numbers(x)))
 
@@ -510,6 +517,13 @@ def _reduction(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+_runs("sum")(_reduction(_total))
+_runs("mean")(_reduction(_mean_of))
+_runs("prod")(_reduction(_product))
+_runs("amax")(_reduction(_extreme(max)))
+_runs("amin")(_reduction(_extreme(min)))
+
+
 def _extreme_with_index(choose: Callable[..., Any]) -> Callable[..., Any]:
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         numbers, axes = _numbers(x), _axes(x, dim)
@@ -522,6 +536,10 @@ def _extreme_with_index(choose: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+_runs("max")(_extreme_with_index(max))
+_runs("min")(_extreme_with_index(min))
+
+
 def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     def run(func: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Tensor:
         first = _reduced(_numbers(x), _axes(x, dim), keepdim, lambda row: row.index(choose(row)))
@@ -530,6 +548,11 @@ def _arg_extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+_runs("argmax")(_arg_extreme(max))
+_runs("argmin")(_arg_extreme(min))
+
+
+@_runs("linalg_vector_norm", "norm")
 def _norm(
     func: Any, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, **kw: Any
 ) -> Exact:
@@ -568,6 +591,10 @@ def _spread(root: bool) -> Callable[..., Any]:
     return run
 
 
+_runs("var")(_spread(False))
+_runs("std")(_spread(True))
+
+
 def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
     def run(func: Any, x: Any, dim: int, **kwargs: Any) -> Exact:
         numbers = _numbers(x)
@@ -581,6 +608,11 @@ def _cumulative(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+_runs("cumsum")(_cumulative(operator.add))
+_runs("cumprod")(_cumulative(_multiply))
+
+
+@_runs("mm", "bmm", "mv", "dot")
 def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     left, right = _numbers(a), _numbers(b)
     terms = (
@@ -599,15 +631,18 @@ def _matrix_product(func: Any, a: Any, b: Any) -> Exact:
     )
 
 
+@_runs("addmm", "baddbmm", "addmv")
 def _add_product(func: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Exact:
     product = _matrix_product(func, a, b).numbers
     return Exact(_mapped(lambda x, y: x * beta + y * alpha, _numbers(c), product))
 
 
+@_runs("addcdiv")
 def _add_quotient(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
     return Exact(_mapped(lambda x, y, z: x + value * _divide(y, z), *map(_numbers, (c, a, b))))
 
 
+@_runs("addcmul")
 def _add_elements(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact:
     return Exact(_mapped(lambda x, y, z: x + value * _multiply(y, z), *map(_numbers, (c, a, b))))
 
@@ -635,10 +670,12 @@ def _along(
     return np.moveaxis(_array(flat, arrays[0].shape), -1, dim).copy()
 
 
+@_runs("_softmax")
 def _softmax(func: Any, x: Any, dim: int, half: bool = False) -> Exact:
     return Exact(_along(_numbers(x), dim, _softmax_row))
 
 
+@_runs("_log_softmax")
 def _log_softmax(func: Any, x: Any, dim: int, half: bool = False) -> Exact:
     def run(row: list[Any]) -> list[Any]:
         top = max(row)
@@ -650,6 +687,7 @@ def _log_softmax(func: Any, x: Any, dim: int, half: bool = False) -> Exact:
     return Exact(_along(_numbers(x), dim, run))
 
 
+@_runs("_softmax_backward_data")
 def _softmax_backward(func: Any, g: Any, y: Any, dim: int, dtype: Any) -> Exact:
     def run(row: list[Any], out: list[Any]) -> list[Any]:
         whole = _total([_multiply(a, b) for a, b in zip(row, out, strict=True)])
@@ -658,6 +696,7 @@ def _softmax_backward(func: Any, g: Any, y: Any, dim: int, dtype: Any) -> Exact:
     return Exact(_along(_numbers(g), dim, run, _numbers(y)))
 
 
+@_runs("_log_softmax_backward_data")
 def _log_softmax_backward(func: Any, g: Any, y: Any, dim: int, dtype: Any) -> Exact:
     def run(row: list[Any], out: list[Any]) -> list[Any]:
         whole = _total(row)
@@ -677,6 +716,14 @@ def _filled(value: float | None) -> Callable[..., Any]:
     return run
 
 
+_runs("zeros_like")(_filled(0.0))
+_runs("ones_like")(_filled(1.0))
+_runs("empty_like")(_filled(0.0))
+_runs("full_like")(_filled(None))
+_runs("fill")(_filled(None))
+_runs("zero")(_filled(0.0))
+
+
 def _new_filled(value: float | None) -> Callable[..., Any]:
     def run(func: Any, x: Any, size: Sequence[int], *args: Any, **kwargs: Any) -> Any:
         number = mpf(args[0] if value is None else value)
@@ -685,6 +732,14 @@ def _new_filled(value: float | None) -> Callable[..., Any]:
     return run
 
 
+_runs("new_zeros")(_new_filled(0.0))
+_runs("new_empty")(_new_filled(0.0))
+_runs("new_empty_strided")(_new_filled(0.0))
+_runs("new_ones")(_new_filled(1.0))
+_runs("new_full")(_new_filled(None))
+
+
+@_runs("_to_copy")
 def _converted(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     dtype = kwargs.get("dtype")
     if dtype is not None and dtype.is_complex:
@@ -694,15 +749,18 @@ def _converted(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     return Exact(x.numbers)
 
 
+@_runs("convert_element_type")
 def _converted_to(func: Any, x: Any, dtype: torch.dtype) -> Any:
     return _converted(func, x, dtype=dtype)
 
 
+@_runs("to")
 def _to(func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
     kinds = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)]
     return _converted(func, x, dtype=kinds[0]) if kinds else x
 
 
+@_runs("sort")
 def _sorted(func: Any, x: Any, dim: int = -1, descending: bool = False, **kwargs: Any) -> Any:
     numbers = _numbers(x)
     order = _along(
@@ -712,6 +770,7 @@ def _sorted(func: Any, x: Any, dim: int = -1, descending: bool = False, **kwargs
     return x.gather(dim, places), places
 
 
+@_runs("topk")
 def _largest(
     func: Any, x: Any, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
 ) -> Any:
@@ -719,10 +778,12 @@ def _largest(
     return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
 
 
+@_runs("copy")
 def _copy(func: Any, x: Any, source: Any, *args: Any) -> Exact:
     return Exact(np.broadcast_to(_numbers(source), tuple(x.shape)).copy())
 
 
+@_runs("index_put", "_unsafe_index_put")
 def _index_put(
     func: Any, x: Any, at: Any, values: Any, accumulate: bool = False, *more: Any
 ) -> Exact:
@@ -737,6 +798,7 @@ def _index_put(
     return Exact(flat.reshape(made.shape))
 
 
+@_runs("scatter_add")
 def _scatter_add(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
     made = _numbers(x).copy().reshape(-1)
     places = (
@@ -748,6 +810,7 @@ def _scatter_add(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exa
     return Exact(made.reshape(tuple(x.shape)))
 
 
+@_runs("scatter")
 def _scatter(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
     made = _numbers(x).copy().reshape(-1)
     places = (
@@ -759,6 +822,7 @@ def _scatter(func: Any, x: Any, dim: int, index: Tensor, source: Any) -> Exact:
     return Exact(made.reshape(tuple(x.shape)))
 
 
+@_runs("unfold_backward")
 def _derivative_of_unfold(
     func: Any, g: Any, size: Sequence[int], dim: int, length: int, step: int
 ) -> Exact:
@@ -770,6 +834,7 @@ def _derivative_of_unfold(
     return Exact(made.reshape(tuple(size)))
 
 
+@_runs("linalg_cross")
 def _cross(func: Any, a: Any, b: Any, *, dim: int = -1) -> Exact:
     (x, y, z), (u, v, w) = (
         [np.take(n, i, axis=dim) for i in range(3)] for n in map(_numbers, (a, b))
@@ -777,31 +842,33 @@ def _cross(func: Any, a: Any, b: Any, *, dim: int = -1) -> Exact:
     return Exact(np.stack([y * w - z * v, z * u - x * w, x * v - y * u], axis=dim))
 
 
+@_runs("softplus")
 def _softplus(func: Any, x: Any, beta: Any = 1, threshold: Any = 20) -> Exact:
     return Exact(_mapped(lambda v: _logaddexp(v * beta, mpf(0)) / beta, _numbers(x)))
 
 
+@_runs("softplus_backward")
 def _derivative_of_softplus(func: Any, g: Any, x: Any, beta: Any, threshold: Any) -> Exact:
     return Exact(_mapped(lambda a, v: _multiply(a, _sigmoid(v * beta)), *map(_numbers, (g, x))))
 
 
+@_runs("log_sigmoid_forward")
 def _log_sigmoid(func: Any, x: Any) -> tuple[Exact, Exact]:
     made = Exact(_mapped(lambda v: -_logaddexp(-v, mpf(0)), _numbers(x)))
     return made, made
 
 
+@_runs("log_sigmoid_backward")
 def _derivative_of_log_sigmoid(func: Any, g: Any, x: Any, buffer: Any) -> Exact:
     return Exact(_mapped(lambda a, v: _multiply(a, _sigmoid(-v)), *map(_numbers, (g, x))))
 
 
+@_runs("_local_scalar_dense")
 def _scalar(func: Any, x: Exact) -> float:
     return float(x.numbers.item())
 
 
-def _refuse(func: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise NotExact(f"{func._schema.name} draws random numbers")
-
-
+@_runs("nan_to_num")
 def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any = None) -> Exact:
     large = torch.finfo(torch.float64).max
 
@@ -817,94 +884,13 @@ def _nan_to_num(func: Any, x: Any, nan: Any = None, high: Any = None, low: Any =
     return Exact(_mapped(run, _numbers(x)))
 
 
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    **{name: _elementwise(fn, 1) for name, fn in _UNARY.items()},
-    **{
-        f"special_{name}": _elementwise(_UNARY[name], 1)
-        for name in ("expm1", "erf", "sinc", "erfinv")
-    },
-    **{name: _elementwise(fn, 2) for name, fn in _BINARY.items()},
-    **{name: _comparison(fn) for name, fn in _COMPARE.items()},
-    "special_xlogy": _elementwise(_BINARY["xlogy"], 2),
-    "isnan": _test(lambda v: v != v),
-    "isinf": _test(mpmath.isinf),
-    "isfinite": _test(mpmath.isfinite),
-    "add": _add,
-    "sub": _sub,
-    "rsub": _rsub,
-    "div": _div,
-    "remainder": _remainder,
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp_max,
-    "threshold_backward": _threshold_backward,
-    "polygamma": _lgamma_derivative,
-    "nan_to_num": _nan_to_num,
-    "sum": _reduction(_total),
-    "mean": _reduction(_mean_of),
-    "prod": _reduction(_product),
-    "amax": _reduction(_extreme(max)),
-    "amin": _reduction(_extreme(min)),
-    "max": _extreme_with_index(max),
-    "min": _extreme_with_index(min),
-    "argmax": _arg_extreme(max),
-    "argmin": _arg_extreme(min),
-    "linalg_vector_norm": _norm,
-    "norm": _norm,
-    "var": _spread(False),
-    "std": _spread(True),
-    "cumsum": _cumulative(operator.add),
-    "cumprod": _cumulative(_multiply),
-    "mm": _matrix_product,
-    "bmm": _matrix_product,
-    "mv": _matrix_product,
-    "dot": _matrix_product,
-    "addmm": _add_product,
-    "baddbmm": _add_product,
-    "addmv": _add_product,
-    "addcdiv": _add_quotient,
-    "addcmul": _add_elements,
-    "_softmax": _softmax,
-    "_log_softmax": _log_softmax,
-    "_softmax_backward_data": _softmax_backward,
-    "_log_softmax_backward_data": _log_softmax_backward,
-    "zeros_like": _filled(0.0),
-    "ones_like": _filled(1.0),
-    "empty_like": _filled(0.0),
-    "full_like": _filled(None),
-    "fill": _filled(None),
-    "zero": _filled(0.0),
-    "new_zeros": _new_filled(0.0),
-    "new_empty": _new_filled(0.0),
-    "new_empty_strided": _new_filled(0.0),
-    "new_ones": _new_filled(1.0),
-    "new_full": _new_filled(None),
-    "_to_copy": _converted,
-    "convert_element_type": _converted_to,
-    "to": _to,
-    "sort": _sorted,
-    "topk": _largest,
-    "copy": _copy,
-    "index_put": _index_put,
-    "_unsafe_index_put": _index_put,
-    "scatter_add": _scatter_add,
-    "scatter": _scatter,
-    "unfold_backward": _derivative_of_unfold,
-    "linalg_cross": _cross,
-    "softplus": _softplus,
-    "softplus_backward": _derivative_of_softplus,
-    "log_sigmoid_forward": _log_sigmoid,
-    "log_sigmoid_backward": _derivative_of_log_sigmoid,
-    "_local_scalar_dense": _scalar,
-    **dict.fromkeys(("native_dropout", "bernoulli", "rand_like", "randn_like"), _refuse),
-}
-_MOVES = frozenset(  # besides the views: what only copies elements, or fills with zeros
-    """clone contiguous index gather cat stack where masked_fill flip roll select_backward
-    slice_backward
-    constant_pad_nd repeat index_select tril triu masked_select _unsafe_view lift_fresh
-    diagonal_backward
-    take lift_fresh_copy""".split()
-)
+for _name, _function in _UNARY.items():
+    _RUNS[_name] = _RUNS[f"special_{_name}"] = _elementwise(_function, 1)
+for _name, _function in _BINARY.items():
+    _RUNS[_name] = _RUNS[f"special_{_name}"] = _elementwise(_function, 2)
+for _name in having("compares"):
+    if hasattr(operator, _name):
+        _RUNS[_name] = _comparison(getattr(operator, _name))
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

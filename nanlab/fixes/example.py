@@ -14,7 +14,7 @@ from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
 from nanlab.fixes.match import Scope
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
-from nanlab.operators import CARDS, having
+from nanlab.operators import CARDS, card, having
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -36,9 +36,6 @@ _SIGNS: dict[type[ast.operator], str] = {
     ast.MatMult: "matmul",
     ast.Mod: "remainder",
 }
-_SAME = {"divide": "div", "true_divide": "div", "subtract": "sub", "multiply": "mul"}
-_SAME |= {"mm": "matmul", "bmm": "matmul", "mv": "matmul", "dot": "matmul", "float_power": "pow"}
-_SAME |= {"norm": "vector_norm", "inverse": "inv", "expit": "sigmoid", "fmod": "remainder"}
 _INFINITIES = {"float('-inf')", "-float('inf')", "-torch.inf", "-math.inf", "-np.inf", "-inf"}
 _ATOMS = (ast.Name, ast.Call, ast.Attribute, ast.Subscript, ast.Constant, ast.List, ast.Tuple)
 _HOLE = re.compile(r"\$(\w+)")
@@ -92,7 +89,7 @@ def _is_more(argument: ast.keyword) -> bool:
 
 def _common(name: str) -> str:
     name = RENAMED.get(name, name)
-    return _SAME.get(name, name)
+    return card(name).like or name
 
 
 def _is_own(node: ast.expr) -> bool:

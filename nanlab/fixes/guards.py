@@ -9,7 +9,7 @@ numbers of the dtype, see :func:`numbers`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -50,6 +50,16 @@ class Guard:
     after: str
     ahead: bool = False  # what is written stands before the statement, which stays
     when: str = ""  # facts that must hold of the operation, see :data:`FACTS`
+
+
+def each(names: str, title: str, before: str, after: str, when: str = "") -> list[Guard]:
+    """The same guard for each of several names, which take the place of NAME in the texts."""
+    pattern = Guard(title, before, after, when=when)
+    texts = "title", "before", "after"
+    return [
+        replace(pattern, **{text: getattr(pattern, text).replace("NAME", name) for text in texts})
+        for name in names.split()
+    ]
 
 
 SMALLER = "a smaller epsilon"  # told where no other fix is verified
@@ -163,23 +173,19 @@ POWERS = [
     Guard(
         "clamp the exponent at GROWTH", "$n ** $x", "$n ** $x.clamp(max=GROWTH)", when="too-large"
     ),
-    *(
-        Guard(
-            "clamp the argument at GROWTH",
-            f"{name}($x)",
-            f"torch.{name}($x.clamp(max=GROWTH))",
-            when="too-large",
-        )
-        for name in ("exp", "exp2", "expm1")
+    *each(
+        "exp exp2 expm1",
+        "clamp the argument at GROWTH",
+        "NAME($x)",
+        "torch.NAME($x.clamp(max=GROWTH))",
+        when="too-large",
     ),
-    *(
-        Guard(
-            "clamp the argument at GROWTH",
-            f"{name}($x)",
-            f"torch.{name}($x.clamp(-GROWTH, GROWTH))",
-            when="too-large",
-        )
-        for name in ("sinh", "cosh")
+    *each(
+        "sinh cosh",
+        "clamp the argument at GROWTH",
+        "NAME($x)",
+        "torch.NAME($x.clamp(-GROWTH, GROWTH))",
+        when="too-large",
     ),
     Guard(
         "nanlab.safe.exp: finite value and gradient",
@@ -204,14 +210,12 @@ QUOTIENTS = [
     ),
     Guard("count at least one", "$n / $y", "$n / $y.clamp_min(1)", when="tensor count"),
     Guard("count at least one", "$x / $n", "$x / max($n, 1)", when="number count"),
-    *(
-        Guard(
-            "keep the temperature at 0.01",
-            f"$f(..., {name}=$n)",
-            f"$f(..., {name}=max($n, 0.01))",
-            when="number measure",
-        )
-        for name in ("tau", "temperature", "temp")
+    *each(
+        "tau temperature temp",
+        "keep the temperature at 0.01",
+        "$f(..., NAME=$n)",
+        "$f(..., NAME=max($n, 0.01))",
+        when="number measure",
     ),
     Guard(
         "no division where the divisor is 0",
@@ -294,34 +298,28 @@ NORMS = [
 ]
 
 ROWS = [
-    *(
-        Guard(
-            f"nanlab.safe.{name}: finite value and gradient",
-            f"{name}($x, ...)",
-            f"nanlab.safe.{name}($x, ...)",
-        )
-        for name in ("softmax", "log_softmax", "logsumexp", "logsigmoid")
+    *each(
+        "softmax log_softmax logsumexp logsigmoid",
+        "nanlab.safe.NAME: finite value and gradient",
+        "NAME($x, ...)",
+        "nanlab.safe.NAME($x, ...)",
     ),
-    *(
-        Guard(
-            "mask with a finite number instead of -inf",
-            f"{name}($x, ...)",
-            f"torch.{name}($x.clamp_min(LOWEST), ...)",
-        )
-        for name in ("softmax", "log_softmax", "logsumexp", "logcumsumexp")
+    *each(
+        "softmax log_softmax logsumexp logcumsumexp",
+        "mask with a finite number instead of -inf",
+        "NAME($x, ...)",
+        "torch.NAME($x.clamp_min(LOWEST), ...)",
     ),
     Guard(
         "mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf",
         "masked_fill($x, $m, INFINITY)",
         "$x.masked_fill($m, torch.finfo($x.dtype).min)",
     ),
-    *(
-        Guard(
-            "mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf",
-            f"{name}(masked_fill($x, $m, INFINITY), ...)",
-            f"torch.{name}($x.masked_fill($m, torch.finfo($x.dtype).min), ...)",
-        )
-        for name in ("softmax", "log_softmax")
+    *each(
+        "softmax log_softmax",
+        "mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf",
+        "NAME(masked_fill($x, $m, INFINITY), ...)",
+        "torch.NAME($x.masked_fill($m, torch.finfo($x.dtype).min), ...)",
     ),
     Guard(
         "binary_cross_entropy_with_logits",
@@ -407,44 +405,30 @@ COUNTS = [
         "nanmean($x, ...)",
         "$x.nansum(...) / (~$x.isnan()).sum(...).clamp_min(1)",
     ),
-    *(
-        Guard(
-            "divide the sum by the number of counted targets, at least one",
-            f"{name}($x, $y, ...)",
-            f'{F}.{name}($x, $y, ..., reduction="sum") / ($y != -100).sum().clamp_min(1)',
-        )
-        for name in ("cross_entropy", "nll_loss")
+    *each(
+        "cross_entropy nll_loss",
+        "divide the sum by the number of counted targets, at least one",
+        "NAME($x, $y, ...)",
+        f'{F}.NAME($x, $y, ..., reduction="sum") / ($y != -100).sum().clamp_min(1)',
     ),
-    *(
-        Guard(
-            "divide the sum by the weights of the targets, at least 1e-3",
-            f"{name}($x, $y, weight=$w)",
-            f'{F}.{name}($x, $y, weight=$w, reduction="sum") / $w[$y].sum().clamp_min(1e-3)',
-        )
-        for name in ("cross_entropy", "nll_loss")
+    *each(
+        "cross_entropy nll_loss",
+        "divide the sum by the weights of the targets, at least 1e-3",
+        "NAME($x, $y, weight=$w)",
+        f'{F}.NAME($x, $y, weight=$w, reduction="sum") / $w[$y].sum().clamp_min(1e-3)',
     ),
-    *(
-        Guard(
-            "a finite mask of LOWEST instead of -inf: an impossible target costs that much",
-            f"{name}($x, $y, ...)",
-            f"{F}.{name}($x.clamp_min(LOWEST), $y, ...)",
-        )
-        for name in ("cross_entropy", "nll_loss")
+    *each(
+        "cross_entropy nll_loss",
+        "a finite mask of LOWEST instead of -inf: an impossible target costs that much",
+        "NAME($x, $y, ...)",
+        f"{F}.NAME($x.clamp_min(LOWEST), $y, ...)",
     ),
-    *(
-        Guard(
-            "divide the sum by a count of at least one",
-            f"{name}($x, $y)",
-            f'{F}.{name}($x, $y, reduction="sum") / max($y.numel(), 1)',
-            when="empty",
-        )
-        for name in (
-            "mse_loss",
-            "smooth_l1_loss",
-            "huber_loss",
-            "binary_cross_entropy",
-            "binary_cross_entropy_with_logits",
-        )
+    *each(
+        "mse_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits",
+        "divide the sum by a count of at least one",
+        "NAME($x, $y)",
+        f'{F}.NAME($x, $y, reduction="sum") / max($y.numel(), 1)',
+        when="empty",
     ),
     Guard(
         "initial=0.0: a segment without elements counts 0",
@@ -466,11 +450,8 @@ COUNTS = [
         "ctc_loss($x, ...)",
         f"{F}.ctc_loss($x, ..., zero_infinity=True)",
     ),
-    *(
-        Guard(
-            "an eps of 1e-5, as torch has by default", f"$f(..., eps={given})", "$f(..., eps=1e-5)"
-        )
-        for given in ("0", "0.0")
+    *each(
+        "0 0.0", "an eps of 1e-5, as torch has by default", "$f(..., eps=NAME)", "$f(..., eps=1e-5)"
     ),
     Guard(
         "an eps of at least 1e-5, as torch has by default",
@@ -694,14 +675,12 @@ RANGE = [
             ),
         )
     ),
-    *(
-        Guard(
-            "clamp the factors at FACTOR, or add up their logarithms",
-            f"{name}($x, ...)",
-            f"torch.{name}($x.clamp(-FACTOR, FACTOR), ...)",
-            when="wide",
-        )
-        for name in ("prod", "cumprod")
+    *each(
+        "prod cumprod",
+        "clamp the factors at FACTOR, or add up their logarithms",
+        "NAME($x, ...)",
+        "torch.NAME($x.clamp(-FACTOR, FACTOR), ...)",
+        when="wide",
     ),
 ]
 MEMORY = [
@@ -740,23 +719,23 @@ MAKERS = [
         "softplus($x, ...)",
         f"{F}.softplus($x, ...) + 1e-3",
     ),
-    *(
-        Guard(f"at least 1e-3 where {name} makes it", f"{name}($x)", f"$x.{name}() + 1e-3")
-        for name in ("exp", "sigmoid", "relu", "square", "abs")
+    *each(
+        "exp sigmoid relu square abs",
+        "at least 1e-3 where NAME makes it",
+        "NAME($x)",
+        "$x.NAME() + 1e-3",
     ),
     Guard(
         "mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf",
         "masked_fill($x, $m, INFINITY)",
         "$x.masked_fill($m, torch.finfo($x.dtype).min)",
     ),
-    *(
-        Guard(
-            f"the {name} in float32",
-            f"{name}($x, ...)",
-            f"torch.{name}($x.float(), ...)",
-            when="half",
-        )
-        for name in ("softmax", "sigmoid")
+    *each(
+        "softmax sigmoid",
+        "the NAME in float32",
+        "NAME($x, ...)",
+        "torch.NAME($x.float(), ...)",
+        when="half",
     ),
     Guard("an epsilon of EPS under the root in the divisor", "sqrt($x)", "torch.sqrt($x + EPS)"),
 ]
@@ -779,13 +758,11 @@ GAPS = [
         "$x - $y",
         f"torch.nan_to_num($x - $y, {FILLED})",
     ),
-    *(
-        Guard(
-            "the loss of those whose target is there",
-            f"{name}($x, $y, ...)",
-            f"{F}.{name}($x[torch.isfinite($y)], $y[torch.isfinite($y)], ...)",
-        )
-        for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+    *each(
+        "mse_loss l1_loss smooth_l1_loss huber_loss",
+        "the loss of those whose target is there",
+        "NAME($x, $y, ...)",
+        f"{F}.NAME($x[torch.isfinite($y)], $y[torch.isfinite($y)], ...)",
     ),
 ]
 

@@ -23,9 +23,6 @@ from nanlab.fixes.term import (
     text_of,
 )
 
-# The function around a line: its statements, what its names stand for, and what may be written
-# where.
-
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MOST_LOOKUPS = 12

@@ -13,18 +13,11 @@ from torch import Tensor
 
 from nanlab.fixes.match import Reading, Scope
 from nanlab.fixes.term import Term, term_of, text_of
+from nanlab.operators import having
 from nanlab.safe.series import Series, series
 
-# Where a program writes an expression that may have a removable singularity, and in which
-# variable.
-
 Splits = Callable[[Term], bool]
-ELEMENTWISE = frozenset(
-    """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
-    atanh sigmoid erf
-    erfc erfinv lgamma digamma abs sinc logit logsigmoid softplus ndtr log_ndtr xlogy hypot
-    logaddexp i0 i0e i1 i1e erfcx""".split()
-)
+ELEMENTWISE = having("analytic")
 
 
 @dataclass(frozen=True)
@@ -169,7 +162,7 @@ def _splits(t: Term) -> bool:
 
 def _splits_or_sums(t: Term) -> bool:
     """Whether it is computed so, or by a sum over elements."""
-    return _splits(t) or (t.kind == "call" and t.name in ("sum", "mean", "prod", "logsumexp"))
+    return _splits(t) or (t.kind == "call" and t.name in having("totals"))
 
 
 def _leaves(t: Term, splits: Splits) -> Iterator[Term]:
@@ -186,7 +179,7 @@ def _divides(t: Term) -> bool:
         m == -1 and p.kind != "number" for m, p in zip(t.marks, t.parts, strict=True)
     ):
         return True
-    if t.kind == "call" and t.name in ("log", "log2", "log10", "log1p", "sqrt"):
+    if t.kind == "call" and t.name in having("log") | {"log1p", "sqrt"}:
         return True
     if t.kind == "power" and _divides(t.parts[1]):
         return True

@@ -12,49 +12,19 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from nanlab.operators import having
+from nanlab.operators import CARDS, card, having
 
-# functions that only compute: the same operands, the same result; with the names of their arguments
-_ONE = """exp expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh
-atanh
-sigmoid erf erfc erfinv lgamma digamma abs sign sinc logit logsigmoid flatten ndtr log_ndtr relu
-ones_like zeros_like detach tiny math_log i0 i0e i1 i1e erfcx entr""".split()
-_TWO = """logaddexp xlogy hypot atan2 maximum minimum fmod remainder clamp_min clamp_max""".split()
-_REDUCE = "sum mean amax amin logsumexp prod std var".split()
+# Functions that only compute: the same operands, the same result; with the names of their
+# arguments.
 SIGNATURES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_ONE, ("input",)),
-    **dict.fromkeys(_TWO, ("input", "other")),
-    **dict.fromkeys(_REDUCE, ("input", "dim", "keepdim")),
-    "var": ("input", "dim", "correction", "keepdim"),
-    "std": ("input", "dim", "correction", "keepdim"),
-    "softmax": ("input", "dim"),
-    "log_softmax": ("input", "dim"),
-    "norm": ("input", "p", "dim", "keepdim"),
-    "vector_norm": ("input", "ord", "dim", "keepdim"),
-    "normalize": ("input", "p", "dim", "eps"),
-    "cosine_similarity": ("input", "other", "dim", "eps"),
-    "softplus": ("input", "beta", "threshold"),
-    "softsign": ("input",),
-    "gather": ("input", "dim", "index"),
-    "unsqueeze": ("input", "dim"),
-    "squeeze": ("input", "dim"),
-    "clamp": ("input", "min", "max"),
-    "cross": ("input", "other", "dim"),
-    "view_as": ("input", "other"),
+    **{name: tuple(one.arguments.split()) for name, one in CARDS.items() if one.arguments},
+    "tiny": ("input",),  # of the catalogue: torch.finfo(x.dtype).tiny
+    "math_log": ("input",),
     "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
     "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
 }
-RENAMED = {
-    "arccos": "acos",
-    "arcsin": "asin",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "absolute": "abs",
-    "expit": "sigmoid",
-    "log_sigmoid": "logsigmoid",
-    "max_": "amax",
-    "clip": "clamp",
-}
+_ONE = frozenset(name for name, arguments in SIGNATURES.items() if arguments == ("input",))
+RENAMED = {name: one.alias_of for name, one in CARDS.items() if one.alias_of}
 LIBRARIES = (
     "torch",
     "torch.nn.functional",
@@ -65,21 +35,6 @@ LIBRARIES = (
     "special",
     "linalg",
     "functional",
-)
-HOMES = {
-    "logsigmoid": "torch.nn.functional.",
-    "softplus": "torch.nn.functional.",
-    "softsign": "torch.nn.functional.",
-    "normalize": "torch.nn.functional.",
-    "cosine_similarity": "torch.nn.functional.",
-    "vector_norm": "torch.linalg.",
-    "cross": "torch.linalg.",
-    "log_ndtr": "torch.special.",
-    "ndtr": "torch.special.",
-    **dict.fromkeys("i0 i0e i1 i1e erfcx entr".split(), "torch.special."),
-}
-METHODS = frozenset(
-    ("view_as", "clamp_min", "clamp_max", "unsqueeze", "squeeze", "flatten", "gather", "detach")
 )
 CASTS = frozenset(("half", "float", "double", "bfloat16", "to"))  # methods that only copy
 _MOVES = CASTS | having("moves") | {"reshape", "contiguous"}  # methods that compute nothing
@@ -337,13 +292,13 @@ class _Reader:
         match name, terms:
             case "add", [a, b]:
                 return summed([(1, a), (1, b)], node)
-            case (("sub" | "subtract"), [a, b]):
+            case "sub", [a, b]:
                 return summed([(1, a), (-1, b)], node)
-            case (("mul" | "multiply"), [a, b]):
+            case "mul", [a, b]:
                 return _squared([(1, a), (1, b)], node)
-            case (("div" | "divide" | "true_divide"), [a, b]):
+            case "div", [a, b]:
                 return multiplied([(1, a), (-1, b)], node)
-            case (("neg" | "negative"), [a]):
+            case "neg", [a]:
                 return summed([(-1, a)], node)
             case "reciprocal", [a]:
                 return multiplied([(-1, a)], node)
@@ -425,10 +380,7 @@ def _function(node: ast.Call) -> tuple[str, list[ast.expr]] | None:
     return RENAMED.get(name, name), [func.value, *node.args]
 
 
-_ARITHMETIC = frozenset(
-    "add sub subtract mul multiply div divide true_divide neg negative reciprocal rsqrt square"
-    " pow exp2".split()
-)
+_ARITHMETIC = having("algebraic")
 _KNOWN = frozenset(SIGNATURES) | frozenset(RENAMED) | _ARITHMETIC
 _ZERO = Term("number", value=Fraction(0))
 
@@ -526,9 +478,10 @@ def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
         arguments = [arguments[0]] + [
             f"{n}={text_of(p, spell)}" for n, p in zip(t.marks[1:], t.parts[1:], strict=True)
         ]
-    if t.name in METHODS:
+    home = card(t.name).home
+    if home == ".":
         return f"{text_of(t.parts[0], spell, 4)}.{t.name}({', '.join(arguments[1:])})"
-    return f"{HOMES.get(t.name, 'torch.')}{t.name}({', '.join(arguments)})"
+    return f"{home}{t.name}({', '.join(arguments)})"
 
 
 def _level(tree: ast.expr) -> int:
