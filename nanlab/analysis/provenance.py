@@ -6,7 +6,7 @@ import linecache
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -28,10 +28,6 @@ from nanlab.trace.recording import (
     Sink,
     Source,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 # Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a
 # mask, a literal.

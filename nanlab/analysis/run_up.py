@@ -13,28 +13,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from nanlab.capture.magnitudes import place_of
 from nanlab.formats import format_of
 from nanlab.operators import card, having
-from nanlab.trace.recording import (
-    DTYPE,
-    FLAGS,
-    FORWARD,
-    LINE,
-    MODULE,
-    OP,
-    OUTPUT,
-    PHASE,
-    VIEW,
-    Recording,
-)
+from nanlab.trace.history import Place
+from nanlab.trace.recording import FORWARD, Recording
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace
     from nanlab.trace.recording import Kept
 
-
-# The run-up to a fault: the operand of the faulty operation, step after step, and the update
-# that threw it.
 
 BEFORE = 4  # operations that a run-up is looked for in, one before the other
 WIDE = 8  # operands of these that are looked at
@@ -42,7 +30,6 @@ GROWN = 2.0  # bits above the typical step from which on a run-up is worth telli
 THROWN = 2.0  # update over value, root mean squares, from which on it threw the parameter
 _EXPONENTIALS = having("exponential", "softmax")
 _SQUARES = having("norm") | {"square"}
-_IDENTITY = (LINE, OP, MODULE, OUTPUT, PHASE, DTYPE)
 
 
 @dataclass(frozen=True)
@@ -80,10 +67,10 @@ def run_up(trace: Trace, position: int) -> RunUp | None:
 
 def _grown(recording: Recording, at: int) -> Iterator[RunUp]:
     """The operands of an operation that grew."""
-    row = recording.row(at)
+    row = recording.op(at)
     if row is None:
         return
-    op, dtype = recording.ops.items[row[OP]], recording.dtypes.items[row[DTYPE]]
+    op, dtype = row.name, row.dtype
     limit = limit_of(op, dtype)
     for operand in _operands(recording, at):
         made = _history(recording, operand, at, op, str(dtype).removeprefix("torch."), limit)
@@ -119,8 +106,8 @@ def _operands(recording: Recording, position: int) -> list[int]:
     found = []
     for source, _ in recording.operands(position):
         for _ in range(8):
-            row = recording.row(source) if source >= 0 else None
-            if row is None or not row[FLAGS] & VIEW:
+            row = recording.op(source)
+            if row is None or not row.view:
                 break
             source = next((p for p, _ in recording.operands(source)), -1)
         if source >= 0:
@@ -154,21 +141,25 @@ def _history(
 def _column(recording: Recording, position: int) -> int | None:
     """The column of the series that follows a row's result: the same line, operator, module and
     turn."""
-    row, step = recording.row(position), recording.step_of(position)
-    if row is None or row[PHASE] != FORWARD:
+    row, step = recording.op(position), recording.step_of(position)
+    if row is None or row.phase != FORWARD:
         return None
-    turn = 0
+    turn, key = 0, _identity(place_of(recording, position))
     for p in range(recording.starts[step], position):
-        other = recording.row(p)
-        turn += other is not None and all(other[field] == row[field] for field in _IDENTITY)
-    op, dtype = (
-        recording.ops.items[row[OP]],
-        str(recording.dtypes.items[row[DTYPE]]).removeprefix("torch."),
-    )
-    key = (op, row[PHASE], row[MODULE], row[LINE], dtype)
+        other = recording.op(p)
+        turn += (
+            other is not None
+            and other.output == row.output
+            and _identity(place_of(recording, p)) == key
+        )
     places = recording.training.series.places
-    same = [i for i, p in enumerate(places) if (p.op, p.phase, p.module, p.line, p.dtype) == key]
+    same = [i for i, place in enumerate(places) if _identity(place) == key]
     return same[turn] if turn < len(same) else None
+
+
+def _identity(place: Place | None) -> tuple[Any, ...]:
+    """What tells the results of a step apart, all but those of one line that takes turns."""
+    return () if place is None else (place.op, place.phase, place.module, place.line, place.dtype)
 
 
 def _thrown(trace: Trace, made: RunUp) -> RunUp:

@@ -16,7 +16,7 @@ from nanlab.operators import base_name, having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.history import Dead, Flush, History
 from nanlab.trace.op import walk
-from nanlab.trace.recording import BACKWARD, BORN, FORWARD, NODE, OP, OPTIMIZER, PHASE, Recording
+from nanlab.trace.recording import BACKWARD, BORN, FORWARD, OPTIMIZER, Recording
 
 # Losses that leave no NaN behind: values flushed to zero. Looked for when a step ends.
 
@@ -397,13 +397,13 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
     without: list[int] = []  # rows that read nothing of the backward pass: zeros_like
     seen, waiting = {gradient}, [gradient]
     for position in waiting:
-        row = recording.row(position) if position >= 0 else None
-        if row is None or row[PHASE] != BACKWARD or len(seen) > MOST_ANCESTORS:
+        op = recording.op(position)
+        if op is None or not op.backward or len(seen) > MOST_ANCESTORS:
             continue
         read = [p for p in recording.parents(position) if _of_backward(recording, p)]
         if not read:
             without.append(position)
-        elif any(p not in zero and _is_gradient(recording, p, row[NODE]) for p in read):
+        elif any(p not in zero and _is_gradient(recording, p, op.node) for p in read):
             ends.append(position)
         new = [p for p in read if p in zero and p not in seen]
         seen.update(new)
@@ -421,8 +421,8 @@ def _is_gradient(recording: Recording, position: int, node: int) -> bool:
     """Whether a row of the backward pass was computed from the gradient that came in to a node."""
     seen, waiting = {position}, [position]
     for here in waiting:
-        row = recording.row(here)
-        if row is not None and row[NODE] != node:
+        op = recording.op(here)
+        if op is not None and op.node != node:
             return True
         new = {p for p in recording.parents(here) if _of_backward(recording, p)} - seen
         seen |= new
@@ -431,17 +431,17 @@ def _is_gradient(recording: Recording, position: int, node: int) -> bool:
 
 
 def _of_backward(recording: Recording, position: int) -> bool:
-    row = recording.row(position) if position >= 0 else None
-    return row is not None and row[PHASE] == BACKWARD
+    op = recording.op(position)
+    return op is not None and op.backward
 
 
 def _why(recording: Recording, end: int, zero: set[int]) -> _Death | None:
-    row = recording.row(end)
-    info = recording.nodes.get(row[NODE]) if row is not None and row[NODE] >= 0 else None
+    row = recording.op(end)
+    info = recording.nodes.get(row.node) if row is not None and row.node >= 0 else None
     if row is None or info is None or info.op < 0 or info.custom:
         return None
     op = base_name(recording.ops.items[info.op])
-    if op in MULTIPLIES | LINEAR and (blockers := _blockers(recording, end, row[NODE], zero)):
+    if op in MULTIPLIES | LINEAR and (blockers := _blockers(recording, end, row.node, zero)):
         return _Death(end, op, "blocked", blockers)
     if _name(recording, end) in CANCELS:
         return None
@@ -498,16 +498,15 @@ def _one_hot(recording: Recording, position: int) -> bool:
 
 
 def _name(recording: Recording, position: int) -> str:
-    row = recording.row(position)
-    return "" if row is None else base_name(recording.ops.items[row[OP]])
+    op = recording.op(position)
+    return "" if op is None else op.base_name
 
 
 def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None:
     """The row in which a value of the forward pass became zero throughout; None where it came from
     outside or was chosen."""
     for _ in range(MOST_ANCESTORS):
-        row = recording.row(position) if position >= 0 else None
-        if row is None:
+        if recording.op(position) is None:
             return None
         parents = recording.parents(position)
         before = next((p for p in parents if p in zero), None)

@@ -35,8 +35,6 @@ from nanlab.trace.op import location
 from nanlab.trace.program import Segment
 from nanlab.trace.recording import BORN, TURNED, Recording
 
-# A fault that ended a program which nobody looks at: a few lines on stderr, and a failed test.
-
 
 def announce(trace: Trace) -> None:
     """Print culprit, place and first fix to stderr, unless a notebook shows them."""

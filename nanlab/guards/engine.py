@@ -37,9 +37,6 @@ from nanlab.trace import Trace
 from nanlab.trace.ending import Guarded
 from nanlab.trace.recording import Recording
 
-# The guard itself: looks at gradients before each optimizer step, and runs the step of a bad
-# one again under a watch.
-
 # of a loop without an optimizer step that are kept; a replay of more begins too late
 MOST_TURNS = 64
 MOST_STEPS = 32  # of one turn up to which optimizers are copied, so that the turn can be run again

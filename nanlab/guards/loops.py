@@ -17,9 +17,6 @@ from typing import Any, Protocol
 
 from nanlab.errors import NotReplayable
 
-# Training loops in a program's source: which they are, a call at their head, and their body as
-# code of its own.
-
 # a name put into the program's own would stay in functions
 HEAD = "__import__('nanlab.guards.loops').guards.loops.head({})"
 BACKWARD = frozenset(("backward", "manual_backward"))

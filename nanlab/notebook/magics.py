@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 
 
-# The options of %nanwatch: those that are keywords of ``watch``, what their values may be, and
-# how a choice reads.
-
 # keyword of ``watch`` -> its default; each is an option of the same name
 KEYWORDS: dict[str, Any] = {
     name: one.default

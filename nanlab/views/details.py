@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from nanlab.trace import Trace
 
 
-# Where a number of a table came from: the elements that made it, back to where a bad one was
-# born.
-
 ELEMENTS = 12  # that are shown of the way back
 BAD_ONES, LARGEST = "bad", "largest"  # which element of a row a number stands for
 

@@ -21,8 +21,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 from nanlab.analysis.precision import cast_shares, format_bins
 from nanlab.views.columns import BAD
 
-# Figures in matplotlib: each draws on the axes it is given, or on new ones, and returns them.
-
 RED, ORANGE, BLUE, PURPLE, GREY, GREEN = (
     "#d32f2f",
     "#e9a13b",

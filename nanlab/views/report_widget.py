@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from nanlab.views.report import Report
 
 
-# A fix, or the cure, tried on the recorded step: loss, gradients and parameters before and
-# after, side by side.
-
 MOVED = 3  # gradients that moved most, of those that are finite both times
 
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from nanlab.trace import Trace
 
 
-# What happened at one backward node, told in a sentence from its numbers.
-
-
 def story(row: pd.Series[Any], numel: int = 0, forward_bad: int = 0) -> str:
     """The local story of a row of ``trace.backward``.
 
