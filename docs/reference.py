@@ -25,7 +25,7 @@ MODULES = (
     "nanlab.analysis.epsilon",
     "nanlab.analysis.compare",
     "nanlab.analysis.difference",
-    "nanlab.analysis.clipping",
+    "nanlab.topics.clipping",
     "nanlab.analysis.loss_scale",
     "nanlab.views.report",
     "nanlab.views.stepper",

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import nanlab
-from nanlab.analysis.clipping import clipping
 from nanlab.errors import UsageError
+from nanlab.topics.clipping import clipping
 from nanlab.trace import Trace
 
 torch.set_num_threads(1)

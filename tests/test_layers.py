@@ -39,7 +39,7 @@ DOORS = (
     "__main__.py",
     "trace/",
     "analysis/epsilon.py",
-    "analysis/clipping.py",
+    "topics/clipping.py",
     "explanations/",
 )  # may import upwards, inside a function
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")

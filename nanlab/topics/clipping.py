@@ -1,17 +1,336 @@
-"""Gradient clipping that spreads one bad gradient to all, or that is always on."""
+"""Gradient clipping: what it does to a run, the bound to take, and clipping that spreads one bad
+gradient to all or is always on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from nanlab.analysis.clipping import always_on
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
 from nanlab.analysis.training import where
+from nanlab.capture.gradient_edits import CLAMPS
+from nanlab.errors import UsageError
 from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.recording import OPTIMIZER
+from nanlab.trace.frames import parameter_columns
+from nanlab.trace.history import GradientEdit
+from nanlab.trace.recording import OPTIMIZER, Recording
+
+Array = npt.NDArray[np.float64]
+USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm
+LESS = 1e-3  # relative loss of norm or largest magnitude from which on a step counts as clipped
+# relative spread up to which a factor is the same in all steps: an average, not clipping
+SAME = 1e-4
+FEWEST = 3  # steps that show it
+EXPLODED = 1e4  # times the median of the first half: the gradients ran away
+OUTLIER = 10.0  # times the median of the norms before: part of the explosion in such a run
+ROUND = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+QUANTILE = 0.9  # of the ordinary norms, which the advised bound leaves alone
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """The norms of a run's gradients, and what clipping did or would do to them."""
+
+    # a row per optimizer step: step, optimizer, before, after, factor, clipped, top, top_share, ...
+    history: pd.DataFrame
+    parameters: (
+        pd.DataFrame
+    )  # by parameter: mean and largest share of the squared norm, steps in which it is the largest
+    kind: str  # "norm", "value", "" where nothing was clipped or would have been
+    bound: float | None  # max_norm or clip value in use, as measured; None if no step was clipped
+    share: float  # of the optimizer steps that were clipped
+    # clips about one ordinary step in ten, or fewer; None without finite gradients
+    advised_max_norm: float | None
+    place: tuple[str, int] | None  # file and line that clips
+
+    def would_clip(self, max_norm: float) -> float:
+        """Share of the recorded steps whose norm is larger than ``max_norm``; a norm that is not
+        finite counts."""
+        norms = _known(self.history["before"])
+        return float((~(norms <= max_norm)).mean()) if len(norms) else 0.0
+
+    def table(self) -> pd.DataFrame:
+        """What each ``max_norm`` does to the recorded norms: share clipped, median and smallest
+        factor of those.
+
+        Rows for 1, 5 and 10, the advised bound, and the one in use.
+        """
+        chosen = [(bound, "usual") for bound in USUAL]
+        if self.advised_max_norm is not None:
+            chosen.append((self.advised_max_norm, "advised"))
+        if self.bound is not None and self.kind == "norm":
+            chosen.append((float(f"{self.bound:.4g}"), "in use"))
+        names: dict[float, list[str]] = {}
+        for bound, name in chosen:
+            names.setdefault(bound, []).append(name)
+        rows = [_row(self, bound, ", ".join(name)) for bound, name in sorted(names.items())]
+        return pd.DataFrame(rows).set_index("max_norm")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the norms before and after clipping, and the advised bound, on ``ax``, which is
+        returned."""
+        from nanlab.views.plots import plot_clipping
+
+        return plot_clipping(self, ax)
+
+    def __repr__(self) -> str:
+        done = len(_known(self.history["after"]))
+        steps = (
+            f"{self.share:.0%} of {done} steps clipped"
+            if done
+            else f"{len(self.history)} steps without an optimizer"
+        )
+        advice = (
+            f"; max_norm={self.advised_max_norm:g} would clip"
+            f" {self.would_clip(self.advised_max_norm):.0%}"
+            if (self.advised_max_norm is not None)
+            else ""
+        )
+        return f"<nanlab.Clipping: {steps}{advice}; try .table(), .plot(), .history, .parameters>"
+
+
+def _row(clipping: Clipping, bound: float, name: str) -> dict[str, Any]:
+    norms = _known(clipping.history["before"])
+    factors = bound / norms[norms > bound]
+    factors = factors[np.isfinite(factors)]
+    return {
+        "max_norm": bound,
+        "choice": name,
+        "clipped": clipping.would_clip(bound),
+        "median_factor": float(np.median(factors)) if len(factors) else 1.0,
+        "smallest_factor": float(factors.min()) if len(factors) else 1.0,
+    }
+
+
+def _known(column: pd.Series[Any]) -> Array:
+    """The values of a column that are there, NaN and infinities included."""
+    return np.asarray(column[~column.isna()].to_numpy(dtype=np.float64), np.float64)
+
+
+ALWAYS, OFTEN, HARD = (
+    20,
+    0.9,
+    0.1,
+)  # steps, share of them clipped, and median factor from which on clipping is always on
+
+
+def always_on(trace: Trace) -> Clipping | None:
+    """What the clipping of a run does, if nearly every step is cut to a small part of its gradient;
+    else None."""
+    if sum(edit.at is not None for edit in trace.recording.training.edits) < ALWAYS:
+        return None
+    found = clipping(trace)
+    factors = _known(found.history["factor"][found.history["clipped"]])
+    hard = len(factors) >= ALWAYS and found.share > OFTEN and float(np.median(factors)) < HARD
+    return found if hard and found.kind == "norm" else None
+
+
+def clipping(trace: Trace) -> Clipping:
+    """The norm of the gradients before and after clipping in every optimizer step, the loss scale
+    divided out.
+
+    It is measured on the gradients themselves, so that it does not matter who clipped them:
+    ``clip_grad_norm_``, ``clip_grad_value_`` or the program's own lines. Without clipping both
+    norms are the same, and ``table()`` says what a bound would have done. Steps whose update was
+    skipped have no norm after.
+
+    Raises UsageError if no gradients were recorded.
+    """
+    recording = trace.recording
+    columns = parameter_columns(recording)
+    keep = columns["gradient_known"]
+    columns = {name: values[keep] for name, values in columns.items()}
+    if not len(columns["position"]):
+        raise UsageError("no gradients at hand; watch a training step that calls backward")
+    edits = {edit.position: edit for edit in recording.training.edits}
+    squares = columns["gradient_rms"] ** 2 * columns["gradient_numel"]
+    rows = [_step(recording, columns, squares, edits, rows) for rows in _groups(recording, columns)]
+    history = pd.DataFrame(rows)
+    names = {s.end - 1: s.optimizer for s in recording.training.optimizer_steps}
+    history["optimizer"] = [names.get(p, "") for p in history.pop("position")]
+    kind = _kind(history)
+    history["clipped"] = history["clipped"] & (kind != "")
+    for name in ("before", "after", "factor", "top_share", "largest"):
+        values = [row[name] for row in rows]
+        missing = np.array([v is None for v in values], bool)
+        history[name] = pd.arrays.FloatingArray(
+            np.array([v if v is not None else 0.0 for v in values], float), missing
+        )
+    done, clipped = history[~history.after.isna()], history[history.clipped]
+    bound = _known(clipped["after" if kind == "norm" else "largest"])
+    return Clipping(
+        history.drop(columns=["op", "constant", "largest"]),
+        _dominance(recording, columns, squares),
+        kind,
+        float(np.median(bound)) if len(bound) else None,
+        float(done.clipped.mean()) if len(done) else 0.0,
+        _advised(_known(history["before"])),
+        (clipped.file.iloc[0], int(clipped.line.iloc[0])) if len(clipped) else None,
+    )
+
+
+def _groups(recording: Recording, columns: dict[str, Any]) -> list[npt.NDArray[np.int64]]:
+    """Rows of each optimizer step; of a training step without any, those of its gradients."""
+    positions = columns["position"]
+    steps: npt.NDArray[np.int64] = np.searchsorted(recording.starts, positions, side="right") - 1
+    used = set(steps[columns["used_known"]].tolist())
+    return _split(positions, np.flatnonzero(columns["used_known"] | ~np.isin(steps, list(used))))
+
+
+def _split(
+    positions: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+) -> list[npt.NDArray[np.int64]]:
+    """These rows by their position, in its order."""
+    rows = rows[np.argsort(positions[rows], kind="stable")]
+    return np.split(rows, np.flatnonzero(np.diff(positions[rows])) + 1) if len(rows) else []
+
+
+def _step(
+    recording: Recording,
+    columns: dict[str, Any],
+    squares: Array,
+    edits: dict[int, GradientEdit],
+    rows: npt.NDArray[np.int64],
+) -> dict[str, Any]:
+    position = int(columns["position"][rows[0]])
+    edit = edits.get(position)
+    taken = bool(columns["used_known"][rows].all())
+    scale = edit.scale if edit is not None else 1.0 if taken else _scale(recording, position)
+    before = _norm(columns, rows, "gradient") / scale
+    after = _norm(columns, rows, "used") if taken else None
+    largest = float(columns["gradient_absmax"][rows].max(initial=0.0)) / scale
+    left = float(columns["used_absmax"][rows].max(initial=0.0)) if taken else None
+    factor = after / before if after is not None and 0.0 < before < math.inf else None
+    smaller = factor is not None and (
+        factor < 1 - LESS or (left is not None and left < largest * (1 - LESS))
+    )
+    top = rows[int(np.argmax(np.nan_to_num(squares[rows], nan=-1.0)))]
+    total = float(squares[rows].sum())
+    at = edit.at if edit is not None else None
+    file, line, _ = recording.places[at.line] if at is not None else ("", 0, "")
+    return {
+        "position": position,
+        "step": recording.step_of(position),
+        "optimizer": "",
+        "before": before,
+        "after": after,
+        "factor": factor,
+        "clipped": bool(smaller and at is not None),
+        "top": recording.parameter_names[int(columns["owner"][top])],
+        "top_share": float(squares[top]) / total if 0.0 < total < math.inf else None,
+        "file": file,
+        "line": line,
+        "op": at.op if at is not None else "",
+        "constant": edit.constant if edit is not None else False,
+        "largest": left,
+    }
+
+
+def _scale(recording: Recording, position: int) -> float:
+    """The loss scale of a step whose gradients nobody took."""
+    step = recording.step_of(position)
+    for update in recording.training.scales:
+        if recording.step_of(update.position) == step and update.before > 0:
+            return update.before
+    return 1.0
+
+
+def _norm(columns: dict[str, Any], rows: npt.NDArray[np.int64], name: str) -> float:
+    """Norm of all gradients together; NaN or inf as soon as one element is."""
+    if columns[f"{name}_nan"][rows].any():
+        return math.nan
+    if columns[f"{name}_inf"][rows].any():
+        return math.inf
+    with np.errstate(over="ignore"):
+        squares = np.nan_to_num(columns[f"{name}_rms"][rows]) ** 2 * columns[f"{name}_numel"][rows]
+    return float(np.sqrt(squares.sum()))
+
+
+def _kind(history: pd.DataFrame) -> str:
+    """How the steps were clipped; "" where they were averaged over micro-batches, or unscaled by
+    hand."""
+    clipped = history[history.clipped]
+    if not len(clipped):
+        return ""
+    if clipped.op.iloc[0] in CLAMPS:
+        return "value"
+    factors, after = clipped.factor.to_numpy(float), clipped.after.to_numpy(float)
+    same = float(np.ptp(factors)) < SAME * float(factors.mean())
+    capped = float(np.ptp(after)) <= 10 * LESS * float(after.mean())
+    if len(clipped) >= FEWEST:
+        # a norm bound leaves all clipped steps with the same norm
+        by_number = bool(clipped.constant.all())
+        return "" if not capped and (same or by_number) else "norm"
+    whole = 1.0 / float(factors[0])
+    return (
+        ""
+        if clipped.constant.all() and same and abs(whole - round(whole)) < SAME * whole
+        else "norm"
+    )
+
+
+def _dominance(recording: Recording, columns: dict[str, Any], squares: Array) -> pd.DataFrame:
+    """The share of each parameter in the squared norm, over the steps in which all gradients are
+    finite."""
+    _, group = np.unique(columns["position"], return_inverse=True)
+    total = np.bincount(group, np.nan_to_num(squares), int(group.max()) + 1)
+    bad = np.bincount(group, columns["gradient_nan"] + columns["gradient_inf"], len(total)) > 0
+    sound = ((total > 0.0) & np.isfinite(total) & ~bad)[group]
+    shares, owners = squares[sound] / total[group[sound]], columns["owner"][sound]
+    largest = np.zeros(len(total))
+    np.maximum.at(largest, group[sound], shares)
+    frame = pd.DataFrame(
+        {"owner": owners, "share": shares, "first": shares == largest[group[sound]]}
+    )
+    grouped = frame.groupby("owner")
+    found = pd.DataFrame(
+        {
+            "share": grouped["share"].mean(),
+            "largest_share": grouped["share"].max(),
+            "first": grouped["first"].sum(),
+        }
+    ).sort_values("share", ascending=False)
+    found.index = pd.Index([recording.parameter_names[i] for i in found.index], name="parameter")
+    return found
+
+
+def _advised(norms: Array) -> float | None:
+    """The 90 % quantile of the ordinary norms, rounded up to a number that one would write."""
+    ordinary = _ordinary(norms)
+    if not len(ordinary) or ordinary.max() <= 0.0:
+        return None
+    limit = float(np.quantile(ordinary[ordinary > 0], QUANTILE, method="higher"))
+    power = 10.0 ** math.floor(math.log10(limit))
+    return float(f"{next(power * m for m in ROUND if power * m >= limit * (1 - LESS)):g}")
+
+
+def _ordinary(norms: Array) -> Array:
+    """All finite norms; of a run whose gradients run away only those before and beside the
+    explosion."""
+    known = norms[: int(np.argmin(np.isfinite(norms)))] if not np.isfinite(norms).all() else norms
+    if len(known) == len(norms) and (
+        not len(norms) or norms.max() <= EXPLODED * float(np.median(norms[: len(norms) // 2 + 1]))
+    ):
+        return norms
+    kept: list[float] = []
+    for norm in known.tolist():
+        if not kept or norm <= OUTLIER * float(np.median(kept)):
+            kept.append(norm)
+    return np.array(kept) if kept else norms[np.isfinite(norms)]
+
+
+__all__ = ["Clipping", "always_on", "clipping"]
+
+
+# What a watch finds of it.
 
 _NORMS = having("norm") | {"sum", "dot"} | {"mul"}
 _REFUSE = Fix(

@@ -356,8 +356,6 @@ def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
 
 # Parameters to which no gradient comes, although the loss is computed with them.
 
-ZERO_STEPS = 2  # steps in which a gradient must be zero
-
 _WHY = {
     "blocked": (
         "In {op} it is multiplied by what {blockers} makes 0, and {blockers} gets no gradient"
@@ -397,7 +395,7 @@ _FIXES = {
 
 @rule(
     "error",
-    events=("training.dead",),
+    events=("training.starved",),
     example="""
         p = nn.Parameter(torch.tensor([0.4, 1.6]))
         for i in range(2):
@@ -419,11 +417,7 @@ def dead_gradient(trace: Trace) -> Iterator[Finding]:
     history = recording.training
     flushed = {flush.name for flush in history.flushes.values() if flush.cost == "gradient"}
     groups: dict[tuple[int, str], list[int]] = {}
-    lasting = {
-        recording.parameter_names[owner]: owner
-        for owner, dead in history.dead.items()
-        if not dead.alive and dead.steps >= ZERO_STEPS and not dead.unknown and dead.at is not None
-    }
+    lasting = {recording.parameter_names[owner]: owner for owner in history.starved}
     for name, owner in lasting.items():
         dead = history.dead[owner]
         if name not in flushed and all(blocker in lasting for blocker in dead.blockers):

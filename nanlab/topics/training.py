@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nanlab.analysis.clipping import USUAL, clipping
 from nanlab.analysis.provenance import Origin
 from nanlab.analysis.training import (
     Runaway,
@@ -29,6 +28,7 @@ from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Finding, Fix, rule
 from nanlab.formats import format_of
 from nanlab.operators import having, with_forms
+from nanlab.topics.clipping import USUAL, clipping
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import OptimizerStep, Place
 from nanlab.trace.op import location

@@ -23,12 +23,12 @@ from nanlab.trace.recording import Kept, Recording, Shadow
 if TYPE_CHECKING:
     import torch
 
-    from nanlab.analysis.clipping import Clipping
     from nanlab.analysis.loss_scale import LossScale
     from nanlab.program.replay import Replay
     from nanlab.program.why import Origin
     from nanlab.rules import Finding, Findings
     from nanlab.rules.cure import Chain, Cure
+    from nanlab.topics.clipping import Clipping
     from nanlab.trace.ending import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
@@ -516,7 +516,7 @@ class Trace:
     def clipping(self) -> Clipping:
         """The gradient norm before and after clipping in every step, who dominates it, and the
         ``max_norm`` to take."""
-        from nanlab.analysis.clipping import clipping
+        from nanlab.topics.clipping import clipping
 
         return clipping(self)
 

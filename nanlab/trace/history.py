@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+FEWEST_ZERO = 2  # steps in which a gradient must be zero to be told
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
@@ -330,6 +331,19 @@ class History:
     misuses: list[Misuse] = field(default_factory=list)
     edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)
+
+    @property
+    def starved(self) -> list[int]:
+        """Parameters whose gradient was zero throughout in each of several steps, and where the
+        signal died."""
+        return [
+            owner
+            for owner, dead in self.dead.items()
+            if not dead.alive
+            and dead.steps >= FEWEST_ZERO
+            and not dead.unknown
+            and dead.at is not None
+        ]
 
     @property
     def scaled(self) -> bool:
