@@ -115,7 +115,8 @@ class BackwardRecorder:
     def start(self) -> None:
         self.hooks.start()
         self._original = torch.autograd.graph._engine_run_backward
-        self.ops.engine_codes = {self._original.__code__, self._run.__func__.__code__}  # type: ignore[attr-defined]
+        codes = self._original.__code__, self._run.__func__.__code__  # type: ignore[attr-defined]
+        self.ops.engine_codes = {id(code) for code in codes}
         run = partial(self._run)
         for module in (torch.autograd, torch.autograd.graph):
             if getattr(module, "_engine_run_backward", None) is self._original:

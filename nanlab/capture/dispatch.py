@@ -26,6 +26,7 @@ from nanlab.capture.ledger import (
     storage_of,
     view_key,
 )
+from nanlab.capture.optimizer_calls import OptimizerCalls
 from nanlab.capture.pending import Pending
 from nanlab.capture.places import SourceLines, torch_caller
 from nanlab.capture.plans import (
@@ -142,9 +143,11 @@ class OpRecorder(TorchDispatchMode):
         self.creates_graph = False  # whether the running backward pass is differentiated again
         self.in_optimizer = 0
         self.program: ProgramRecorder | None = None
+        self.optimizer_calls = OptimizerCalls(self)
+        self.again: OptimizerCalls | None = None  # while a step makes the calls of the last one
         # line and site of the running step of an optimizer of torch's
         self.step_place: tuple[int, int] | None = None
-        self.engine_codes: set[Any] = set()
+        self.engine_codes: set[int] = set()  # ids of the code that runs the engine
         self.sequence = _sequence()
         self.off = False
         self.step_began: Callable[[int], None] = lambda position: None
@@ -216,6 +219,8 @@ class OpRecorder(TorchDispatchMode):
             elif plan.name == "resize_" and not self.off and self.program is not None:
                 self.program.lose("resize_ changes the size of a storage")
             return value
+        if self.again is not None and (found := self._same_as_last(func, args, kwargs)):
+            return found[0]
         frame = sys._getframe().f_back
         try:
             place = self.place(frame)
@@ -245,6 +250,10 @@ class OpRecorder(TorchDispatchMode):
         except Exception as error:
             self.failed(error)
         return out
+
+    def _same_as_last(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """What a call of an optimizer's step gives that its last step made too."""
+        return None if self.again is None else self.again.call(func, args, kwargs)
 
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
         """A tensor was read as a Python number: somebody looks at it, and what is computed from
@@ -479,7 +488,7 @@ class OpRecorder(TorchDispatchMode):
         number = node._sequence_nr() if node is not None else -1
         info = self.recording.nodes.rows.get(number)
         now = _sequence()
-        python = frame is not None and frame.f_code not in self.engine_codes
+        python = frame is not None and id(frame.f_code) not in self.engine_codes
         where = self._python_in_backward(frame) if python else ""
         if where == "recompute" or (where and torch.is_grad_enabled() and where != "custom"):
             line, site = self.lines.here(frame)
@@ -503,7 +512,7 @@ class OpRecorder(TorchDispatchMode):
         """Whose Python code runs inside the engine: a "custom" Function, a "hook", or what computes
         anew ("recompute")."""
         found = "hook"
-        while frame is not None and frame.f_code not in self.engine_codes:
+        while frame is not None and id(frame.f_code) not in self.engine_codes:
             name = frame.f_code.co_filename
             if name.endswith("checkpoint.py") and "torch" in name:
                 return "recompute"
@@ -520,7 +529,7 @@ class OpRecorder(TorchDispatchMode):
         """The user's line in the backward of the running torch.autograd.Function; None where that
         is a library's."""
         caller = frame
-        while caller is not None and caller.f_code not in self.engine_codes:
+        while caller is not None and id(caller.f_code) not in self.engine_codes:
             if self.lines.user_code(caller):
                 return self.lines.here(frame)
             caller = caller.f_back
@@ -776,7 +785,7 @@ class OpRecorder(TorchDispatchMode):
         ):
             self._flags |= FACTOR
         if plan.scalars:
-            self._note_scalars(call, args)
+            self.note_scalars(call, args)
         bad, output = False, 0
         for target in targets:
             bad |= self.add_row(plan, place, output, call, target, sources, output >= made) > 0
@@ -790,14 +799,14 @@ class OpRecorder(TorchDispatchMode):
             )
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
-            self._notice_owners(targets, call, kwargs)
+            self.notice_owners(targets, call, kwargs)
         if plan.special:
             self.special(plan.special, call, args)
         if self.flying and plan.writes:
             self.collectives.after_write(targets)
         return call
 
-    def _note_scalars(self, call: int, args: Any) -> None:
+    def note_scalars(self, call: int, args: Any) -> None:
         """Keep the Python numbers among the operands."""
         numbers = tuple([v for v in args[1:] if v.__class__ is float or v.__class__ is int])
         if numbers:
@@ -962,14 +971,17 @@ class OpRecorder(TorchDispatchMode):
     def _put_off(self, target: Tensor) -> int:
         """The elements of a result that is not read now; 0 for one that is, for it is small, or
         its step cannot be run again."""
-        program = self.program
-        if program is None or program.segment.lost is not None:
-            return 0
         try:
             numel = target.numel()
         except Exception:  # a nested tensor, symbolic sizes
             return 0
-        return numel if numel >= (WORTH_PUTTING_OFF if target.is_cpu else 2) else 0
+        return numel if self.is_put_off(numel, target.is_cpu) else 0
+
+    def is_put_off(self, numel: int, on_cpu: bool = True) -> bool:
+        """Whether a result of so many elements is not read now."""
+        program = self.program
+        least = WORTH_PUTTING_OFF if on_cpu else 2
+        return program is not None and program.segment.lost is None and numel >= least
 
     def know(self, number: int, tensor: Tensor) -> int:
         """The same row, whose statistics are made now if they were put off; ``tensor`` is what it
@@ -1032,7 +1044,7 @@ class OpRecorder(TorchDispatchMode):
         if self._grad and entry.owner < 0 and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER:
             entry.grad = True
 
-    def _notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
+    def notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
         """Parameters and buffers that were written outside of the graph: an update, whoever makes
         it."""
         for i, target in enumerate(targets):

@@ -103,6 +103,12 @@ class Ledger:
         self._serial += 1
         return self._serial
 
+    def number(self, count: int) -> int:
+        """The first of so many serial numbers that no storage has had."""
+        first = self._serial + 1
+        self._serial += count
+        return first
+
     def promise(self, storage: torch.UntypedStorage) -> int:
         """The serial number that a storage will have once it is entered."""
         address = storage._cdata

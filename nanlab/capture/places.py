@@ -98,9 +98,7 @@ def torch_caller(frame: FrameType | None) -> tuple[CodeType, int] | None:
     """Code and instruction of the frame that ``torch_frame`` tells of, at the cost of a look-up."""
     while frame is not None:
         code = frame.f_code
-        kind = _KINDS.get(code)
-        if kind is None:
-            kind = _KINDS[code] = _kind_of(code)
+        kind, _ = _KINDS.get(id(code)) or _learned(code)
         if kind == _COMPUTES:
             return code, frame.f_lasti
         if kind == _ENDS:
@@ -116,7 +114,13 @@ def frame_of(code: CodeType, instruction: int) -> tuple[str, int, str]:
 
 
 _COMPUTES, _PASSES, _ENDS = range(3)
-_KINDS: dict[CodeType, int] = {}
+# id of a code object -> its kind, and it: to hash one takes as long as to dispatch a call
+_KINDS: dict[int, tuple[int, CodeType]] = {}
+
+
+def _learned(code: CodeType) -> tuple[int, CodeType]:
+    found = _KINDS[id(code)] = _kind_of(code), code
+    return found
 
 
 def _kind_of(code: CodeType) -> int:
@@ -230,9 +234,10 @@ class SourceLines:
 
     def outside(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame at and above ``frame`` that is not torch's (nor ours)."""
-        while frame is not None and not self._kinds.get(
-            id(frame.f_code), _kind(frame.f_code, frame.f_globals)
-        ):
+        while frame is not None:
+            kind = self._kinds.get(id(frame.f_code), -1)
+            if kind > 0 or (kind < 0 and self._learn(frame)):
+                break
             frame = frame.f_back
         return frame
 

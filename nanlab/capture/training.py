@@ -455,6 +455,8 @@ class TrainingRecorder:
             grad = torch.is_grad_enabled()
             with ops.quiet():
                 ops.program.optimizer_begins(optimizer, closure is not None, grad, ops.source)
+        if own and closure is None:
+            ops.optimizer_calls.begin(optimizer)
         return (
             None
             if closure is None
@@ -539,6 +541,7 @@ class TrainingRecorder:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         ops, recording = self.ops, self.ops.recording
+        ops.optimizer_calls.end()
         ops.in_optimizer = max(0, ops.in_optimizer - 1)
         if not self._running:
             return

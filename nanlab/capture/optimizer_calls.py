@@ -1,0 +1,447 @@
+"""The calls of an optimizer's step that are those of its last step: noted without working out
+anew what each one reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nanlab.capture.ledger import Entry
+from nanlab.capture.plans import Call, Plan
+from nanlab.capture.program import NUMBERS
+from nanlab.capture.tensor_views import tracked_by
+from nanlab.trace.chunk import CALL, DEVICE, FLAGS, INPLACE, OUTPUT, PASS, STAT, VIEW, WIDTH
+from nanlab.trace.program import View
+
+if TYPE_CHECKING:
+    from nanlab.capture.dispatch import OpRecorder
+
+Tensor = torch.Tensor
+_ATTEMPTS = 6  # of learning the calls of one optimizer
+
+
+class _Unlike(Exception):
+    """A step's calls do more than to read and write whole tensors."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """One call of the step; tensors are told by the number of their slot."""
+
+    func: Any
+    plan: Plan
+    run: Callable[..., Any]
+    operands: tuple[tuple[int, int], ...]  # index of an argument, slot
+    args: tuple[Any, ...]  # with views for tensors
+    free: tuple[int, ...]  # arguments that are numbers
+    scalars: bool
+    out: View
+    target: int  # slot that it writes, or makes
+    makes: bool
+    numel: int  # of the result
+    inside: tuple[Any, ...] | None  # torch's own line
+    first: int  # of the numbers of its storages, among those of the step
+    last_use: tuple[int, ...] = ()  # slots that no later call reads
+
+
+@dataclass(slots=True)
+class _Pattern:
+    """The calls of one optimizer's step."""
+
+    kept: list[Tensor]  # parameters and state, the same tensors in every step
+    gradients: list[View | None]  # of each parameter
+    place: tuple[int, int]
+    calls: list[_Known]
+    rows: Any  # of the table, a row for each call
+    edges: Any  # (call, source, slot); a source at least 0 is a call, else -1 minus its slot
+    slots: Any  # of the storages, in the order of the views
+    made: int  # slots that calls make
+
+
+class OptimizerCalls:
+    """Learns the calls of each optimizer's step, and notes those that come again."""
+
+    def __init__(self, ops: OpRecorder) -> None:
+        self.ops = ops
+        self._patterns: dict[int, _Pattern] = {}
+        self._attempts: dict[int, int] = {}
+        self._learning: tuple[Any, ...] | None = None
+        self._pattern: _Pattern | None = None  # of the step that is running
+
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer of torch's is about to step."""
+        ops, self._learning = self.ops, None
+        program, key = ops.program, id(optimizer)
+        if (
+            program is None
+            or ops.in_optimizer != 1
+            or ops.step_place is None
+            or ops.flying
+            or ops.views.odd
+            or ops.recording.pending
+            or ops.recording.bad
+            or program.segment.lost is not None
+            or optimizer.defaults.get("differentiable", False)
+            or self._attempts.get(key, 0) > _ATTEMPTS
+        ):
+            return
+        kept, gradients = _tensors(optimizer)
+        views = [None if g is None else ops.views.of(g, tracked_by(g)) for g in gradients]
+        entries = self._entries([*kept, *(g for g in gradients if g is not None)])
+        if entries is None:
+            return
+        pattern = self._patterns.get(key)
+        if (
+            pattern is not None
+            and pattern.place == ops.step_place
+            and len(kept) == len(pattern.kept)
+            and all(a is b for a, b in zip(kept, pattern.kept, strict=True))
+            and len(views) == len(pattern.gradients)
+            and all(a is b for a, b in zip(views, pattern.gradients, strict=True))
+        ):
+            self._start(pattern, [*kept, *(g for g in gradients if g is not None)], entries)
+            return
+        self._attempts[key] = self._attempts.get(key, 0) + 1
+        calls, chunk = program.segment.calls, ops.chunk
+        lasts = [entry.last for entry in entries]
+        begun = program.segment, chunk, len(calls.noted), len(calls), chunk.end, len(chunk.edges)
+        self._learning = key, kept, views, entries, lasts, ops.step_place, begun
+
+    def end(self) -> None:
+        """The step is over."""
+        if self._pattern is not None:
+            self.stop()
+        elif self._learning is not None:
+            learning, self._learning = self._learning, None
+            try:
+                self._patterns[learning[0]] = self._learn(*learning[1:])
+            except _Unlike:
+                self._patterns.pop(learning[0], None)
+
+    def _entries(self, tensors: list[Tensor]) -> list[Entry] | None:
+        """What is known of their storages; None unless each has one of its own that it shows as a
+        whole, and that holds nothing bad."""
+        known, found, ours = self.ops.ledger.entries, [], self.ops.recording.puts_off
+        for t in tensors:
+            if not t.is_cpu:
+                return None
+            entry = known.get(t.untyped_storage()._cdata)
+            if (
+                entry is None
+                or entry.nbytes != t.numel() * t.itemsize
+                or entry.parts
+                or entry.odd
+                or entry.uninit
+                or entry.bad > 0
+                or (entry.bad and not ours)
+            ):
+                return None
+            found.append(entry)
+        return found if len({entry.serial for entry in found}) == len(found) else None
+
+    # -- learning
+    # ------------------------------------------------------------
+
+    def _learn(
+        self,
+        kept: list[Tensor],
+        gradients: list[View | None],
+        entries: list[Entry],
+        lasts: list[int],
+        place: tuple[int, int],
+        begun: tuple[Any, ...],
+    ) -> _Pattern:
+        """The pattern of the step that has just run."""
+        segment, chunk, noted, index, start, first_edge = begun
+        ops, calls = self.ops, segment.calls
+        assert ops.program is not None
+        count = (len(calls.noted) - noted) // 8
+        if (
+            segment is not ops.program.segment
+            or chunk is not ops.chunk
+            or len(calls) - index != count
+            or chunk.end - start != count
+            or not count
+        ):
+            raise _Unlike
+        rows = np.array(chunk.meta[-count * WIDTH :], np.int64).reshape(-1, WIDTH)
+        if (
+            (rows[:, CALL] != np.arange(start, start + count)).any()
+            or (rows[:, (OUTPUT, DEVICE)] != 0).any()
+            or (rows[:, STAT] < 0).any()
+            or (rows[:, FLAGS] & VIEW).any()
+        ):
+            raise _Unlike
+        reader = _Reader(ops, entries, lasts, start)
+        known = []
+        fields = iter(calls.noted[noted:])
+        for at, call in enumerate(zip(*[fields] * 8, strict=True)):
+            inside = segment.inside.get(index + at)
+            known.append(reader.read(at, call, calls.numbers, rows[at], inside))
+        edges = np.array(chunk.edges[first_edge:], np.int64).reshape(-1, 3)
+        expected = np.array(reader.edges, np.int64).reshape(-1, 3)
+        if edges.shape != expected.shape or (edges != reader.as_noted(expected)).any():
+            raise _Unlike
+        seen: set[int] = set()
+        for each in reversed(known):
+            slots = {slot for _, slot in each.operands} | {each.target}
+            each.last_use = tuple(s for s in slots - seen if s >= len(entries))
+            seen |= slots
+        return _Pattern(
+            kept, gradients, place, known, rows, expected, np.array(reader.slots), reader.made
+        )
+
+    # -- the step again
+    # ------------------------------------------------------------
+
+    def _start(self, pattern: _Pattern, tensors: list[Tensor], entries: list[Entry]) -> None:
+        ops = self.ops
+        program, ledger = ops.program, ops.ledger
+        assert program is not None
+        segment = program.segment
+        first_made = ledger.number(pattern.made)
+        self._serials = [entry.serial for entry in entries]
+        self._serials += range(first_made, first_made + pattern.made)
+        for tensor, entry in zip(tensors, entries, strict=True):
+            if entry.serial not in segment.known:
+                program.met(entry.serial, tensor.untyped_storage())
+        numbers = segment.calls.numbers
+        self._first = len(numbers)
+        numbers.frombytes(np.array(self._serials, np.int64)[pattern.slots].tobytes())
+        self._tensors: list[Tensor | None] = [*tensors, *[None] * pattern.made]
+        self._held = entries
+        self._base, self._index = ops.chunk.end, len(segment.calls)
+        self._at = 0
+        self._stats: list[int] = []
+        self._bad: list[int] = []
+        self._pattern, ops.again = pattern, self
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """Run a call and note it; None, and nothing is done, where it is not the expected one."""
+        pattern, at, tensors = self._pattern, self._at, self._tensors
+        assert pattern is not None
+        ops = self.ops
+        program, recording = ops.program, ops.recording
+        assert program is not None
+        known = pattern.calls[at] if at < len(pattern.calls) else None
+        if known is None or known.func is not func or len(args) != len(known.args):
+            self.stop()
+            return None
+        for i, slot in known.operands:
+            if args[i] is not tensors[slot]:
+                self.stop()
+                return None
+        if not known.makes and self._serials[known.target] in program.unsaved:
+            program.about_to_run(known.plan, args, kwargs)
+        out = known.run(*args, **kwargs)
+        if known.makes:
+            tensors[known.target] = out
+        packed = known.args
+        if known.free:
+            given = list(packed)
+            for i in known.free:
+                given[i] = args[i]
+            packed = tuple(given)
+            if known.scalars:
+                ops.note_scalars(self._base + at, args)
+        position, first, stats = self._base + at, self._first + known.first, ops.chunk.stats
+        noted = program.segment.calls.noted
+        noted += (func, packed, kwargs, known.out, position, False, "", first)
+        if recording.puts_off and ops.is_put_off(known.numel):
+            self._stats.append(stats.put_off(known.numel))
+            self._bad.append(-1)
+        else:
+            self._stats.append(stats.add(out))
+            if recording.puts_off:
+                stats.flush()
+            self._bad.append(stats.bad)
+            if stats.bad:
+                self._at = at + 1
+                self._turned_bad(known, args, kwargs, out)
+                return (out,)
+        for slot in known.last_use:
+            tensors[slot] = None
+        self._at = at + 1
+        return (out,)
+
+    def _turned_bad(self, known: _Known, args: Any, kwargs: Any, out: Any) -> None:
+        """The call that has just run made something that is not finite: the rest of the step is
+        recorded call by call."""
+        ops, at, position = self.ops, self._at - 1, self._base + self._at - 1
+        self.stop()
+        ops.recording.bad.add(position)
+        if not ops.recording.puts_off:
+            edges = ops.chunk.edges
+            sources = edges[ops.chunk.edges_from(position) + 1 :: 3].tolist()
+            flags = ops.recording.flags(position)
+            plan, target = known.plan, [out if known.makes else args[0]]
+            made = Call(
+                func=known.func,
+                plan=plan,
+                position=self._base + at,
+                outputs=1,
+                targets=target,
+                sources=sources,
+                args=args,
+                kwargs=kwargs,
+                old=None,
+                flags=flags,
+                node=None,
+            )
+            ops.evidence.judge(made)
+
+    def stop(self) -> None:
+        """Write the rows of the calls that came, and what is known of the memory they wrote."""
+        pattern, self._pattern, ops = self._pattern, None, self.ops
+        ops.again = None
+        count, base, chunk = self._at, self._base, ops.chunk
+        if pattern is None or not count:
+            return
+        rows = pattern.rows[:count].copy()
+        rows[:, CALL] = np.arange(base, base + count)
+        rows[:, STAT] = np.array(self._stats, np.int64) | (chunk.number << 32)
+        rows[:, PASS] = ops.backward_pass
+        edges = pattern.edges[pattern.edges[:, 0] < count].copy()
+        edges[:, 0] += base
+        before = np.array([entry.last for entry in self._held] or [0], np.int64)
+        source = edges[:, 1]
+        outer = np.maximum(-1 - source, 0)
+        edges[:, 1] = np.where(source >= 0, source + base, before[outer])
+        chunk.meta.frombytes(rows.tobytes())
+        chunk.edges.frombytes(edges.tobytes())
+        self._write_ledger(pattern, count)
+
+    def _write_ledger(self, pattern: _Pattern, count: int) -> None:
+        ops, base, held = self.ops, self._base, self._held
+        assert ops.program is not None
+        segment = ops.program.segment
+        owners: list[tuple[int, int]] = []
+        for at in range(count):
+            known = pattern.calls[at]
+            if known.inside is not None and ops.recording.puts_off:
+                segment.inside[self._index + at] = known.inside
+            if known.makes:
+                segment.known.add(self._serials[known.target])
+            if known.target < len(held):
+                entry = held[known.target]
+                entry.views, entry.last, entry.bad = None, base + at, self._bad[at]
+                if entry.owner >= 0 or entry.asked:
+                    owners.append((known.target, at))
+            elif (made := self._tensors[known.target]) is not None:
+                storage = made.untyped_storage()
+                entries = ops.ledger.entries
+                if storage._cdata not in entries:
+                    ops.ledger.promised[storage._cdata] = self._serials[known.target]
+                    ops.ledger.enter(storage)
+                entry = entries[storage._cdata]
+                entry.last, entry.bad, entry.grad = base + at, self._bad[at], True
+        for slot, at in owners:
+            tensor = self._tensors[slot]
+            if tensor is not None:
+                ops.notice_owners([tensor], base + at, {})
+
+
+def _tensors(optimizer: torch.optim.Optimizer) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Parameters that have a gradient and their state; the gradients."""
+    kept: list[Tensor] = []
+    gradients: list[Tensor | None] = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            gradient = p.grad
+            gradients.append(gradient)
+            if gradient is not None:
+                kept.append(p)
+                kept += [v for v in optimizer.state.get(p, {}).values() if isinstance(v, Tensor)]
+    return kept, gradients
+
+
+class _Reader:
+    """Reads the calls that were noted, in their order."""
+
+    def __init__(self, ops: OpRecorder, entries: list[Entry], lasts: list[int], start: int) -> None:
+        self._ops, self._start = ops, start
+        self._before = lasts
+        self._slot_of = {entry.serial: slot for slot, entry in enumerate(entries)}
+        self._nbytes = [entry.nbytes for entry in entries]
+        self._last = [-1 - slot for slot in range(len(entries))]
+        self.edges: list[tuple[int, int, int]] = []
+        self.slots: list[int] = []
+        self.made = 0
+
+    def read(self, at: int, call: tuple[Any, ...], numbers: Any, row: Any, inside: Any) -> _Known:
+        func, args, kwargs, out, position, grad, given, first = call
+        plan = self._ops.plans[id(func)]
+        makes = plan.plain
+        if (
+            grad
+            or given
+            or position != self._start + at
+            or out.__class__ is not View
+            or not (plan.plain or plan.writes == (0,))
+            or _does_more(plan)
+            or not all(value.__class__ in NUMBERS for value in kwargs.values())
+        ):
+            raise _Unlike
+        operands: list[tuple[int, int]] = []
+        first_number = len(self.slots)
+        for i, value in enumerate(args):
+            if value.__class__ is View:
+                slot = self._slot_of.get(numbers[first + len(operands)])
+                if slot is None or self._nbytes[slot] != value.nbytes:
+                    raise _Unlike
+                self.edges.append((at, self._last[slot], len(operands)))
+                operands.append((i, slot))
+            elif value.__class__ not in NUMBERS:
+                raise _Unlike
+        self.slots += [slot for _, slot in operands]
+        serial = numbers[first + len(operands)]
+        if makes:
+            if serial in self._slot_of:
+                raise _Unlike
+            target = self._slot_of[serial] = len(self._nbytes)
+            self._nbytes.append(out.nbytes)
+            self._last.append(at)
+            self.made += 1
+        else:
+            if not operands or operands[0][0] or self._slot_of.get(serial) != operands[0][1]:
+                raise _Unlike
+            target = operands[0][1]
+            if self._nbytes[target] != out.nbytes or not row[FLAGS] & INPLACE:
+                raise _Unlike
+            self._last[target] = at
+        self.slots.append(target)
+        free = tuple(i for i, v in enumerate(args) if v.__class__ is float or v.__class__ is int)
+        run, numel = plan.run, out.nbytes // out.rest[3].itemsize
+        shown = tuple(operands), args, free, plan.scalars, out
+        return _Known(func, plan, run, *shown, target, makes, numel, inside, first_number)
+
+    def as_noted(self, edges: Any) -> Any:
+        """The edges with the sources that they had in this step."""
+        found = edges.copy()
+        found[:, 0] += self._start
+        found[:, 1] = [
+            source + self._start if source >= 0 else self._before[-1 - source]
+            for source in edges[:, 1].tolist()
+        ]
+        return found
+
+
+def _does_more(plan: Plan) -> bool:
+    """Whether a call needs more than its rows."""
+    return bool(
+        plan.rare
+        or plan.skip
+        or plan.special
+        or plan.view
+        or plan.copies
+        or plan.pads
+        or plan.draws
+        or plan.indexes
+        or plan.opaque
+        or plan.hidden
+        or (plan.writes and plan.inplace_risk and plan.optimizer_risk)
+    )
