@@ -69,3 +69,23 @@ def test_fixes_whose_trial_was_interrupted_are_tried_when_asked_for_again(
         with pytest.raises(KeyboardInterrupt):
             list(trace.culprit.fixes)
     assert trace.culprit.fixes[0].verified
+
+
+def test_an_exponent_is_bounded_where_it_is_made_for_all_that_read_it() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.ModuleDict({"mu": torch.nn.Linear(5, 3), "logvar": torch.nn.Linear(5, 3)})
+    with torch.no_grad():
+        net["logvar"].bias.copy_(torch.tensor([0.0, 1.0, 100.0]))
+    x = 0.1 * torch.randn(4, 5)
+    with nanlab.watch(net, on_fault="record") as trace:
+        mu, logvar = net["mu"](x), net["logvar"](x)
+        spread = logvar.exp().sqrt()
+        loss = (mu + spread).pow(2).mean() + (logvar.exp() - 1 - logvar).sum(1).mean()
+        loss.backward()
+    assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
+    found = [f for f in trace.culprit.fixes if "for all that read it" in f.title]
+    assert [f.code for f in found] == ['mu, logvar = net["mu"](x), net["logvar"](x).clamp(-30, 20)']
+    assert found[0].verdict in ("verified", "finite")
+    for kind in ("gradients", "parameters"):
+        known = getattr(trace.replay(found[0]), kind)
+        assert known and all(bool(tensor.isfinite().all()) for tensor in known.values())

@@ -30,6 +30,7 @@ FACTS = {
     "infinite": "an operand holds an infinity",
     "low": "an operand holds very low numbers, as a mask may",
     "too-large": "its result is infinite, of finite operands of which none is near 0",
+    "grows": "it is an exponential",
     "zero": "an operand holds a 0, or a number whose square is none",
     "negative": "an operand holds negative numbers",
     "falling": "no operand holds a positive number",
@@ -712,18 +713,29 @@ DISTRIBUTIONS = [
     ),
 ]
 
-# where a program makes a number positive that vanishes, or is divided by, further on
+# where a program makes a number that vanishes, is divided by or is exponentiated further on
 MAKERS = [
     Guard(
         "at least 1e-3 where softplus makes it",
         "softplus($x, ...)",
         f"{F}.softplus($x, ...) + 1e-3",
+        when="zero",
     ),
     *each(
         "exp sigmoid relu square abs",
         "at least 1e-3 where NAME makes it",
         "NAME($x)",
         "$x.NAME() + 1e-3",
+        when="zero",
+    ),
+    *(
+        Guard(
+            "clamp the exponent where it is made, for all that read it",
+            made if made[0] == "$" else made[1:-1],
+            f"{made}.clamp(-FALL, GROWTH)",
+            when="grows too-large",
+        )
+        for made in ("$f($x, ...)", *(f"($x {sign} $y)" for sign in "+-*/@"))
     ),
     Guard(
         "mask with the dtype's lowest number, torch.finfo(dtype).min, instead of -inf",
@@ -809,6 +821,7 @@ def numbers(dtype: torch.dtype, least: float | None = None, terms: int = 1) -> d
         "EDGE": 1e-2 if dtype == torch.bfloat16 else default,
         "JITTER": default,
         "GROWTH": float(math.floor(min(20.0, growth / 2))),
+        "FALL": float(math.floor(min(30.0, growth / 2))),
         "ROOT": 10.0 ** math.floor(math.log10(top) / 3),
         "PAIR": 10.0 ** math.floor(math.log10(math.sqrt(top / 4))),
         "FACTOR": float(f"{top ** (1 / max(terms, 1)) / 2:.2g}"),

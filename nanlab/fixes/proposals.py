@@ -69,16 +69,21 @@ def _guarded(recording: Recording, op: Op, facts: set[str], text: str) -> list[C
 
 
 def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]:
-    """The statements that make its operands on other lines, with what they make kept off 0."""
+    """The statements that make its operands on other lines, with what they make kept off 0, or
+    within what an exponential takes."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
     number, facts = _numbers(recording, op), facts_of(recording, op)
     guards = [g for g in MAKERS if set(g.when.split()) <= facts]
+    grows = {"grows", "too-large"} <= facts
     return [
         candidate
-        for maker in _makers(recording, op)
-        for candidate in guarded(text, _place(recording, maker), guards, number)
+        for maker in _makers(recording, op, grows)
+        # of several calls alike in a statement only the one that makes the exponent
+        for candidate in guarded(text, _place(recording, maker), guards, number)[
+            : 1 if grows else None
+        ]
     ]
 
 
@@ -123,6 +128,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
         "infinite": not known or any(s.posinf or s.neginf for s in known),
         "low": not known or any(x < LOW for x in low),
         "too-large": not known or (overflow and max(map(abs, [*low, *high]), default=0.0) > 4.0),
+        "grows": op.base_name in having("exponential"),
         "zero": not known or zero,
         "negative": not known or any(x < 0 for x in low),
         "falling": bool(high) and high[-1] <= 0 and any(x < 0 for x in low[-1:]),
@@ -241,13 +247,14 @@ def _numbers(recording: Recording, op: Op) -> dict[str, str]:
     return numbers(_dtype(recording, op), min(filter(math.isfinite, found), default=None), terms)
 
 
-def _makers(recording: Recording, op: Op) -> list[Op]:
-    """What made the operands elsewhere in the same file, the nearest first."""
+def _makers(recording: Recording, op: Op, grows: bool = False) -> list[Op]:
+    """What made the operands elsewhere in the same file, the nearest first; of an exponential its
+    exponent."""
     found: dict[int, Op] = {}
     for made in _upstream(recording, op):
-        if made.place != op.place and made.base_name in _MAKERS:
+        if made.place != op.place and (grows or made.base_name in _MAKERS):
             found.setdefault(made.place, made)
-    return list(found.values())[:MOST_MAKERS]
+    return list(found.values())[: 1 if grows else MOST_MAKERS]
 
 
 def _upstream(recording: Recording, op: Op) -> Iterator[Op]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import linecache
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -168,7 +168,8 @@ class _Rewrite:
                 except NotReplayable:
                     again = self._in_float32 if _leaves_autocast(contexts) else self._fed
                     known = not before and (not contexts or again == self._in_float32)
-                    found = list(again(made, old_part, new_part)) if known else []
+                    found = list(self._wrapped(made, old_part, new_part)) if known else []
+                    found = found or (list(again(made, old_part, new_part)) if known else [])
                     if not found:
                         raise
                 for region, patch in found:
@@ -310,8 +311,30 @@ class _Rewrite:
         region = Region(at, _outermost(bound, expression, around))
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
 
-    # -- arguments of functions that are not known
+    # -- functions that are not known: their results, and their arguments
     # ------------------------------------------------------------
+
+    def _wrapped(
+        self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
+    ) -> Iterator[tuple[Region, Patch]]:
+        """The result of a call, used in another form: what its calls hand on, once a run. Nothing
+        where that is not one tensor."""
+        key = key_of(old)
+        if not any(key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)):
+            return
+        code = _with((), new, {key}, (), self.names)
+        if code.free:
+            return
+        for at, group in made:
+            own = {m.index: m.call for m in group if m.span == span_of(old)}
+            outs = _handed_on(self.segments[at], own)
+            if len({own[index].func for index, _ in outs}) > 1:
+                return  # several results, not several runs
+            for index, ref in outs:
+                yield (
+                    Region(at, (index, ref)),
+                    Patch(at, index, frozenset(), ref, _over(code, key, ref)),
+                )
 
     def _fed(
         self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
@@ -477,6 +500,20 @@ def _whole_spans(text: str) -> dict[Any, Any]:
                 start = (name.end_col_offset or 0) - len(name.attr.encode())
                 found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
     return found
+
+
+def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:
+    """Which results of these calls others of the forward pass read, and the calls' indices."""
+    made = {ref.view: (i, ref) for i, call in own.items() for ref in refs_in(call.out)}
+    windows = [(run.first, run.last) for run in segment.engine]
+    found: dict[Any, tuple[int, Ref]] = {}
+    for index, call in enumerate(segment.calls):
+        if index in own or any(low <= index < high for low, high in windows):
+            continue
+        for ref in refs_in((call.args, call.kwargs)):
+            if ref.view in made and made[ref.view][0] < index:
+                found.setdefault(ref.view, made[ref.view])
+    return list(found.values())
 
 
 class _Exchange:

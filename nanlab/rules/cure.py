@@ -161,7 +161,7 @@ def _same(a: Finding, b: Finding) -> bool:
 
 def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
     """Whether what shows with a fix is the same fault, in the lines that the fix has written."""
-    if (fault.cause, fault.op) != (nxt.cause, nxt.op):
+    if fault.cause != nxt.cause:
         return False
     return any(e.file == nxt.file and e.first <= nxt.line <= e.last for e in fix.edits)
 
