@@ -219,8 +219,13 @@ class OpRecorder(TorchDispatchMode):
             elif plan.name == "resize_" and not self.off and self.program is not None:
                 self.program.lose("resize_ changes the size of a storage")
             return value
-        if self.again is not None and (found := self._same_as_last(func, args, kwargs)):
-            return found[0]
+        if self.again is not None and (known := self.again.expects(func, args)) is not None:
+            out = known.run(*args, **kwargs)
+            try:
+                self.optimizer_calls.note(known, args, kwargs, out)
+            except Exception as error:
+                self.failed(error)
+            return out
         frame = sys._getframe().f_back
         try:
             place = self.place(frame)
@@ -250,10 +255,6 @@ class OpRecorder(TorchDispatchMode):
         except Exception as error:
             self.failed(error)
         return out
-
-    def _same_as_last(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """What a call of an optimizer's step gives that its last step made too."""
-        return None if self.again is None else self.again.call(func, args, kwargs)
 
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
         """A tensor was read as a Python number: somebody looks at it, and what is computed from
@@ -799,7 +800,7 @@ class OpRecorder(TorchDispatchMode):
             )
             self.pending.add(judged) if recording.pending else self.evidence.judge(judged)
         if (plan.writes or plan.hidden) and (not torch.is_grad_enabled() or _outside(targets)):
-            self.notice_owners(targets, call, kwargs)
+            self._notice_owners(targets, call, kwargs)
         if plan.special:
             self.special(plan.special, call, args)
         if self.flying and plan.writes:
@@ -975,13 +976,14 @@ class OpRecorder(TorchDispatchMode):
             numel = target.numel()
         except Exception:  # a nested tensor, symbolic sizes
             return 0
-        return numel if self.is_put_off(numel, target.is_cpu) else 0
+        return numel if numel >= self.least_put_off(target.is_cpu) else 0
 
-    def is_put_off(self, numel: int, on_cpu: bool = True) -> bool:
-        """Whether a result of so many elements is not read now."""
+    def least_put_off(self, on_cpu: bool = True) -> int:
+        """The number of elements from which results are not read now."""
         program = self.program
-        least = WORTH_PUTTING_OFF if on_cpu else 2
-        return program is not None and program.segment.lost is None and numel >= least
+        if program is None or program.segment.lost is not None:
+            return sys.maxsize
+        return WORTH_PUTTING_OFF if on_cpu else 2
 
     def know(self, number: int, tensor: Tensor) -> int:
         """The same row, whose statistics are made now if they were put off; ``tensor`` is what it
@@ -1044,7 +1046,7 @@ class OpRecorder(TorchDispatchMode):
         if self._grad and entry.owner < 0 and self.chunk.phase_of(self.chunk.end - 1) == OPTIMIZER:
             entry.grad = True
 
-    def notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
+    def _notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
         """Parameters and buffers that were written outside of the graph: an update, whoever makes
         it."""
         for i, target in enumerate(targets):

@@ -3,6 +3,7 @@ anew what each one reads and writes."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,8 @@ class _Pattern:
     edges: Any  # (call, source, slot); a source at least 0 is a call, else -1 minus its slot
     slots: Any  # of the storages, in the order of the views
     made: int  # slots that calls make
+    writes: list[tuple[int, int]]  # (slot, call) for memory that the step did not make
+    inside: list[tuple[int, Any]]  # (call, torch's own line)
 
 
 class OptimizerCalls:
@@ -177,7 +180,7 @@ class OptimizerCalls:
         ):
             raise _Unlike
         reader = _Reader(ops, entries, lasts, start)
-        known = []
+        known: list[_Known] = []
         fields = iter(calls.noted[noted:])
         for at, call in enumerate(zip(*[fields] * 8, strict=True)):
             inside = segment.inside.get(index + at)
@@ -186,14 +189,17 @@ class OptimizerCalls:
         expected = np.array(reader.edges, np.int64).reshape(-1, 3)
         if edges.shape != expected.shape or (edges != reader.as_noted(expected)).any():
             raise _Unlike
-        seen: set[int] = set()
+        later: set[int] = set()
         for each in reversed(known):
-            slots = {slot for _, slot in each.operands} | {each.target}
-            each.last_use = tuple(s for s in slots - seen if s >= len(entries))
-            seen |= slots
-        return _Pattern(
-            kept, gradients, place, known, rows, expected, np.array(reader.slots), reader.made
-        )
+            used = {slot for _, slot in each.operands} | {each.target}
+            each.last_use = tuple(slot for slot in used - later if slot >= len(entries))
+            later |= used
+        kind = kept, gradients, place
+        writes = [(each.target, at) for at, each in enumerate(known) if not each.makes]
+        outer = [(slot, at) for slot, at in writes if slot < len(entries)]
+        lines = [(at, each.inside) for at, each in enumerate(known) if each.inside is not None]
+        slots = np.array(reader.slots)
+        return _Pattern(*kind, known, rows, expected, slots, reader.made, outer, lines)
 
     # -- the step again
     # ------------------------------------------------------------
@@ -214,20 +220,20 @@ class OptimizerCalls:
         numbers.frombytes(np.array(self._serials, np.int64)[pattern.slots].tobytes())
         self._tensors: list[Tensor | None] = [*tensors, *[None] * pattern.made]
         self._held = entries
+        for slot, _ in pattern.writes:
+            if self._serials[slot] in program.unsaved:
+                program.save(self._serials[slot], tensors[slot].untyped_storage())
         self._base, self._index = ops.chunk.end, len(segment.calls)
+        self._least = ops.least_put_off() if ops.recording.puts_off else sys.maxsize
         self._at = 0
         self._stats: list[int] = []
         self._bad: list[int] = []
         self._pattern, ops.again = pattern, self
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Run a call and note it; None, and nothing is done, where it is not the expected one."""
+    def expects(self, func: Any, args: Any) -> _Known | None:
+        """The call of the last step that is about to come again; None where another one is."""
         pattern, at, tensors = self._pattern, self._at, self._tensors
-        assert pattern is not None
-        ops = self.ops
-        program, recording = ops.program, ops.recording
-        assert program is not None
-        known = pattern.calls[at] if at < len(pattern.calls) else None
+        known = pattern.calls[at] if pattern is not None and at < len(pattern.calls) else None
         if known is None or known.func is not func or len(args) != len(known.args):
             self.stop()
             return None
@@ -235,9 +241,14 @@ class OptimizerCalls:
             if args[i] is not tensors[slot]:
                 self.stop()
                 return None
-        if not known.makes and self._serials[known.target] in program.unsaved:
-            program.about_to_run(known.plan, args, kwargs)
-        out = known.run(*args, **kwargs)
+        return known
+
+    def note(self, known: _Known, args: Any, kwargs: Any, out: Any) -> None:
+        """Note the call, which has run."""
+        ops, tensors, at = self.ops, self._tensors, self._at
+        assert ops.program is not None
+        self._at = at + 1
+        position = self._base + at
         if known.makes:
             tensors[known.target] = out
         packed = known.args
@@ -247,31 +258,26 @@ class OptimizerCalls:
                 given[i] = args[i]
             packed = tuple(given)
             if known.scalars:
-                ops.note_scalars(self._base + at, args)
-        position, first, stats = self._base + at, self._first + known.first, ops.chunk.stats
-        noted = program.segment.calls.noted
-        noted += (func, packed, kwargs, known.out, position, False, "", first)
-        if recording.puts_off and ops.is_put_off(known.numel):
-            self._stats.append(stats.put_off(known.numel))
+                ops.note_scalars(position, args)
+        noted, first = ops.program.segment.calls.noted, self._first + known.first
+        noted += (known.func, packed, kwargs, known.out, position, False, "", first)
+        if known.numel >= self._least:
+            self._stats.append(-1)
             self._bad.append(-1)
         else:
+            stats = ops.chunk.stats
             self._stats.append(stats.add(out))
-            if recording.puts_off:
-                stats.flush()
             self._bad.append(stats.bad)
             if stats.bad:
-                self._at = at + 1
                 self._turned_bad(known, args, kwargs, out)
-                return (out,)
+                return
         for slot in known.last_use:
             tensors[slot] = None
-        self._at = at + 1
-        return (out,)
 
     def _turned_bad(self, known: _Known, args: Any, kwargs: Any, out: Any) -> None:
         """The call that has just run made something that is not finite: the rest of the step is
         recorded call by call."""
-        ops, at, position = self.ops, self._at - 1, self._base + self._at - 1
+        ops, position = self.ops, self._base + self._at - 1
         self.stop()
         ops.recording.bad.add(position)
         if not ops.recording.puts_off:
@@ -282,7 +288,7 @@ class OptimizerCalls:
             made = Call(
                 func=known.func,
                 plan=plan,
-                position=self._base + at,
+                position=position,
                 outputs=1,
                 targets=target,
                 sources=sources,
@@ -296,14 +302,19 @@ class OptimizerCalls:
 
     def stop(self) -> None:
         """Write the rows of the calls that came, and what is known of the memory they wrote."""
-        pattern, self._pattern, ops = self._pattern, None, self.ops
-        ops.again = None
-        count, base, chunk = self._at, self._base, ops.chunk
-        if pattern is None or not count:
-            return
+        pattern, self._pattern = self._pattern, None
+        self.ops.again = None
+        if pattern is not None and self._at:
+            try:
+                self._write(pattern, self._at)
+            except Exception as error:
+                self.ops.failed(error)
+
+    def _write(self, pattern: _Pattern, count: int) -> None:
+        ops, base, chunk = self.ops, self._base, self.ops.chunk
         rows = pattern.rows[:count].copy()
         rows[:, CALL] = np.arange(base, base + count)
-        rows[:, STAT] = np.array(self._stats, np.int64) | (chunk.number << 32)
+        rows[:, STAT] = self._put_off(pattern) | (chunk.number << 32)
         rows[:, PASS] = ops.backward_pass
         edges = pattern.edges[pattern.edges[:, 0] < count].copy()
         edges[:, 0] += base
@@ -315,34 +326,44 @@ class OptimizerCalls:
         chunk.edges.frombytes(edges.tobytes())
         self._write_ledger(pattern, count)
 
+    def _put_off(self, pattern: _Pattern) -> Any:
+        """The statistics of each call, with new rows for those that were put off."""
+        rows = np.array(self._stats, np.int64)
+        late = np.flatnonzero(rows < 0)
+        if len(late):
+            first = self.ops.chunk.stats.put_off(*[pattern.calls[at].numel for at in late])
+            rows[late] = np.arange(first, first + len(late))
+        return rows
+
     def _write_ledger(self, pattern: _Pattern, count: int) -> None:
+        """Note which rows tell what memory holds now."""
         ops, base, held = self.ops, self._base, self._held
         assert ops.program is not None
-        segment = ops.program.segment
-        owners: list[tuple[int, int]] = []
-        for at in range(count):
-            known = pattern.calls[at]
-            if known.inside is not None and ops.recording.puts_off:
-                segment.inside[self._index + at] = known.inside
-            if known.makes:
-                segment.known.add(self._serials[known.target])
-            if known.target < len(held):
-                entry = held[known.target]
-                entry.views, entry.last, entry.bad = None, base + at, self._bad[at]
-                if entry.owner >= 0 or entry.asked:
-                    owners.append((known.target, at))
-            elif (made := self._tensors[known.target]) is not None:
-                storage = made.untyped_storage()
-                entries = ops.ledger.entries
+        segment, tensors = ops.program.segment, self._tensors
+        segment.known.update(self._serials[len(held) :])
+        if ops.recording.puts_off:
+            segment.inside.update({self._index + at: line for at, line in pattern.inside})
+        for slot, at in pattern.writes:
+            if at >= count:
+                break
+            entry = held[slot]
+            entry.views, entry.last, entry.bad = None, base + at, self._bad[at]
+            if entry.owner >= 0 or entry.asked:
+                tensor = tensors[slot]
+                assert tensor is not None
+                if entry.owner >= 0 or ops.adopt(tensor) >= 0:
+                    ops.wrote(entry, base + at, tensor)
+        if count == len(pattern.calls):
+            return
+        for known, at in zip(pattern.calls, range(count), strict=False):  # what is still used
+            made = tensors[known.target]
+            if known.target >= len(held) and made is not None:
+                storage, entries = made.untyped_storage(), ops.ledger.entries
                 if storage._cdata not in entries:
                     ops.ledger.promised[storage._cdata] = self._serials[known.target]
                     ops.ledger.enter(storage)
                 entry = entries[storage._cdata]
                 entry.last, entry.bad, entry.grad = base + at, self._bad[at], True
-        for slot, at in owners:
-            tensor = self._tensors[slot]
-            if tensor is not None:
-                ops.notice_owners([tensor], base + at, {})
 
 
 def _tensors(optimizer: torch.optim.Optimizer) -> tuple[list[Tensor], list[Tensor | None]]:

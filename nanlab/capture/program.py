@@ -13,7 +13,6 @@ from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger
 from nanlab.capture.plans import Plan
 from nanlab.capture.tensor_views import TensorViews, is_plain, tracked_by
-from nanlab.stats.memory import unobserved
 from nanlab.trace.program import (
     Call,
     EngineRun,
@@ -291,6 +290,10 @@ class ProgramRecorder:
                 segment.blank[number] = storage.nbytes(), str(t.device)
             else:
                 self.met(number, storage)
+        self.save(number, storage)
+
+    def save(self, number: int, storage: Any) -> None:
+        """A storage is about to be written: copy it if it is a leaf that was not copied yet."""
         waiting = self.unsaved.pop(number, None)
         if not waiting:
             return
@@ -343,13 +346,12 @@ class ProgramRecorder:
 
     def saved_value(self, t: Tensor) -> Tensor | None:
         """What a tensor held when this segment first wrote its memory; None where that is not
-        known."""
+        known. To be called within ``unobserved()``."""
         saved = self.segment.saved.get(self._number(t))
         if saved is None or saved.nbytes() != t.untyped_storage().nbytes():
             return None
-        with unobserved():
-            held = torch.empty(0, dtype=t.dtype, device=saved.device)
-            return held.set_(saved, t.storage_offset(), t.size(), t.stride())
+        held = torch.empty(0, dtype=t.dtype, device=saved.device)
+        return held.set_(saved, t.storage_offset(), t.size(), t.stride())
 
     def _number(self, t: Tensor) -> int:
         if not is_plain(t):

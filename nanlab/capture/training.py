@@ -37,6 +37,7 @@ from nanlab.capture.gradient_edits import (
 from nanlab.capture.ledger import Entry, storage_of
 from nanlab.capture.magnitudes import StepRows, follow
 from nanlab.capture.steps import StepClock
+from nanlab.stats.memory import unobserved
 from nanlab.trace.history import History, Loss, OptimizerStep, ParameterStep, ScaleUpdate, Unscale
 from nanlab.trace.recording import Recording, Sink
 
@@ -282,6 +283,7 @@ class TrainingRecorder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self.ops.optimizer_calls.stop()
         if self._scale_method is not None:
             torch.amp.GradScaler.scale = self._scale_method  # type: ignore[method-assign]
             self._scale_method = None
@@ -456,7 +458,8 @@ class TrainingRecorder:
             with ops.quiet():
                 ops.program.optimizer_begins(optimizer, closure is not None, grad, ops.source)
         if own and closure is None:
-            ops.optimizer_calls.begin(optimizer)
+            with unobserved():
+                ops.optimizer_calls.begin(optimizer)
         return (
             None
             if closure is None
@@ -573,22 +576,23 @@ class TrainingRecorder:
         )
         rate = [number_of(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
-            for parameter, gradient, lr in zip(parameters, used, rate, strict=True):
+            for parameter, gradient, lr, old in zip(
+                parameters, used, rate, self._saved(parameters, used, copied), strict=True
+            ):
                 if gradient is not None:
-                    self._parameter_row(parameter, copied, gradient, lr)
+                    self._parameter_row(parameter, old, gradient, lr)
         recording.sinks.extend(bad_moments(ops, optimizer, self.owner_of))
         self.clock.completed(ops.lines.outside(sys._getframe(1)))
 
     def _parameter_row(
-        self, parameter: torch.Tensor, copied: bool, used: int, lr: float | None
+        self, parameter: torch.Tensor, old: torch.Tensor | None, used: int, lr: float | None
     ) -> None:
         ops, chunk = self.ops, self.ops.chunk
         owner = self.owner_of(parameter)
         value, update = ops.know(ops.source(parameter), parameter), None
         key = _key(owner, parameter)
-        known = self._before.get(key)
-        old = known[0] if known is not None else self._saved(parameter)
-        if copied and old is not None:
+        known = self._before.get(key) if self._before else None
+        if old is not None:
             update = (chunk.number << 32) | chunk.stats.add_change(parameter, old)
             if ops.recording.puts_off and chunk.stats.all_zero(update & 0xFFFFFFFF):
                 self._still = not self._all_zero(used)
@@ -607,10 +611,23 @@ class TrainingRecorder:
             )
         )
 
-    def _saved(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What the program kept of a parameter as its step wrote it; None where it did not."""
-        program = self.ops.program
-        return None if program is None else program.saved_value(parameter)
+    def _saved(
+        self, parameters: list[torch.Tensor], used: list[int | None], copied: bool
+    ) -> list[torch.Tensor | None]:
+        """What each parameter held before the step: as it was remembered, or as the program kept it
+        when the step wrote it. None where nobody did."""
+        program, found = self.ops.program, []
+        with unobserved():
+            for parameter, gradient in zip(parameters, used, strict=True):
+                old = None
+                if copied and gradient is not None:
+                    known = self._before.get(_key(self.owner_of(parameter), parameter))
+                    if known is not None:
+                        old = known[0]
+                    elif program is not None:
+                        old = program.saved_value(parameter)
+                found.append(old)
+        return found
 
     def _forget_untouched(self, now: set[str]) -> None:
         """Drop the rows of gradients that no optimizer had taken when this step seemed to end, if

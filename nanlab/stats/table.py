@@ -240,10 +240,11 @@ class Rows:
         words = self._ready(row)
         return self._arena[words[L.FIRST_BIN] : words[L.FIRST_BIN] + max(words[L.BINS], 0)]
 
-    def _make_room(self, bins: int) -> None:
-        """Double rows or arena where one more row, or ``bins`` more bins, would not fit."""
-        if self.n == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+    def _make_room(self, bins: int, rows: int = 1) -> None:
+        """Double rows or arena where so many more of them would not fit."""
+        if self.n + rows > len(self._rows):
+            more = np.zeros((max(len(self._rows), rows), L.WIDTH), np.int64)
+            self._rows = np.concatenate([self._rows, more])
         used = int(self._state[L.ARENA_NEXT])
         if used + bins > len(self._arena):
             self._arena = np.concatenate(
@@ -311,16 +312,17 @@ class StatsTable(Rows):
                 pass
         return self._add_any(t)
 
-    def put_off(self, numel: int) -> int:
-        """A new row for a tensor that is not read now; ``fill`` gives it its numbers."""
-        if self.n == len(self._rows):
-            self._make_room(0)
-        row = self.n
-        self._rows[row] = _PUT_OFF
-        self._rows[row, L.NUMEL] = numel
-        self.n = self._state[L.NEXT_ROW] = row + 1
+    def put_off(self, *numels: int) -> int:
+        """New rows for tensors that are not read now, the number of the first; ``fill`` gives each
+        its numbers."""
+        first, end = self.n, self.n + len(numels)
+        if end > len(self._rows):
+            self._make_room(0, len(numels))
+        self._rows[first:end] = _PUT_OFF
+        self._rows[first:end, L.NUMEL] = numels
+        self.n = self._state[L.NEXT_ROW] = end
         self.bad = -1
-        return row
+        return first
 
     def fill(self, row: int, t: torch.Tensor) -> None:
         """Summarise ``t`` into a row that was put off."""
