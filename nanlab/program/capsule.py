@@ -153,6 +153,57 @@ def _digest(members: dict[str, bytes]) -> str:
     return whole.hexdigest()
 
 
+class _Part:
+    """What of a segment has a place in the file, and the first call that cannot be run again."""
+
+    def __init__(
+        self, writer: _Writer, names: dict[int, str], lost: tuple[int, str] | None
+    ) -> None:
+        self.writer, self.names, self.lost = writer, names, lost
+        self.absent: set[int] = set()  # storages that are not in the file
+
+    def lose(self, index: int | None, reason: str) -> None:
+        """Note that a call cannot be run again, and why."""
+        if index is not None and reason and (self.lost is None or index < self.lost[0]):
+            self.lost = index, reason
+
+    def missing(self, value: Any) -> str:
+        """Which storage that a value names is not in the file; "": none."""
+        gone = next((r.storage for r in refs_in(value) if r.storage in self.absent), None)
+        return (
+            "" if gone is None else f"{self.names.get(gone) or 'a tensor that it reads'} {_ABSENT}"
+        )
+
+    def packed(
+        self, index: int | None, what: str, value: Any, pack: Callable[[Any], Any] | None = None
+    ) -> list[Any]:
+        """A value alone in a list, which is empty where it has no place; then the call is lost."""
+        try:
+            return [(pack or self.writer.pack)(value)]
+        except _NoPlace as error:
+            self.lose(index, f"{what} is not in the file: {error}")
+            return []
+
+    def call(self, index: int, call: Call) -> list[Any]:
+        reason, pack = self.missing((call.args, tuple(call.kwargs.values()))), self.writer.pack
+        try:
+            given = (
+                [None] * 3 if call.given else [pack(call.func), pack(call.args), pack(call.kwargs)]
+            )
+            packed = [*given, pack(call.out), call.position, call.grad, call.given]
+        except _NoPlace as error:
+            reason = reason or f"a call is not in the file: {error}"
+            packed = [None, None, None, None, call.position, call.grad, str(error)]
+        self.lose(index, reason)
+        return packed
+
+    def engine_run(self, run: EngineRun) -> list[Any]:
+        found = self.packed(run.first, "a backward pass", run)
+        read = (run.roots, run.gradients, run.inputs, tuple(run.before), tuple(run.before.values()))
+        self.lose(run.first, self.missing(read))
+        return found
+
+
 class _Writer:
     def __init__(self, budget: int) -> None:
         self.left = budget
@@ -267,105 +318,59 @@ class _Writer:
         }
 
     def segment(self, segment: Segment, names: dict[int, str], unmade: set[int]) -> dict[str, Any]:
-        leaves, absent, later = [], set(), []
+        leaves, later = [], []
+        part = _Part(self, names, segment.lost)
         for number, storage in segment.leaves.items():
-            held = segment.saved.get(number)
             if number in unmade:
                 later.append([number, storage.nbytes(), str(storage.device)])
                 continue
-            key = self.storage(
-                storage if held is None else held, held is not None and number not in segment.intact
-            )
+            held = segment.saved.get(number)
+            changes = held is not None and number not in segment.intact
+            key = self.storage(storage if held is None else held, changes)
             if key is None:
-                absent.add(number)
+                part.absent.add(number)
             else:
                 leaves.append([number, key])
-        lost = segment.lost
-        calls, engine = [], []
-
-        def lose(index: int, reason: str) -> None:
-            nonlocal lost
-            if lost is None or index < lost[0]:
-                lost = index, reason
-
-        def missing(value: Any) -> str:
-            gone = next((r.storage for r in refs_in(value) if r.storage in absent), None)
-            return (
-                "" if gone is None else f"{names.get(gone) or 'a tensor that it reads'} {_ABSENT}"
-            )
-
-        for index, call in enumerate(segment.calls):
-            reason = missing((call.args, tuple(call.kwargs.values())))
-            try:
-                func = None if call.given else self.pack(call.func)
-                inputs = (
-                    [None, None] if call.given else [self.pack(call.args), self.pack(call.kwargs)]
-                )
-                calls.append(
-                    [func, *inputs, self.pack(call.out), call.position, call.grad, call.given]
-                )
-            except _NoPlace as error:
-                reason = reason or f"a call is not in the file: {error}"
-                calls.append([None, None, None, None, call.position, call.grad, str(error)])
-            if reason:
-                lose(index, reason)
-        for run in segment.engine:
-            reason = missing(
-                (
-                    run.roots,
-                    run.gradients,
-                    run.inputs,
-                    tuple(run.before),
-                    tuple(run.before.values()),
-                )
-            )
-            try:
-                engine.append(self.pack(run))
-            except _NoPlace as error:
-                reason = f"a backward pass is not in the file: {error}"
-            if reason:
-                lose(run.first, reason)
-        custom: dict[str, list[Any]] = {"functions": [], "hooks": [], "function_runs": []}
-        for name, packed_uses in custom.items():
-            for use in getattr(segment, name):
-                try:
-                    packed_uses.append(self.pack(use))
-                except _NoPlace as error:
-                    at = use.index if isinstance(use, HookUse) else use.first
-                    lose(at, f"a custom Function or hook is not in the file: {error}")
-        looks = []
-        for look in segment.looks:
-            try:
-                looks.append(self.pack(look))
-            except _NoPlace:
-                continue
-        packed = {}
-        for name in ("loads", "results", "states", "generators"):
-            entries = packed[name] = list[Any]()
-            for index, value in getattr(segment, name).items():
-                try:
-                    if name == "loads":
-                        entries.append([index, [value[0], self.storage(value[1], True)]])
-                    else:
-                        entries.append([index, self.pack(value)])
-                except _NoPlace as error:
-                    lose(index, f"what a call begins with is not in the file: {error}")
-        far = any(storage.device.type != "cpu" for storage in segment.leaves.values())
-        self.incomplete |= far or bool(absent) or lost is not None
-        return packed | {
+        packed: dict[str, Any] = {
             "start": segment.start,
             "threads": segment.threads,
-            "calls": calls,
+            "calls": [part.call(index, call) for index, call in enumerate(segment.calls)],
             "leaves": leaves,
             "unmade": later,
             "blank": self.pack(segment.blank),
             "known": sorted(segment.known),
-            "engine": engine,
-            **custom,
+            "engine": [each for run in segment.engine for each in part.engine_run(run)],
             "optimizers": self.optimizers(segment),
-            "looks": looks,
-            "lost": None if lost is None else list(lost),
         }
+        for name in ("functions", "hooks", "function_runs"):
+            packed[name] = [
+                each
+                for use in getattr(segment, name)
+                for each in part.packed(
+                    use.index if isinstance(use, HookUse) else use.first,
+                    "a custom Function or hook",
+                    use,
+                )
+            ]
+        for name in ("loads", "results", "states", "generators"):
+            packed[name] = [
+                [index, each]
+                for index, value in getattr(segment, name).items()
+                for each in part.packed(
+                    index,
+                    "what a call begins with",
+                    value,
+                    self._load if name == "loads" else self.pack,
+                )
+            ]
+        packed["lost"] = None if part.lost is None else list(part.lost)
+        packed["looks"] = [each for look in segment.looks for each in part.packed(None, "", look)]
+        far = any(storage.device.type != "cpu" for storage in segment.leaves.values())
+        self.incomplete |= far or bool(part.absent) or part.lost is not None
+        return packed
+
+    def _load(self, value: tuple[int, Any]) -> list[Any]:
+        return [value[0], self.storage(value[1], True)]
 
     def optimizers(self, segment: Segment) -> list[Any]:
         """The steps of optimizers; of one that has no form here, why it cannot be taken anew."""
