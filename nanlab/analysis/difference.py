@@ -150,7 +150,6 @@ def _steps(frame: pd.DataFrame) -> str:
 
 
 # -- aligning
-# ------------------------------------------------------------
 
 
 def _line(row: dict[str, Any]) -> Hashable:
@@ -213,7 +212,6 @@ def _numbered(keys: list[Any]) -> list[Any]:
 
 
 # -- comparing
-# ------------------------------------------------------------
 
 
 def _parting(x: dict[str, Any] | None, y: dict[str, Any] | None) -> str:

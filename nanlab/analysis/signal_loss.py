@@ -190,7 +190,6 @@ def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]
 
 
 # -- whether a scale will be found
-# ------------------------------------------------------------
 
 
 def collapse(entries: list[Skip]) -> str:

@@ -323,7 +323,6 @@ class Judge:
         return found
 
     # -- the truth
-    # ------------------------------------------------------------
 
     def _agreement(self, edited: Edited) -> Agreement:
         """Whether loss and gradients are what they are in exact arithmetic."""
@@ -471,7 +470,6 @@ class Judge:
         return self._parts[key]
 
     # -- what fails
-    # ------------------------------------------------------------
 
     def _what_fails(self, replay: Replay, graph: Any) -> str:
         """Where the step is still not finite."""

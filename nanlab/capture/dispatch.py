@@ -198,7 +198,6 @@ class OpRecorder(TorchDispatchMode):
             self.off = before
 
     # -- one operation
-    # ------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -399,7 +398,6 @@ class OpRecorder(TorchDispatchMode):
         self.recording.chunks.append(self.chunk)
 
     # -- where it runs: phase, autograd node, line, module
-    # -------------------------------------------------------
 
     def place(self, frame: FrameType | None) -> Place:
         """Of the operation that is about to run. A new training step may begin with it."""
@@ -537,7 +535,6 @@ class OpRecorder(TorchDispatchMode):
         return None
 
     # -- what it reads: the row or source behind each operand
-    # ----------------------------------------------------
 
     def read(self, plan: Plan, args: Any, kwargs: Any) -> list[int]:
         """The sources of a call's tensor operands, in the order of its arguments."""
@@ -732,7 +729,6 @@ class OpRecorder(TorchDispatchMode):
             entry.grad = True
 
     # -- what it made or changed: its rows, and the memory behind them
-    # -------------------------------------------
 
     def write(
         self,

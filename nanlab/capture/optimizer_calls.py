@@ -147,7 +147,6 @@ class OptimizerCalls:
         return found if len({entry.serial for entry in found}) == len(found) else None
 
     # -- learning
-    # ------------------------------------------------------------
 
     def _learn(
         self,
@@ -202,7 +201,6 @@ class OptimizerCalls:
         return _Pattern(*kind, known, rows, expected, slots, reader.made, outer, lines)
 
     # -- the step again
-    # ------------------------------------------------------------
 
     def _start(self, pattern: _Pattern, tensors: list[Tensor], entries: list[Entry]) -> None:
         ops = self.ops

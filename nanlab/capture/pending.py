@@ -390,7 +390,6 @@ class Pending:
         recording.pending = False
 
     # -- holding
-    # ------------------------------------------------------------
 
     def _is_owned(self, storage: int) -> bool:
         entry = self.evidence.ledger.entries.get(storage)
@@ -424,7 +423,6 @@ class Pending:
             self._release(self._holding.popleft(), reason)
 
     # -- judging
-    # ------------------------------------------------------------
 
     def _send(self) -> None:
         """Send the counts of the rows that are new."""

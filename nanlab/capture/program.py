@@ -88,7 +88,6 @@ class ProgramRecorder:
         self._marks.clear()
 
     # -- a call
-    # ------------------------------------------------------------
 
     def before(self, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any, int]:
         """The arguments of a call with views for tensors, and where the numbers of their storages
@@ -149,7 +148,6 @@ class ProgramRecorder:
             self.segment.lost = len(self.segment.calls), reason
 
     # -- tensors
-    # ------------------------------------------------------------
 
     def pack(self, x: Any, read: bool = True) -> Any:
         """An argument with views for tensors, whose storages are numbered in passing."""
@@ -399,7 +397,6 @@ class ProgramRecorder:
         self.segment.results[index] = tuple(t.detach().clone() for t in tensors)
 
     # -- the engine
-    # ------------------------------------------------------------
 
     def engine_begins(self, outputs: Any, args: tuple[Any, ...], accumulates: bool) -> None:
         """The autograd engine is about to run: ``args`` as ``_engine_run_backward`` takes them
@@ -439,7 +436,6 @@ class ProgramRecorder:
             self._returning.clear()
 
     # -- custom Functions
-    # ------------------------------------------------------------
 
     def function_begins(
         self, args: tuple[Any, ...], meet: Callable[[Tensor], Any]
@@ -534,7 +530,6 @@ class ProgramRecorder:
             self.segment.function_runs.append(run)
 
     # -- an optimizer
-    # ------------------------------------------------------------
 
     def optimizer_begins(
         self,
@@ -606,7 +601,6 @@ class ProgramRecorder:
             segment.optimizers.append(run)
 
     # -- memory
-    # ------------------------------------------------------------
 
     def forget(self, position: int, wanted: Any = lambda segment, end: False) -> None:
         """Drop the segments that end before a position, and use their buffers again."""

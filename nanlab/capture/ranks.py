@@ -68,7 +68,6 @@ class Agreement:
         self.all_stop = False  # whether that is agreed
 
     # -- who is there
-    # ------------------------------------------------------------
 
     def attach(self) -> bool:
         """Whether there are other processes, with which this one may share collectives; opens a
@@ -117,7 +116,6 @@ class Agreement:
         return True
 
     # -- whether to stop
-    # ------------------------------------------------------------
 
     def diagnosing(self, begins: bool) -> None:
         """Say that this process works out what it found, so that the others wait for it."""
@@ -181,7 +179,6 @@ class Agreement:
                 self._store.delete_key(key)
 
     # -- where it began
-    # ------------------------------------------------------------
 
     def tell(self, culprit: dict[str, Any] | None, struck: bool, wait: bool) -> Ranks | None:
         """Tell the others of the culprit that began here, and hear of theirs; None where there are
@@ -333,7 +330,6 @@ class Collectives:
         self.flying[storage._cdata] = arrival
 
     # -- landing
-    # ------------------------------------------------------------
 
     def before_read(self, args: Any) -> None:
         """An operation computes with these: what it reads has arrived, or is waited for as the

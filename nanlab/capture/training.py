@@ -268,7 +268,6 @@ class TrainingRecorder:
         self._lost = 0  # steps in which signal was lost
 
     # -- life
-    # ------------------------------------------------------------
 
     def start(self, model: nn.Module | None) -> None:
         if model is not None:
@@ -317,7 +316,6 @@ class TrainingRecorder:
         self._scaled = (self.ops.source(loss), self.ops.source(scaled))
 
     # -- parameters
-    # ------------------------------------------------------------
 
     def module_seen(self, path: str, module: nn.Module, recurse: bool = False) -> bool:
         """Learn the names of a module's parameters and buffers; False if some of them do not exist
@@ -360,7 +358,6 @@ class TrainingRecorder:
         )
 
     # -- events
-    # ------------------------------------------------------------
 
     def loss_seen(self, source: int, adds: bool) -> None:
         """Backward is about to run from the tensor of this row; ``adds``: to gradients that are

@@ -416,7 +416,6 @@ class watch:
             )
 
     # -- what the recorders report
-    # ------------------------------------------------------------
 
     def _module_called(self) -> None:
         caller = self._lines.outside(sys._getframe(2))

@@ -509,7 +509,6 @@ class Fault(Neighbourhood):
         return self.dtype in LOW
 
     # -- operands
-    # ------------------------------------------------------------
 
     @cached_property
     def operands(self) -> list[Tensor]:
@@ -638,7 +637,6 @@ class Fault(Neighbourhood):
         return fitting[0] if fitting else None
 
     # -- the program
-    # ------------------------------------------------------------
 
     @property
     def source(self) -> str:

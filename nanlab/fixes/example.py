@@ -487,7 +487,6 @@ class _Page:
         return Candidate(title, self.statement.lineno, last, text, "nanlab." in text)
 
     # -- masks
-    # ------------------------------------------------------------
 
     def masks(self, node: ast.expr) -> Iterator[tuple[str, bool]]:
         """(condition, whether it is true where the result is kept) of the masks put on the result

@@ -164,7 +164,6 @@ class Guard:
         self._thread = threading.main_thread().ident
 
     # -- life
-    # ------------------------------------------------------------
 
     @held()
     def start(self) -> None:
@@ -223,7 +222,6 @@ class Guard:
         return not self.off and threading.get_ident() == self._thread
 
     # -- what the program does
-    # ------------------------------------------------------------
 
     def last_window(self, key: Any) -> Window | None:
         """The window of a loop that has begun; None in a replay."""
@@ -501,7 +499,6 @@ class Guard:
                 window.copies[number] = OptimizerCopy(optimizer)
 
     # -- looking
-    # ------------------------------------------------------------
 
     def look(self, optimizer: Optimizer, parameters: Sequence[Tensor] | None = None) -> None:
         """Stop the run if the loss, or a gradient that an optimizer is about to take, is not
@@ -550,7 +547,6 @@ class Guard:
         return bad if verdict == "alone" else verdict == "stop"
 
     # -- the replay
-    # ------------------------------------------------------------
 
     def _fault(self, optimizer: Optimizer | None, after: bool = False, skips: int = 0) -> None:
         window, frame = self._chosen(sys._getframe(1))

@@ -302,7 +302,6 @@ def _global_names(node: ast.AST) -> set[str]:
 
 
 # -- the body, run again
-# ------------------------------------------------------------
 
 
 def repeat(

@@ -116,7 +116,6 @@ class _NoPlace(Exception):
 
 
 # -- writing
-# ------------------------------------------------------------
 
 
 def save(trace: Trace, path: str | os.PathLike[str], budget: int = BUDGET) -> Path:
@@ -520,7 +519,6 @@ def _texts(source: Recording) -> dict[str, str]:
 
 
 # -- reading
-# ------------------------------------------------------------
 
 
 def load(path: str | os.PathLike[str], trusted: bool = False) -> Trace:

@@ -184,7 +184,6 @@ class _Rewrite:
         return Edited(patches, regions)
 
     # -- calls
-    # ------------------------------------------------------------
 
     def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
         """For each segment the calls that a stretch of the file made, in the autograd engine those
@@ -236,7 +235,6 @@ class _Rewrite:
         return value
 
     # -- rewritten expressions
-    # ------------------------------------------------------------
 
     def _regions(
         self,
@@ -312,7 +310,6 @@ class _Rewrite:
         return region, Patch(at, bound.calls[-1], skipped, bound.out, run)
 
     # -- functions that are not known: their results, and their arguments
-    # ------------------------------------------------------------
 
     def _wrapped(
         self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
@@ -432,7 +429,6 @@ class _Rewrite:
         raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
 
     # -- names that are bound anew
-    # ------------------------------------------------------------
 
     def _renamed(
         self, before: Sequence[ast.stmt], old: Sequence[ast.stmt]

@@ -174,7 +174,6 @@ def _size(kept: Kept) -> int:
 
 
 # -- what activation checkpointing computed again, for nodes that do not show what they had saved
-# ------------------------------------------------------------
 
 
 def _hidden(where: Window, guilty: GuiltyCall) -> dict[str, Any]:

@@ -229,7 +229,6 @@ class Expression:
         self.span = span_of(self.node)
 
     # -- parts
-    # ------------------------------------------------------------
 
     def leaves(self, spans: set[Span]) -> list[ast.expr]:
         """The parts whose values come from elsewhere, in the order in which they are evaluated,

@@ -66,7 +66,6 @@ class Batch:
     _inner: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     # -- leaves
-    # ------------------------------------------------------------
 
     def leaf(self, ref: Ref, found: Tensor) -> Tensor:
         """A tensor that the step reads from outside, without the rows that are left out."""
@@ -78,7 +77,6 @@ class Batch:
         raise NotReplayable("a part of the batch is read that is not made of whole rows")
 
     # -- a call
-    # ------------------------------------------------------------
 
     def run(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
         """The call on the rows that are left. Raises NotReplayable where it is not clear what it
@@ -185,7 +183,6 @@ class Batch:
         return (self.kept[:, None] * times + every).flatten()
 
     # -- numbers that the program wrote
-    # ------------------------------------------------------------
 
     def _sizes(self, name: str, call: Call, args: Any) -> Any:
         """The arguments with sizes of the batch as they are now."""

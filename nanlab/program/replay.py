@@ -431,7 +431,6 @@ def edits_of(fix: Any) -> list[EditLike]:
 
 
 # -- below autograd
-# ------------------------------------------------------------
 
 
 def _again(where: Window, change: Change, dtype: torch.dtype | None) -> Replay:
@@ -551,7 +550,6 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
 
 
 # -- above autograd
-# ------------------------------------------------------------
 
 
 def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebuilt]:
@@ -590,7 +588,6 @@ def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebu
 
 
 # -- what comes out
-# ------------------------------------------------------------
 
 
 def differs(look: Look, now: Any) -> bool:

@@ -24,7 +24,6 @@ _NEAR = 1e-6  # relative: a factor and what it is divided out by are one number,
 
 
 # -- the optimizer
-# ------------------------------------------------------------
 
 
 class _Optimizers:
@@ -199,7 +198,6 @@ def _difference(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) ->
 
 
 # -- the loss scale
-# ------------------------------------------------------------
 
 
 def other_scale(where: Window, scale: float) -> tuple[list[Segment], Steps]:

@@ -115,7 +115,6 @@ def _choose_parents(recording: Recording, segment: Segment) -> None:
 
 
 # -- what went wrong
-# ------------------------------------------------------------
 
 
 def _judge(recording: Recording, segment: Segment, first: int, judge: Judge) -> None:

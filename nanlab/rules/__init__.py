@@ -23,7 +23,7 @@ from nanlab.findings.rule import (
     rules_of,
 )
 from nanlab.rules import data, division, domain, infinities, precision, ranks, reductions
-from nanlab.rules.cure import Cure
+from nanlab.rules.cure import Chain, Cure, chain
 from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
 from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
@@ -93,6 +93,47 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             trace, [with_samples(trace, qualified(trace, f)) for f in ranking[:MOST_FINDINGS]]
         )
     )
+
+
+def diagnosed(trace: Trace) -> list[Finding]:
+    """The findings of a run by the rules of nanlab, told by the steps of the run; a failure of
+    nanlab's own is a note."""
+    recording = trace.recording
+    # faults that did harm before are known; what was never seen is not
+    rules = [r for r in BUILTIN if r.over == "fault"] if recording.ended == "failed" else BUILTIN
+    try:
+        found = diagnose(trace, rules)
+    except Exception as error:
+        recording.notes.append(
+            f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"
+        )
+        return Findings()
+    first = recording.first_step
+    return Findings(replace(each, step=each.step + first) for each in found) if first else found
+
+
+def chain_of(trace: Trace) -> Chain | None:
+    """The faults of the failing step, one after the other; None where it cannot be run again."""
+    culprit, program = trace.culprit, trace.recording.program
+    if culprit is None or program.reason or not program.segments:
+        return None
+    try:
+        return chain(trace, culprit)
+    except Exception as error:
+        trace.recording.notes.append(
+            f"the search for a cure failed ({type(error).__name__}: {error})"
+        )
+        return None
+
+
+def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding]:
+    """The findings, and behind those that do harm the faults that show once these are mended."""
+    if followed is None or len(followed.faults) == 1:
+        return findings
+    known = {(f.file, f.line, f.cause) for f in findings}
+    hidden = [f for f in followed.faults[1:] if (f.file, f.line, f.cause) not in known]
+    at = next((i for i, f in enumerate(findings) if not f.harmful), len(findings))
+    return Findings([*findings[:at], *hidden, *findings[at:]])
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:

@@ -95,7 +95,6 @@ def _is_mask(recording: Recording, op: Op) -> bool:
 
 
 # -- optimizers
-# ------------------------------------------------------------
 
 
 _WIDE_NORM = Fix(
@@ -141,7 +140,6 @@ def _optimizer(recording: Recording, finding: Finding, op: Op) -> list[Fix]:
 
 
 # -- scales
-# ------------------------------------------------------------
 
 
 def _lower_scale(recording: Recording, finding: Finding, factor: float | None) -> list[Fix]:

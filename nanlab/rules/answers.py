@@ -90,7 +90,6 @@ def _plain(value: Any) -> Any:
 
 
 # -- reading
-# ------------------------------------------------------------
 
 
 def _expect(condition: object) -> None:

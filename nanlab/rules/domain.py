@@ -301,7 +301,6 @@ def log_of_negative(fault: Fault) -> Match | None:
 
 
 # -- inverse functions
-# ------------------------------------------------------------
 
 _INVERSE = having("inverse")
 
@@ -395,7 +394,6 @@ def inverse_function_domain(fault: Fault) -> Match | None:
 
 
 # -- exp
-# ------------------------------------------------------------
 
 _EXPS = having("exponential")
 

@@ -55,7 +55,6 @@ _PRODUCTS = having("multiplies")
 _WAVES = having("wave")
 
 # -- rows without a choice
-# ------------------------------------------------------------
 
 _SOFTMAXES = having("softmax")
 _OF_A_ROW = {"logsumexp", "logcumsumexp"} | {"amax", "max"}
@@ -184,7 +183,6 @@ def _intended_row(fault: Fault) -> Match | None:
 
 
 # -- infinities that meet
-# ------------------------------------------------------------
 
 
 def _infinite_operands(fault: Fault) -> list[Tensor]:
@@ -292,7 +290,6 @@ def inf_minus_inf(fault: Fault) -> Match | None:
 
 
 # -- finite masks that overflow
-# ------------------------------------------------------------
 
 _CONSTANTS = {
     float(torch.finfo(d).min) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)

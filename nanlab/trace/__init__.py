@@ -1,5 +1,5 @@
-"""The selection of a trace: one row, which all its views show and the user's code reads as
-``trace.at``."""
+"""A trace: what a watch recorded as tables, its selected row (``trace.at``), and the doors to all
+that is made of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import operator
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +174,6 @@ class Trace:
         return frame
 
     # -- tables
-    # ------------------------------------------------------------
 
     @property
     def ops(self) -> pd.DataFrame:
@@ -326,7 +324,6 @@ class Trace:
         return [(n, text) for n, text in texts if text or n == line]
 
     # -- the selection
-    # ------------------------------------------------------------
 
     @property
     def at(self) -> Place | None:
@@ -344,56 +341,34 @@ class Trace:
         self.selection.select(place_at(self, position_of(what)))
 
     # -- doors
-    # ------------------------------------------------------------
 
     @property
     def findings(self) -> list[Finding]:
         """What is wrong, most harmful first: what shows once the culprit is mended, and what began
         in another process."""
+        from nanlab.rules import with_hidden
         from nanlab.rules.ranks import across_ranks
 
-        return across_ranks(self.recording, self._with_hidden_faults())
+        return across_ranks(self.recording, with_hidden(self.own_findings, self.chain))
 
     @property
     def own_findings(self) -> list[Finding]:
         """What is wrong as far as this process knows by itself, from what it recorded."""
+        from nanlab.rules import diagnosed
+
         if self._recalled is not None:
             return self._recalled[0]
-        return self._cached("findings", lambda recording: self._diagnosed())  # type: ignore[no-any-return]
+        return self._cached("findings", lambda recording: diagnosed(self))  # type: ignore[no-any-return]
 
     @property
     def chain(self) -> Chain | None:
         """The faults of the failing step one after the other, and their cure; None where it cannot
         be run again."""
+        from nanlab.rules import chain_of
+
         if self._recalled is not None:
             return self._recalled[1]
-        return self._cached("chain", lambda recording: self._followed())  # type: ignore[no-any-return]
-
-    def _followed(self) -> Chain | None:
-        from nanlab.rules.cure import chain
-
-        culprit = self.culprit
-        if culprit is None or self.recording.program.reason or not self.recording.program.segments:
-            return None
-        try:
-            return chain(self, culprit)
-        except Exception as error:
-            self.recording.notes.append(
-                f"the search for a cure failed ({type(error).__name__}: {error})"
-            )
-            return None
-
-    def _with_hidden_faults(self) -> list[Finding]:
-        from nanlab.rules import Findings
-
-        found = self.own_findings
-        followed = self.chain
-        if followed is None or len(followed.faults) == 1:
-            return found
-        known = {(f.file, f.line, f.cause) for f in found}
-        hidden = [f for f in followed.faults[1:] if (f.file, f.line, f.cause) not in known]
-        at = next((i for i, f in enumerate(found) if not f.harmful), len(found))
-        return Findings([*found[:at], *hidden, *found[at:]])
+        return self._cached("chain", lambda recording: chain_of(self))  # type: ignore[no-any-return]
 
     @property
     def cure(self) -> Cure | None:
@@ -401,25 +376,6 @@ class Trace:
         or none is known."""
         followed = self.chain
         return followed.cure if followed is not None else None
-
-    def _diagnosed(self) -> list[Finding]:
-        from nanlab.rules import BUILTIN, Findings, diagnose
-
-        # faults that did harm before are known; what was never seen is not
-        failed = self.recording.ended == "failed"
-        first = self.recording.first_step
-        try:
-            found = diagnose(self, [r for r in BUILTIN if r.over == "fault"] if failed else BUILTIN)
-            return (
-                Findings(replace(each, step=each.step + first) for each in found)
-                if first
-                else found
-            )
-        except Exception as error:
-            self.recording.notes.append(
-                f"the diagnosis failed ({type(error).__name__}: {error}); the tables are complete"
-            )
-            return Findings()
 
     @property
     def culprit(self) -> Finding | None:

@@ -85,7 +85,6 @@ class Op:
         return f"Op({self.position}: {self.name}, line {self.line})"
 
     # -- what ran
-    # ------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -128,7 +127,6 @@ class Op:
         return self._row[OUTPUT]
 
     # -- where
-    # ------------------------------------------------------------
 
     @property
     def place(self) -> int:
@@ -156,7 +154,6 @@ class Op:
         return self.recording.places[self._row[LINE]][2]
 
     # -- what came out
-    # ------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -229,7 +226,6 @@ class Op:
         return bool(self._row[FLAGS] & FACTOR)
 
     # -- its neighbours
-    # ------------------------------------------------------------
 
     @property
     def operands(self) -> list[tuple[int, int]]:
