@@ -171,6 +171,15 @@ def score(path: Path | Program, fixed: bool = False, limit: float = 120) -> Scor
     return judge(path, answer, fixed)
 
 
+def warm_up() -> None:
+    """Watch one fault, so that the forked processes find everything imported and compiled."""
+    torch.set_num_threads(1)
+    scale = torch.ones((), requires_grad=True)
+    with nanlab.watch(on_fault="record") as trace:
+        (torch.log(torch.zeros(3)) * scale).sum().backward()
+    answer_of(trace)
+
+
 def shares(scores: Iterable[Score]) -> dict[str, float]:
     """Share of the faults in which each part of the answer is right."""
     faults = [s.right for s in scores if s.right]
@@ -185,6 +194,7 @@ def main() -> None:
     parser.add_argument("--fields", action="store_true", help="the programs of corpus/fields alone")
     arguments = parser.parse_args()
     scores = []
+    warm_up()
     cases = [] if arguments.fields else harness.case_files(arguments.only, arguments.kind)
     for program in [*cases, *programs(arguments.only, arguments.kind)]:
         for fixed in (

@@ -48,6 +48,13 @@ def _real(fault: Fault) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     return (None, None, None) if any(v is not None and v.is_complex() for v in found) else found
 
 
+def _among(at: Tensor, base: Tensor, what: str, lowest: Tensor | None = None) -> str:
+    """Count of bad bases, each once, though a power of several exponents meets it several times."""
+    bad = (base < 0) if lowest is not None else base == 0
+    low = f" (lowest {number(lowest)})" if lowest is not None else ""
+    return f"{plural(min(int(at.sum()), int(bad.sum())), what)}{low} among"
+
+
 def _exact(values: Tensor) -> Tensor:
     return values.to(torch.complex128) if values.is_complex() else values.double()
 
@@ -85,7 +92,7 @@ def pow_fraction_at_zero(fault: Fault) -> Match | None:
         )
     return match(
         fault,
-        f"x**{p} of {plural(int(at.sum()), 'zero')} among {plural(base.numel(), 'value')} is inf",
+        f"x**{p} of {_among(at, base, 'zero')} {plural(base.numel(), 'value')} is inf",
         base=base,
     )
 
@@ -117,10 +124,7 @@ def pow_negative_base(fault: Fault) -> Match | None:
     at = (values < 0) & ((powers != powers.round()) | by_exponent)
     if not bool(at.any()) or 2 * int(at.sum()) < len(at):
         return None
-    bases = (
-        f"{plural(int(at.sum()), 'negative base')} (lowest {number(values.min())}) among"
-        f" {base.numel():,}"
-    )
+    bases = f"{_among(at, base, 'negative base', values.min())} {base.numel():,}"
     whole = at & (powers == powers.round())  # the powers themselves are fine
     if bool(whole.any()):
         p = number(powers[whole][0])

@@ -37,7 +37,7 @@ def boundary_factor_at_a_corner(fixed):
     return net, train(net.parameters(), loss)
 
 
-@fault("exp-overflow", "exp", step=2, also=("learning-rate", "exploding-gradient"))
+@fault("exp-overflow", "exp", step=2, also=("learning-rate", "exploding-gradient"), ops=("add_",))
 def attention_weights_that_ascend(fixed):
     """Each residual has a weight, which gradient ascent makes larger."""
     net = mlp(1, 1)
@@ -54,7 +54,7 @@ def attention_weights_that_ascend(fixed):
         up.zero_grad()
         loss.backward()
         down.step()
-        up.step()
+        up.step()  # ALSO
         return loss
 
     step.parameters = {"log_weight": log_weight, **dict(net.named_parameters())}
@@ -98,7 +98,7 @@ def wall_law_of_a_reversed_flow(fixed):
     return net, train(net.parameters(), loss)
 
 
-@fault("exp-overflow", "exp", step=2, ops=("expm1",))
+@fault("exp-overflow", "exp", "backward", step=2, ops=("expm1",))
 def flux_of_a_strong_drift(fixed):
     net = mlp(4, 1)
 

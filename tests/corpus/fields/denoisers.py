@@ -1,6 +1,7 @@
 """Solvers, weights and embeddings of diffusion and flow models."""
 
 import math
+from itertools import pairwise
 
 import torch
 from programs import fault, train
@@ -29,8 +30,8 @@ def multistep_ratio_of_a_repeated_time(fixed):
         for k in range(1, len(times) - 1):
             h, h_last = lam[k + 1] - lam[k], lam[k] - lam[k - 1]
             new = predict(net, x, times[k].expand(len(x)))
-            r = h_last / h  # ORIGIN
-            d = new + (new - old) / (2 * r)
+            r = h_last / h
+            d = new + (new - old) / (2 * r)  # ORIGIN
             x, old = x - torch.expm1(-h) * d, new
         return x
 
@@ -57,7 +58,7 @@ def ancestral_noise_of_a_rising_schedule(fixed):
     def loss(i):
         sigmas = torch.tensor([3.0, 1.5, 0.5]) if i != 1 else torch.tensor([1.5, 3.0, 0.5])
         x = torch.ones(4, 2)
-        for here, there in zip(sigmas[:-1], sigmas[1:], strict=True):
+        for here, there in pairwise(sigmas):
             x = ancestral(x, here, there)
         return x.square().mean()
 
@@ -79,7 +80,7 @@ def frequencies_of_a_long_schedule_in_half(fixed):
     return net, train(net.parameters(), lambda i: (net(embed(t)) - 1).square().mean())
 
 
-@fault("log-of-zero", "logit", step=2, ops=("log",), also=("div-by-zero",))
+@fault("log-of-zero", "logit", step=2, ops=("log", "div"), also=("div-by-zero",))
 def density_of_the_last_time(fixed):
     """Weights of a flow by the logit-normal density of its times."""
     net = model(3)

@@ -64,7 +64,7 @@ def loss_of_an_undesired_answer(fixed):
     return net, step
 
 
-@fault("exp-overflow", "exp", step=1, also=("where-grad-trap", "zero-times-inf"), ops=("mul", "clamp"))
+@fault("exp-overflow", "exp", "backward", step=1, also=("where-grad-trap", "zero-times-inf"), ops=("mul", "clamp"))
 def clipped_ratio_of_an_abandoned_action(fixed):
     net = actor(2)
 

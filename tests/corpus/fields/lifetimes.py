@@ -29,7 +29,7 @@ def survivors_of_a_cure_without_the_cured(fixed):
     return incidence, train([*incidence.parameters(), rate], loss)
 
 
-@fault("div-by-zero", "reciprocal", step=0, ops=("div",), also=("zero-times-inf",))
+@fault("div-by-zero", "reciprocal", "backward", step=0, ops=("div",), also=("zero-times-inf",))
 def frailty_without_variance(fixed):
     """(1 + theta H)**(-1 / theta) begins at theta = 0, its limit exp(-H)."""
     torch.manual_seed(1)

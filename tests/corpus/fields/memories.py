@@ -76,7 +76,7 @@ def input_scale_of_a_closed_gate(fixed):
     return cell, train(cell.parameters(), loss)
 
 
-@fault("pow-negative-base", "pow", step=0, also=("poisoned-buffer",), building=True)
+@fault("pow-negative-base", "pow", "init", step=0, also=("poisoned-buffer",), building=True)
 def length_scale_of_a_short_table(fixed):
     torch.manual_seed(3)
 

@@ -281,7 +281,7 @@ def counts_of_a_topic_without_mass(fixed):
         if fixed:
             alpha = alpha + 1e-3
         a = alpha.sum(-1)
-        head = torch.lgamma(a) - torch.lgamma(a + n.sum(-1))
+        head = torch.lgamma(a) - torch.lgamma(a + n.sum(-1))  # ALSO
         return head + (torch.lgamma(alpha + n) - torch.lgamma(alpha)).sum(-1)  # ORIGIN
 
     def loss(i):

@@ -154,7 +154,7 @@ def tail_in_bfloat16(fixed=False):
 def large_and_in_range(fixed=False):
     torch.manual_seed(6)
     net = nn.Linear(4, 2)
-    opt = torch.optim.SGD(net.parameters(), lr=1e-12)
+    opt = torch.optim.SGD(net.parameters(), lr=1e-4)
 
     def step(i):
         with torch.autocast("cpu", dtype=torch.float16):
