@@ -257,6 +257,82 @@ PROGRAMS = {
         z = d.sample()  # change
         z.square().mean().backward()
     """,
+    "concat_on_wrong_axis_of_features": """
+        img = torch.randn(4, 16)
+        txt = torch.randn(4, 8)
+        both = torch.cat([img, txt], dim=0)  # change
+        nn.Linear(24, 2)(both)
+    """,
+    "sequence_first_attention_mask": """
+        attn = nn.MultiheadAttention(8, 2, batch_first=True)
+        x = torch.randn(3, 5, 8)
+        mask = torch.zeros(5, 3, dtype=torch.bool)  # change
+        attn(x, x, x, key_padding_mask=mask)
+    """,
+    "mask_of_columns_on_rows": """
+        scores = torch.randn(4, 6)
+        keep = torch.tensor([True, False, True, True, False, False])
+        top = scores[keep]  # change
+    """,
+    "target_column": """
+        net = nn.Linear(4, 3)
+        target = torch.tensor([[0], [2]])  # change
+        F.cross_entropy(net(torch.randn(2, 4)), target)
+    """,
+    "detach_at_the_end_of_truncation": """
+        rnn = nn.RNN(3, 4, batch_first=True)
+        opt = torch.optim.SGD(rnn.parameters(), lr=0.1)
+        hidden = torch.zeros(1, 2, 4)
+        for chunk in torch.randn(3, 2, 5, 3):
+            opt.zero_grad()
+            out, hidden = rnn(chunk, hidden)  # change
+            out.pow(2).mean().backward()
+            opt.step()
+    """,
+    "step_between_two_backwards": """
+        enc, dec = nn.Linear(3, 3), nn.Linear(3, 3)
+        opt = torch.optim.SGD([*enc.parameters(), *dec.parameters()], lr=0.1)
+        z = enc(torch.randn(4, 3))
+        first = dec(z).mean()
+        second = (dec(z) ** 2).mean()
+        first.backward()  # change
+        second.backward()
+    """,
+    "bool_of_a_batch": """
+        loss = torch.tensor([0.5, 1.5])
+        if loss > 1.0:  # change
+            print("large")
+    """,
+    "batch_norm_of_one": """
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))  # change
+        y = net(torch.randn(1, 4))
+    """,
+    "state_with_other_prefix": """
+        src = nn.DataParallel(nn.Linear(3, 2))
+        net = nn.Linear(3, 2)
+        net.load_state_dict(src.state_dict())  # change
+    """,
+    "scatter_of_float_ids": """
+        out = torch.zeros(4)
+        ids = torch.tensor([0.0, 2.0])  # change
+        out.scatter_add_(0, ids, torch.ones(2))
+    """,
+    "embedding_of_padding_minus_one": """
+        table = nn.Embedding(6, 3)
+        ids = torch.tensor([[1, 2, -1]])  # change
+        table(ids).sum().backward()
+    """,
+    "mixed_dtype_matmul_autocast_off": """
+        w = torch.randn(3, 4, dtype=torch.bfloat16)
+        x = torch.randn(2, 3)  # change
+        y = x @ w
+    """,
+    "inplace_on_saved_softmax": """
+        net = nn.Linear(3, 3)
+        p = net(torch.randn(2, 3)).softmax(-1)
+        p[p < 0.1] = 0  # change
+        p.prod(-1).sum().backward()
+    """,
 }
 
 

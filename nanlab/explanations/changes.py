@@ -188,6 +188,22 @@ def _found(program: _Program, explanation: Explanation, failure: Failure) -> Fou
         return _dtype(program, raising, told, failure)
     if explanation.cause == "index-out-of-range":
         return _too_few(program, raising, failure)
+    if explanation.cause == "target-of-two-dimensions":
+        return _bound(
+            program, _arguments(raising, last=True), lambda text: _append(text, ".squeeze(1)")
+        )
+    if explanation.cause == "empty-reduction" and "batch norm" in told:
+        pattern = r"BatchNorm[123]d\(\s*(?:num_features\s*=\s*)?(\w+)[^()]*\)"
+        norm = _constructed(program, pattern, "", "")
+        return norm and program.rewritten(
+            norm[0], lambda text: _first(text, ((pattern, r"GroupNorm(1, \1)"),))
+        )
+    if explanation.cause == "shape-mismatch" and "key_padding_mask" in told:
+        return _bound(
+            program,
+            [_spelled(k.value) for c in _calls(raising) for k in c.keywords if k.arg in _PADDINGS],
+            lambda text: _append(text, ".T"),
+        )
     if explanation.cause == "shape-mismatch" and (
         sizes := re.search(r"takes (\d+) (?:features|channels), its input.* has (\d+)", told)
     ):
@@ -209,14 +225,16 @@ _CUTS = (
     (r"\.detach\(\)|\.data\b", ""),
     (r"\.sample\(", ".rsample("),
 )
+_PADDINGS = ("key_padding_mask", "src_key_padding_mask", "memory_key_padding_mask")
 _IN_PLACE = (
+    (r"^(\w[\w.]*)(\[.+\]\s*(?:[-+*/@]|\*\*|//)?=[^=].*)$", r"\1 = \1.clone()\n\1\2"),
     (r"^(\w[\w.]*)\s*(\*\*|//|[-+*/@])=\s*(.+?)(\s*#.*)?$", r"\1 = \1 \2 (\3)\4"),
     (r"^(\w[\w.]*)\.(\w+?)_\((.*)\)", r"\1 = \1.\2(\3)"),
     (r"inplace=True", "inplace=False"),
 )
 _JOINS = (
     (r"torch\.stack\((\w+)\)", r"nn.utils.rnn.pad_sequence(\1, batch_first=True)"),
-    (r"torch\.cat\((\[[^\]]*\]|\w+)\)", r"torch.cat(\1, dim=-1)"),
+    (r"torch\.cat\((\[[^\]]*\]|\w+)(?:,\s*(?:dim\s*=\s*)?0)?\)", r"torch.cat(\1, dim=-1)"),
 )
 
 
@@ -321,9 +339,9 @@ def _dtype(program: _Program, raising: ast.stmt, told: str, failure: Failure) ->
     elif "cross_entropy_with_logits" in program.text(raising):
         names, wanted = _arguments(raising, last=True), ".float()"
     elif "must be integers" in told:
-        names, wanted = _arguments(raising, last=True), ".long()"
+        names, wanted = _indices(raising) or _arguments(raising, last=True), ".long()"
     elif halves := re.search(r"float32 met (float16|bfloat16)", told):
-        names = _arguments(raising, last=False)
+        names = _factors(raising, failure, "float32") or _arguments(raising, last=False)
         wanted = {"float16": ".half()", "bfloat16": ".bfloat16()"}[halves[1]]
     elif any(o.dtype == "float64" for o in failure.operands) or "float64" in told:
         names, wanted = _arguments(raising, last=False), ".float()"
@@ -337,8 +355,17 @@ def _dtype(program: _Program, raising: ast.stmt, told: str, failure: Failure) ->
 def _too_few(program: _Program, raising: ast.stmt, failure: Failure) -> Found | None:
     """The constructor whose size is too small for the indices."""
     bad = failure.bad
-    if bad is None or not bad.values or min(bad.values) < bad.low:
+    if bad is None or not bad.values:
         return None
+    if min(bad.values) < bad.low:
+        if "nll_loss" in bad.op and len(set(bad.values)) == 1:
+            ignored = rf"\1, ignore_index={bad.values[0]})"
+            return program.rewritten(
+                raising, lambda text: _first(text, ((r"(cross_entropy\(.*|nll_loss\(.*)\)", ignored),))
+            )
+        return _bound(
+            program, _arguments(raising, last=True), lambda text: _append(text, ".clamp(min=0)")
+        )
     need = str(bad.largest + 1)
     old = str(bad.high)
     if "embedding" in bad.op:
@@ -414,6 +441,31 @@ def _arguments(statement: ast.stmt, last: bool) -> list[str]:
     """Names that calls in a statement are given, the last first where asked."""
     names = [name for call in _calls(statement) for one in call.args if (name := _spelled(one))]
     return names[::-1] if last else names
+
+
+def _indices(statement: ast.stmt) -> list[str]:
+    """The index of gather and scatter, after the dimension."""
+    return [
+        name
+        for c in _calls(statement)
+        if isinstance(c.func, ast.Attribute)
+        and re.match(r"gather|scatter|index_|take_along", c.func.attr)
+        for name in map(_spelled, c.args[1:2])
+        if name
+    ]
+
+
+def _factors(statement: ast.stmt, failure: Failure, dtype: str) -> list[str]:
+    """Names on either side of ``@`` whose operand has this dtype."""
+    products = [
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+    ]
+    if len(products) != 1 or len(failure.operands) < 2:
+        return []
+    sides = zip((products[0].left, products[0].right), failure.operands[-2:], strict=True)
+    return [_spelled(side) for side, operand in sides if operand.dtype == dtype]
 
 
 def _callees(statement: ast.stmt) -> list[str]:

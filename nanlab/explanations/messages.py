@@ -118,4 +118,34 @@ MESSAGES: list[Meaning] = [
         "It normalises over the last dimension.",
         ("let the layer take them", "nn.LayerNorm({2})"),
     ),
+    says(
+        r"0D or 1D target tensor expected, multi-target not supported",
+        "target-of-two-dimensions",
+        "the target has a second dimension; cross_entropy takes one class index for each"
+        " sample{inside}",
+        "Labels read as a column have shape (N, 1).",
+        ("one index for each sample", "loss = F.cross_entropy(scores, target.squeeze(1))"),
+    ),
+    says(
+        r"Boolean value of Tensor with more than one value is ambiguous",
+        "ambiguous-condition",
+        "a condition was made of a tensor of several values{inside}",
+        "`if`, `while`, `and` and `not` want one truth value.",
+        ("say of how many it must be true", "if (x > 0).any():  # or .all()"),
+        rewrite=((r"^(if|while|assert)( not)? (.+?)(:?(?:\s*#.*)?)$", r"\1\2 (\3).any()\4"),),
+    ),
+    says(
+        r"(scatter|gather)\(\): Expected dtype int(?:32/int)?64 for index",
+        "dtype-mismatch",
+        "the indices of {1} must be integers{inside}",
+        "Indices are int64. Numbers read from a table are often float.",
+        ("make them integers", "x.{1}(dim, index.long())"),
+    ),
+    says(
+        r"Expected key_padded_mask\.shape\[(\d)\] to be (\d+), but got (\d+)",
+        "shape-mismatch",
+        "key_padding_mask has size {3} in dimension {1}, where {2} is needed{inside}",
+        "Its shape is (batch, keys), whatever batch_first says.",
+        ("turn it around", "attention(q, k, v, key_padding_mask=mask.T)"),
+    ),
 ]

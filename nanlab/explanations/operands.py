@@ -468,6 +468,7 @@ def state_dict_mismatch(case: Case) -> Explanation | None:
         ),
         evidence=pd.DataFrame(rows),
         fixes=advice(*prefix[1], *_state_fixes([name for name, _, _ in sizes])),
+        rewrite=prefix[2],
     )
 
 
@@ -476,7 +477,9 @@ def _keys(text: str, which: str) -> list[str]:
     return re.findall(r'"([^"]+)"', found[1]) if found else []
 
 
-def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def _prefix(
+    missing: list[str], unexpected: list[str]
+) -> tuple[str, list[tuple[str, str]], tuple[tuple[str, str], ...]]:
     """Names that differ by a prefix alone: DataParallel's ``module.``, torch.compile's
     ``_orig_mod.``."""
     for prefix in ("module.", "_orig_mod.", "model."):
@@ -490,10 +493,13 @@ def _prefix(missing: list[str], unexpected: list[str]) -> tuple[str, list[tuple[
                 f'state = {{n.removeprefix("{prefix}"): value for n, value in state.items()}}\n'
                 "model.load_state_dict(state)"
             )
-            return f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.", [
-                ("take the prefix off", code)
-            ]
-    return "", []
+            taken_off = rf'load_state_dict({{n.removeprefix("{prefix}"): v for n, v in \1.items()}})'
+            return (
+                f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.",
+                [("take the prefix off", code)],
+                ((r"load_state_dict\(([^,]+)\)", taken_off),),
+            )
+    return "", [], ()
 
 
 def _state_fixes(sizes: list[str]) -> list[tuple[str, str]]:
@@ -535,6 +541,26 @@ def impossible_shape(case: Case) -> Explanation | None:
             ("let the batch be what it is", "x = x.flatten(1)  # or x.view(x.shape[0], -1)")
         ),
         rewrite=((r"((?:view|reshape)\([^()]*?)-?\b[\w.]+\s*\)", r"\1-1)"),),
+    )
+
+
+@means(
+    r"The shape of the mask \[([\d, ]*)\] at index \d+ does not match the shape of the indexed tensor"
+    r" \[([\d, ]*)\]"
+)
+def mask_of_another_shape(case: Case) -> Explanation | None:
+    """A boolean index that does not cover the dimensions that it stands for."""
+    mask, sizes = (re.findall(r"\d+", group) for group in case.match.groups())
+    before = sizes.index(mask[0]) if len(mask) == 1 and mask[0] in sizes else 0
+    colons = ":, " * before
+    return case.explain(
+        "shape-mismatch",
+        f"a mask of shape {shape_text(map(int, mask))} selects from a tensor of shape"
+        f" {shape_text(map(int, sizes))}{case.inside}",
+        "A mask covers the first dimensions, each at its full size.",
+        evidence=operands_frame(case.failure.operands),
+        fixes=advice(("put the mask in the place of its dimension", f"x[{colons or ':, '}mask]")),
+        rewrite=((r"(\w)\[(\w[\w.]*)\]", rf"\1[{colons}\2]"),) if before else (),
     )
 
 
