@@ -26,8 +26,12 @@ import torch
 from programs import Program, programs
 
 import nanlab
+from nanlab.analysis.provenance import harmful_origins
+from nanlab.findings.evidence import finding_of
+from nanlab.rules import BUILTIN, Fault, explained, ranked
 
 GIVEN = ("init", "data")
+TRY_FIXES = True
 PARTS = ("detected", "line", "op", "phase", "cause", "step", "verified")
 
 
@@ -46,6 +50,7 @@ class Answer:
     findings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
+    unclear: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,14 @@ class Score:
             self.alarm
             or any(not good for part, good in self.right.items() if part != "verified")
             or answer.notes
+            or answer.unclear
         )
         seen = (
             f"{answer.cause} {answer.op} {answer.phase} line {answer.line} step {answer.step}:"
             f" {answer.title}"
         )
         return f"{self.name:44s} {words} {answer.error}" + (
-            f"\n      got {seen} {list(answer.notes)}" if wrong else ""
+            f"\n      got {seen} {[*answer.notes, *answer.unclear]}" if wrong else ""
         )
 
 
@@ -109,9 +115,23 @@ def answer_of(trace: nanlab.Trace) -> Answer:
     told, notes = tuple(f.cause for f in findings), tuple(trace.notes)
     if found is None:
         return Answer(findings=told, notes=notes)
-    verified = any(f.verified for f in found.fixes)
+    verified = TRY_FIXES and any(f.verified for f in found.fixes)
     place = (found.cause, found.file, found.line, found.op, found.phase, found.step)
-    return Answer(*place, found.title, verified, told, notes)
+    return Answer(*place, found.title, verified, told, notes, unclear=unclear(trace))
+
+
+def unclear(trace: nanlab.Trace) -> tuple[str, ...]:
+    """Pairs of causes between which the order decides in which rules were registered."""
+    orders = [
+        [one for one in ranked(rules) if one.over == "fault"] for rules in (BUILTIN, BUILTIN[::-1])
+    ]
+    pairs = []
+    for origin in harmful_origins(trace.recording):
+        fault = Fault(trace, origin, finding_of(trace, origin))
+        one, other = (explained(trace, fault, judges).cause for judges in orders)
+        if one != other:
+            pairs.append(f"{one} or {other}, by the order of the rules")
+    return tuple(pairs)
 
 
 def judge(program: Path | Program, answer: Answer, fixed: bool = False) -> Score:
@@ -191,9 +211,12 @@ def main() -> None:
     parser.add_argument("only", nargs="*", help="parts of program names")
     parser.add_argument("--kind", default="fth", help="f: faults, t: training loop, h: healthy")
     parser.add_argument("--twins", action="store_true", help="run the repaired twins too")
+    parser.add_argument("--causes", action="store_true", help="leave the fixes untried")
     parser.add_argument("--fields", action="store_true", help="the programs of corpus/fields alone")
     arguments = parser.parse_args()
     scores = []
+    global TRY_FIXES
+    TRY_FIXES = not arguments.causes
     warm_up()
     cases = [] if arguments.fields else harness.case_files(arguments.only, arguments.kind)
     for program in [*cases, *programs(arguments.only, arguments.kind)]:

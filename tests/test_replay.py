@@ -218,3 +218,20 @@ def test_a_replayed_step_has_the_rows_of_the_recorded_one() -> None:
     updates = again.ops[again.ops.phase == "optimizer"]
     assert updates.op.tolist() == recorded[recorded.phase == "optimizer"].op.tolist()
     assert set(again.ops.step) == {2}
+
+
+def test_a_part_of_a_parameter_that_is_written_without_gradients_is_written_again() -> None:
+    torch.manual_seed(3)
+    weight = nn.Parameter(torch.rand(4, 2))
+    opt = torch.optim.SGD([weight], lr=0.1)
+    with nanlab.watch(on_fault="record") as trace:
+        for _ in range(2):
+            opt.zero_grad()
+            with torch.no_grad():
+                weight[3] -= 0.25
+            (weight.exp().sum() / weight[:3].sum()).backward()
+            opt.step()
+    again = trace.replay(step=1)
+    assert again.identical
+    (value,) = again.parameters.values()
+    assert torch.equal(value, weight)

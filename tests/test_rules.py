@@ -132,6 +132,16 @@ def test_evidence_lists_the_first_twenty_elements_and_counts_all(tmp_path: Path)
     assert evidence["value"].tolist() == [-float("inf")] * 20
 
 
+def test_base_that_several_exponents_meet_counts_once(tmp_path: Path) -> None:
+    program = """
+        base = torch.tensor([-0.5, 0.5, 1.0], requires_grad=True)
+        (base[None] ** torch.tensor([[0.5], [0.25], [1.5], [2.5]])).sum().backward()
+    """
+    assert run(program, tmp_path / "program.py").culprit.title.startswith(
+        "1 negative base (lowest -0.5) among 3 "
+    )
+
+
 def test_samples_are_indices_of_the_batch(tmp_path: Path) -> None:
     program = """
         x = torch.ones(6, 3)

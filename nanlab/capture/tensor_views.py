@@ -74,4 +74,9 @@ def is_plain(t: Tensor) -> bool:
 
 def tracked_by(t: Tensor) -> int:
     """How autograd sees an operand: 0 not at all, 1 as a result, 2 as a leaf."""
-    return (2 if t.is_leaf else 1) if t.requires_grad else 0
+    if not t.requires_grad:
+        return 0
+    try:
+        return 2 if t.is_leaf else 1
+    except RuntimeError:  # a view made and written without gradients (`p[3] -= 1`) has no node
+        return 0

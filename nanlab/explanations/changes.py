@@ -361,7 +361,8 @@ def _too_few(program: _Program, raising: ast.stmt, failure: Failure) -> Found | 
         if "nll_loss" in bad.op and len(set(bad.values)) == 1:
             ignored = rf"\1, ignore_index={bad.values[0]})"
             return program.rewritten(
-                raising, lambda text: _first(text, ((r"(cross_entropy\(.*|nll_loss\(.*)\)", ignored),))
+                raising,
+                lambda text: _first(text, ((r"(cross_entropy\(.*|nll_loss\(.*)\)", ignored),)),
             )
         return _bound(
             program, _arguments(raising, last=True), lambda text: _append(text, ".clamp(min=0)")

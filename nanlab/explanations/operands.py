@@ -493,11 +493,11 @@ def _prefix(
                 f'state = {{n.removeprefix("{prefix}"): value for n, value in state.items()}}\n'
                 "model.load_state_dict(state)"
             )
-            taken_off = rf'load_state_dict({{n.removeprefix("{prefix}"): v for n, v in \1.items()}})'
+            state = rf'{{n.removeprefix("{prefix}"): v for n, v in \1.items()}}'
             return (
                 f"The names in the checkpoint begin with {prefix!r}, put there by a wrapper.",
                 [("take the prefix off", code)],
-                ((r"load_state_dict\(([^,]+)\)", taken_off),),
+                ((r"load_state_dict\(([^,]+)\)", f"load_state_dict({state})"),),
             )
     return "", [], ()
 
@@ -545,8 +545,8 @@ def impossible_shape(case: Case) -> Explanation | None:
 
 
 @means(
-    r"The shape of the mask \[([\d, ]*)\] at index \d+ does not match the shape of the indexed tensor"
-    r" \[([\d, ]*)\]"
+    r"The shape of the mask \[([\d, ]*)\] at index \d+ does not match the shape of the indexed"
+    r" tensor \[([\d, ]*)\]"
 )
 def mask_of_another_shape(case: Case) -> Explanation | None:
     """A boolean index that does not cover the dimensions that it stands for."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from nanlab.capture.tensor_views import tracked_by
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.operators import having
 from nanlab.program.rerun import (
@@ -502,7 +503,7 @@ class Graph:
             return slot[2]
         for found in slot:
             if found is not None and found.requires_grad == bool(ref.tracked):
-                slot[_tracked(found)] = found  # written in place, autograd follows it since
+                slot[tracked_by(found)] = found  # written in place, autograd follows it since
                 return found
         found = next(t for t in slot if t is not None)
         if not ref.tracked:
@@ -574,13 +575,13 @@ class Graph:
             slot = self.live.get(ref.view)
             if slot is None:
                 slot = self.live[ref.view] = [None, None, None, None]
-            if _tracked(made) == 1 and slot[1] is not made:
+            if tracked_by(made) == 1 and slot[1] is not made:
                 slot[3] = slot[1]
-            slot[_tracked(made)] = made
+            slot[tracked_by(made)] = made
             if self._covered is not None and not made.requires_grad and slot[2] is not None:
                 self._covered.setdefault(ref.view, slot[2])
                 slot[2] = None
-            if _tracked(made) == 1:
+            if tracked_by(made) == 1:
                 waiting = self._unread.setdefault(ref.view, [])
                 if not any(made is each for each in waiting):
                     waiting.append(made)
@@ -592,11 +593,6 @@ class Graph:
         elif kind is tuple and isinstance(made, (tuple, list)):
             for part, item in zip(ref, made, strict=False):
                 self.bind(part, item)
-
-
-def _tracked(t: Tensor) -> int:
-    """As in ``Ref.tracked``: 0 where autograd does not follow it, 1 where it does, 2 a leaf."""
-    return (2 if t.is_leaf else 1) if t.requires_grad else 0
 
 
 def rebuild(

@@ -323,6 +323,7 @@ def _inverse(fault: Fault) -> tuple[Tensor, Tensor, Tensor] | None:
 
 @rule(
     "error",
+    more_specific_than=("inverse-function-domain",),
     example="""
         c = torch.tensor([1.0, 0.5], requires_grad=True)
         torch.acos(c).sum().backward()  # here

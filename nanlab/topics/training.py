@@ -111,7 +111,7 @@ _SIGN_FIX = Fix(
 @rule(
     "error",
     family="training",
-    more_specific_than=("exploding-gradient",),
+    more_specific_than=("exploding-gradient", "clip-nonfinite-norm"),
     example="""
         weight = nn.Linear(4, 1)
         opt = torch.optim.SGD(weight.parameters(), lr=0.1)

@@ -104,7 +104,8 @@ def guidance_rescaled_by_zero_spread(fixed):
         cond, plain = net(torch.cat([x, t], -1)), net(torch.cat([x, 0 * t], -1))
         guided = plain + 3 * (cond - plain)
         ratio = cond.detach().std(-1, keepdim=True) / (guided.detach().std(-1, keepdim=True) + 1e-5 * fixed)  # ORIGIN
-        return (guided * ratio - x).square().mean()
+        guided = guided * (0.7 * ratio + 0.3) if fixed else guided * ratio
+        return (guided - x).square().mean()
 
     return net, train(net.parameters(), loss)
 

@@ -46,9 +46,8 @@ def normal_of_a_collapsed_triangle(fixed):
         f = faces if i < 2 else torch.cat([faces, torch.tensor([[5, 5, 1]])])
         a, b, c = vertices[f].unbind(1)
         n = torch.linalg.cross(b - a, c - a)
-        n = (
-            nn.functional.normalize(n, dim=-1) if fixed else n / torch.linalg.vector_norm(n, dim=-1, keepdim=True)
-        )  # ORIGIN
+        length = torch.linalg.vector_norm(n, dim=-1, keepdim=True)
+        n = nn.functional.normalize(n, dim=-1) if fixed else n / length  # ORIGIN
         return (n @ torch.tensor([0.0, 0.0, 1.0]) - 0.3).square().sum()
 
     return None, train([vertices], loss)
