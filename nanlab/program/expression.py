@@ -197,7 +197,11 @@ class _Following(TorchDispatchMode):
 
     def followed(self) -> bool:
         """Whether all of them have run."""
-        return all(_is_silent(each.call.func) for each in self.made[self.count :])
+        made = self.made
+        return all(
+            _is_silent(each.call.func) and _reads_of(each, made[:at])
+            for at, each in enumerate(made[self.count :], self.count)
+        )
 
 
 @dataclass(frozen=True)
@@ -517,6 +521,8 @@ def _first_run(
                     while size < len(made) and _is_silent(made[size].call.func):
                         if made[size].span != group[-1].span or before is not None:
                             break
+                        if not _reads_of(made[size], made[:size]):
+                            break  # a run of its own, of a view that is taken in a loop
                         size += 1
                     calls = tuple(each.index for each in made[:size])
                     return Bound(calls, _several(given[0], group) or outs[0], parts, cast)
@@ -561,6 +567,12 @@ def _choices(
         yield from itertools.product(*near)
     pool = pools.get(None, [])
     yield from itertools.permutations(pool, len(keys))
+
+
+def _reads_of(each: Made, others: Sequence[Made]) -> bool:
+    """Whether a call reads what one of others gave."""
+    read = {ref.view for ref in refs_in((each.call.args, tuple(each.call.kwargs.values())))}
+    return any(ref.view in read for other in others for ref in refs_in(other.call.out))
 
 
 def _is_view(each: Made) -> bool:
@@ -671,6 +683,10 @@ def _gives(
             result = code(values)
     except Exception:
         return None
+    known = group[-1].result
+    if all(_is_silent(each.call.func) for each in group) and isinstance(known, Tensor):
+        if not isinstance(result, Tensor) or not same_bits(result.detach(), known):
+            return None  # another part of the same tensor
     return (result,) if following.followed() else None
 
 
