@@ -346,3 +346,39 @@ def test_the_random_state_of_the_program_is_left_as_it_was() -> None:
     before = torch.random.get_rng_state()
     truth(half_sine, [torch.tensor([0.0])])
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_what_a_mask_takes_out_has_a_gradient_of_zero() -> None:
+    """Next to b = 0 the quotient stands in the place of the 0, and diverges."""
+
+    def rate(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(b != 0, a / b, torch.zeros_like(a)).square().sum()
+
+    true = truth(rate, [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 4.0])])
+    assert true.values[0].value == 0.25
+    assert [t.value.tolist() for t in true.gradients if t is not None] == [[0, 0.25], [0, -0.125]]
+
+
+def test_a_mask_that_changes_no_value_hides_no_limit() -> None:
+    """As written the gradient at 0 is NaN; the function that it continues has the slope 1 / 2."""
+
+    def growth(x: Tensor) -> Tensor:
+        return torch.where(x == 0, torch.ones_like(x), torch.expm1(x) / x).sum()
+
+    true = truth(growth, [torch.tensor([0.0, 1.0])])
+    assert true.gradients[0] is not None
+    assert true.gradients[0].value[0] == pytest.approx(0.5)
+
+
+def test_numbers_far_below_the_distances_of_float64_are_no_zeros() -> None:
+    """Complex numbers are computed in float64; 0.25 away from 1e-24 everything is another value."""
+
+    def power(re: Tensor, im: Tensor) -> Tensor:
+        z = torch.complex(re, im)
+        return torch.log(z.real**2 + z.imag**2).sum()
+
+    true = truth(power, [torch.tensor([6e-25]), torch.tensor([8e-25])])
+    assert true.values[0].value == pytest.approx(2 * math.log(1e-24))
+    assert [float(t.value) for t in true.gradients if t is not None] == pytest.approx(
+        [1.2e24, 1.6e24]
+    )

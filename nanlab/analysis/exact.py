@@ -135,12 +135,19 @@ class AllExact(TorchDispatchMode):
 
     deadline: of ``time.thread_time()``; an operator that starts later raises NotExact.
     moved: which result of the forward part is moved, and by what, a function of its shape.
+    masks: what the comparisons of the forward part gave elsewhere, and are to give again.
     """
 
-    def __init__(self, deadline: float = math.inf, moved: Moved | None = None) -> None:
+    def __init__(
+        self,
+        deadline: float = math.inf,
+        moved: Moved | None = None,
+        masks: Sequence[Tensor] | None = None,
+    ) -> None:
         super().__init__()
-        self.deadline, self.moved = deadline, moved
+        self.deadline, self.moved, self.masks = deadline, moved, masks
         self.count = 0  # results of the forward part so far
+        self.seen: list[Tensor] = []  # results of its comparisons
 
     def __torch_dispatch__(
         self,
@@ -161,7 +168,20 @@ class AllExact(TorchDispatchMode):
                 made = lift(made)
         if isinstance(made, Exact) and not func.is_view and not any(made is x for x in args):
             return self._counted(made)
+        if isinstance(made, Tensor) and made.dtype == torch.bool:
+            if any(isinstance(x, Exact) for x in args):
+                return self._compared(made)
         return made
+
+    def _compared(self, made: Tensor) -> Tensor:
+        if torch._C._current_autograd_node() is not None:  # in the backward part
+            return made
+        self.seen.append(made)
+        if self.masks is None or len(self.seen) > len(self.masks):  # behind the expression
+            return made
+        if self.masks[len(self.seen) - 1].shape != made.shape:
+            raise NotExact("the expression compares something else here")
+        return self.masks[len(self.seen) - 1]
 
     def _counted(self, made: Exact) -> Exact:
         if torch._C._current_autograd_node() is not None:  # in the backward part

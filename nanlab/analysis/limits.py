@@ -207,6 +207,7 @@ def truth(
             with contextlib.suppress(Exception):
                 found = problem.by_differences(kind, found)
                 found = problem.from_within(kind, found)
+                found = problem.behind_masks(kind, found)
         if not any(bool(limit.open.any()) for limit in found):
             break
     return problem.truth(found)
@@ -229,12 +230,14 @@ class _Arithmetic:
     deadline: float = math.inf
 
     @contextmanager
-    def active(self, moved: Moved | None = None) -> Iterator[AllExact | None]:
-        """Evaluate in these numbers; moved: as of AllExact."""
+    def active(
+        self, moved: Moved | None = None, masks: Sequence[Tensor] | None = None
+    ) -> Iterator[AllExact | None]:
+        """Evaluate in these numbers; moved, masks: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
             torch.manual_seed(0)
             if self.digits:
-                with digits(self.digits), AllExact(self.deadline, moved) as mode:
+                with digits(self.digits), AllExact(self.deadline, moved, masks) as mode:
                     yield mode
             else:
                 before = torch.get_default_dtype()
@@ -272,6 +275,9 @@ class _Problem:
         held = [r and not w for r, w in zip(real, wanted, strict=True)]
         self.late = False  # whether exact numbers would not have ended in time
         self.results = 0  # of operators, in the evaluation that was last
+        self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
+        self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
+        self.jumps = False  # whether a value at the operands is not that of their neighbours
         self.movable = [m for m in (wanted, held, real) if any(m)]
 
     def truth(self, limits: list[Limit] | None) -> Truth:
@@ -293,7 +299,7 @@ class _Problem:
         """The expression, a distance away along the given directions, or with a result in it
         moved."""
         outside = bool(distance) or moved is not None
-        with arithmetic.active(moved) as mode:
+        with arithmetic.active(moved, self.masks) as mode:
             operands = [
                 (
                     x
@@ -311,6 +317,7 @@ class _Problem:
                 incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
             found = evaluate(self.fn, operands, incoming, self.wanted, outside=outside)
             self.results = mode.count if mode is not None else 0
+            self.seen = mode.seen if mode is not None else []
         return Evaluation(
             tuple(rounded(y).double() for y in found.values),
             tuple(None if g is None else rounded(g).double() for g in found.gradients),
@@ -379,6 +386,32 @@ class _Problem:
                 _merged(now, new, now.unknown) for now, new in zip(limits, found, strict=True)
             ]
         return limits
+
+    def behind_masks(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
+        """The limits, gradients that have none found with the program's masks as they are.
+
+        What ``torch.where`` or a comparison takes out at the operands, and not next to them, is
+        a constant there: its gradient is 0, and not that of its neighbours, which diverges.
+        """
+        count = len(limits) - sum(self.wanted)
+        gone = any(not bool(limit.exists.all()) for limit in limits[count:])
+        if not self.jumps or not gone:
+            return limits
+        still: list[Tensor | None] = [None] * len(self.operands)
+        self.at(arithmetic, still, 0.0)
+        if not self.seen:
+            return limits
+        self.masks = self.seen
+        try:
+            held = [replace(limit, unknown=~limit.exists) for limit in limits]
+            for movable in self.movable:
+                held = self._approached(arithmetic, movable, held, trusted=True)
+        finally:
+            self.masks = None
+        better = [~old.exists & new.exists for old, new in zip(limits, held, strict=True)]
+        return [
+            _merged(old, new, where) for old, new, where in zip(limits, held, better, strict=True)
+        ]
 
     def by_differences(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, gradients that are not known found from differences of values that are.
@@ -456,15 +489,40 @@ class _Problem:
             follow = _path_exact if arithmetic.digits else _path
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
         found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
+        for now, *along in list(zip(limits, *paths, strict=True))[: -sum(self.wanted)]:
+            self.jumps |= any(_jumps(now.value, path) for path in along)
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
                 _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
                 for now, new in zip(limits, found, strict=True)
             ]
+        stays = self._stays(arithmetic, limits)
         return [
-            _merged(now, new, now.unknown | new.exists | ~_continuous(now.value, list(along)))
-            for now, new, along in zip(limits, found, zip(*paths, strict=True), strict=True)
+            _merged(
+                now, new, now.unknown | new.exists | ~(stay | _continuous(now.value, list(along)))
+            )
+            for now, new, along, stay in zip(
+                limits, found, zip(*paths, strict=True), stays, strict=True
+            )
         ]
+
+    def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
+        """Where a number of the evaluation is that of neighbours at a thousandth of the operands'
+        own size: of operands that are tiny, and not 0, the others are far away."""
+        still: list[Tensor | None] = [None] * len(self.operands)
+        stays = [limit.value.isfinite() for limit in limits]
+        held = self.operands
+        try:
+            for factor in (1 + SAME, 1 - SAME):
+                self.operands = [x.detach().double() * factor if _is_real(x) else x for x in held]
+                near = self.at(arithmetic, still, 0.0).tensors
+                stays = [
+                    s & ((t - limit.value).abs() <= WITHIN * limit.value.abs())
+                    for s, t, limit in zip(stays, near, limits, strict=True)
+                ]
+        finally:
+            self.operands = held
+        return stays
 
 
 def _nudge(place: int, distance: float, way: int) -> Moved:
@@ -484,6 +542,12 @@ def _nudge(place: int, distance: float, way: int) -> Moved:
 def _same(a: Tensor, b: Tensor) -> Tensor:
     scale = b[b.isfinite()].abs().max() if bool(b.isfinite().any()) else torch.tensor(0.0)
     return (a - b).abs() <= WITHIN * b.abs() + SAME * WITHIN * scale
+
+
+def _jumps(here: Tensor, path: _Path) -> bool:
+    """Whether a value is finite, and not the one that its neighbours along a path tend to."""
+    other = path.value.isfinite() & ~_same(here, path.value)
+    return bool((here.isfinite() & ~path.outside & (path.value.isinf() | other)).any())
 
 
 def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:
