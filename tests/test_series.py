@@ -183,3 +183,25 @@ def test_removable_takes_a_number_that_meets_a_larger_tensor() -> None:
     (slope,) = torch.autograd.grad(value.sum(), power)
     assert torch.allclose(value, y.log())
     assert float(slope) == pytest.approx(float((y.log() ** 2).sum()) / 2)
+
+
+def test_under_vmap_each_sample_has_its_own_series() -> None:
+    """(log a - log b) / (a - b) is 1 / a, and its derivative by a -1 / (2 a^2), where b is a."""
+    a = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    b = torch.tensor([0.5, 1.4, 2.0], dtype=torch.float64)
+
+    def slope(a: Tensor, b: Tensor) -> Tensor:
+        return nanlab.safe.removable(lambda t: (torch.log(t) - torch.log(b)) / (t - b), a, at=b)
+
+    found = torch.vmap(slope)(a, b)
+    want = [2.0, math.log(1 / 1.4) / -0.4, 0.5]
+    assert found.tolist() == pytest.approx(want, rel=1e-12)
+    (gradient,) = torch.autograd.grad(found.sum(), a)
+    assert gradient[[0, 2]].tolist() == pytest.approx([-2.0, -0.125], rel=1e-9)
+
+
+def test_a_sample_without_a_series_is_nan_under_vmap() -> None:
+    x = torch.tensor([0.0, 2.0])
+    found = torch.vmap(lambda v: nanlab.safe.removable(lambda t: 1 / t, v))(x)
+    assert found.isnan().tolist() == [True, False]
+    assert found[1] == 0.5

@@ -19,6 +19,7 @@ POINTS = 64  # on the circle, or nodes on the line
 TERMS = 26  # of them kept: at half the radius what follows is below float64's rounding
 WORST = 1e-11  # share of a series that may stand where a series has nothing
 RADII = tuple(2.0**-k for k in range(44))
+MAPPED = 12  # radii that are tried under vmap, all of them
 NODES = 32  # on the line: more of them resolve no further digit
 
 
@@ -32,7 +33,9 @@ class Series:
     """A power series around a point: coefficients[k] belongs to (x - at)**k."""
 
     coefficients: Tensor  # float64 [terms, ...]; carries gradients of what the function closes over
-    radius: float  # of the circle it was taken from; right to float64's rounding in half of it
+    # of the circle it was taken from, under vmap one for each sample; right to float64's rounding
+    # in half of it
+    radius: float | Tensor
 
     def __call__(self, distance: Tensor) -> Tensor:
         """The sum of the series at a distance from the point, by Horner's rule."""
@@ -198,8 +201,11 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     wide = x.double()
     with torch.no_grad(), _Double():
         dims = fn(wide).dim()  # of what it closes over too
-    apart = x.dim() == 0 == torch.as_tensor(at).dim()
-    power_series = series(fn, at, 0 if apart else max(x.dim(), dims), apart)
+    if _is_mapped():
+        power_series = _of_each(fn, torch.as_tensor(at, dtype=torch.float64, device=x.device))
+    else:
+        apart = x.dim() == 0 == torch.as_tensor(at).dim()
+        power_series = series(fn, at, 0 if apart else max(x.dim(), dims), apart)
     point = torch.as_tensor(at, dtype=torch.float64, device=x.device).detach()
     distance = wide - point
     reach = power_series.radius / 2
@@ -211,11 +217,50 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     return torch.where(near, inside, outside).to(x.dtype)
 
 
-def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float) -> Tensor:
+def _is_mapped() -> bool:
+    """Whether torch.vmap is running: no sample may decide what is computed."""
+    functorch = torch._C._functorch  # of torch 2.6 to 2.13
+    stack = functorch.get_interpreter_stack() or ()
+    return any(each.key() == functorch.TransformType.Vmap for each in stack)
+
+
+def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series:
+    """The series of each sample, by the largest circle of a few that does; NaN where none does."""
+    center = center.detach()
+    number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
+    ahead = (-1, *(1,) * center.dim())
+    angle = 2 * math.pi * (number + 0.5) / POINTS
+    circle = torch.polar(torch.ones_like(angle), angle).reshape(ahead)
+    coefficients = radius = None
+    for tried in reversed(RADII[:MAPPED]):
+        with torch.autocast(center.device.type, enabled=False), _Double():
+            values = fn(center + tried * circle)
+        if not values.is_complex():
+            raise NotRemovableError("under torch.vmap the function has to know complex numbers")
+        rest = (-1, *(1,) * (values.dim() - 1))
+        turned = torch.polar(torch.ones_like(number), -math.pi * number / POINTS).reshape(rest)
+        bins = torch.fft.fft(values, dim=0) / POINTS * turned
+        size = bins.detach().abs()
+        largest = size.amax(0).clamp_min(torch.finfo(torch.float64).tiny)
+        off = torch.maximum(size[POINTS // 2 :].amax(0), bins.detach().imag.abs().amax(0))
+        right = values.isfinite().all(0) & (off <= WORST * largest)
+        made = _scaled(bins[:TERMS].real, tried)
+        if coefficients is None or radius is None:
+            coefficients, radius = torch.full_like(made, math.nan), torch.full_like(off, tried)
+        coefficients = torch.where(right, made, coefficients)
+        radius = torch.where(right, tried, radius)
+    assert coefficients is not None
+    assert radius is not None
+    return Series(coefficients, radius)
+
+
+def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float | Tensor) -> Tensor:
     """A place on that side of the point on which the function has values."""
     above, below = point + distance, point - distance
     with torch.no_grad(), torch.autocast(point.device.type, enabled=False), _Double():
         found = fn(above)
+    if _is_mapped():
+        return torch.where(found.isfinite(), above, below)
     if bool(found.isfinite().all()):
         return above
     if found.shape != above.shape:
