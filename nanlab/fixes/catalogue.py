@@ -17,6 +17,7 @@ from functools import cached_property
 from nanlab.fixes.term import Term, term_of
 
 LOG2 = repr(math.log(2))
+ROOT2 = repr(math.sqrt(2))
 PI = repr(math.pi)
 TINY = "tiny($p)"
 
@@ -121,6 +122,16 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("softplus", "log(1 + exp($x))", "softplus($x)"),
     Rule("softplus", "log1p(exp($x))", "softplus($x)"),
     Rule("log of -expm1", "log(1 - exp($x))", "log(-expm1($x))", -2.0, -0.1),
+    Rule(
+        "a product of sigmoids",
+        "log(sigmoid($a) - sigmoid($b))",
+        "logsigmoid($a) + logsigmoid(-$b) + log(-expm1($b - $a))",
+    ),
+    Rule(
+        "a product of sigmoids",
+        "log(clamp_min(sigmoid($a) - sigmoid($b), $_e))",
+        "logsigmoid($a) + logsigmoid(-$b) + log(-expm1($b - $a))",
+    ),
     Rule("log of -expm1", "log(exp($a) - exp($b))", "$a + log(-expm1($b - $a))"),
     Rule("log of -expm1", "log(exp($x) - 1)", "$x + log(-expm1(-$x))", 0.1, 2.0),
     Rule("log of -expm1", "log(expm1($x))", "$x + log(-expm1(-$x))", 0.1, 2.0),
@@ -133,6 +144,11 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("a sum of logarithms", "log($a * $b)", "log($a) + log($b)", 0.1, 2.0, late=True),
     Rule("a sum of logarithms", "log(prod($x, $d))", "sum(log($x), $d)", 0.1, 2.0),
     Rule("a sum of logarithms", "log(prod($x))", "sum(log($x))", 0.1, 2.0),
+    Rule("exp of the sum of logarithms", "prod($x)**$p", "exp($p * sum(log($x)))", 0.1, 2.0),
+    Rule("exp of the sum of logarithms", "prod($x, $d)**$p", "exp($p * sum(log($x), $d))", 0.1),
+    Rule("logdet", "log(det($x))", "logdet($x)"),
+    Rule("logdet", "log(det($x) + $_e)", "logdet($x)"),
+    Rule("logdet", "log(clamp_min(det($x), $_e))", "logdet($x)"),
     Rule("the logarithm of the base", "log($x**2)", "2 * log(abs($x))", 0.1, 2.0),
     Rule("the logarithm of the base", "log(sqrt($x))", "log($x) / 2", 0.1, 2.0),
     Rule("the logarithm of the base", "log($x**$n)", "$n * log($x)", 0.1, 2.0, late=True),
@@ -148,9 +164,25 @@ CATALOGUE: tuple[Rule, ...] = (
         f"2 * ({LOG2} - $x - softplus(-2 * $x))",
     ),
     Rule("erfc", "1 - erf($x)", "erfc($x)", late=True),
-    Rule("log_ndtr", "log(erfc($x))", f"log_ndtr(-{math.sqrt(2)!r} * $x) + {LOG2}"),
-    Rule("log_ndtr", "log(1 + erf($x))", f"log_ndtr({math.sqrt(2)!r} * $x) + {LOG2}"),
+    Rule("log_ndtr", "log((1 + erf($x)) / 2)", f"log_ndtr({ROOT2} * $x)"),
+    Rule("log_ndtr", "log((1 - erf($x)) / 2)", f"log_ndtr(-{ROOT2} * $x)"),
+    Rule("log_ndtr", "log(erfc($x) / 2)", f"log_ndtr(-{ROOT2} * $x)"),
+    Rule("log_ndtr", "log(erfc($x))", f"log_ndtr(-{ROOT2} * $x) + {LOG2}"),
+    Rule("log_ndtr", "log(1 + erf($x))", f"log_ndtr({ROOT2} * $x) + {LOG2}"),
+    Rule("log_ndtr", "log(1 - erf($x))", f"log_ndtr(-{ROOT2} * $x) + {LOG2}"),
     Rule("log_ndtr", "log(ndtr($x))", "log_ndtr($x)"),
+    Rule("log_ndtr", "log(1 - ndtr($x))", "log_ndtr(-$x)"),
+    Rule("log_ndtr of the divisor", "exp($a) / ndtr($x)", "exp($a - log_ndtr($x))"),
+    Rule(
+        "log_ndtr of the divisor",
+        "exp($a) / erfc($x)",
+        f"exp($a - log_ndtr(-{ROOT2} * $x)) / 2",
+    ),
+    Rule(
+        "log_ndtr of the divisor",
+        "exp($a) / (1 + erf($x))",
+        f"exp($a - log_ndtr({ROOT2} * $x)) / 2",
+    ),
     Rule(
         "1 - tanh^2 without cancellation",
         "1 - tanh($x)**2",
@@ -197,6 +229,7 @@ CATALOGUE: tuple[Rule, ...] = (
     Rule("vector_norm", "sqrt(sum($x**2))", "vector_norm($x)", 0.2),
     Rule("hypot", "sqrt($a**2 + $b**2)", "hypot($a, $b)", 0.2),
     Rule("hypot", "sqrt($a**2 + $b**2 + $c**2)", "hypot(hypot($a, $b), $c)", 0.2),
+    Rule("hypot", "sqrt($_c + $x**2)", "hypot($x, math_sqrt($_c) * ones_like($x))", 0.2),
     Rule("abs", "sqrt($x**2)", "abs($x)", 0.2),
     Rule(
         "cosine_similarity",

@@ -12,9 +12,9 @@ import torch
 
 from nanlab.fixes.candidates import Candidate
 from nanlab.fixes.guards import Guard
-from nanlab.fixes.match import Scope
+from nanlab.fixes.match import Scope, is_new, written_by
 from nanlab.fixes.term import CASTS, LIBRARIES, RENAMED, is_pure
-from nanlab.operators import CARDS, card, having
+from nanlab.operators import CARDS, card
 from nanlab.trace.chunk import Span
 
 # One operation, whichever way a program writes it, and another in its place: both by example.
@@ -434,12 +434,12 @@ class _Page:
         where somebody else may see what it writes."""
         if not isinstance(node, ast.Call) or not _is_in_place(node):
             return False
-        written: ast.expr = node.func.value  # type: ignore[attr-defined]
         alone = getattr(self.statement, "value", None) is node
+        written: ast.expr = written_by(node) or node.func.value  # type: ignore[attr-defined]
         if isinstance(written, ast.Name):
             made = self.scope.assignment(written.id, self.statement)
-            return alone if made is not None and _is_fresh(made[1]) and alone else None
-        return False if _is_fresh(written) and not alone else None
+            return alone if made is not None and is_new(made[1]) and alone else None
+        return False if is_new(written) and not alone else None
 
     def _shows(self, node: ast.expr) -> bool:
         """Whether an expression is a view that a method writes into."""
@@ -447,7 +447,7 @@ class _Page:
             if isinstance(call, ast.Call) and _is_in_place(call):
                 part: ast.AST = call.func.value  # type: ignore[attr-defined]
                 while isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
-                    if _is_fresh(part):
+                    if is_new(part):
                         break
                     if part is node:
                         return True
@@ -468,7 +468,8 @@ class _Page:
         try:
             if True in written:
                 names = [ast.unparse(t) for t in getattr(self.statement, "targets", ())]
-                names.append(ast.unparse(changes[0][0].func.value))  # type: ignore[attr-defined]
+                outer = changes[0][0]
+                names.append(ast.unparse(written_by(outer) or outer.func.value))  # type: ignore[attr-defined]
                 return f"{' = '.join(names)} = {changes[0][1]}"
             if isinstance(self.statement, ast.AugAssign) and changes[0][0].lineno == (
                 self.statement.lineno
@@ -529,15 +530,6 @@ def _is_in_place(node: ast.Call) -> bool:
     """Whether it calls a method that writes into its tensor."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     return name.endswith("_") and not name.endswith("__")
-
-
-def _is_fresh(node: ast.expr) -> bool:
-    """Whether an expression is a new tensor, as far as it tells: no name, no part, no view of
-    something."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        name = node.func.attr
-        return name not in having("moves") or name == "clone"
-    return isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call)
 
 
 def _walk(parts: ast.AST | Sequence[ast.AST]) -> list[ast.AST]:

@@ -33,6 +33,7 @@ FACTS = {
     "grows": "it is an exponential",
     "zero": "an operand holds a 0, or a number whose square is none",
     "negative": "an operand holds negative numbers",
+    "vanishes": "what makes its operand makes a 0, or a number whose square is none",
     "falling": "no operand holds a positive number",
     "empty": "an operand holds nothing",
     "number": "it divides by a Python number",
@@ -63,7 +64,9 @@ def each(names: str, title: str, before: str, after: str, when: str = "") -> lis
     ]
 
 
-SMALLER = "a smaller epsilon"  # told where no other fix is verified
+# titles of what is told where no other fix is verified
+SMALLER = "a smaller epsilon"
+BOTH = "both plus"
 
 
 def _of_domain(one: Card) -> list[Guard]:
@@ -248,7 +251,7 @@ QUOTIENTS = [
         when="tensor negative",
     ),
     Guard(
-        "an epsilon of EPS on both: the ratio of nothing to nothing is 1, and has a logarithm",
+        f"{BOTH} EPS: the ratio of nothing to nothing becomes 1, which has a logarithm",
         "$x / $y",
         "($x + EPS) / ($y + EPS)",
         when="tensor measure zero",
@@ -719,14 +722,14 @@ MAKERS = [
         "at least 1e-3 where softplus makes it",
         "softplus($x, ...)",
         f"{F}.softplus($x, ...) + 1e-3",
-        when="zero",
+        when="vanishes",
     ),
     *each(
         "exp sigmoid relu square abs",
         "at least 1e-3 where NAME makes it",
         "NAME($x)",
         "$x.NAME() + 1e-3",
-        when="zero",
+        when="vanishes zero",
     ),
     *(
         Guard(
@@ -749,7 +752,12 @@ MAKERS = [
         "torch.NAME($x.float(), ...)",
         when="half",
     ),
-    Guard("an epsilon of EPS under the root in the divisor", "sqrt($x)", "torch.sqrt($x + EPS)"),
+    Guard(
+        "an epsilon of EPS under the root that makes the 0",
+        "sqrt($x)",
+        "torch.sqrt($x + EPS)",
+        when="vanishes",
+    ),
 ]
 
 # data that is bad before the program computes with it

@@ -4,6 +4,7 @@ where."""
 from __future__ import annotations
 
 import ast
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from nanlab.fixes.term import (
     term_of,
     text_of,
 )
+from nanlab.operators import having
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -42,8 +44,8 @@ class Scope:
     order: list[ast.stmt] = field(default_factory=list)  # simple statements, as they stand
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)  # statement -> blocks it is in
     owners: dict[int, ast.stmt] = field(default_factory=dict)  # expression -> statement
-    # augmented assignment -> what it computes
-    joined: dict[int, ast.BinOp] = field(default_factory=dict)
+    # a statement that writes into a name, ``x += 1`` or ``x.add_(1)`` -> what it computes
+    joined: dict[int, ast.expr] = field(default_factory=dict)
 
     @classmethod
     def around(cls, text: str, line: int) -> Scope | None:
@@ -76,6 +78,8 @@ class Scope:
                     self.owners[id(node)] = statement
                 if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
                     self._join(statement, statement.target.id)
+                elif isinstance(statement, ast.Expr) and written_by(statement.value) is not None:
+                    self._join_chain(statement)
             elif not isinstance(statement, Function | ast.ClassDef):
                 self.order.append(statement)
                 for name in ("body", "orelse", "finalbody"):
@@ -89,6 +93,16 @@ class Scope:
         ast.copy_location(made, statement)
         self.joined[id(statement)] = made
         for node in (read, made):
+            self.owners[id(node)] = statement
+
+    def _join_chain(self, statement: ast.Expr) -> None:
+        made = copy.deepcopy(statement.value)
+        link: ast.expr = made
+        while isinstance(link, ast.Call) and isinstance(link.func, ast.Attribute):
+            link.func.attr = link.func.attr.removesuffix("_")
+            link = link.func.value
+        self.joined[id(statement)] = made
+        for node in ast.walk(made):
             self.owners[id(node)] = statement
 
     def statements(self) -> Iterator[ast.stmt]:
@@ -110,8 +124,10 @@ class Scope:
     def _is_fresh(self, statement: ast.stmt) -> bool:
         """Whether an augmented assignment writes a tensor that nothing else shows, so that a new
         one does as well."""
-        made = self.assignment(statement.target.id, statement)  # type: ignore[attr-defined]
-        return made is not None and isinstance(made[1], ast.BinOp | ast.Call) and is_pure(made[1])
+        made = self.assignment(_written_name(statement), statement)
+        if made is None or not isinstance(made[1], ast.BinOp | ast.Call) or not is_pure(made[1]):
+            return False
+        return isinstance(statement, ast.AugAssign) or is_new(made[1])
 
     def _gives_names(self, node: ast.expr) -> bool:
         """Whether an expression assigns a name that is read outside of it."""
@@ -186,7 +202,7 @@ class Scope:
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         for node, new in changes:
             if node is self.joined.get(id(statement)):
-                return f"{statement.target.id} = {new}"  # type: ignore[attr-defined]
+                return f"{_written_name(statement)} = {new}"
         part = [row.encode() for row in self.text.splitlines()[first - 1 : last]]
         for node, new in sorted(
             changes, key=lambda c: (c[0].lineno, c[0].col_offset), reverse=True
@@ -208,6 +224,35 @@ class Scope:
         return _aligned("\n".join(row.decode() for row in part))
 
 
+def written_by(node: ast.AST) -> ast.Name | None:
+    """The name that a chain of methods such as ``x.sub_(1).div_(y)`` writes into; None of another
+    expression."""
+    links = 0
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if not name.endswith("_") or name.endswith("__"):
+            return None
+        node, links = node.func.value, links + 1
+    return node if links and isinstance(node, ast.Name) else None
+
+
+def is_new(node: ast.expr) -> bool:
+    """Whether an expression is a new tensor, as far as it tells: no name, no part, no view of
+    something."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        return name not in having("moves") or name == "clone"
+    return isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call)
+
+
+def _written_name(statement: ast.stmt) -> str:
+    """The name that a joined statement writes into."""
+    if isinstance(statement, ast.Expr):
+        root = written_by(statement.value)
+        return root.id if root is not None else ""
+    return statement.target.id  # type: ignore[attr-defined, no-any-return]
+
+
 def _aligned(text: str) -> str:
     """The text with its first line's indentation taken off every line."""
     rows = text.split("\n")
@@ -224,6 +269,8 @@ def _bound(s: ast.stmt) -> set[str]:
             targets = list(s.targets)
         case ast.AugAssign() | ast.AnnAssign() | ast.For() | ast.AsyncFor():
             targets = [s.target]
+        case ast.Expr() if (root := written_by(s.value)) is not None:
+            return {root.id}
         case ast.With() | ast.AsyncWith():
             targets = [i.optional_vars for i in s.items if i.optional_vars]
         case ast.Delete():
@@ -450,11 +497,17 @@ def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[st
     better form."""
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
-    if t.parts and t.kind != "hole":
-        inner = t.parts if t.kind != "index" else t.parts[:1]
-        parts = tuple(rewritten(p, rules)[0] for p in inner) + t.parts[len(inner) :]
-        t = _with_parts(t, parts)
-    return _repeated(t, rules, titles), titles
+    inside = _with_parts_rewritten(t, rules)
+    made = _repeated(inside, rules, titles)
+    # taken apart late, its parts may be known: a logarithm of a quotient of sums
+    return (made if made == inside else _with_parts_rewritten(made, rules)), titles
+
+
+def _with_parts_rewritten(t: Term, rules: Sequence[Rule]) -> Term:
+    if not t.parts or t.kind == "hole":
+        return t
+    inner = t.parts if t.kind != "index" else t.parts[:1]
+    return _with_parts(t, tuple(rewritten(p, rules)[0] for p in inner) + t.parts[len(inner) :])
 
 
 def _repeated(t: Term, rules: Sequence[Rule], titles: list[str]) -> Term:
@@ -636,9 +689,12 @@ def filled(p: Term, bound: Binding) -> Term | None:
     if any(q is None for q in parts):
         return None
     have = tuple(q for q in parts if q is not None)
-    if p.name in ("math_log", "log") and have[0].kind == "number":
+    if p.name in ("math_log", "math_sqrt", "log") and have[0].kind == "number":
         value = have[0].value
-        return number(math.log(value)) if value > 0 else None
+        if value <= 0:
+            return None
+        root = p.name == "math_sqrt"
+        return number(Fraction(str(math.sqrt(value))) if root else math.log(value))
     if p.name == "powers":
         return _powers(have[0], have[1].value)
     return _with_parts(p, have)

@@ -20,6 +20,7 @@ from nanlab.fixes.guards import GAPS, GUARDS, IN_FLOAT32, MAKERS, numbers
 from nanlab.operators import card, having
 from nanlab.program.edit import text_of
 from nanlab.program.rerun import window
+from nanlab.stats import TensorStats
 from nanlab.trace.op import Op, walk
 from nanlab.trace.program import Ref
 from nanlab.trace.recording import OPTIMIZER, Recording
@@ -27,6 +28,7 @@ from nanlab.trace.recording import OPTIMIZER, Recording
 MOST_ROWS = 24  # that are looked at on the way back to what made the operands
 MOST_MAKERS = 2
 LOW = -1e3  # of numbers that may hide a score
+VANISHING = 1e-18  # below it a number's square is none
 _CAST = re.compile(r"\.(half|bfloat16|to|type)\(")  # that the program wrote itself
 _HALF = (torch.float16, torch.bfloat16)
 _MAKERS = having("root", "non_negative", "masks", "softmax")
@@ -75,16 +77,25 @@ def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]
     if op is None or not op.line:
         return []
     number, facts = _numbers(recording, op), facts_of(recording, op)
-    guards = [g for g in MAKERS if set(g.when.split()) <= facts]
     grows = {"grows", "too-large"} <= facts
-    return [
-        candidate
-        for maker in _makers(recording, op, grows)
+    found: list[Candidate] = []
+    for maker in _makers(recording, op, grows):
+        own = {"vanishes"} if _vanishes(recording, maker.position) else set()
+        guards = [g for g in MAKERS if set(g.when.split()) <= facts | own]
+        made = guarded(text, _place(recording, maker), guards, number)
         # of several calls alike in a statement only the one that makes the exponent
-        for candidate in guarded(text, _place(recording, maker), guards, number)[
-            : 1 if grows else None
-        ]
-    ]
+        found += made[:1] if grows else made
+    return found
+
+
+def _vanishes(recording: Recording, position: int) -> bool:
+    """Whether a result holds a 0, or a number that is next to none."""
+    stats: TensorStats | None = recording.stats(position)
+    return stats is None or not stats.known or _is_small(stats)
+
+
+def _is_small(stats: TensorStats) -> bool:
+    return bool(stats.zero or (stats.absmin is not None and stats.absmin < VANISHING))
 
 
 def filled(recording: Recording, position: int, text: str) -> list[Candidate]:
@@ -120,7 +131,7 @@ def facts_of(recording: Recording, op: Op) -> set[str]:
     overflow = op.stats is not None and (op.stats.posinf or op.stats.neginf) and finite
     dtypes = [op.dtype, *(r.dtype for p in op.inputs if (r := recording.op(p)) is not None)]
     half, complex_ = any(d in _HALF for d in dtypes), any(d.is_complex for d in dtypes)
-    zero = any(s.zero or (s.absmin is not None and s.absmin < 1e-18) for s in known)
+    zero = any(map(_is_small, known))
     kind, count = _divisor(recording, op)
     facts = {
         "half" if half else "wide": True,

@@ -20,6 +20,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     **{name: tuple(one.arguments.split()) for name, one in CARDS.items() if one.arguments},
     "tiny": ("input",),  # of the catalogue: torch.finfo(x.dtype).tiny
     "math_log": ("input",),
+    "math_sqrt": ("input",),
     "stacked": ("input", "other"),  # of the catalogue: torch.stack((a, b))
     "powers": ("input", "other"),  # of the catalogue: 1 + x + ... + x**(n - 1)
 }
@@ -141,6 +142,8 @@ def raised(base: Term, exponent: Term, node: ast.expr | None = None) -> Term:
     if exponent.kind == "number":
         if exponent.value == 1:
             return _noted(base, node)
+        if base.kind == "number" and exponent.value == Fraction(1, 2) and base.value > 0:
+            return number(_fraction(math.sqrt(base.value)), node)
         if exponent.value == Fraction(1, 2):
             return called("sqrt", [("input", base)], node)
         if exponent.value == -1:
@@ -225,7 +228,22 @@ class _Reader:
                 at = Term("leaf", ast.unparse(node.slice), node=node.slice)
                 if self.holes and isinstance(node.slice, ast.Name):
                     at = self.read(node.slice)
-                return Term("index", parts=(self.read(node.value), at), node=node)
+                whole = self.read(node.value)
+                if whole.kind == "call" and whole.name == "exp":  # part of it is exp of a part
+                    part = Term("index", parts=(whole.parts[0], at))
+                    return called("exp", [("input", part)], node)
+                return Term("index", parts=(whole, at), node=node)
+            case ast.Call(func=ast.Attribute(value=copied, attr="clone"), args=[], keywords=[]):
+                return self.read(copied)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="math"), attr="sqrt" | "log" | "exp" as name),
+                args=[given],
+                keywords=[],
+            ):
+                x = self.read(given)
+                if x.kind != "number" or x.value <= 0:
+                    return _unknown(node)
+                return number(_fraction(getattr(math, name)(x.value)), node)
             case ast.NamedExpr():
                 return self.read(node.value)
             case ast.Call():
@@ -335,6 +353,9 @@ class _Reader:
             given = [
                 (n, t) if n != "unbiased" else ("correction", number(Fraction(0))) for n, t in given
             ]
+        if name in ("diag", "gather") and given[0][1].name == "exp":
+            inner = called(name, [("input", given[0][1].parts[0]), *given[1:]])
+            return called("exp", [("input", inner)], node)
         kept_arguments = [(n, t) for n, t in given if not _is_default(n, t)]
         order = {n: i for i, n in enumerate((*SIGNATURES[name], "unbiased"))}
         return called(name, sorted(kept_arguments, key=lambda pair: order[pair[0]]), node)

@@ -21,7 +21,7 @@ from nanlab.analysis.verdict import Judge
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
-from nanlab.fixes.guards import SMALLER, number
+from nanlab.fixes.guards import BOTH, SMALLER, number
 from nanlab.fixes.proposals import (
     at_makers,
     filled,
@@ -167,6 +167,7 @@ def _setting_fix(
 # The fixes of a finding: what could be written instead, each tried on the whole failing step.
 
 ROUNDING = 1e-6  # relative; a distortion up to this is no reason to prefer a fix in float32
+FOREIGN = 1.0  # relative change of healthy values with which a program is another one
 SECONDS = 6.0  # of processor time, for the fixes of all findings together
 
 
@@ -201,10 +202,10 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
             tried: list[Fix] = []
             for fix in fresh:
                 cured = any(f.verified for f in (*found, *tried))
-                if not (cured and fix.title.startswith(SMALLER)):
+                if not (cured and fix.title.startswith((SMALLER, BOTH))):
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
-    found = _distinct([*found, *_beyond(trace, finding)])
+    found = _distinct([*_helpful(found), *_beyond(trace, finding)])
     if finding.library is not None:  # what the user can write comes before what cannot be written
         found.sort(key=lambda fix: not fix.edits and not fix.title.startswith(_PATCH))
         return sorted(found, key=lambda fix: {"verified": 0, "fails": 3}.get(fix.verdict, 1))
@@ -218,6 +219,16 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
     except Exception as error:
         _note(trace, f"no advice for {finding.cause} ({type(error).__name__}: {error})")
         return []
+
+
+def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
+    """The fixes without those that nobody would take: where one is right what fails, and where
+    anything is finite what changes healthy values beyond recognition."""
+    right = any(fix.verified for fix in fixes)
+    kept = [fix for fix in fixes if not (right and fix.edits and fix.verdict == "fails")]
+    mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) <= FOREIGN]
+    some = any(f.verdict in ("verified", "finite") for f in mild)
+    return mild if some else kept
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
