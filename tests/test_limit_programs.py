@@ -30,8 +30,8 @@ NOT_KNOWN = {"d215", "l178"}
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
-    assert sum(p.name[0] == "l" for p in FAULTY) >= 110
-    assert sum(p.name[0] == "d" for p in FAULTY) == 25
+    assert sum(p.name[0] == "l" for p in FAULTY) >= 195
+    assert sum(p.name[0] == "d" for p in FAULTY) == 28
     assert len(HEALTHY) == 10
 
 

@@ -34,6 +34,11 @@ WRITTEN = {
     "a signed root": "l216",
     "a product that is written twice": "l141",
     "a result written where out says": "l193",
+    "an element that a loop takes": "l333",
+    "a chain of methods that write in place": "l363",
+    "two samples that meet under a transform": "l360",
+    "a quotient that torch.where hides": "l364",
+    "a part of an exponential": "l374",
 }
 
 
