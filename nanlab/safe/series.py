@@ -33,9 +33,7 @@ class Series:
     """A power series around a point: coefficients[k] belongs to (x - at)**k."""
 
     coefficients: Tensor  # float64 [terms, ...]; carries gradients of what the function closes over
-    # of the circle it was taken from, under vmap one for each sample; right to float64's rounding
-    # in half of it
-    radius: float | Tensor
+    radius: float  # of the circle it was taken from; right to float64's rounding in half of it
 
     def __call__(self, distance: Tensor) -> Tensor:
         """The sum of the series at a distance from the point, by Horner's rule."""
@@ -201,14 +199,17 @@ def removable(fn: Callable[[Tensor], Tensor], x: Tensor, at: Tensor | float = 0.
     wide = x.double()
     with torch.no_grad(), _Double():
         dims = fn(wide).dim()  # of what it closes over too
+    radius: float | Tensor
     if _is_mapped():
-        power_series = _of_each(fn, torch.as_tensor(at, dtype=torch.float64, device=x.device))
+        place = torch.as_tensor(at, dtype=torch.float64, device=x.device)
+        power_series, radius = _of_each(fn, place)
     else:
         apart = x.dim() == 0 == torch.as_tensor(at).dim()
         power_series = series(fn, at, 0 if apart else max(x.dim(), dims), apart)
+        radius = power_series.radius
     point = torch.as_tensor(at, dtype=torch.float64, device=x.device).detach()
     distance = wide - point
-    reach = power_series.radius / 2
+    reach = radius / 2
     near = distance.detach().abs() < reach
     away = _inside(fn, point, 1.5 * reach)
     with torch.autocast(x.device.type, enabled=False), _Double():
@@ -224,8 +225,9 @@ def _is_mapped() -> bool:
     return any(each.key() == functorch.TransformType.Vmap for each in stack)
 
 
-def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series:
-    """The series of each sample, by the largest circle of a few that does; NaN where none does."""
+def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> tuple[Series, Tensor]:
+    """The series of each sample, by the largest circle of a few that does, and its radius; NaN
+    where none does."""
     center = center.detach()
     number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
     ahead = (-1, *(1,) * center.dim())
@@ -251,7 +253,7 @@ def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> Series:
         radius = torch.where(right, tried, radius)
     assert coefficients is not None
     assert radius is not None
-    return Series(coefficients, radius)
+    return Series(coefficients, RADII[0]), radius
 
 
 def _inside(fn: Callable[[Tensor], Tensor], point: Tensor, distance: float | Tensor) -> Tensor:
