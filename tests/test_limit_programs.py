@@ -25,8 +25,10 @@ spec.loader.exec_module(judge)
 FAULTY = [p for p in judge.programs() if p.name[0] != "h"]
 HEALTHY = [p for p in judge.programs() if p.name[0] == "h"]
 # a root behind where, next to a logarithm that is singular itself: no differences of values there;
-# a singular constant that is no operand of the loss as a function of the parameters alone
-NOT_KNOWN = {"d215", "l178"}
+# a singular constant that is no operand of the loss as a function of the parameters alone; masks
+# that multiply what diverges by a constant 0; slopes that are a matter of choice (of |x| at 0, of a
+# real power of a negative number by its exponent); complex numbers
+NOT_KNOWN = {"d215", "l178", "l351", "l327", "l328", "l331", "l340", "l357"}
 
 
 def test_there_are_as_many_as_were_asked_for() -> None:
