@@ -33,7 +33,7 @@ from nanlab.trace import Trace
 from nanlab.trace.ending import ARRIVED, as_sent
 from nanlab.trace.op import location
 from nanlab.trace.program import Segment
-from nanlab.trace.recording import BORN, TURNED, Recording
+from nanlab.trace.recording import BORN, TURNED, Recording, no_more
 
 
 def announce(trace: Trace) -> None:
@@ -315,7 +315,7 @@ class watch:
                 self._ops.program.ended()
             self._ops.pending.clear()
             self.recording.puts_off = False
-            self.recording.catch_up = _done
+            self.recording.catch_up = no_more  # a recorder's would keep the model alive
         if self.is_last and (self.recording.end or nanlab.last is None):
             nanlab.last = self.trace
         if isinstance(error, FaultFound) and self.announces:
@@ -564,11 +564,6 @@ class watch:
 
 def _raise(stop: FaultFound) -> None:
     raise stop
-
-
-def _done() -> None:
-    """Nothing is left to catch up with; a method of the recorders would keep them alive with the
-    trace, and the model with them."""
 
 
 def running() -> Recording | None:

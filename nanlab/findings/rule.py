@@ -322,13 +322,12 @@ class Rule:
         found = self.judge(subject) if self.concerns(subject) else None
         if found is None or isinstance(found, (Match, Finding, str, tuple)):
             found = [found]
-        return [_match(item) for item in found if item is not None]
-
-
-def _match(item: Match | Finding | str | tuple[int, str]) -> Match | Finding:
-    if isinstance(item, (Match, Finding)):
-        return item
-    return Match(item) if isinstance(item, str) else Match(item[1], position=item[0])
+        found = [(None, item) if isinstance(item, str) else item for item in found]
+        return [
+            Match(item[1], position=item[0]) if isinstance(item, tuple) else item
+            for item in found
+            if item is not None
+        ]
 
 
 def rule(

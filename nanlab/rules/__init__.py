@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Any, TypeVar
 
 from nanlab.analysis.libraries import library_of
 from nanlab.analysis.provenance import harmful_origins
@@ -29,7 +29,10 @@ from nanlab.rules.remedies import with_fixes
 from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
 from nanlab.trace import Trace
 
+T = TypeVar("T")
 MOST_FINDINGS = 20
+FAILED = "rule '%s' failed ({error}); the other rules ran"
+BEHIND = "what stands behind it is not told ({error})"
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 MOST_SAMPLES = 4  # that are named with their place in the dataset
@@ -75,13 +78,14 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
         fault = Fault(trace, origin, finding_of(trace, origin))
         finding = explained(trace, fault, judges)
         if not any(_same(finding, other) for other in findings):
-            findings.append(_noted(trace, with_data, fault, finding) or finding)
-            thrower = None if thrown_by else _noted(trace, partial(thrown, trace), fault, finding)
+            behind = f"{finding.cause}: {BEHIND}"
+            findings.append(_tried(trace, behind, with_data, fault, finding) or finding)
+            thrower = None if thrown_by else _tried(trace, behind, thrown, trace, fault, finding)
             thrown_by += [thrower] if thrower is not None else []
         if len(findings) >= MOST_FINDINGS:
             break
     for survey in (r for r in ordered if r.over == "trace"):
-        for found in _tried(trace, survey, trace):
+        for found in _tried(trace, FAILED % survey.name, survey.matches, trace) or ():
             finding = surveyed(trace, survey, found)
             if not any(_repeats(finding, other) for other in findings):
                 findings.append(finding)
@@ -172,34 +176,20 @@ def with_samples(trace: Trace, finding: Finding) -> Finding:
 def explained(trace: Trace, fault: Fault, judges: Sequence[Rule]) -> Finding:
     """The finding of a fault, from the first of these rules that knows its cause."""
     for judge in judges:
-        for found in _tried(trace, judge, fault):
+        for found in _tried(trace, FAILED % judge.name, judge.matches, fault) or ():
             return matched(trace, fault.finding, judge, found)
     return fault.finding
 
 
-def _noted(
-    trace: Trace,
-    upstream: Callable[[Fault, Finding], Finding | None],
-    fault: Fault,
-    finding: Finding,
-) -> Finding | None:
+def _tried(trace: Trace, note: str, ask: Callable[..., T], *subjects: Any) -> T | None:
+    """What a function says; None where it fails, and then the note with the error."""
     try:
-        return upstream(fault, finding)
+        return ask(*subjects)
     except Exception as error:
-        trace.notes.append(
-            f"{finding.cause}: what stands behind it is not told ({type(error).__name__}: {error})"
-        )
+        told = note.format(error=f"{type(error).__name__}: {error}")
+        if told not in trace.notes:
+            trace.notes.append(told)
         return None
-
-
-def _tried(trace: Trace, judge: Rule, subject: Fault | Trace) -> list[Match | Finding]:
-    try:
-        return judge.matches(subject)
-    except Exception as error:
-        note = f"rule '{judge.name}' failed ({type(error).__name__}: {error}); the other rules ran"
-        if note not in trace.notes:
-            trace.notes.append(note)
-        return []
 
 
 def _same(finding: Finding, other: Finding) -> bool:

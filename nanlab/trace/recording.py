@@ -280,6 +280,10 @@ class Operands(Mapping[int, Kept]):
         return sum(1 for _ in self)
 
 
+def no_more() -> None:
+    """Nothing is left to catch up with."""
+
+
 @dataclass(slots=True)
 class Recording:
     """All that one watch recorded. Capture appends to it, everything else reads it."""
@@ -332,7 +336,7 @@ class Recording:
     make_operands: Callable[[Recording, int], None] = lambda recording, step: None
     make_twins: Callable[[Recording], dict[int, Shadow]] = lambda recording: {}
     # brings the history up to date: looks through steps that wait for it
-    catch_up: Callable[[], None] = lambda: None
+    catch_up: Callable[[], None] = no_more
     folded: list[dict[str, Any]] = field(default_factory=list)  # a summary of each folded step
     # folded steps that keep every row: of the first faults
     whole: set[int] = field(default_factory=set)
@@ -586,6 +590,7 @@ __all__ = [
     "Shadow",
     "Sink",
     "Source",
+    "no_more",
     "pack_edge",
     "pack_row",
     "walk",
