@@ -1,1 +1,132 @@
-"""Callbacks for trainers: the step is a method there, so it can be run again without its source."""
+"""Callbacks for trainers, where the step is a method that can be run again without its source; and
+what they share: a guard or a watch over the steps, and an end that leaves the weights finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+from typing import Any, Literal
+
+from torch import nn
+
+from nanlab.capture import announce, watch
+from nanlab.errors import UsageError
+from nanlab.guards.engine import Guard, Turn, Window, write_files
+from nanlab.guards.state import Reached
+from nanlab.trace import Trace
+
+Mode = Literal["guard", "watch"]
+
+
+class Training:
+    """One run of a trainer under guard or watch.
+
+    repeat: runs the step of a turn again. ended: called once at a fault; the trainer goes on to its
+    own end.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        save: str | Path | None,
+        repeat: Callable[[Turn], object],
+        ended: Callable[[], object],
+    ) -> None:
+        if mode not in ("guard", "watch"):
+            raise UsageError(f'mode must be "guard" or "watch", got {mode!r}')
+        self.mode, self.save, self.repeat, self.ended = mode, save, repeat, ended
+        self.trace: Trace | None = None  # of the fault
+        self.guard: Guard | None = None
+        self._watching: watch | None = None
+        self._model: nn.Module | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a fault was found: no optimizer may step any more."""
+        return self.trace is not None
+
+    def start(self, model: nn.Module) -> None:
+        """The training begins."""
+        self._model = model
+        if self.mode == "guard":
+            self.guard = Guard(model, ended=lambda trace, guard: self._fault(trace), looks=False)
+            self.guard.start()
+            return
+        self._watching = watch(model)
+        self._watching.announces = False
+        self._watching.stopping = lambda stop: self._watch_stopped()
+        self._watching.__enter__()
+
+    def stop(self) -> None:
+        """The training is over, in whatever way."""
+        if self.guard is not None:
+            self.guard.stop()
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.__exit__(None, None, None)
+            if self.trace is None and watching.trace.culprit is not None:
+                self.trace = watching.trace
+            if self.trace is not None:
+                self._tell(self.trace)
+
+    def raised(self, error: BaseException) -> None:
+        """The training ends by an exception, which may be about a bad value."""
+        if self.guard is not None and not self.is_stopped:
+            self.guard.refused(error, [frame for frame, _ in walk_tb(error.__traceback__)])
+            if self.guard.trace is not None:
+                self.trace = self.guard.trace
+                self._tell(self.trace)
+
+    def begin(self, item: Any) -> None:
+        """A turn begins, on these arguments of the step."""
+        if self.guard is not None and not self.is_stopped:
+            window = self.guard.begin("step", self._window)
+            if window is not None:
+                self.guard.turn(window, Turn({}, window.reached.random.take(), item))
+
+    def _window(self) -> Window:
+        assert self.guard is not None
+
+        def repeat(window: Window, frame: FrameType | None, turns: Iterator[Turn]) -> None:
+            for turn in turns:
+                self.repeat(turn)
+
+        return Window(
+            self, repeat, lambda frame: True, Reached([self._model], self.guard.parameters)
+        )
+
+    def look(self, optimizer: Any) -> None:
+        """Look at the gradients that an optimizer is about to take; of a stopped training it gets
+        none."""
+        optimizer = getattr(optimizer, "optimizer", None) or optimizer  # inside of a wrapper
+        if self.guard is not None and not self.is_stopped:
+            self.guard.optimizers.setdefault(id(optimizer), optimizer)
+            self.guard.look(optimizer)
+        if self.is_stopped:
+            clear_gradients(optimizer)
+
+    def _watch_stopped(self) -> None:
+        assert self._watching is not None
+        self.trace = self._watching.trace
+        if self._model is not None:
+            self._model.zero_grad()
+        self.ended()
+
+    def _fault(self, trace: Trace) -> None:
+        self.trace = trace
+        self._tell(trace)
+        self.ended()
+
+    def _tell(self, trace: Trace) -> None:
+        if self.save is not None:
+            write_files(trace, self.save)
+        announce(trace)
+
+
+def clear_gradients(optimizer: Any) -> None:
+    """Leave an optimizer nothing to step with."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None

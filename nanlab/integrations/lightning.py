@@ -15,7 +15,7 @@ except ModuleNotFoundError:
 
 from nanlab.errors import NotReplayable
 from nanlab.guards.engine import Turn
-from nanlab.integrations._training import Mode, Training
+from nanlab.integrations import Mode, Training
 from nanlab.trace import Trace
 
 

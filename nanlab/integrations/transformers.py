@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 from nanlab.errors import UsageError
 from nanlab.guards.engine import Turn
-from nanlab.integrations._training import Mode, Training
+from nanlab.integrations import Mode, Training
 from nanlab.trace import Trace
 
 
