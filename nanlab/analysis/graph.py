@@ -759,6 +759,3 @@ def result_names(op: str) -> Callable[[int], str]:
             return lambda number: "" if number else named[0] or "result"
         return lambda number: (named[number] or f"result{number}") if number < len(named) else ""
     return lambda number: ""
-
-
-__all__ = ["ForwardTensor", "forward_tensors", "operand_names", "result_names", "saved_fields"]

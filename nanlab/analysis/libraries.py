@@ -355,6 +355,3 @@ def _version(package: str) -> str:
         return importlib.metadata.version(names[0])
     except importlib.metadata.PackageNotFoundError:
         return "(unknown version)"
-
-
-__all__ = ["Place", "function_at", "library_of"]

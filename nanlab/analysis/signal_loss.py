@@ -663,15 +663,3 @@ def _from_zeros(
         math.ceil(math.log2(0.8 * limits.rounds_to_zero / (KEPT * stats.rms))) if stats.rms else 64
     )
     return Flushed(position, share, "zeros", max(0, needed))
-
-
-__all__ = [
-    "Flushed",
-    "Skip",
-    "below_one",
-    "collapse",
-    "scale_of",
-    "signal_loss",
-    "skips",
-    "skips_frame",
-]

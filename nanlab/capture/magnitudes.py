@@ -247,6 +247,3 @@ def _adds_something(recording: Recording, position: int, own: list[int]) -> bool
         return any(recording.scalars.get(position, ()))
     added = recording.stats(own[-1])
     return added is not None and added.zero < added.numel
-
-
-__all__ = ["StepRows", "follow", "place_of"]

@@ -346,6 +346,3 @@ def failing_formatters(shell: InteractiveShell, failures: list[BaseException]) -
 
     with replaced(shell, "showtraceback", collect):
         yield
-
-
-__all__ = ["shown_traceback"]

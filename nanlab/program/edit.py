@@ -945,5 +945,3 @@ def _tensors(out: Any) -> Iterator[Tensor]:
 
 # by file and span: the values there, and the calls of each segment
 Lines = dict[tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]]
-
-__all__ = ["Edited", "Lines", "Region", "apply", "text_of"]

@@ -562,6 +562,3 @@ def steps_frame(recording: Recording) -> pd.DataFrame:
         numbers = np.array([0.0 if v is None else v for v in values], np.float64)
         frame[name] = pd.arrays.FloatingArray(numbers, missing)
     return frame
-
-
-__all__ = ["OPS_COLUMNS", "backward_frame", "edges_frame", "ops_frame", "shadow_frame"]
