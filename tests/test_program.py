@@ -95,6 +95,19 @@ def test_a_tensor_is_what_an_independent_mode_saw() -> None:
     assert set(trace.ops.phase) >= {"forward", "backward", "optimizer"}
 
 
+def test_copies_that_measure_an_update_are_paid_from_the_budget() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64)  # a weight of 16 KiB, a bias of 256 bytes
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with nanlab.watch(model, budget=4096) as trace:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).square().mean().backward()
+            optimizer.step()
+    measured = trace.parameters.groupby("parameter").update_rms.count()
+    assert measured["weight"] == 0 and measured["bias"] == 3
+
+
 def test_a_step_with_a_node_whose_calls_are_not_seen_runs_again() -> None:
     x = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     with nanlab.watch() as trace:

@@ -307,6 +307,7 @@ class OptimizerCalls:
                 self._write(pattern, self._at)
             except Exception as error:
                 self.ops.failed(error)
+        self._tensors, self._held = [], []  # else gradients would outlive zero_grad()
 
     def _write(self, pattern: _Pattern, count: int) -> None:
         ops, base, chunk = self.ops, self._base, self.ops.chunk

@@ -517,16 +517,16 @@ class TrainingRecorder:
         return arrived
 
     def _remember(self, parameters: list[torch.Tensor]) -> None:
-        """Copies of the parameters as they are now, where the program does not copy them itself as
-        it is about to write them; those that the last step left behind are still good, but for what
-        was written since."""
+        """Copies of the parameters as they are now, within the budget, where the program does not
+        copy them itself as it is about to write them; those that the last step left behind are
+        still good, but for what was written since."""
         program = self.ops.program
         room = 0 if program is None else program.copies.budget - program.copies.spent
         for parameter in parameters:
             key, row = _key(self.owner_of(parameter), parameter), self.ops.source(parameter)
             if program is not None and program.will_save(parameter, room):
                 room -= parameter.untyped_storage().nbytes()
-                self._before.pop(key, None)
+                self._let_go(key)
                 continue
             known = self._before.get(key)
             if (
@@ -535,9 +535,17 @@ class TrainingRecorder:
                 or known[0].dtype != parameter.dtype
                 or known[0].device != parameter.device
             ):
-                self._before[key] = (parameter.detach().clone(), row)
+                self._let_go(key)
+                if program is None or program.copies.afford(parameter.nbytes):
+                    self._before[key] = (parameter.detach().clone(), row)
             elif known[1] != row:
                 known[0].copy_(parameter)
+
+    def _let_go(self, key: tuple[int, int]) -> None:
+        """Drop the copy of a parameter, and give its bytes back to the budget."""
+        known = self._before.pop(key, None)
+        if known is not None and self.ops.program is not None:
+            self.ops.program.copies.spent -= known[0].nbytes
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         ops, recording = self.ops, self.ops.recording
