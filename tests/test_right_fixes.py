@@ -39,6 +39,7 @@ WRITTEN = {
     "two samples that meet under a transform": "l360",
     "a quotient that torch.where hides": "l364",
     "a part of an exponential": "l374",
+    "a function that half precision rounds too much": "l359",
 }
 
 

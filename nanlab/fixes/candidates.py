@@ -13,8 +13,9 @@ from torch import Tensor
 
 from nanlab.errors import NanlabError
 from nanlab.fixes.catalogue import ALTERNATIVES
-from nanlab.fixes.match import rewritings
+from nanlab.fixes.match import Rewriting, rewritings
 from nanlab.fixes.removable import Removable, removables, series_text
+from nanlab.formats import HALF_PRECISION
 from nanlab.safe.series import series
 
 POINTS = (0.0, 1.0, -1.0, math.pi, 0.5, 2.0)  # where expressions of programs are singular
@@ -43,6 +44,9 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
     for r in (*rewritings(text, line), *rewritings(text, line, ALTERNATIVES)):
         made = Candidate(r.title, r.first, r.last, r.text, False)
         found.setdefault((made.first, made.text), made)
+        wide = _in_float32(r) if dtype in HALF_PRECISION else None
+        if wide is not None:
+            found.setdefault((wide.first, wide.text), wide)
     places = removables(text, line)
     for site in places:
         for made in _in_torch(site, dtype):
@@ -54,6 +58,19 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
         for made in _in_nanlab(site):
             found.setdefault((made.first, made.text), made)
     return list(found.values())
+
+
+def _in_float32(r: Rewriting) -> Candidate | None:
+    """The call that an expression was rewritten as, on its operand in float32: half precision
+    rounds what the call gives, and its derivative more."""
+    call = ast.parse(r.new, mode="eval").body
+    if not isinstance(call, ast.Call) or not call.args or r.text.count(r.new) != 1:
+        return None
+    operand = ast.unparse(call.args[0])
+    atom = isinstance(call.args[0], ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    call.args[0] = ast.parse(f"{operand if atom else f'({operand})'}.float()", mode="eval").body
+    text = r.text.replace(r.new, ast.unparse(call))
+    return Candidate(f"{r.title} in float32", r.first, r.last, text, False)
 
 
 def _in_torch(site: Removable, dtype: torch.dtype) -> Iterator[Candidate]:

@@ -202,7 +202,7 @@ def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
             tried: list[Fix] = []
             for fix in fresh:
                 cured = any(f.verified for f in (*found, *tried))
-                if not (cured and fix.title.startswith((SMALLER, BOTH))):
+                if not (cured and _is_last_resort(fix)):
                     tried.append(_judged(trace, finding, fix, clock))
             found += tried if not i else _worth_telling(tried, any(f.verified for f in found))
     found = _distinct([*_helpful(found), *_beyond(trace, finding)])
@@ -221,12 +221,18 @@ def _beyond(trace: Trace, finding: Finding) -> list[Fix]:
         return []
 
 
+def _is_last_resort(fix: Fix) -> bool:
+    """Whether a fix is worth its line only where no other is right."""
+    wide = fix.title.startswith("rewritten") and fix.title.endswith("in float32")
+    return wide or fix.title.startswith((SMALLER, BOTH))
+
+
 def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
     """The fixes without those that nobody would take: where one is right what fails, and where
     anything is finite what changes healthy values beyond recognition."""
     right = any(fix.verified for fix in fixes)
     kept = [fix for fix in fixes if not (right and fix.edits and fix.verdict == "fails")]
-    mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) <= FOREIGN]
+    mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
     some = any(f.verdict in ("verified", "finite") for f in mild)
     return mild if some else kept
 
