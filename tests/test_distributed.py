@@ -28,6 +28,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def network(kind: str) -> nn.Module:
+    if kind == "sharded" and not hasattr(torch.cpu.Stream, "record_event"):
+        pytest.skip("fully_shard of torch 2.6 runs on no CPU")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     if kind == "replicated":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import linecache
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -42,6 +43,69 @@ def library_of(recording: Recording, position: int) -> Place | None:
     if not line or site == user:
         return None
     return shown, line, function_at(real, line)
+
+
+def asked_at(recording: Recording, position: int) -> int | None:
+    """Place of the user's line that gave a library the operands of a row, where that was in a
+    function which the library called, and the library computes with them later.
+
+    So a probabilistic program is run first, and the densities of what it sampled come after it.
+    """
+    row = recording.op(position) if position >= 0 else None
+    given = recording.given.get(row.call, ()) if row is not None else ()
+    if row is None or not given:
+        return None
+    info = recording.nodes.get(row.node) if row.backward and row.node >= 0 else None
+    first = info.position if info is not None else position
+    outer = recording.places[info.line if info is not None else row.place]
+
+    seen, waiting = {first}, [first]
+    found: list[int] = []  # rows of those functions that made or read the operands
+    while waiting:
+        for operand in recording.parents(waiting.pop()):
+            op = recording.op(operand)
+            if operand in seen:
+                continue
+            seen.add(operand)
+            if op is not None and recording.places[op.place][:2] == outer[:2]:
+                waiting.append(operand)
+            else:
+                found += [
+                    number
+                    for number in (operand, *recording.readers(operand))
+                    if number < first and _is_in(recording, number, given)
+                ]
+    last = recording.op(max(found)) if found else None
+    return None if last is None else last.place
+
+
+def scripted_at(recording: Recording, position: int, op: str) -> tuple[str, int] | None:
+    """(file, line) of an operator in a function that torch.jit compiled, where a row was computed
+    by a call of that function; None where the function has it on several lines."""
+    row = recording.op(position) if position >= 0 else None
+    known = recording.scripted.get(row.call, ()) if row is not None else ()
+    if row is None or not known:
+        return None
+    info = recording.nodes.get(row.node) if row.backward and row.node >= 0 else None
+    place = info.line if info is not None else row.place
+    span, (_, _, real) = recording.spans[place], recording.places[place]
+    text = "" if span is None else linecache.getline(real, span[0])[span[1] :]
+    lines = {(file, line) for name, kind, file, line in known if kind == op and f"{name}(" in text}
+    return lines.pop() if len(lines) == 1 else None
+
+
+def is_told_elsewhere(recording: Recording, position: int, op: str) -> bool:
+    """Whether a finding of a row bears another line than the row."""
+    return bool(scripted_at(recording, position, op) or asked_at(recording, position))
+
+
+def _is_in(recording: Recording, number: int, functions: tuple[tuple[str, int, int], ...]) -> bool:
+    """Whether a row was computed by a line of one of these functions."""
+    op = recording.op(number)
+    if op is None:
+        return False
+    _, line, real = recording.places[op.place]
+    return any(real == file and first <= line <= last for file, first, last in functions)
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nanlab.capture.ledger import Ledger, storage_of
-from nanlab.capture.places import frame_of, torch_frame
+from nanlab.capture.places import frame_of, functions_given, scripted_lines, torch_frame
 from nanlab.capture.plans import (
     Call,
     SavedValues,
@@ -261,6 +261,11 @@ class Evidence:
         inside = self._torch_frame(position) if late else torch_frame(sys._getframe(1))
         if inside is not None:
             recording.inside_torch[position] = inside
+        if not late:
+            if given := functions_given(sys._getframe(1)):
+                recording.given[position] = given
+            if scripted := scripted_lines(sys._getframe(1)):
+                recording.scripted[position] = scripted
         values, hidden, name = _saved(call.node)
         program = self.program
         if program is not None and program.holds(call.targets):

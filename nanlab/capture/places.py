@@ -9,9 +9,9 @@ import stat
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -129,6 +129,52 @@ def _kind_of(code: CodeType) -> int:
         inside = name[len(_TORCH_ROOT) :].replace(os.sep, "/")
         return _PASSES if inside.startswith(_HANDS_ON) else _COMPUTES
     return _PASSES if name.startswith(_OURS) else _ENDS
+
+
+def functions_given(frame: FrameType | None) -> tuple[tuple[str, int, int], ...]:
+    """(file, first line, last line) of the user's functions that the libraries at and above a frame
+    hold in variables, up to the user's own line: they may have called them."""
+    found: dict[tuple[str, int, int], None] = {}
+    while frame is not None and (kind := _kind(frame.f_code, frame.f_globals)) != _USER:
+        for value in frame.f_locals.values() if kind == _LIBRARY else ():
+            if isinstance(value, torch.nn.Module):
+                value = type(value).forward
+            value = getattr(value, "__func__", value)
+            if isinstance(value, FunctionType) and is_user_code(value.__code__, value.__globals__):
+                code = value.__code__
+                found[code.co_filename, code.co_firstlineno, _last_line(code)] = None
+        frame = frame.f_back
+    return tuple(found)
+
+
+def scripted_lines(frame: FrameType | None) -> tuple[tuple[str, str, str, int], ...]:
+    """(name of the function or module in the user's line, operator, file, line) of what torch.jit
+    has compiled of the user's code, where the innermost line of the user's names it."""
+    while frame is not None and _kind(frame.f_code, frame.f_globals) != _USER:
+        frame = frame.f_back
+    found: dict[tuple[str, str, str, int], None] = {}
+    code = frame.f_code if frame is not None else None
+    for name in (*code.co_names, *code.co_varnames, *code.co_freevars) if code is not None else ():
+        value = frame.f_locals.get(name, frame.f_globals.get(name))  # type: ignore[union-attr]
+        if isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
+            for kind, file, line in _compiled(value.inlined_graph):
+                found[name, kind, file, line] = None
+    return tuple(found)
+
+
+def _compiled(block: Any) -> Iterator[tuple[str, str, int]]:
+    """(operator, file, line) of the user's operations in a graph of torch.jit."""
+    for node in block.nodes():
+        place = re.search(r'File "(.+)", line (\d+)', node.sourceRange())
+        if node.kind().startswith("aten::") and place and not place[1].startswith(_TORCH_ROOT):
+            yield node.kind().removeprefix("aten::"), place[1], int(place[2])
+        for inner in node.blocks():
+            yield from _compiled(inner)
+
+
+def _last_line(code: CodeType) -> int:
+    inner = (_last_line(c) for c in code.co_consts if isinstance(c, CodeType))
+    return max((*(n for *_, n in code.co_lines() if n is not None), *inner), default=0)
 
 
 def display_name(filename: str) -> str:
@@ -326,7 +372,7 @@ class ModuleRecorder:
         self,
         model: nn.Module | None,
         names: Names,
-        on_call: Callable[[], None],
+        on_call: Callable[[nn.Module], None],
         on_module: Callable[[str, nn.Module], bool],
         on_return: Callable[[nn.Module, Any], None],
     ) -> None:
@@ -406,7 +452,7 @@ class ModuleRecorder:
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         if not self._stack:
-            self._on_call()
+            self._on_call(module)
         here = (id(module), self.current)
         known = self._known.get(here)
         if known is None or known[0]() is not module:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from types import CodeType, FrameType
+from weakref import ref
 
 import torch
 
@@ -68,6 +69,21 @@ class Loops:
                 first, last = min(found, key=lambda span: span[1] - span[0])
                 return Loop(tuple(now[:level]), id(codes[level]), first, last)
         return None
+
+    def entered(self, before: Path, frame: FrameType | None) -> bool:
+        """Whether the program has come into a loop of the function that stood before it."""
+        now, codes = call_path(frame), []
+        while frame is not None:
+            codes.append(frame.f_code)
+            frame = frame.f_back
+        for (code, at, _), (code_now, at_now, _), own in zip(
+            before, now, codes[::-1], strict=False
+        ):
+            if (code, at) != (code_now, at_now):
+                return code == code_now and any(
+                    first <= at_now <= last and at < first for first, last in self._of(own)
+                )
+        return False
 
     def _of(self, code: CodeType) -> list[tuple[int, int]]:
         if id(code) not in self._known:
@@ -455,6 +471,7 @@ class StepClock(LoopIterations):
         self._complete: Path | None = None
         self._called: Path | None = None  # where the outermost module was last called
         self._without_grad = False  # whether that was under no_grad
+        self._module: Callable[[], object] = lambda: None  # that was
         self._took_back = False  # whether a boundary was ever taken back
         self.updates_apart: Callable[[], bool] = lambda: (
             False
@@ -551,12 +568,28 @@ class StepClock(LoopIterations):
         self._called, self._outside, self._grad_requested = None, None, False
         self.checked.clear()
 
-    def called(self, frame: FrameType | None) -> None:
-        """An outermost module was called."""
+    def called(self, frame: FrameType | None, module: object, position: int, sequence: int) -> bool:
+        """An outermost module was called; True if a new step begins with it: it was called before a
+        loop, for its first turn, and is called inside of that now, as for the tokens of a text."""
         self.idle = False
         self._module_inside(frame)
-        self._called, self._without_grad = call_path(frame), not torch.is_grad_enabled()
+        no_grad = not torch.is_grad_enabled()
+        begins = (
+            self._called is not None
+            and no_grad
+            and self._without_grad
+            and not self.backward_seen
+            and self._complete is None
+            and self._module() is module
+            and self._loops.entered(self._called, frame)
+        )
+        if begins:
+            self._tentative.append((len(self.starts), sequence, True))
+            self._computing[position] = None
+            self.starts.append(position)
+        self._called, self._without_grad, self._module = call_path(frame), no_grad, ref(module)
         self.checked.clear()
+        return begins
 
     def backward(self, frame: FrameType | None, oldest: int, accumulates: bool) -> None:
         """A backward pass ended; ``oldest`` is the lowest sequence number among its nodes."""

@@ -417,11 +417,12 @@ class watch:
 
     # -- what the recorders report
 
-    def _module_called(self) -> None:
+    def _module_called(self, module: nn.Module) -> None:
         caller = self._lines.outside(sys._getframe(2))
         if not self._ops.in_optimizer and not self._ops.in_backward:  # a closure, a checkpoint
             self._ops.notice_loop(caller)
-        self._clock.called(caller)
+        if self._clock.called(caller, module, self.recording.end, self._ops.sequence):
+            self._ops.step_began(self.recording.end)
         self._ops.first_call = min(self._ops.first_call, self.recording.end)
 
     def _module_moved(self, path: int, depth: int) -> None:

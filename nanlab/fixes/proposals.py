@@ -55,12 +55,19 @@ def library_proposals(recording: Recording, position: int, text: str, line: int)
     """The statement of a library, in whose file an operation stands, with the operation
     guarded."""
     op = forward_of(recording, position)
+    span = recording.spans[op.site] if op and op.site < len(recording.spans) else None
+    return proposals_at(recording, position, text, Place(line, span))
+
+
+def proposals_at(recording: Recording, position: int, text: str, place: Place) -> list[Candidate]:
+    """A statement that stands elsewhere than the user's innermost line, with the operation
+    guarded."""
+    op = forward_of(recording, position)
     if op is None or _is_update(recording, op):
         return []
-    span = recording.spans[op.site] if op.site < len(recording.spans) else None
     facts = facts_of(recording, op)
     guards = [g for g in GUARDS if set(g.when.split()) <= facts]
-    return guarded(text, Place(line, span), guards, _numbers(recording, op))
+    return guarded(text, place, guards, _numbers(recording, op))
 
 
 def _guarded(recording: Recording, op: Op, facts: set[str], text: str) -> list[Candidate]:

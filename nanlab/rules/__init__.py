@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from nanlab.analysis.libraries import library_of
+from nanlab.analysis.libraries import asked_at, library_of, scripted_at
 from nanlab.analysis.provenance import harmful_origins
+from nanlab.capture.places import display_name
 from nanlab.findings.evidence import finding_of, matched, surveyed
 from nanlab.findings.fault import LOW, Fault
 from nanlab.findings.rule import (
@@ -28,6 +30,8 @@ from nanlab.rules.data import thrown, with_data
 from nanlab.rules.remedies import with_fixes
 from nanlab.topics import absorbed_updates, clipping, flushes, optimizer, scaler, training, trends
 from nanlab.trace import Trace
+from nanlab.trace.op import location
+from nanlab.trace.recording import Recording
 
 T = TypeVar("T")
 MOST_FINDINGS = 20
@@ -90,7 +94,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
             if not any(_repeats(finding, other) for other in findings):
                 findings.append(finding)
     findings += [f for f in thrown_by if not any(o.cause == f.cause for o in findings)]
-    findings = [replace(f, library=library_of(trace.recording, f.position)) for f in findings]
+    findings = [_placed(trace.recording, f) for f in findings]
     ranking = sorted(findings, key=lambda f: (_ORDER[f.severity], not f.harmful))
     return Findings(
         with_fixes(
@@ -138,6 +142,27 @@ def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding
     hidden = [f for f in followed.faults[1:] if (f.file, f.line, f.cause) not in known]
     at = next((i for i, f in enumerate(findings) if not f.harmful), len(findings))
     return Findings([*findings[:at], *hidden, *findings[at:]])
+
+
+def _placed(recording: Recording, finding: Finding) -> Finding:
+    """The finding with the library's line; and with the user's line that asked for it where the
+    library computed it later, or that torch.jit compiled."""
+    finding = replace(finding, library=library_of(recording, finding.position))
+    outer = f"{location(finding.file, finding.line)}: {finding.source}"
+    if finding.library is None:
+        scripted = scripted_at(recording, finding.position, finding.op)
+        if scripted is None:
+            return finding
+        (real, line), told = scripted, f"torch.jit compiled it; it was called in {outer}"
+        file = display_name(real)
+    else:
+        asked = asked_at(recording, finding.position)
+        if asked is None:
+            return finding
+        (file, line, real), told = recording.places[asked], f"It was computed later, in {outer}"
+    source = linecache.getline(real, line).strip()
+    explanation = f"{finding.explanation} {told}"
+    return replace(finding, file=file, line=line, source=source, explanation=explanation)
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:

@@ -300,7 +300,9 @@ def norm_at_zero(fault: Fault) -> Match | None:
             fault,
             f"weight_norm of {plural(fault.count, 'element')} of {fault.numel:,}: {_NORM_TEXT}",
         )
-    if not zeros(fault) or fault.forward == "sqrt" or not of_norm(fault) or _of_lengths(fault):
+    if not zeros(fault) or fault.forward == "sqrt" or _divides_by_twice_a_root(fault):
+        return None
+    if not of_norm(fault) or _of_lengths(fault):
         return None
     count = zeros(fault)
     title = (
@@ -351,20 +353,28 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
 
 
 def _tangent(fault: Fault) -> Match | None:
-    """The derivative of a root in forward mode, t / (2 sqrt(x)), on a line that writes no
-    division."""
-    row = fault.operand_row(1)
-    twice = fault.op_at(row) == "mul" and fault.recording.scalars.get(row) == (2,)
-    root = (
-        next((p for p in fault.parents(row) if fault.op_at(p) == "sqrt"), None) if twice else None
-    )
-    if root is None or not zeros(fault) or "/" in fault.text_at(fault.position):
+    """The derivative of a root, t / (2 sqrt(x)), in forward mode or in a scripted function, on a
+    line that writes no division."""
+    if not zeros(fault) or not _divides_by_twice_a_root(fault):
         return None
+    scripted = fault.row is not None and fault.row.backward
     title = (
-        f"the derivative of sqrt, in forward mode, at {plural(zeros(fault), 'zero')} among"
-        f" {fault.numel:,} is infinite"
+        f"the derivative of sqrt, in {'a scripted function' if scripted else 'forward mode'}, at"
+        f" {plural(zeros(fault), 'zero')} among {fault.numel:,} is infinite"
     )
     return replace(match(fault, title, tangent=fault.argument(0), root=divisor(fault)), op="sqrt")
+
+
+def _divides_by_twice_a_root(fault: Fault) -> bool:
+    """Whether a quotient is the derivative of a root, on a line that writes no division."""
+    if fault.name != "div" or fault.backward or "/" in fault.text_at(fault.position):
+        return False
+    row = fault.operand_row(1)
+    return (
+        fault.op_at(row) == "mul"
+        and fault.recording.scalars.get(row) == (2,)
+        and any(fault.op_at(p) == "sqrt" for p in fault.parents(row))
+    )
 
 
 @rule(

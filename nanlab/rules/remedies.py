@@ -16,17 +16,19 @@ from typing import Any
 
 import torch
 
-from nanlab.analysis.libraries import patch, rewritings, text_of_library
+from nanlab.analysis.libraries import is_told_elsewhere, patch, rewritings, text_of_library
 from nanlab.analysis.verdict import Judge
 from nanlab.errors import NanlabError
 from nanlab.findings.rule import Edit, Finding, Fix, TriedFixes
 from nanlab.fixes.candidates import Candidate, candidates
+from nanlab.fixes.example import Place
 from nanlab.fixes.guards import BOTH, SMALLER, number
 from nanlab.fixes.proposals import (
     at_makers,
     filled,
     library_proposals,
     proposals,
+    proposals_at,
     reads_probabilities,
 )
 from nanlab.formats import format_of
@@ -378,7 +380,10 @@ def guarded(trace: Trace, finding: Finding, text: str) -> list[list[Fix]]:
     if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
         return []
     found = []
-    for of in (filled,) if finding.cause in _GAPS else (proposals, at_makers):
+    ways: tuple[Any, ...] = (filled,) if finding.cause in _GAPS else (proposals, at_makers)
+    if is_told_elsewhere(trace.recording, finding.position, finding.op):
+        ways = (partial(proposals_at, place=Place(finding.line, None)),)
+    for of in ways:
         try:
             made = of(trace.recording, finding.position, text)
         except Exception as error:

@@ -321,6 +321,11 @@ class Recording:
     evidence: dict[int, Kept | None] = field(default_factory=dict)
     # of guilty calls: file, line, function
     inside_torch: dict[int, tuple[str, int, str]] = field(default_factory=dict)
+    # of guilty calls of a library: file, first and last line of the user's functions that it was
+    # given
+    given: dict[int, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+    # of guilty calls on a line that names what torch.jit compiled: its name, operator, file, line
+    scripted: dict[int, tuple[tuple[str, str, str, int], ...]] = field(default_factory=dict)
     shadowed: bool = False  # whether the diagnosis looks at the float32 twins
     # position of the end -> the float32 twins of the kept steps up to there
     twins_made: tuple[int, dict[int, Shadow]] | None = None
