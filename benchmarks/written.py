@@ -84,15 +84,32 @@ def finite(module: ModuleType, steps: int) -> bool:
 def written(path: Path, edits: Sequence[Any], folder: Path) -> tuple[Path, bool]:
     """A copy of the program with the edits in it; and whether they run behind the flag."""
     text = path.read_text()
-    flagged = _with(text, edits, flagged=True)
     copy = folder / path.name
+    flagged = _with(text, edits, flagged=True)
+    if all(_runs_each_step(text, edit.first) for edit in edits) and _is_python(flagged):
+        copy.write_text(flagged)
+        return copy, True
+    copy.write_text(_with(text, edits, flagged=False))
+    return copy, False
+
+
+def _runs_each_step(text: str, line: int) -> bool:
+    """Whether a line stands in a function that a step calls, and not where one is made."""
+    around = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.lineno < line <= (node.end_lineno or 0)
+    ]
+    inner = max(around, key=lambda node: node.lineno, default=None)
+    return inner is not None and inner.name not in ("build", "__init__")
+
+
+def _is_python(text: str) -> bool:
     try:
-        ast.parse(flagged)
+        ast.parse(text)
     except SyntaxError:
-        copy.write_text(_with(text, edits, flagged=False))
-        return copy, False
-    copy.write_text(flagged)
-    return copy, True
+        return False
+    return True
 
 
 def _with(text: str, edits: Sequence[Any], flagged: bool) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import nanlab
 from nanlab.analysis.limits import agrees
+from nanlab.analysis.verdict import cut, narrowed
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("written_fixes", ROOT / "benchmarks" / "written.py")
@@ -71,12 +72,40 @@ def test_a_wrong_fix_is_not_verified_where_the_step_is_too_large_to_be_computed_
     assert "verified" not in clamps
 
 
-@pytest.mark.parametrize("name", ["l102", "l190", "l194", "l210", "d201"])
+@pytest.mark.parametrize("name", ["l102", "l129", "l140", "l190", "l194", "l210", "d201"])
 def test_a_program_with_a_verified_fix_in_it_is_what_the_replay_said(name: str) -> None:
     (path,) = (ROOT / "benchmarks" / "limits").glob(f"{name}_*.py")
     found = list(written.outcomes(path))
     assert found
     assert [outcome for _, outcome in found] == [("same", "")] * len(found)
+
+
+def test_in_a_large_result_whose_rows_are_computed_alike_some_of_them_tell_what_is_right() -> None:
+    scale = torch.nn.Parameter(torch.linspace(-1.0, 1.0, 128).reshape(16, 8))
+    mixing = torch.randn(8, 30_000, generator=torch.Generator().manual_seed(0))
+    with nanlab.watch(on_fault="record") as trace:
+        out = (scale @ mixing).view(2, 8, 30_000)
+        away = out - out.detach()
+        distance = away.square().sum(-1).sqrt()
+        (distance.mean() + out.square().mean()).backward()
+    assert trace.culprit is not None
+    fixes = trace.culprit.fixes
+    assert "vector_norm" in fixes[0].code
+    assert fixes[0].verified
+    assert trace.cure is not None and trace.cure.verified
+
+
+def test_rows_that_depend_on_each_other_are_not_left_out() -> None:
+    x = torch.nn.Parameter(torch.linspace(0.0, 2.0, 4096).reshape(1024, 4))
+    with nanlab.watch(on_fault="record") as trace:
+        ranks = (x / x.sum(0)).sqrt()
+        ranks.sum().backward()
+    segment = trace.recording.program.segments[-1]
+    index = next(i for i, c in enumerate(segment.calls) if c.func._opname == "sqrt")
+    part = cut([segment], [segment.calls[index].out], (0, index + 1))
+    fewer = narrowed(part, 256)  # of the columns, which are
+    assert fewer is not None
+    assert [tuple(t.shape) for t in fewer.operands.values()] == [(1024, 2)]
 
 
 def test_complex_elements_that_a_fix_moves_are_noticed() -> None:

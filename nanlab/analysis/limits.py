@@ -235,7 +235,7 @@ class _Arithmetic:
     ) -> Iterator[AllExact | None]:
         """Evaluate in these numbers; moved, masks: as of AllExact."""
         with torch.random.fork_rng(devices=[]), torch.autocast("cpu", enabled=False):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # no device is asked
             if self.digits:
                 with digits(self.digits), AllExact(self.deadline, moved, masks) as mode:
                     yield mode
@@ -278,6 +278,7 @@ class _Problem:
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
         self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
         self.jumps = False  # whether a value at the operands is not that of their neighbours
+        self.seconds = 0.0  # of processor time, for one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
 
     def truth(self, limits: list[Limit] | None) -> Truth:
@@ -328,14 +329,14 @@ class _Problem:
         still: list[Tensor | None] = [None] * len(self.operands)
         began = time.thread_time()
         limits = [_here(t) for t in self.at(arithmetic, still, 0.0).tensors]
-        each = time.thread_time() - began
+        self.seconds = time.thread_time() - began
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
         for movable in self.movable:
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
                 break
             ways = len(list(_directions(self.operands, movable))) * len(arithmetic.distances)
-            if time.thread_time() + ways * each > arithmetic.deadline:
+            if time.thread_time() + ways * self.seconds > arithmetic.deadline:
                 self.late = True
                 break
             try:
@@ -355,6 +356,10 @@ class _Problem:
         variable.
         """
         still: list[Tensor | None] = [None] * len(self.operands)
+        steps = 1 + 4 * len(arithmetic.distances)
+        if time.thread_time() + steps * self.seconds > arithmetic.deadline:
+            self.late = True
+            return limits
         for place in range(min(self.results, MOST_RESULTS)):
             if not any(bool(limit.unknown.any()) for limit in limits):
                 break

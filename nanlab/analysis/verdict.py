@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -25,8 +26,8 @@ from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
 from nanlab.program.edit import Edited, EditLike, Lines, Region, Results, apply
 from nanlab.program.rebuild import Functions, Graph, Patch, backward_of, run_patches, same_bits
-from nanlab.program.replay import Replay, patched
-from nanlab.program.rerun import Memory, Window, operate, rerun, seed
+from nanlab.program.replay import Replay, check_rebuilt, patched
+from nanlab.program.rerun import Window, operate, seed
 from nanlab.trace.op import location
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
@@ -41,17 +42,26 @@ Item = Call | EngineRun | FunctionUse
 
 @dataclass
 class Slice:
-    """The calls that some tensors are made of.
-
-    ``operands``: what they read that none of them made, with its recorded value; the function takes
-    these.
-    """
+    """The calls that some tensors are made of, a function of their operands."""
 
     segments: Sequence[Segment]
     targets: tuple[Any, ...]
     items: list[tuple[int, int, Item]]  # (segment, index, what runs there)
-    operands: dict[Ref, Tensor] = field(default_factory=dict)
+    last: int  # number of the segment that it ends in
+    reads: dict[tuple[int, ...], list[Ref]] = field(default_factory=dict)  # of each item
     size: int = 0  # elements of all results
+    given: dict[Ref, Tensor] | None = None  # operands, where they are not the recorded ones
+
+    @cached_property
+    def operands(self) -> dict[Ref, Tensor]:
+        """What the calls read that none of them made, with its recorded value."""
+        return _operands(self) if self.given is None else self.given
+
+    @property
+    def extent(self) -> int:
+        """Elements of all results, or of the largest tensor that is read, whichever is more."""
+        read = (_numel(ref) for each in self.reads.values() for ref in each)
+        return max(self.size, max(read, default=0))
 
     @property
     def differentiated(self) -> list[bool]:
@@ -185,9 +195,7 @@ def cut(
             reads[at, index] = list(refs_in((call.args, tuple(call.kwargs.values()))))
             needed |= {ref.storage for ref in reads[at, index]}
     items.reverse()
-    found = Slice(segments, tuple(targets), items, size=size)
-    _collect_operands(found, reads, before[0])
-    return found
+    return Slice(segments, tuple(targets), items, before[0], reads, size)
 
 
 def _numel(ref: Ref) -> int:
@@ -210,9 +218,9 @@ def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
         own |= {ref.view for ref in refs_in(call.out)}
 
 
-def _collect_operands(found: Slice, reads: dict[tuple[int, ...], list[Ref]], last: int) -> None:
-    """What the calls of a slice read that none of them made before, with the values that it had."""
-    results = Results(found.segments)
+def _operands(found: Slice) -> dict[Ref, Tensor]:
+    operands: dict[Ref, Tensor] = {}
+    last, results = found.last, Results(found.segments)
     for at, index, item in found.items:
         if isinstance(item, Call):
             results.want(at, [index])
@@ -227,19 +235,146 @@ def _collect_operands(found: Slice, reads: dict[tuple[int, ...], list[Ref]], las
             made |= {ref.view for ref in refs_in(item.results)}
             continue
         if isinstance(item, FunctionUse):
-            wanted = reads[at, index, item.number]
+            wanted = found.reads[at, index, item.number]
         else:
-            wanted = reads[at, index]
+            wanted = found.reads[at, index]
         for ref in wanted:
-            if ref.view not in made and not any(ref.view == other.view for other in found.operands):
+            if ref.view not in made and not any(ref.view == other.view for other in operands):
                 value = results.values[at].get(ref.view)
                 if value is None:
                     value = results.values[last].get(ref.view)
                 if value is None:
                     raise NotReplayable("a tensor is read whose value is not at hand")
-                found.operands[ref] = value
+                operands[ref] = value
         if isinstance(item, Call):
             made |= {ref.view for ref in refs_in(item.out)}
+    return operands
+
+
+# A slice on some rows of its results: in a large one every row is computed alike.
+
+ROWS = 4  # at least, in one dimension; half as many in each of several
+ALIKE = 1e-3  # relative: by how much the order of a sum may change it
+
+
+def narrowed(part: Slice, elements: int) -> Slice | None:
+    """The slice on so few rows of its results that its operands have about so many elements, rows
+    that went wrong before others; None where fewer rows do not give what they gave among all."""
+    found: Slice | None = None
+    try:
+        part = _shaped(part)
+        old = _evaluated(part)
+        for dim in range(old.values[0].dim()):
+            count = old.values[0].shape[dim]
+            if any(t.dim() <= dim or t.shape[dim] != count for t in old.values):
+                return None
+            size = max((t.numel() for t in part.operands.values()), default=0)
+            least = ROWS if old.values[0].dim() == 1 else ROWS // 2
+            keep = max(least, elements * count // max(size, 1))
+            if keep >= count:
+                continue
+            rows = _telling(part, old, dim, keep)
+            given = {ref: _rows(t, dim, count, rows) for ref, t in part.operands.items()}
+            fewer = replace(part, given=given, size=part.size * len(rows) // count)
+            new = _evaluated(fewer)
+            pairs = list(zip(old.values, new.values, strict=True))
+            pairs += [
+                (a, b)
+                for a, b, t in zip(old.gradients, new.gradients, given.values(), strict=True)
+                if a is not None and b is not None and t.shape != a.shape
+            ]
+            if all(_alike(_rows(a, dim, count, rows), b) for a, b in pairs):
+                part, old, found = fewer, new, fewer
+    except Exception:
+        return None
+    return found
+
+
+def _shaped(part: Slice) -> Slice:
+    """The slice of operands in the shapes that they are given at once, in numbers that the program
+    wrote."""
+    results = Results(part.segments)
+    at = {
+        (item.args[0].view): (segment, index, item)
+        for segment, index, item in part.items
+        if isinstance(item, Call) and _is_sized(item) and item.args[0] in part.operands
+    }
+    reads = [ref.view for each in part.reads.values() for ref in each]
+    at = {view: found for view, found in at.items() if reads.count(view) == 1}
+    if not at:
+        return part
+    for segment, index, _ in at.values():
+        results.want(segment, [index])
+    results.run()
+    given: dict[Ref, Tensor] = {}
+    for ref, value in part.operands.items():
+        if ref.view in at:
+            segment, _, call = at[ref.view]
+            value = results.values[segment][call.out.view]
+            ref = Ref((*call.out[:5], ref.tracked, call.out[6]))
+        given[ref] = value
+    gone = {(segment, index) for segment, index, _ in at.values()}
+    items = [each for each in part.items if each[:2] not in gone]
+    return replace(part, items=items, given=given)
+
+
+def _is_sized(call: Call) -> bool:
+    name = getattr(call.func, "_opname", "")
+    return name in _SIZED and call.args[0].__class__ is Ref and call.out.__class__ is Ref
+
+
+def _evaluated(part: Slice) -> Evaluation:
+    return evaluate(part.function(), list(part.operands.values()), None, part.differentiated)
+
+
+def _rows(t: Tensor, dim: int, count: int, rows: Tensor) -> Tensor:
+    fits = t.dim() > dim and t.shape[dim] == count
+    return t.index_select(dim, rows.to(t.device)) if fits else t
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or not a.dtype.is_floating_point:
+        return a.shape == b.shape and bool((a == b).all())
+    return torch.allclose(a.double(), b.double(), rtol=ALIKE, atol=1e-30, equal_nan=True)
+
+
+def _telling(part: Slice, found: Evaluation, dim: int, keep: int) -> Tensor:
+    """The numbers of some rows: of each way to go wrong the smallest operands, the largest, and
+    some between; a quarter that went right."""
+    count = found.values[0].shape[dim]
+
+    def by_row(t: Tensor) -> Tensor:
+        return t.detach().cpu().movedim(dim, 0).reshape(count, -1)
+
+    floats = [t for t in found.tensors if t.dim() > dim and t.shape[dim] == count]
+    codes = torch.cat(
+        [
+            2 * by_row(t.isnan()).byte() + 3 * by_row(t.isposinf()) + 4 * by_row(t.isneginf())
+            for t in floats
+        ],
+        1,
+    )
+    read = [
+        t
+        for t in part.operands.values()
+        if t.dim() > dim and t.shape[dim] == count and t.is_floating_point()
+    ]
+    size = sum(by_row(t).double().nan_to_num(0, 0, 0).abs().sum(1) for t in read)
+    order = torch.argsort(torch.as_tensor(size).expand(count), stable=True)
+    kinds = torch.unique(codes, dim=0, return_inverse=True)[1][order]
+    bad = codes.any(1)[order]
+    groups = [order[(kinds == kind) & bad] for kind in kinds[bad].unique()]
+    well = order[~bad]
+    healthy = min(len(well), max(keep // 4, keep - int(bad.sum())))
+    each = max((keep - healthy) // max(len(groups), 1), 1)
+    chosen = [_spread(group, each) for group in groups][:keep]
+    return torch.cat([*chosen, _spread(well, healthy)])[:keep].sort().values
+
+
+def _spread(rows: Tensor, count: int) -> Tensor:
+    """So many of them, evenly spaced, the first and the last among them."""
+    at = torch.linspace(0, len(rows) - 1, min(count, len(rows))).round().long()
+    return rows[at]
 
 
 # Is a fix right? The whole failing step is run with it, and held against the truth of the
@@ -250,7 +385,11 @@ NUDGE = 1e-7  # relative, of operands in float64: a value that it moves by more 
 SMALL = 1e-3  # of the largest element: what is below is compared with that
 WHOLE = 60_000  # elements of a step whose truth is sought in exact numbers, and as a whole
 LOCAL = 400_000  # elements of the expression and what it is made of, where the step is larger
+LARGE = 1 << 24  # of the same where some of its rows stand for all
+FEW = 2_000  # elements of operands that need no narrowing
+NARROW = 256  # of those that are narrowed, for their truth
 _SUMS = having("matmul") | having("layer")
+_SIZED = having("sized")
 NOT_COMPUTED = "what is right there could not be computed"
 MOST_RUNS = 3  # of the engine that are held against their truth
 MOST_REGIONS = 4  # runs of the edited expression that are held against their truth one by one
@@ -266,6 +405,11 @@ class Judgement:
     gradient_max: float | None = None
     replay: Replay | None = None
 
+    @property
+    def verified(self) -> bool:
+        """Whether the step came out right."""
+        return self.verdict == "verified"
+
 
 @dataclass
 class Judge:
@@ -277,7 +421,7 @@ class Judge:
     _parts: dict[tuple[int, int], Slice] = field(default_factory=dict)
     _truths: dict[int, tuple[Slice, Truth | None]] = field(default_factory=dict)
     _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
-    _right: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
+    _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
 
     @property
     def recording(self) -> Recording:
@@ -286,12 +430,17 @@ class Judge:
     def judge(self, edits: Sequence[EditLike]) -> Judgement:
         """The verdict on these edits, all at once."""
         key = tuple((e.file, e.first, e.last, e.text) for e in edits)
-        if key not in self._right:
+        if key not in self._known:
             found = self._judged(edits)
-            if found.verdict != "verified" or self._right:
-                return found
-            self._right[key] = found  # the first that is right: the cure begins with it
-        return self._right[key]
+            # tensors are kept of the first alone that is right: it is the cure, as a rule
+            first = found.verified and not any(each.verified for each in self._known.values())
+            self._known[key] = found if first else replace(found, replay=None)
+        return self._known[key]
+
+    def replayed(self, edits: Sequence[EditLike]) -> Replay:
+        """The step with these edits. Raises NotReplayable."""
+        edited = apply(self.recording, self.where.segments, edits, self.lines)
+        return patched(self.where, edited)[0]
 
     def _judged(self, edits: Sequence[EditLike]) -> Judgement:
         try:
@@ -371,14 +520,14 @@ class Judge:
     def _runs(self) -> list[tuple[int, EngineRun]]:
         """The runs of the engine that add to gradients, and went wrong; the last where none did."""
         if self._wrong is None:
-            memory = rerun(self.where.segments)
             runs = [
                 (at, run)
                 for at, segment in enumerate(self.where.segments)
                 for run in segment.engine
                 if run.accumulates and not run.nested
             ]
-            bad = [each for each in runs if not _is_finite(memory, each[1])]
+            wrong = check_rebuilt(self.where)
+            bad = [(at, run) for at, run in runs if any(run is each for each in wrong)]
             self._wrong = bad[:MOST_RUNS] or runs[-1:]
         return self._wrong
 
@@ -388,10 +537,7 @@ class Judge:
         key = id(run[1])
         if key not in self._truths:
             whole = cut(self.where.segments, run[1].roots, (run[0], run[1].first))
-            operands = list(whole.operands.values())
-            true = None
-            if whole.size <= WHOLE and _in_float64(whole):
-                true = truth(whole.function(), operands, None, whole.differentiated)
+            true = _truth_of(whole) if whole.size <= WHOLE else None
             self._truths[key] = whole, true
         return self._truths[key]
 
@@ -416,22 +562,34 @@ class Judge:
     def _around(self, region: Region) -> tuple[Slice, int, Truth | None]:
         """The results that a line goes into element by element, or the line's own where those are
         many; the index of the last call among them; their truth, found out once."""
-        index, out = region.outer
+        index = region.outer[0]
         key = region.segment, index
         if key not in self._local:
-            targets, last = _frontier(self.where.segments[region.segment], index, out)
-            end = region.segment, last + 1
-            part = cut(self.where.segments, targets, end, _is_sum, most=LOCAL)
-            if part.size >= LOCAL // 2 or len(targets) > MOST_REGIONS:
-                part, last = self._line(region), index
-            operands = list(part.operands.values())
-            true = (
-                truth(part.function(), operands, None, part.differentiated)
-                if _in_float64(part)
-                else None
-            )
-            self._local[key] = part, last, true
+            part, last = self._after(region, whole=True)
+            if part.extent > FEW:
+                fewer = self._on_few_rows(region)
+                if fewer is not None:
+                    part, last = fewer
+                elif part.extent >= LOCAL // 2 or len(part.targets) > MOST_REGIONS:
+                    part, last = self._line(region), index
+            self._local[key] = part, last, _truth_of(part)
         return self._local[key]
+
+    def _after(self, region: Region, whole: bool) -> tuple[Slice, int]:
+        """The results that a line goes into, and the index of the last call among them; whole:
+        those that are one number too."""
+        segments, at = self.where.segments, region.segment
+        targets, last = _frontier(segments[at], *region.outer, whole)
+        most = LOCAL if whole else LARGE
+        return cut(segments, targets, (at, last + 1), _is_sum, most=most), last
+
+    def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
+        """What a line goes into before it becomes one number, or else the line, on a few rows."""
+        part, last = self._after(region, whole=False)
+        fewer = narrowed(part, NARROW) if len(part.targets) <= MOST_REGIONS else None
+        if fewer is None:
+            fewer, last = narrowed(self._line(region), NARROW), region.outer[0]
+        return (fewer, last) if fewer is not None else None
 
     def _distortion(self, edited: Edited, region: Region) -> float | None:
         """Largest relative change of a healthy element of the line's value, or of its derivatives,
@@ -466,7 +624,10 @@ class Judge:
         if key not in self._parts:
             end = region.segment, index + 1
             outs = tuple(refs_in(out))
-            self._parts[key] = cut(self.where.segments, outs, end, _is_sum, most=LOCAL)
+            part = cut(self.where.segments, outs, end, _is_sum, most=LARGE)
+            if part.size > LOCAL:
+                part = narrowed(part, LOCAL // 4) or part
+            self._parts[key] = part
         return self._parts[key]
 
     # -- what fails
@@ -493,9 +654,9 @@ class Judge:
         return f"the update makes {bad} non-finite"
 
 
-def _frontier(segment: Segment, index: int, out: Any) -> tuple[tuple[Ref, ...], int]:
+def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tuple[Ref, ...], int]:
     """The results that a result goes into before they are summed up or the engine runs, and the
-    index of the last call among them."""
+    index of the last call among them; whole: those that are one number made of many too."""
     stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
     ends, last = {ref.storage: ref for ref in refs_in(out)}, index
     reached = set(ends)
@@ -506,6 +667,8 @@ def _frontier(segment: Segment, index: int, out: Any) -> tuple[tuple[Ref, ...], 
         shape_alone = getattr(call.func, "_opname", "").endswith("_like")
         if not read or not made or shape_alone or _is_sum(call):
             continue
+        if not whole and all(_numel(r) == 1 for r in made):
+            continue
         for storage in read:
             ends.pop(storage, None)
         reached |= {r.storage for r in made}
@@ -514,23 +677,16 @@ def _frontier(segment: Segment, index: int, out: Any) -> tuple[tuple[Ref, ...], 
     return tuple(ends.values()), last
 
 
-def _in_float64(part: Slice) -> bool:
-    """Whether it can be computed in float64, and differentiated."""
-    operands = [t.double() if t.is_floating_point() else t for t in part.operands.values()]
+def _truth_of(part: Slice) -> Truth | None:
+    """What its results and gradients are; None where it cannot be computed in float64."""
+    operands = list(part.operands.values())
+    wide = [t.double() if t.is_floating_point() else t for t in operands]
     try:
         with Wide():
-            evaluate(part.function(), operands, None, part.differentiated)
+            evaluate(part.function(), wide, None, part.differentiated)
     except Exception:
-        return False
-    return True
-
-
-def _is_finite(memory: Memory, run: EngineRun) -> bool:
-    """Whether loss and gradients of a run are."""
-    tensors = [
-        memory.tensor(ref) for ref in (*run.roots, *run.after.values()) if ref.__class__ is Ref
-    ]
-    return all(bool(torch.isfinite(t).all()) for t in tensors)
+        return None
+    return truth(part.function(), operands, None, part.differentiated)
 
 
 def _is_sum(call: Call) -> bool:
@@ -626,4 +782,4 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0][:160]
 
 
-__all__ = ["Slice", "cut"]
+__all__ = ["Slice", "cut", "narrowed"]

@@ -49,9 +49,10 @@ class Fixes(list["Fix"]):
 class TriedFixes(Fixes):
     """A list that is filled the first time it is read: trying a fix runs the failing step again."""
 
-    def __init__(self, make: Callable[[], list[Fix]]) -> None:
+    def __init__(self, make: Callable[[], list[Fix]], given: Sequence[Fix] = ()) -> None:
         super().__init__()
         self._make: Callable[[], list[Fix]] | None = make
+        self.given = given  # what the rule itself proposes, untried
 
     @property
     def tried(self) -> bool:  # type: ignore[override]

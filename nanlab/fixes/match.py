@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 from nanlab.fixes.catalogue import CATALOGUE, Rule
 from nanlab.fixes.term import (
@@ -260,7 +261,8 @@ def _aligned(text: str) -> str:
     return "\n".join(row[indent:] if not row[:indent].strip() else row for row in rows)
 
 
-def _bound(s: ast.stmt) -> set[str]:
+@lru_cache(4096)
+def _bound(s: ast.stmt) -> frozenset[str]:
     """Names and attributes that a statement gives another value."""
     found: set[str] = set()
     targets: list[ast.AST] = []
@@ -276,9 +278,9 @@ def _bound(s: ast.stmt) -> set[str]:
         case ast.Delete():
             targets = list(s.targets)
         case ast.Import() | ast.ImportFrom():
-            return {(a.asname or a.name).split(".")[0] for a in s.names}
+            return frozenset((a.asname or a.name).split(".")[0] for a in s.names)
         case ast.Global() | ast.Nonlocal():
-            return set(s.names)
+            return frozenset(s.names)
     for target in targets:
         for node in ast.walk(target):
             if isinstance(node, ast.Name | ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -287,12 +289,13 @@ def _bound(s: ast.stmt) -> set[str]:
                 found.add(ast.unparse(node.value))
     if isinstance(s, _SIMPLE) and s.value is not None:
         found |= {n.target.id for n in ast.walk(s.value) if isinstance(n, ast.NamedExpr)}
-    return found
+    return frozenset(found)
 
 
-def _written_in_place(s: ast.stmt) -> set[str]:
+@lru_cache(4096)
+def _written_in_place(s: ast.stmt) -> frozenset[str]:
     """What a statement changes by a method such as ``add_``."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(s) if isinstance(s, _SIMPLE) else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name = node.func.attr
@@ -304,7 +307,7 @@ def _written_in_place(s: ast.stmt) -> set[str]:
                 }
             if name == "step":
                 found.add(ast.unparse(node.func.value))
-    return found
+    return frozenset(found)
 
 
 def _assigned_before(name: ast.Name, statement: ast.stmt) -> ast.expr | None:

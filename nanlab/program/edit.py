@@ -270,19 +270,21 @@ class _Rewrite:
         around: Sequence[Made],
     ) -> tuple[Region, Patch]:
         values = dict(bound.parts)
-        own: dict[str, set[int]] = {}
+        own: dict[str, set[int]] = {}  # parts that draw random numbers: all else is computed anew
         for node in ast.walk(expression.node):
             if not isinstance(node, ast.expr):
                 continue
+            within = {i for i in bound.calls if inside(by_index[i].span, span_of(node))}
             calls = [i for i in bound.calls if by_index[i].span == span_of(node)]
-            if calls and key_of(node) not in values:
+            draws = any(_is_drawn(by_index[i].call) for i in within)
+            if calls and draws and key_of(node) not in values:
                 outs = list(refs_in(by_index[calls[-1]].call.out))
                 if len(outs) == 1:
                     values[key_of(node)] = outs[0]
-                    own[key_of(node)] = {
-                        i for i in bound.calls if inside(by_index[i].span, span_of(node))
-                    }
-        if key_of(expression.node) not in own:
+                    own[key_of(node)] = within
+        if key_of(expression.node) not in own and any(
+            _is_drawn(by_index[i].call) for i in bound.calls
+        ):
             values[key_of(expression.node)] = bound.out
             own[key_of(expression.node)] = set(bound.calls)
         computed = own.keys() - bound.parts.keys()
@@ -722,8 +724,13 @@ def _occurring(
     return list(found)
 
 
+def _is_drawn(call: Call) -> bool:
+    """Whether a call draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ())
+
+
 def _check_skipped(call: Call) -> None:
-    if torch.Tag.nondeterministic_seeded in getattr(call.func, "tags", ()):
+    if _is_drawn(call):
         raise NotReplayable("the edit takes away a call that draws random numbers")
 
 

@@ -27,7 +27,7 @@ from nanlab.program.settings import (
 from nanlab.stats import StatsTable
 from nanlab.trace import Trace
 from nanlab.trace.op import OPTIMIZER, location
-from nanlab.trace.program import Call, Calls, Look, Ref, Segment, refs_in
+from nanlab.trace.program import Call, Calls, EngineRun, Look, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
@@ -63,24 +63,27 @@ class Change:
         return bool(self.segments is not where.segments or self.edited or self.instead)
 
 
-def check_rebuilt(where: Window) -> None:
-    """Raises NotReplayable unless the unchanged step, run above autograd, gives the loss and
-    gradients that were recorded."""
+def check_rebuilt(where: Window) -> list[EngineRun]:
+    """The runs of the engine whose roots or gradients are not finite. Raises NotReplayable unless
+    the unchanged step, run above autograd, gives the loss and gradients that were recorded."""
     segment = where.segments[-1]
-    reason = _REBUILT.get(id(segment))
-    if reason is None or reason[0] is not segment:
-        reason = _REBUILT[id(segment)] = segment, _difference(where)
+    known = _REBUILT.get(id(segment))
+    if known is None or known[0] is not segment:
+        wrong: list[EngineRun] = []
+        known = _REBUILT[id(segment)] = segment, _difference(where, wrong), wrong
         while len(_REBUILT) > 16:
             _REBUILT.pop(next(iter(_REBUILT)))
-    if reason[1]:
-        raise NotReplayable(reason[1])
+    if known[1]:
+        raise NotReplayable(known[1])
+    return known[2]
 
 
-_REBUILT: dict[int, tuple[Segment, str]] = {}
+_REBUILT: dict[int, tuple[Segment, str, list[EngineRun]]] = {}
 
 
-def _difference(where: Window) -> str:
-    """Why the step run above autograd is not what was recorded; "" where it is."""
+def _difference(where: Window, wrong: list[EngineRun]) -> str:
+    """Why the step run above autograd is not what was recorded; "" where it is, and the runs of
+    the engine that are not finite."""
     try:
         graph, _ = rebuild(where.segments)
     except NotReplayable as error:
@@ -92,9 +95,12 @@ def _difference(where: Window) -> str:
         for run in segment.engine:
             for ref in refs_in((*run.roots, *run.after.values())):
                 try:
-                    same = same_bits(graph.get(ref).detach(), memory.tensor(ref))
+                    recorded = memory.tensor(ref)
+                    same = same_bits(graph.get(ref).detach(), recorded)
                 except NotReplayable as error:
                     return str(error)
+                if not bool(torch.isfinite(recorded).all()) and run not in wrong[-1:]:
+                    wrong.append(run)
                 if not same:
                     return (
                         "the step does something between its calls that a graph of them does not"

@@ -81,14 +81,16 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         return found
     where = judge.where
     if best is not None:
-        found.cure = _cure([best], best.edits, judge.judge(best.edits))
+        found.cure = _with_replay(judge, _cure([best], best.edits, judge.judge(best.edits)))
         return found
     deadline = time.process_time() + SECONDS
     edits: tuple[Edit, ...] = ()
     taken: list[Fix] = []
     while len(found.faults) < MOST_FAULTS and time.process_time() < deadline:
-        step = _next_fault(trace, judge, found, edits)
-        if step is None:
+        step = _next_fault(trace, judge, found, taken, edits)
+        if isinstance(step, Cure):
+            found.cure = _without_superfluous(judge, step)
+        if step is None or isinstance(step, Cure):
             break
         fix, edits, nxt, then = step
         taken.append(fix)
@@ -97,7 +99,10 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
         options = [f for f in proposals if f.edits]
         found.faults.append(_recorded(trace, replace(nxt, step=where.step + first)))
         found.options.append(options)
-    found.cure = _search(judge, found, taken, deadline)
+    if found.cure is None:
+        found.cure = _search(judge, found, taken, deadline)
+    if found.cure is not None:
+        found.cure = _with_replay(judge, found.cure)
     chosen = found.cure.fixes if found.cure is not None else []
     for at, options in enumerate(found.options[1:], 1):
         ranked = sorted(options, key=lambda fix: fix not in chosen)
@@ -132,13 +137,19 @@ _PLACE = ("op", "phase", "file", "line")
 
 
 def _next_fault(
-    trace: Trace, judge: Judge, found: Chain, edits: tuple[Edit, ...]
-) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | None:
-    """A fix of the last fault with which another fault shows, and that fault."""
+    trace: Trace, judge: Judge, found: Chain, taken: Sequence[Fix], edits: tuple[Edit, ...]
+) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | Cure | None:
+    """A fix of the last fault with which another fault shows, and that fault; the cure, where the
+    step is right with one."""
     last = found.faults[-1]
     for fix in found.options[-1][:MOST_TRIED]:
         joined = _joined(edits, fix.edits)
         if joined is None:
+            continue
+        made = judge.judge(joined)
+        if made.verified:
+            return _cure([*taken, fix], joined, made)
+        if made.verdict != "fails":  # no further fault shows
             continue
         try:
             segments = judge.where.segments
@@ -256,6 +267,12 @@ def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
             if found.verdict == "verified":
                 return _without_superfluous(judge, _cure(rest, edits, found))
     return cure
+
+
+def _with_replay(judge: Judge, cure: Cure) -> Cure:
+    if cure.replay is not None or cure.verdict == "untried":
+        return cure
+    return replace(cure, replay=judge.replayed(cure.edits))
 
 
 def _cure(fixes: list[Fix], edits: tuple[Edit, ...], found: Judgement) -> Cure:

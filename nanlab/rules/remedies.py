@@ -176,7 +176,10 @@ SECONDS = 6.0  # of processor time, for the fixes of all findings together
 def with_fixes(trace: Trace, findings: Sequence[Finding]) -> list[Finding]:
     """The findings with their fixes, which are tried when somebody asks for them."""
     clock = Clock()
-    return [replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, clock))) for f in findings]
+    return [
+        replace(f, fixes=TriedFixes(partial(_tried_fixes, trace, f, clock), f.fixes))
+        for f in findings
+    ]
 
 
 @dataclass
@@ -270,6 +273,7 @@ def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
     """What could be written instead, nothing of it tried; text: of the file, where that is not the
     one on disk."""
     text = text or text_of(trace, finding)
+    finding = replace(finding, fixes=list(getattr(finding.fixes, "given", finding.fixes)))
     groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
     return _distinct([fix for group in groups for fix in group])
 
