@@ -148,7 +148,10 @@ def _nothing(*error: object) -> None:
 def _told(trace: Trace, folder: str | None) -> str:
     """The fault in one line."""
     culprit, parts = trace.culprit, [f"nanlab: {headline(trace)}"]
-    if culprit is not None and culprit.fixes:
+    cure = trace.cure
+    if cure is not None and len(cure.fixes) > 1:
+        parts.append(f"fix: {cure.brief}")
+    elif culprit is not None and culprit.fixes:
         parts.append(f"fix: {' '.join(culprit.fixes[0].code.split())}")
     if folder is not None:
         parts.append(f"report: {os.path.join(folder, file_stem())}.html")

@@ -242,11 +242,11 @@ class Finding:
     def brief(self) -> str:
         """What, where and the first fix, in a few lines of text."""
         lines = [str(self), f"    {self.source}" if self.source else ""]
-        if self.fixes:
-            lines += [
-                f"  fix: {self.fixes[0].title}",
-                *(f"    {line}" for line in self.fixes[0].code.splitlines()),
-            ]
+        first = next(iter(self.fixes), None)
+        if first is not None and first.verdict == "fails":
+            lines.append("  no single fix of it helps; trace.cure has the edits for all faults")
+        elif first is not None:
+            lines += [f"  fix: {first.title}", *(f"    {x}" for x in first.code.splitlines())]
         return "\n".join(line for line in lines if line)
 
     def bug_report(self) -> str:

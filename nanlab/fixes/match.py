@@ -272,7 +272,7 @@ def _bound(s: ast.stmt) -> frozenset[str]:
         case ast.AugAssign() | ast.AnnAssign() | ast.For() | ast.AsyncFor():
             targets = [s.target]
         case ast.Expr() if (root := written_by(s.value)) is not None:
-            return {root.id}
+            return frozenset({root.id})
         case ast.With() | ast.AsyncWith():
             targets = [i.optional_vars for i in s.items if i.optional_vars]
         case ast.Delete():

@@ -50,6 +50,11 @@ class Cure:
         """The lines to write."""
         return "\n".join(edit.text for edit in self.edits)
 
+    @property
+    def brief(self) -> str:
+        """``line 47: y = x.exp(); line 60: ...``: what to write, in one line."""
+        return "; ".join(f"line {edit.first}: {' '.join(edit.text.split())}" for edit in self.edits)
+
     def diff(self) -> str:
         """The edits as a unified diff."""
         return diff_of(self.edits)

@@ -200,6 +200,9 @@ def verdict_text(trace: Trace) -> str:
     found = trace.culprit
     warnings = [f for f in trace.findings if f is not found]
     lines = [text.as_text(found)] if found is not None else [healthy_text(trace)]
+    if (cure := card.cure_of(trace)) is not None:
+        count = f"all {len(cure.fixes)} faults of the step together"
+        lines.append(f"  cure ({cure.verdict}), {count}:  {cure.brief}")
     lines += [f"{f.severity}: {f.title}  ({text.place(f)})" for f in warnings[:5]]
     return "\n".join(line for line in lines if line)
 
