@@ -223,3 +223,19 @@ def test_a_step_that_is_not_finite_in_float32_either_says_so() -> None:
     found = compare_step(lambda: weight.sqrt().sum().backward())
     assert not found.finite
     assert "not finite in float32 either" in repr(found)
+
+
+def test_a_step_that_converts_its_model_finds_it_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2).half()
+    x = torch.randn(4, 3)
+
+    def step() -> torch.Tensor:
+        loss = model.float()(x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    before = model.weight.detach().clone()
+    compare_step(step)
+    assert model.weight.dtype == torch.float16 and torch.equal(model.weight, before)
+    assert model.weight.grad is None

@@ -113,7 +113,9 @@ class Rewind:
         """Put everything back."""
         with torch.no_grad():
             for tensor, value, grad in self._values:
-                if not torch.equal(tensor.detach(), value):
+                if tensor.dtype != value.dtype or tensor.shape != value.shape:
+                    tensor.grad, tensor.data = None, value.clone()  # the step has converted it
+                elif not torch.equal(tensor.detach(), value):
                     tensor.detach().copy_(value)
                 tensor.grad = None if grad is None else grad.clone()
         for holder, state in self._states:
