@@ -5,13 +5,17 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-# Bytes from which a buffer is mapped by itself: copies outlive the tensors around them, and the
-# heap between them falls into pieces that nothing fits in (twice the parameters, after some steps).
+# Bytes from which a buffer lies outside of the heap: copies outlive the tensors around them, and
+# the heap between them falls into pieces that nothing fits in (twice the parameters, after some
+# steps). Buffers are cut from regions of large pages: the first touch of small ones takes five
+# times as long as the copy.
 _MAPPED = 1 << 17
+_SMALLEST, _LARGEST = 1 << 21, 1 << 26  # regions, each twice as large as the one before
 
 
 class CopyBuffers:
@@ -25,6 +29,8 @@ class CopyBuffers:
         self.spent = 0  # bytes of copies
         self._idle = 0  # bytes of buffers that wait to be used again
         self._spare: dict[tuple[int, torch.device], list[Any]] = {}
+        self._region: mmap.mmap | None = None  # from which buffers are cut
+        self._cut = 0  # bytes of it that are in buffers
 
     def afford(self, nbytes: int) -> bool:
         """Whether so many bytes of copies fit; they count from now on."""
@@ -45,10 +51,25 @@ class CopyBuffers:
                 self.free()
             if size < _MAPPED or storage.device.type != "cpu" or not hasattr(mmap, "MAP_PRIVATE"):
                 return storage.clone()
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            buffer = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+            buffer = self._buffer(size)
         buffer.copy_(storage)
         return buffer
+
+    def _buffer(self, size: int) -> Any:
+        """Memory outside of the heap; a region goes with the last of its buffers."""
+        region = self._region
+        if region is None or self._cut + size > len(region):
+            room = self.budget - self.spent - self._idle
+            length = _SMALLEST if region is None else min(2 * len(region), _LARGEST)
+            region = mmap.mmap(
+                -1, max(size, min(length, room)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            )
+            with suppress(OSError, AttributeError):  # another system
+                region.madvise(mmap.MADV_HUGEPAGE)
+            self._region, self._cut = region, 0
+        at = self._cut
+        self._cut += -(-size // 64) * 64
+        return torch.frombuffer(region, dtype=torch.uint8, offset=at, count=size).untyped_storage()
 
     def give_back(self, held: dict[int, Any]) -> None:
         """Take back the copies of a segment, but for those that somebody else holds."""
@@ -63,7 +84,7 @@ class CopyBuffers:
     def free(self) -> None:
         """Let go of the buffers that wait to be used again."""
         self._spare.clear()
-        self._idle = 0
+        self._idle, self._region = 0, None
 
 
 def free_memory(device: torch.device | None = None) -> int:
