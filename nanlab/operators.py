@@ -106,6 +106,7 @@ FACTS = {
     "algebraic": "a sum, a product or a power, as Python's operators write it",
     "analytic": "a function, element by element, that has a power series",
     "totals": "one number of the elements along a dimension, each of which moves it",
+    "remarkable": "now and then more than an operation: a literal, a copy, zeros without memory",
     "rearranges": "the elements of its operands in other places, and zeros",
     "matrix_function": (
         "of whole matrices: infinite where one is singular, by its composite name too"
@@ -267,7 +268,7 @@ _CARDS = (
     Card("clamp_max", "bounds clamps hands_on", arguments="input other", home="."),
     Card("clamp_min", "bounds floors clamps hands_on shifts", arguments="input other", home="."),
     Card("clip", "bounds", alias_of="clamp"),
-    Card("clone", "moves copies hands_on silent rearranges"),
+    Card("clone", "moves copies hands_on silent rearranges remarkable"),
     Card("complex", "complex_view"),
     Card("concatenate", "moves"),
     Card("_conj", "complex_view"),
@@ -309,6 +310,7 @@ _CARDS = (
     Card("embedding", "moves layer embeds shows_bad_input", weights=(0,)),
     Card("_embedding_bag", "embeds"),
     Card("_embedding_bag_forward_only", "embeds"),
+    Card("_efficientzerotensor", "remarkable"),
     Card("empty", "uninitialised"),
     Card("_empty_affine_quantized", "uninitialised"),
     Card("empty_like", "uninitialised"),
@@ -396,7 +398,7 @@ _CARDS = (
         "lgamma", "log_like gamma singular lossy unary analytic", domain=(0, inf), arguments="input"
     ),
     Card("lift", "same_elements"),
-    Card("lift_fresh", "moves same_elements copies rearranges"),
+    Card("lift_fresh", "moves same_elements copies rearranges remarkable"),
     Card("linear", "composed_product layer", weights=(1, 2)),
     Card("_local_scalar_dense", "skipped"),
     Card(

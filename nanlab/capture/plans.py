@@ -39,6 +39,7 @@ _LIKELIHOODS = having("likelihood")
 _SUBSCRIPTS = having("subscript", in_place=True)
 INDEXING = _ALONG_A_DIMENSION | _EMBEDDINGS | _LIKELIHOODS | _SUBSCRIPTS | {"take"}
 # The same elements, or some of them: the range of the operand holds for the result.
+_REMARKABLE = having("remarkable")
 _NARROWS = having("copies", "reshapes", "parts", "picks_any") | {"copy_", "contiguous"}
 _LONGEST_CHAIN = 32
 
@@ -395,7 +396,7 @@ def plan_for(func: Any, names: Names) -> Plan:
         or out_only
         or name in _FILLS
         or name in _UNINITIALISED
-        or name in ("clone", "lift_fresh", "_efficientzerotensor"),
+        or name in _REMARKABLE,
         run=func._op if type(func) is torch._ops.OpOverload else func,
     )
 
