@@ -235,3 +235,24 @@ def test_a_part_of_a_parameter_that_is_written_without_gradients_is_written_agai
     assert again.identical
     (value,) = again.parameters.values()
     assert torch.equal(value, weight)
+
+
+def test_the_update_rule_of_an_installed_package_is_tried_with_another_epsilon(
+    tmp_path: Path,
+) -> None:
+    optimizers: Any = pytest.importorskip("pytorch_optimizer", reason="wants pytorch_optimizer")
+    torch.manual_seed(4)
+    table = nn.Embedding(5, 3)
+    opt = optimizers.AdamP(table.parameters(), lr=1e-2, eps=0.0)
+    with nanlab.watch(table, on_fault="record") as trace:
+        for _ in range(2):
+            opt.zero_grad()
+            table(torch.tensor([0, 1])).square().mean().backward()
+            opt.step()
+    found = trace.culprit
+    assert found is not None and found.cause == "optimizer-arithmetic"
+    fix = next(fix for fix in found.fixes if "eps of" in fix.title)
+    assert (fix.verdict, fix.code.split("(")[0]) == ("verified", "AdamP")
+    loaded = nanlab.load(trace.save(tmp_path / "foreign.nanlab"))
+    with pytest.raises(nanlab.NotReplayable, match="no class of torch"):
+        loaded.replay(lr=1e-3)

@@ -46,8 +46,12 @@ def _kind(code: CodeType, names: dict[str, Any]) -> int:
         return _TORCH
     if code.co_name in _PROTOCOL:
         return _LIBRARY
-    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-    return _LIBRARY if installed or path.startswith(_STDLIB) else _USER
+    return _LIBRARY if is_installed(path) or path.startswith(_STDLIB) else _USER
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
 def is_user(frame: FrameType) -> bool:

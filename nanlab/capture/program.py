@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from nanlab.capture.buffers import CopyBuffers
 from nanlab.capture.ledger import Ledger
+from nanlab.capture.places import is_installed
 from nanlab.capture.plans import Plan
 from nanlab.capture.tensor_views import TensorViews, is_plain, tracked_by
 from nanlab.trace.program import (
@@ -542,13 +544,16 @@ class ProgramRecorder:
 
         meet: gives a tensor that no call has read yet its place in the ledger.
         """
-        segment, kind = self.segment, _torch_class(optimizer)
+        segment, kind = self.segment, _rule_of(optimizer)
         made = OptimizerRun(len(segment.calls), -1, id(optimizer), kind, grad)
         self._optimizing.append((segment, made))
         if closure:
             made.reason = "its optimizer takes a closure, which runs the model again"
         elif not kind:
-            made.reason = f"the update rule of {type(optimizer).__name__} is not one of torch.optim"
+            made.reason = (
+                f"the update rule of {type(optimizer).__name__} is not one of torch.optim or of an"
+                " installed package"
+            )
         else:
             made.groups = tuple(
                 [self._group(optimizer.state, g, meet) for g in optimizer.param_groups]
@@ -558,6 +563,9 @@ class ProgramRecorder:
                 for name in ("grad_scale", "found_inf")
                 if (value := getattr(optimizer, name, None)) is not None
             }
+            if "." in kind:
+                own = {n: v for n, v in vars(optimizer).items() if isinstance(v, _PLAIN)}
+                made.own = {**own, **made.own}
 
     def _group(
         self, states: Any, group: dict[str, Any], meet: Callable[[Tensor], Any]
@@ -647,12 +655,20 @@ class ProgramRecorder:
             self.program.segments.pop()
 
 
-def _torch_class(optimizer: torch.optim.Optimizer) -> str:
-    """The class of torch.optim whose ``step`` an optimizer runs; "" where it is another's."""
-    for kind in type(optimizer).__mro__:
-        if "step" in vars(kind):
-            return kind.__name__ if getattr(torch.optim, kind.__name__, None) is kind else ""
-    return ""
+_PLAIN = (bool, int, float, str)  # settings that a class keeps beside its groups
+
+
+def _rule_of(optimizer: torch.optim.Optimizer) -> str:
+    """The class of torch.optim whose ``step`` an optimizer runs, or the class of an installed
+    package with its module; "" where it is the program's own."""
+    kind = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
+    if getattr(torch.optim, kind.__name__, None) is kind:
+        return str(kind.__name__)
+    own = type(optimizer)
+    module = sys.modules.get(own.__module__)
+    found = getattr(module, own.__name__, None) is own
+    installed = is_installed(getattr(module, "__file__", None) or "")
+    return f"{own.__module__}.{own.__name__}" if found and installed else ""
 
 
 def _held(t: Tensor) -> Held:

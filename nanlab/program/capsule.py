@@ -376,6 +376,8 @@ class _Writer:
         found = []
         for run in segment.optimizers:
             try:
+                if "." in run.kind:
+                    raise _NoPlace(f"{run.kind} is no class of torch")
                 found.append(self.pack(run))
             except _NoPlace as error:
                 reason = f"a step of its optimizer is not in the file: {error}"

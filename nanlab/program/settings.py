@@ -3,6 +3,7 @@ optimizer."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,8 @@ class _Optimizers:
 
 def _blank(kind: str) -> Any:
     with _disable_current_modes():
-        made = getattr(torch.optim, kind)([torch.zeros(1, 1)])
+        module, _, name = kind.rpartition(".")
+        made = getattr(sys.modules[module] if module else torch.optim, name)([torch.zeros(1, 1)])
     made.state.clear()
     return made
 
@@ -187,7 +189,7 @@ def _difference(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) ->
             if not same_bits(anew.tensor(ref), value):
                 name = where.recording.program.names.get(ref.storage, "a parameter")
                 return (
-                    f"its optimizer does more than {runs[-1][2].kind} of torch.optim: {name} moves"
+                    f"its optimizer does more than {runs[-1][2].kind}: {name} moves"
                     " otherwise when only that steps"
                 )
     except NotReplayable as error:

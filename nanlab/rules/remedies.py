@@ -100,7 +100,8 @@ def _larger_epsilon(trace: Trace, step: int) -> Iterator[Fix]:
     kind = next((s.optimizer for s in steps if where.start <= s.position < where.end), "Adam")
     for epsilon in (e for e in EPSILONS if e > torch.finfo(narrow).tiny):
         shown = number(epsilon)
-        code = f"torch.optim.{kind}(parameters, lr=..., eps={shown})   # or float32 master weights"
+        name = f"torch.optim.{kind}" if hasattr(torch.optim, kind) else kind
+        code = f"{name}(parameters, lr=..., eps={shown})   # or float32 master weights"
         title = f"an optimizer eps of {shown}, which {format_of(narrow).name} holds"
         try:
             again = replay_step(trace.recording, step=step, settings={"eps": epsilon})

@@ -211,10 +211,11 @@ class OptimizerRun:
     first: int  # index of its first call
     last: int  # index after its last call
     number: int  # the same for each step of one optimizer
-    kind: str  # name of the class in torch.optim whose code it ran
+    kind: str  # the class in torch.optim whose code it ran; with its module, an installed one
     grad: bool  # whether gradients were enabled
     groups: tuple[ParameterGroup, ...] = ()
-    own: dict[str, Any] = field(default_factory=dict)  # tensors that a GradScaler left with it
+    # tensors that a GradScaler left with it; plain attributes of an installed class
+    own: dict[str, Any] = field(default_factory=dict)
     reason: str = ""  # why it cannot be taken with other settings
 
 
