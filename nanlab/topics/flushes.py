@@ -358,8 +358,8 @@ def _flush_fixes(recording: Recording, flush: Flush) -> list[Fix]:
 
 _WHY = {
     "blocked": (
-        "In {op} it is multiplied by what {blockers} makes 0, and {blockers} gets no gradient"
-        " either: neither can leave 0."
+        "{op} multiplies it by a 0 that comes from {blockers}; no gradient arrives there either, so"
+        " neither can leave 0."
     ),
     "flat": "{op} is constant between its jumps: its derivative is 0 everywhere.",
     "choice": (
