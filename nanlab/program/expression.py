@@ -611,7 +611,10 @@ def _place(expression: Expression, leaf: ast.expr, spans: set[Span]) -> tuple[Sp
 def _writes_first(call: Call, ref: Ref) -> bool:
     """Whether a call reads and writes the same tensor, so that it is an operand although it is also
     the result."""
-    return bool(call.args) and call.args[0].__class__ is Ref and call.args[0].view == ref.view
+    first = call.args[0] if call.args else None
+    if first.__class__ is not Ref or first.view != ref.view:
+        return False
+    return any(out.view == ref.view for out in refs_in(call.out))
 
 
 def _guess(expression: Expression, made: Sequence[Made]) -> int:
