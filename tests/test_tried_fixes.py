@@ -89,3 +89,19 @@ def test_an_exponent_is_bounded_where_it_is_made_for_all_that_read_it() -> None:
     for kind in ("gradients", "parameters"):
         known = getattr(trace.replay(found[0]), kind)
         assert known and all(bool(tensor.isfinite().all()) for tensor in known.values())
+
+
+def test_one_edit_that_mends_two_faults_is_the_cure() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(5, 3)
+    with torch.no_grad():
+        net.bias.copy_(torch.tensor([0.0, 1.0, 100.0]))
+    x = 0.1 * torch.randn(4, 5)
+    with nanlab.watch(net, on_fault="record") as trace:
+        logvar = net(x)
+        spread = logvar.exp()
+        loss = spread.mean() + (logvar.exp() - 1 - logvar).sum(1).mean()
+        loss.backward()
+    assert trace.cure is not None and trace.cure.replay is not None
+    assert [edit.text for edit in trace.cure.edits] == ["logvar = net(x).clamp(-30, 20)"]
+    assert all(bool(g.isfinite().all()) for g in trace.cure.replay.gradients.values())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nanlab.trace import Trace
 
 SECONDS = 12.0  # of processor time for one cure
+_ORDER = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
 MOST_FAULTS = 6  # of one step that are looked for
 MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
 
@@ -107,7 +108,7 @@ def chain(trace: Trace, culprit: Finding) -> Chain:
     if found.cure is None:
         found.cure = _search(judge, found, taken, deadline)
     if found.cure is not None:
-        found.cure = _with_replay(judge, found.cure)
+        found.cure = _with_replay(judge, _with_fewer(judge, found, found.cure, deadline))
     chosen = found.cure.fixes if found.cure is not None else []
     for at, options in enumerate(found.options[1:], 1):
         ranked = sorted(options, key=lambda fix: fix not in chosen)
@@ -185,13 +186,12 @@ def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
     """The first set of fixes that is verified, of these the smallest; else the one that comes
     nearest."""
-    order = {"verified": 0, "finite": 1, "fails": 2, "untried": 3}
     best: Cure | None = None
     for fixes, edits in _combinations(found, taken):
         if time.process_time() > deadline:
             break
         made = _cure(fixes, edits, judge.judge(edits))
-        if best is None or order[made.verdict] < order[best.verdict]:
+        if best is None or _ORDER[made.verdict] < _ORDER[best.verdict]:
             best = made
         if made.verified:
             return _without_superfluous(judge, made)
@@ -269,8 +269,30 @@ def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
             edits = _joined(edits, other.edits) if edits is not None else None
         if edits:
             found = judge.judge(edits)
-            if found.verdict == "verified":
+            if _ORDER[found.verdict] <= _ORDER[cure.verdict]:
                 return _without_superfluous(judge, _cure(rest, edits, found))
+    return cure
+
+
+def _with_fewer(judge: Judge, found: Chain, cure: Cure, deadline: float) -> Cure:
+    """The cure with one edit where the operands of the first fault are made, if that mends others
+    as well."""
+    first, line = found.faults[0], found.faults[0].line
+    for fix in found.options[0]:
+        here = any(e.file == first.file and e.first <= line <= e.last for e in fix.edits)
+        if here or len(cure.fixes) < 2:
+            continue
+        for rest in ([], cure.fixes[1:] if fix not in cure.fixes else []):
+            edits: tuple[Edit, ...] | None = fix.edits
+            for each in rest:
+                edits = _joined(edits, each.edits) if edits is not None else None
+            if not edits or (rest and time.process_time() > deadline):
+                continue
+            made = judge.judge(edits)
+            if _ORDER[made.verdict] <= _ORDER[cure.verdict]:
+                fewer = _without_superfluous(judge, _cure([fix, *rest], edits, made))
+                if len(fewer.fixes) < len(cure.fixes):
+                    return fewer
     return cure
 
 
