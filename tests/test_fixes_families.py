@@ -280,9 +280,7 @@ def test_the_determinant_of_a_reflection_has_no_logarithm_and_a_ratio_of_lengths
         "torch.log(torch.sigmoid(w * a) + torch.sigmoid(w * b))",
     ],
 )
-def test_the_sum_of_two_probabilities_is_not_taken_for_one(
-    line: str, tmp_path: Path
-) -> None:
+def test_the_sum_of_two_probabilities_is_not_taken_for_one(line: str, tmp_path: Path) -> None:
     values = {"a": torch.tensor([-300.0, 1.0, 0.0]), "b": torch.tensor([-300.0, 0.5, -1.0])}
     finding = diagnosed(line, values, tmp_path)
     assert finding.cause == "log-of-zero" and any(holds(fix) for fix in finding.fixes)
