@@ -8,7 +8,7 @@ histogram. Memory is the growth of the resident set.
 Peak: each model trains in fresh processes, bare and watched; the difference of their highest
 resident sets, less the copies that the budget pays, against the bytes of the parameters. Blocks
 from 64 KiB are mapped by themselves: a heap that falls into pieces holds up to three times the
-parameters more, bare as watched.
+parameters more.
 """
 
 from __future__ import annotations

@@ -454,8 +454,9 @@ def _of_statement(scope: Scope, statement: ast.stmt, rules: Sequence[Rule]) -> I
 
 
 def _rewriting(scope: Scope, statement: ast.stmt, places: list[_Place]) -> Rewriting:
+    titles = ", ".join(dict.fromkeys(p.title for p in places))
     return Rewriting(
-        f"rewritten with {', '.join(dict.fromkeys(p.title for p in places))}",
+        titles if titles.startswith("an ") else f"rewritten with {titles}",
         statement.lineno,
         statement.end_lineno or statement.lineno,
         scope.replaced(statement, [(p.node, p.text) for p in places]),
