@@ -279,7 +279,6 @@ class _Problem:
         self.results = 0  # of operators, in the evaluation that was last
         self.seen: list[Tensor] = []  # results of comparisons, in the evaluation that was last
         self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
-        self.jumps = False  # whether a value at the operands is not that of their neighbours
         self.seconds = 0.0  # of processor time, for one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
 
@@ -404,7 +403,7 @@ class _Problem:
         """
         count = len(limits) - sum(self.wanted)
         gone = any(not bool(limit.exists.all()) for limit in limits[count:])
-        if not self.jumps or not gone:
+        if not gone:
             return limits
         still: list[Tensor | None] = [None] * len(self.operands)
         self.at(arithmetic, still, 0.0)
@@ -498,8 +497,6 @@ class _Problem:
             follow = _path_exact if arithmetic.digits else _path
             paths.append([follow(torch.stack(list(along))) for along in zip(*seen, strict=True)])
         found = [_agreed(list(along), trusted) for along in zip(*paths, strict=True)]
-        for now, *along in list(zip(limits, *paths, strict=True))[: -sum(self.wanted)]:
-            self.jumps |= any(_jumps(now.value, path) for path in along)
         if trusted:  # what torch masks where it divides by 0 is finite at the operands alone
             return [
                 _merged(now, new, now.unknown | (new.exists & ~_same(now.value, new.value)))
@@ -551,12 +548,6 @@ def _nudge(place: int, distance: float, way: int) -> Moved:
 def _same(a: Tensor, b: Tensor) -> Tensor:
     scale = b[b.isfinite()].abs().max() if bool(b.isfinite().any()) else torch.tensor(0.0)
     return (a - b).abs() <= WITHIN * b.abs() + SAME * WITHIN * scale
-
-
-def _jumps(here: Tensor, path: _Path) -> bool:
-    """Whether a value is finite, and not the one that its neighbours along a path tend to."""
-    other = path.value.isfinite() & ~_same(here, path.value)
-    return bool((here.isfinite() & ~path.outside & (path.value.isinf() | other)).any())
 
 
 def _continuous(here: Tensor, paths: list[_Path]) -> Tensor:

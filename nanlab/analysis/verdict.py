@@ -602,6 +602,9 @@ class Judge:
                 evaluate(fn, operands, None, wanted)
                 for fn in (part.function(), part.function(patches))
             )
+            # of a leaf that the step itself makes no derivative is asked
+            telling = old if any(wanted) else evaluate(part.function(), operands)
+            old = _without_offending(old, telling.gradients)
             wide_operands = [_widened(t) for t in operands]
             with Wide():
                 wide, *near = (
@@ -710,6 +713,18 @@ def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float
         return None
     at = int(gap.flatten().argmax())
     return float(got.flatten()[at]), float(limit.flatten()[at])
+
+
+def _without_offending(found: Evaluation, gradients: Sequence[Tensor | None]) -> Evaluation:
+    """The evaluation with NaN for values whose derivative is not finite: such an element is no
+    healthy one, though its value may be."""
+    values = []
+    for value in found.values:
+        for gradient in gradients:
+            if gradient is not None and gradient.shape == value.shape:
+                value = torch.where(gradient.isfinite(), value, torch.nan)
+        values.append(value)
+    return replace(found, values=tuple(values))
 
 
 def _joined(found: Evaluation, operands: Sequence[Tensor]) -> list[Tensor]:
