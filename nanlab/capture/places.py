@@ -79,6 +79,7 @@ _HANDS_ON = (
     "fx",
     "jit",
     "nn/modules",
+    "testing",
     "library",
     "compiler",
 )
