@@ -218,7 +218,7 @@ class OpRecorder(TorchDispatchMode):
             elif plan.name == "resize_" and not self.off and self.program is not None:
                 self.program.lose("resize_ changes the size of a storage")
             return value
-        if self.again is not None and (known := self.again.expects(func, args)) is not None:
+        if self.again is not None and (known := self.again.expects(func, args, kwargs)) is not None:
             out = known.run(*args, **kwargs)
             try:
                 self.optimizer_calls.note(known, args, kwargs, out)

@@ -39,6 +39,7 @@ class _Known:
     operands: tuple[tuple[int, int], ...]  # index of an argument, slot
     args: tuple[Any, ...]  # with views for tensors
     free: tuple[int, ...]  # arguments that are numbers
+    fixed: tuple[int, ...]  # other arguments
     scalars: bool
     out: View
     target: int  # slot that it writes, or makes
@@ -228,7 +229,7 @@ class OptimizerCalls:
         self._bad: list[int] = []
         self._pattern, ops.again = pattern, self
 
-    def expects(self, func: Any, args: Any) -> _Known | None:
+    def expects(self, func: Any, args: Any, kwargs: Any) -> _Known | None:
         """The call of the last step that is about to come again; None where another one is."""
         pattern, at, tensors = self._pattern, self._at, self._tensors
         known = pattern.calls[at] if pattern is not None and at < len(pattern.calls) else None
@@ -237,6 +238,17 @@ class OptimizerCalls:
             return None
         for i, slot in known.operands:
             if args[i] is not tensors[slot]:
+                self.stop()
+                return None
+        for i in known.free:
+            if args[i].__class__ is not float and args[i].__class__ is not int:
+                self.stop()
+                return None
+        if known.fixed and any(args[i] is not known.args[i] for i in known.fixed):
+            self.stop()
+            return None
+        for value in kwargs.values() if kwargs else ():
+            if value.__class__ not in NUMBERS:
                 self.stop()
                 return None
         return known
@@ -436,7 +448,9 @@ class _Reader:
         self.slots.append(target)
         free = tuple(i for i, v in enumerate(args) if v.__class__ is float or v.__class__ is int)
         run, numel = plan.run, out.nbytes // out.rest[3].itemsize
-        shown = tuple(operands), args, free, plan.scalars, out
+        taken = {*free, *(i for i, _ in operands)}
+        fixed = tuple(i for i in range(len(args)) if i not in taken)
+        shown = tuple(operands), args, free, fixed, plan.scalars, out
         return _Known(func, plan, run, *shown, target, makes, numel, inside, first_number)
 
     def as_noted(self, edges: Any) -> Any:
