@@ -84,7 +84,10 @@ def test_an_exponent_is_bounded_where_it_is_made_for_all_that_read_it() -> None:
         loss.backward()
     assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
     found = [f for f in trace.culprit.fixes if "for all that read it" in f.title]
-    assert [f.code for f in found] == ['mu, logvar = net["mu"](x), net["logvar"](x).clamp(-30, 20)']
+    assert {f.code for f in found} <= {
+        f'mu, logvar = net["mu"](x), net["logvar"](x).clamp({bounds})'
+        for bounds in ("max=20", "-30, 20")
+    }
     assert found[0].verdict in ("verified", "finite")
     for kind in ("gradients", "parameters"):
         known = getattr(trace.replay(found[0]), kind)
@@ -103,5 +106,24 @@ def test_one_edit_that_mends_two_faults_is_the_cure() -> None:
         loss = spread.mean() + (logvar.exp() - 1 - logvar).sum(1).mean()
         loss.backward()
     assert trace.cure is not None and trace.cure.replay is not None
-    assert [edit.text for edit in trace.cure.edits] == ["logvar = net(x).clamp(-30, 20)"]
+    assert [edit.text for edit in trace.cure.edits] == ["logvar = net(x).clamp(max=20)"]
     assert all(bool(g.isfinite().all()) for g in trace.cure.replay.gradients.values())
+
+
+def test_a_call_is_wrapped_only_where_it_gives_the_tensor_that_is_read() -> None:
+    class Answer:
+        def __init__(self, logits: torch.Tensor) -> None:
+            self.logits = logits
+
+    namespace: dict[str, Any] = {"Answer": Answer}
+    library = "def head(layer, x):\n    return Answer(layer(x))\n"
+    exec(compile(library, "/lib/site-packages/answers.py", "exec"), namespace)
+    head, layer = namespace["head"], torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        layer.bias.fill_(100.0)
+    with nanlab.watch(layer, on_fault="record") as trace:
+        answer = head(layer, torch.zeros(4, 3))
+        answer.logits.exp().sum().backward()
+    assert trace.culprit is not None and trace.culprit.cause == "exp-overflow"
+    found = [fix for fix in trace.culprit.fixes if "head(" in fix.code]
+    assert found and all(fix.verdict == "untried" for fix in found)

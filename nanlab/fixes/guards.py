@@ -735,9 +735,10 @@ MAKERS = [
         Guard(
             "clamp the exponent where it is made, for all that read it",
             made if made[0] == "$" else made[1:-1],
-            f"{made}.clamp(-FALL, GROWTH)",
+            f"{made}.clamp({bounds})",
             when="grows too-large",
         )
+        for bounds in ("max=GROWTH", "-FALL, GROWTH")
         for made in ("$f($x, ...)", *(f"($x {sign} $y)" for sign in "+-*/@"))
     ),
     Guard(

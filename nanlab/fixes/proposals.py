@@ -89,9 +89,11 @@ def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]
     for maker in _makers(recording, op, grows):
         own = {"vanishes"} if _vanishes(recording, maker.position) else set()
         guards = [g for g in MAKERS if set(g.when.split()) <= facts | own]
-        made = guarded(text, _place(recording, maker), guards, number)
-        # of several calls alike in a statement only the one that makes the exponent
-        found += made[:1] if grows else made
+        place = _place(recording, maker)
+        if grows:  # of several calls alike in a statement only the one that makes the exponent
+            found += [c for g in guards for c in guarded(text, place, [g], number)[:1]]
+        else:
+            found += guarded(text, place, guards, number)
     return found
 
 

@@ -168,7 +168,7 @@ class _Rewrite:
                 except NotReplayable:
                     again = self._in_float32 if _leaves_autocast(contexts) else self._fed
                     known = not before and (not contexts or again == self._in_float32)
-                    found = list(self._wrapped(made, old_part, new_part)) if known else []
+                    found = list(self._wrapped(made, was, old_part, new_part)) if known else []
                     found = found or (list(again(made, old_part, new_part)) if known else [])
                     if not found:
                         raise
@@ -314,12 +314,15 @@ class _Rewrite:
     # -- functions that are not known: their results, and their arguments
 
     def _wrapped(
-        self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
+        self, made: list[tuple[int, list[Made]]], statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
-        """The result of a call, used in another form: what its calls hand on, once a run. Nothing
-        where that is not one tensor."""
-        key = key_of(old)
-        if not any(key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)):
+        """The result of a call that is given a name, used in another form: what its calls hand on,
+        once a run. Nothing where other lines do not read just that by the name: the call may give
+        several tensors, or none but in an object."""
+        key, name = key_of(old), _name_given(statement, old)
+        if name is None or not any(
+            key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
+        ):
             return
         code = _with((), new, {key}, (), self.names)
         if code.free:
@@ -327,8 +330,11 @@ class _Rewrite:
         for at, group in made:
             own = {m.index: m.call for m in group if m.span == span_of(old)}
             outs = _handed_on(self.segments[at], own)
-            if len({own[index].func for index, _ in outs}) > 1:
-                return  # several results, not several runs
+            read = {
+                ref.view for refs in self._read(name, at) for ref in refs if ref.__class__ is Ref
+            }
+            if any(ref.view not in read for _, ref in outs):
+                return
             for index, ref in outs:
                 yield (
                     Region(at, (index, ref)),
@@ -411,13 +417,21 @@ class _Rewrite:
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
         """The value of a name that only other lines of the function read, when the calls from
         ``index`` on ran."""
+        values = next(self._read(path, at, index), None)
+        if values is None:
+            raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
+        return values[-1]
+
+    def _read(self, path: ast.expr, at: int, before: int | None = None) -> Iterator[list[Any]]:
+        """The values that lines of the function read by a name, for each line those of its runs;
+        before: an index of a call, runs that came earlier are asked first."""
         key = key_of(path)
         for statement in _readers_of(key, self.text, self.old[0]):
             for reader in _postorder(statement):
                 if not isinstance(reader, ast.expr) or not _reads(reader, key):
                     continue
                 for segment, group in self._made(span_of(reader)):
-                    own = [m for m in group if m.index < index] or group
+                    own = [m for m in group if before is None or m.index < before] or group
                     if segment != at or not any(m.span == span_of(reader) for m in own):
                         continue
                     try:
@@ -426,9 +440,8 @@ class _Rewrite:
                         )
                     except NotReplayable:
                         continue
-                    if key in bound[-1].parts:
-                        return bound[-1].parts[key]
-        raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
+                    if values := [each.parts[key] for each in bound if key in each.parts]:
+                        yield values
 
     # -- names that are bound anew
 
@@ -498,6 +511,20 @@ def _whole_spans(text: str) -> dict[Any, Any]:
                 start = (name.end_col_offset or 0) - len(name.attr.encode())
                 found[line, start, node.end_lineno, node.end_col_offset] = span_of(node)
     return found
+
+
+def _name_given(statement: ast.stmt, value: ast.expr) -> ast.expr | None:
+    """The name that a statement gives to a value; None where it gives it none of its own."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None
+    target, given = statement.targets[0], statement.value
+    pairs = [(target, given)]
+    if isinstance(target, ast.Tuple) and isinstance(given, ast.Tuple):
+        pairs = list(zip(target.elts, given.elts, strict=False))
+    for name, each in pairs:
+        if isinstance(name, ast.Name | ast.Attribute) and span_of(each) == span_of(value):
+            return ast.parse(ast.unparse(name), mode="eval").body
+    return None
 
 
 def _handed_on(segment: Segment, own: Mapping[int, Call]) -> list[tuple[int, Ref]]:

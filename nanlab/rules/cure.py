@@ -215,11 +215,16 @@ def _combinations(
                 ranked.append((sum(places) + every - many, places))
     for _, places in sorted(ranked, key=lambda each: each[0]):
         fixes = [options[at][place] for at, place in enumerate(places)]
-        edits: tuple[Edit, ...] | None = ()
-        for fix in fixes:
-            edits = _joined(edits, fix.edits) if edits is not None else None
-        if edits:
+        if edits := _edits_of(fixes):
             yield fixes, edits
+
+
+def _edits_of(fixes: Sequence[Fix]) -> tuple[Edit, ...] | None:
+    """The edits of several fixes together; None where two of them do not go together."""
+    edits: tuple[Edit, ...] | None = ()
+    for fix in fixes:
+        edits = _joined(edits, fix.edits) if edits is not None else None
+    return edits
 
 
 def _joined(edits: tuple[Edit, ...], more: tuple[Edit, ...]) -> tuple[Edit, ...] | None:
@@ -264,10 +269,7 @@ def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
     """The cure without the fixes that it does not need."""
     for fix in cure.fixes:
         rest = [other for other in cure.fixes if other is not fix]
-        edits: tuple[Edit, ...] | None = ()
-        for other in rest:
-            edits = _joined(edits, other.edits) if edits is not None else None
-        if edits:
+        if edits := _edits_of(rest):
             found = judge.judge(edits)
             if _ORDER[found.verdict] <= _ORDER[cure.verdict]:
                 return _without_superfluous(judge, _cure(rest, edits, found))
@@ -283,9 +285,7 @@ def _with_fewer(judge: Judge, found: Chain, cure: Cure, deadline: float) -> Cure
         if here or len(cure.fixes) < 2:
             continue
         for rest in ([], cure.fixes[1:] if fix not in cure.fixes else []):
-            edits: tuple[Edit, ...] | None = fix.edits
-            for each in rest:
-                edits = _joined(edits, each.edits) if edits is not None else None
+            edits = _edits_of([fix, *rest])
             if not edits or (rest and time.process_time() > deadline):
                 continue
             made = judge.judge(edits)
