@@ -1,5 +1,4 @@
-"""The command line: ``python -m nanlab run [--guard] [--save DIR] train.py ARGS...``, ``python -m
-nanlab show FILE``."""
+"""The command line: ``python -m nanlab run [--guard] [--save DIR] train.py ...`` and ``show``."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 class NanlabError(Exception):
-    """Base of every error that nanlab raises; the message says what was wrong, what was seen, and
-    what to do."""
+    """Base of nanlab's errors; the message says what was wrong, what was seen, what to do."""
 
 
 class UsageError(NanlabError, ValueError):
@@ -13,8 +12,7 @@ class UsageError(NanlabError, ValueError):
 
 
 class TypeMismatchError(NanlabError, TypeError):
-    """An argument has the wrong type: a dtype that is not floating point, a model that is no
-    ``nn.Module``."""
+    """An argument has the wrong type: no floating-point dtype, no ``nn.Module``."""
 
 
 class CapsuleError(NanlabError, ValueError):

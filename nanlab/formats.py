@@ -88,6 +88,5 @@ def _exponent(value: float) -> int:
 
 
 def _cast_beyond_range(dtype: torch.dtype) -> float:
-    """What torch's own cast makes of a magnitude beyond the range; torch 2.13 saturates in
-    float8_e4m3fn."""
+    """What torch's cast makes of a magnitude beyond the range; float8_e4m3fn saturates in 2.13."""
     return float(torch.tensor([math.inf], dtype=torch.float64).to(dtype).double().item())

@@ -1,5 +1,4 @@
-"""The same training step in low precision and in float32: where they part, and the fewest lines
-that bring them together."""
+"""A training step in low precision and in float32: where they part, which lines to widen."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ MOST_OBJECTS = 2000  # that are looked through for models and optimizers
 
 
 def held_by(step: Callable[..., Any]) -> list[Any]:
-    """Models, optimizers, scalers, schedulers, generators and loose tensors that a step can
-    reach."""
+    """Models, optimizers, scalers, schedulers, generators and tensors that a step can reach."""
     found: list[Any] = []
     seen: set[int] = set()
     waiting: list[tuple[Any, int]] = [(step, 0)]
@@ -204,8 +202,7 @@ class Cast:
 
 
 class Tap(TorchDispatchMode):
-    """Keeps every floating-point result; computes in float32 what lies on one of ``wide`` lines
-    (None: everything)."""
+    """Keeps every floating-point result; lines in ``wide`` (None: all) compute in float32."""
 
     def __init__(self, lines: SourceLines, wide: frozenset[Site] | None, keep: bool = True) -> None:
         super().__init__()
@@ -279,8 +276,7 @@ class Tap(TorchDispatchMode):
 
 
 def _in_one_dtype(func: Any, args: Any, kwargs: Any) -> Any:
-    """An operation whose operands differ in dtype since a line above was widened: in the lowest of
-    their dtypes, as it was before; else in float32."""
+    """Operands that differ in dtype since a line was widened: in the lowest, as before."""
     lows = {
         t.dtype
         for t in torch.utils._pytree.tree_leaves((args, kwargs))
@@ -378,8 +374,7 @@ class Comparison:
         )
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the relative error of each result in the order in which they ran, on ``ax``, which
-        is returned."""
+        """Draw the relative error of each result in running order on ``ax``, which is returned."""
         import matplotlib.pyplot as plt
 
         ax = ax or plt.subplots()[1]
@@ -502,8 +497,7 @@ class _Comparer:
         return tap, taken
 
     def _error(self, found: dict[str, torch.Tensor]) -> float:
-        """Largest relative error of loss and gradients; inf where one is lost whole or not
-        finite."""
+        """Largest relative error of loss and gradients; inf where one is lost or not finite."""
         return max((self._relative(found.get(name), name) for name in self.reference), default=0.0)
 
     def _relative(self, got: torch.Tensor | None, name: str) -> float:
@@ -527,8 +521,7 @@ class _Comparer:
         return self._error(self._run(frozenset(sites), keep=False)[1]) <= self.tolerance
 
     def _fewest(self, sites: list[Site], table: pd.DataFrame) -> list[Site]:
-        """A smallest-by-one set of lines that makes the step agree: without any one of them it does
-        not."""
+        """A set of lines that makes the step agree, and none of them is superfluous."""
         suspects = list(
             dict.fromkeys(table.loc[(table.flushed + table.overflowed) > 0, "site"].tolist())
         )
@@ -613,8 +606,7 @@ def _takes_argument(step: Callable[..., Any]) -> bool:
 
 
 def _matched(low: list[Result], wide: list[Result], dtype: torch.dtype) -> pd.DataFrame:
-    """The results of the two runs beside each other, casts left out; a result is known by its line,
-    operator and count."""
+    """Results of the two runs side by side, without casts; known by line, operator, count."""
     counts: dict[Any, int] = {}
     reference: dict[Any, Result] = {}
     for result in wide:
@@ -664,7 +656,6 @@ def _row(result: Result, twin: Result, call: int, dtype: torch.dtype) -> dict[st
 
 
 def _first_lost(table: pd.DataFrame) -> dict[str, Any] | None:
-    """The first result that overflowed, or that was flushed for the most part and is far from its
-    twin for it."""
+    """The first result that overflowed, or was mostly flushed and so is far from its twin."""
     lost = table[(table.overflowed > 0) | ((table.flushed > 0.5) & (table.error > TOLERANCE))]
     return None if not len(lost) else {str(k): v for k, v in lost.iloc[0].drop("site").items()}

@@ -157,9 +157,7 @@ def _line(row: dict[str, Any]) -> Hashable:
 
 
 def _aligned(a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> _Pairs:
-    """Which rows of two steps are of one call: by line, operator and shape; what is left between
-    those, whose line was rewritten, by operator and shape; what is left then, by line and
-    operator."""
+    """Rows of two steps that are of one call: by line, operator and shape, then by fewer."""
     keys = (
         lambda r: (r["phase"], r["op"], r["output"], r["module"], _line(r), r["shape"]),
         lambda r: (r["phase"], r["op"], r["output"], r["shape"]),

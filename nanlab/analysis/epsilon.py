@@ -20,8 +20,7 @@ from nanlab.operators import having, with_forms
 
 
 def checked_operands(x: Any) -> list[Tensor]:
-    """The tensor or tensors that an epsilon is asked for; raises as :func:`nanlab.advise_eps`
-    says."""
+    """The tensors that an epsilon is asked for; raises as :func:`nanlab.advise_eps` says."""
     operands = list(x) if isinstance(x, tuple | list) else [x]
     for t in operands:
         if not isinstance(t, Tensor):
@@ -58,8 +57,7 @@ def caller(
 
 
 def _call_style(fn: Callable[..., Any], operands: list[Tensor]) -> tuple[bool, bool]:
-    """Whether ``fn`` takes the operands one by one (or as one tuple), and whether eps goes by its
-    name."""
+    """Whether ``fn`` takes operands one by one (or as a tuple), and whether eps by name."""
     try:
         signature = inspect.signature(fn)
     except ValueError:  # functions of C have none: taken as fn(x, eps)
@@ -88,16 +86,14 @@ _FLOORS = having("floors", in_place=True)
 
 @dataclass(frozen=True)
 class Partners:
-    """Median magnitudes of the non-zero elements that eps meets; None: no such operation was
-    seen."""
+    """Median magnitudes of the non-zero elements that eps meets; None: no such operation."""
 
     addend: float | None  # of what eps is added to
     typical: float | None  # of that and of what eps is the floor of
 
 
 class _Meetings(TorchDispatchMode):
-    """Collects the tensors that a certain number is added to, or is the floor of. Tried with torch
-    2.13."""
+    """Collects tensors that a number is added to or bounds. Tried with torch 2.13."""
 
     def __init__(self, number: float) -> None:
         super().__init__()
@@ -130,8 +126,7 @@ class _Meetings(TorchDispatchMode):
 
 
 def partners(call: Callable[[list[Tensor], float], Tensor], exact: list[Tensor]) -> Partners:
-    """What eps meets in the function, found by calling it with a number it will hardly hold
-    otherwise."""
+    """What eps meets in the function, found by a call with a number unlikely otherwise."""
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
@@ -150,8 +145,7 @@ def _median(sizes: list[Tensor]) -> float | None:
 
 
 def half_ulp(magnitude: float, limits: FloatFormat) -> float:
-    """Half the spacing of the dtype's numbers at ``magnitude``: less, added to it, changes
-    nothing."""
+    """Half the spacing of the dtype's numbers at ``magnitude``: less changes nothing."""
     exponent = max(math.frexp(magnitude)[1] - 1, limits.smallest_exponent)
     return math.ldexp(limits.ulp, exponent - 1)
 
@@ -196,8 +190,7 @@ class EpsilonAdvice:
         return f"EpsilonAdvice({value} in {format_of(self.dtype).name}: {self.reason})"
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw distortion and largest gradient over eps on the matplotlib axes ``ax``; returns the
-        axes."""
+        """Draw distortion and largest gradient over eps on the axes ``ax``; returns the axes."""
         from nanlab.views.plots import plot_epsilon
 
         return plot_epsilon(self, ax)
@@ -314,8 +307,7 @@ def _evaluate(
 
 
 def _sweep(limits: FloatFormat, typical: float | None) -> Iterator[float]:
-    """Powers of two from a decade below the dtype's smallest number up to 1, or a decade above the
-    typical addend."""
+    """Powers of two from below the dtype's smallest number to 1, or above the addend."""
     lowest = round(math.log2(limits.smallest_subnormal)) - _DECADE
     above = math.ceil(math.log2(typical)) + _DECADE if typical else 0
     highest = min(max(0, above), limits.largest_exponent)

@@ -83,8 +83,7 @@ class Exact(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call one function; the derivative of a number's power has the number's rounded
-        logarithm."""
+        """Call one function; of a number's power the derivative has a rounded logarithm."""
         name = getattr(func, "__name__", "")
         if name in ("__rpow__", "pow", "pow.Scalar") and len(args) == 2:
             x, y = args if name != "__rpow__" else args[::-1]
@@ -230,8 +229,7 @@ def _numbers(x: Any) -> np.ndarray:
 
 
 def _constant(x: float) -> Any:
-    """A number, or the one that it stands for: derivatives have pi and log(2) rounded to
-    float64."""
+    """A number, or what it stands for: derivatives have pi and log(2) rounded to float64."""
     for rounded_one, meant in _CONSTANTS.items():
         if abs(x) == rounded_one:
             return meant() if x > 0 else -meant()

@@ -1,5 +1,4 @@
-"""The autograd graph of a run: where gradient flows, where the graph was cut, what its nodes
-keep."""
+"""The autograd graph of a run: where gradient flows, where it was cut, what nodes keep."""
 
 from __future__ import annotations
 
@@ -149,8 +148,7 @@ class GraphFlow:
 
 
 def dead_ends(flow: GraphFlow, before: int) -> list[int]:
-    """Rows since the last update that carry gradient, or were detached from such, and that no
-    operation has read."""
+    """Rows since the last update that carry or lost gradient, and that nothing has read."""
     recording = flow.recording
     chunk = recording.chunk_of(before)
     used = set(chunk.edge_table()[:, 1].tolist())
@@ -261,8 +259,7 @@ class Cut:
 
 
 def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
-    """The cuts on the way to the row ``root``, the most telling first, and of two alike the one
-    nearest to it."""
+    """Cuts on the way to the row ``root``, the most telling first, then the nearest."""
     found: list[Cut] = []
     for position, steps in flow.walk(
         root, lambda parent, child: not flow.lost_between(parent, child)
@@ -277,8 +274,7 @@ def cuts_before(flow: GraphFlow, root: int) -> list[Cut]:
 
 
 def cuts_off_parameters(flow: GraphFlow, cut: Cut) -> bool:
-    """Whether what a cut lost had been computed from parameters (of the optimizer, where these are
-    known)."""
+    """Whether what a cut lost came from parameters (of the optimizer, if known)."""
     return cut.known and any(flow.comes_from_parameter(p) for p in cut.carriers or (cut.carrier,))
 
 
@@ -342,8 +338,7 @@ def _is_literal(flow: GraphFlow, position: int) -> bool:
 
 
 def _literal(flow: GraphFlow, number: int, steps: int) -> Cut:
-    """A tensor made from Python numbers or an array, where these may be values that carried
-    gradient."""
+    """A tensor made from Python numbers or an array that may have carried gradient."""
     recording = flow.recording
     position = recording.sources[number].first
     ends = dead_ends(flow, position)
@@ -430,8 +425,7 @@ def reused_graph(recording: Recording) -> Reused | None:
 
 
 def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwritten | None:
-    """The node that stopped the last pass, and what overwrote the tensor of this shape that it had
-    saved."""
+    """The node that stopped the last pass, and what overwrote its saved tensor."""
     if not recording.passes:
         return None
     run = recording.passes[-1]
@@ -450,8 +444,7 @@ def overwritten(recording: Recording, shape: tuple[int, ...] | None) -> Overwrit
 
 
 def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]) -> int | None:
-    """The first row that erased a tensor of this shape; ``zero_`` and ``copy_`` read nothing, so no
-    edge names it."""
+    """The first row that erased such a tensor; ``zero_`` and ``copy_`` read nothing: no edge."""
     for at in range(start + 1, end):
         row = recording.op(at)
         written = row is not None and bool(row.inplace) and row.phase == FORWARD
@@ -461,8 +454,7 @@ def _erasures(recording: Recording, start: int, end: int, shape: tuple[int, ...]
 
 
 def _aliases(recording: Recording, position: int, end: int) -> dict[int, int]:
-    """What an operation read and made, and every view of that, each with the operand or the result
-    it shows."""
+    """What an operation read and made, and all views of it, each with what it shows."""
     family = {position: position} | {p: p for p in recording.parents(position)}
     for operand in list(family):  # the base of a view
         row = recording.op(operand)
@@ -499,8 +491,7 @@ def _writes(
 def _written_through_view(
     recording: Recording, position: int, family: dict[int, int]
 ) -> int | None:
-    """``y[0] = 0`` makes a view and fills it; what is overwritten is no operand, so that no edge
-    names the view."""
+    """``y[0] = 0`` makes a view and fills it: no operand is overwritten, no edge names it."""
     row = recording.op(position)
     for before in (position - 1, position - 2):
         view = recording.op(before)
@@ -637,15 +628,13 @@ def _judged(
 
 
 def _gives_all(recording: Recording, node: int, operands: int) -> bool:
-    """Whether the node gave a gradient to each operand: then nothing that it may keep was left
-    out."""
+    """Whether the node gave a gradient to each operand: nothing it keeps was left out."""
     run = next((run for run in recording.node_runs if run.node == node), None)
     return run is not None and len(run.given) >= operands
 
 
 def _seen(recording: Recording, node: int, name: str) -> dict[str, Any]:
-    """What the node had saved, by name; only known where one of its operations failed and its
-    operands were kept."""
+    """What the node had saved, by name; known only for a failed, kept operation."""
     for kept in recording.kept.values():
         row = recording.op(kept.position)
         if kept.node_name == name and row is not None and row.node == node and row.backward:
@@ -751,8 +740,7 @@ def _tensor_arguments(op: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def result_names(op: str) -> Callable[[int], str]:
-    """A function from the number of a result to its name as torch's derivative formulas write
-    it."""
+    """From the number of a result to its name in torch's derivative formulas."""
     for schema in _schemas(op):
         named = [result.name for result in schema.returns]
         if len(named) == 1:

@@ -1,5 +1,4 @@
-"""Faults inside installed packages: where they stand, what the call could be given instead, a
-patch and a report."""
+"""Faults inside installed packages: place, what to pass instead, a patch, a report."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def asked_at(recording: Recording, position: int) -> int | None:
 
 
 def scripted_at(recording: Recording, position: int, op: str) -> tuple[str, int] | None:
-    """(file, line) of an operator in a function that torch.jit compiled, where a row was computed
-    by a call of that function; None where the function has it on several lines."""
+    """(file, line) of an operator in a function that torch.jit compiled; None if ambiguous."""
     row = recording.op(position) if position >= 0 else None
     known = recording.scripted.get(row.call, ()) if row is not None else ()
     if row is None or not known:
@@ -110,8 +108,7 @@ def _is_in(recording: Recording, number: int, functions: tuple[tuple[str, int, i
 
 @lru_cache(maxsize=256)
 def function_at(file: str, line: int) -> str:
-    """Qualified name of the innermost function around a line; empty at the top of a module, or
-    where there is no source."""
+    """Qualified name of the innermost function around a line; empty outside of one."""
     try:
         with open(file, encoding="utf-8") as source:
             tree = ast.parse(source.read())
@@ -216,8 +213,7 @@ def rewritings(
 
 @lru_cache(maxsize=256)
 def guards_at(file: str, line: int) -> tuple[tuple[str, bool], ...]:
-    """(name, whether it is an attribute of self) of the guards that the innermost function around
-    a line of a library reads, those of the statement at that line first."""
+    """(name, whether of self) of guards that a library's function reads; its line's first."""
     try:
         with open(file, encoding="utf-8") as source:
             tree = ast.parse(source.read())
@@ -262,8 +258,7 @@ def _guarded(
     guards: tuple[tuple[str, bool], ...],
     library: Place,
 ) -> Iterator[Rewriting]:
-    """A guard that the library has, with a value above zero: where the program passes zero, or
-    nothing."""
+    """A library's guard with a value above zero, where the program passes zero or none."""
     owner, _, name = library[2].rpartition(".")
     for guard, of_self in guards:
         value = GUARDS[guard]

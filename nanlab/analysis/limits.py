@@ -298,8 +298,7 @@ class _Problem:
         distance: float,
         moved: Moved | None = None,
     ) -> Evaluation:
-        """The expression, a distance away along the given directions, or with a result in it
-        moved."""
+        """The expression, a distance away along directions, or with a result moved."""
         outside = bool(distance) or moved is not None
         with arithmetic.active(moved, self.masks) as mode:
             operands = [
@@ -448,8 +447,7 @@ class _Problem:
         return found
 
     def _slope(self, arithmetic: _Arithmetic, place: int, element: int) -> float | None:
-        """The derivative along one element of an operand, by differences; None where there is
-        none."""
+        """The derivative along one element of an operand, by differences; or None."""
         moving: list[Tensor | None] = [None] * len(self.operands)
         direction = torch.zeros(self.operands[place].shape, dtype=torch.float64)
         direction.view(-1)[element] = 1.0
@@ -513,8 +511,7 @@ class _Problem:
         ]
 
     def _stays(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Tensor]:
-        """Where a number of the evaluation is that of neighbours at a thousandth of the operands'
-        own size: of operands that are tiny, and not 0, the others are far away."""
+        """Where an evaluation's number is that of close neighbours: tiny operands' are not."""
         still: list[Tensor | None] = [None] * len(self.operands)
         stays = [limit.value.isfinite() for limit in limits]
         held = self.operands
@@ -615,8 +612,7 @@ class _Path:
 
 
 def _path_exact(seen: Tensor) -> _Path:
-    """The limit of what was seen at distances evenly spaced in their logarithm, without
-    rounding."""
+    """The limit of what was seen at log-spaced distances, without rounding."""
     far, last = seen[0], seen[-1]
     size, change = seen.abs(), (seen[1:] - seen[:-1]).abs()
     shrinks = (change[1:] <= 0.5 * change[:-1]) | (change[1:] <= 1e-12 * size[2:])
@@ -672,8 +668,7 @@ def _path(seen: Tensor) -> _Path:
 
 
 def _agreed(paths: list[_Path], exact: bool = True) -> Limit:
-    """One limit from those along several directions; directions outside of the domain do not
-    count."""
+    """One limit from those along several directions, without those outside the domain."""
     values = torch.stack([p.value for p in paths])
     outside = torch.stack([p.outside for p in paths])
     used = ~outside
@@ -702,8 +697,7 @@ Kind = Literal["agrees", "value", "gradient", "infinite", "sign", "unbounded", "
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Whether a fix has the limits of the expression that it replaces, at the offending
-    elements."""
+    """Whether a fix has the limits of the expression it replaces, at offending elements."""
 
     kind: Kind
     why: str = ""  # one clause: "the gradient is 0, its limit 0.146"

@@ -19,8 +19,7 @@ from nanlab.trace.recording import Recording
 
 @dataclass(frozen=True)
 class LossScale:
-    """What every loss scale 2**k makes of the measured gradients when they are held in
-    ``dtype``."""
+    """What every loss scale 2**k makes of the measured gradients in ``dtype``."""
 
     # by log2_scale: scale, flushed, subnormal, overflow (shares of the non-zero values), uncertain
     table: pd.DataFrame
@@ -59,8 +58,7 @@ class LossScale:
         return "\n".join([*lines, "  .table has every scale, .plot() draws it"])
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the shares flushed, subnormal and overflowing against the scale, on ``ax``, which is
-        returned."""
+        """Draw shares flushed, subnormal and overflowing over the scale on ``ax``; returns it."""
         import matplotlib.pyplot as plt
 
         ax = ax or plt.subplots()[1]
@@ -163,8 +161,7 @@ def _advised(
 
 
 def _needed(trace: Trace, step: int, dtype: torch.dtype) -> int:
-    """log2 of the scale from which on no gradient of a step is flushed on its way; the least there
-    is if none was."""
+    """log2 of the scale from which no gradient of a step is flushed; least there is if none."""
     lost = signal_loss(trace)
     lost = lost[(lost.step == step) & (lost.dtype == str(dtype).removeprefix("torch."))]
     return int(lost.needed_log2_scale.max()) if len(lost) else LOSS_SCALES[0]
@@ -194,8 +191,7 @@ def _activations(
 
 
 def _gradients(trace: Trace, step: int | None) -> tuple[dict[str, pd.Series[int]], int, float]:
-    """Histograms of the unscaled gradients by parameter, their training step, and the scale that
-    they bore."""
+    """Unscaled histograms of the gradients by parameter, their step, and their scale."""
     recording = trace.recording
     rows = [r for r in recording.training.parameters if r.gradient is not None]
     finite: dict[int, list[Any]] = {}

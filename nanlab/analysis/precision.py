@@ -72,8 +72,7 @@ class FormatBins:
 
 
 def format_bins(dtype: torch.dtype) -> FormatBins:
-    """The limits of ``dtype`` as histogram bins. Raises TypeMismatchError if it is no
-    floating-point dtype."""
+    """The limits of ``dtype`` in bins. Raises TypeMismatchError if not floating point."""
     limits = format_of(dtype)
     return FormatBins(
         limits.name, _zero_limit(limits), limits.smallest_exponent - 1, limits.largest_exponent
@@ -167,8 +166,7 @@ def add_histograms(histograms: Iterable[pd.Series[int]]) -> pd.Series[int]:
 
 @dataclass(frozen=True)
 class Headroom:
-    """The results of all remembered steps that come closest to the ceiling and to the floor of a
-    format."""
+    """The results of all remembered steps closest to a format's ceiling and floor."""
 
     dtype: str  # of the format
     ran: bool  # whether the run computed in it; False: what it would be there

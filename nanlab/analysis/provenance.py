@@ -102,8 +102,7 @@ def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]
 
 
 def _into_parameter(recording: Recording, position: int, came_from: dict[int, int]) -> bool:
-    """Whether an infinity that the program wrote, and that is no mask, went into what a module
-    owns."""
+    """Whether a written infinity that is no mask went into what a module owns."""
     if is_mask(recording, position):
         return False
     while came_from.get(position, position) != position:
@@ -122,8 +121,7 @@ def is_mask(recording: Recording, position: int) -> bool:
 def _first_computation(
     recording: Recording, position: int, came_from: dict[int, int]
 ) -> tuple[str, bool]:
-    """The first operator on the way to the symptom that computes with a value; whether it made NaN
-    of an infinity."""
+    """The first operator on the way that computes with a value; whether it made inf NaN."""
     while position in came_from and came_from[position] != position:
         position = came_from[position]
         row = recording.op(position)
@@ -141,8 +139,7 @@ def _wrote_nan(recording: Recording, position: int) -> bool:
 
 
 def hides_nothing(recording: Recording, position: int, guilty: list[tuple[int, Kind]]) -> bool:
-    """Whether a leaf is a mask of -inf from outside the watch, and a softmax that found nothing
-    else made NaN of it."""
+    """Whether a leaf is an outside mask of -inf that a softmax over nothing else made NaN."""
     source = recording.sources.get(position)
     if source is None or source.kind not in ("data", "buffer") or not is_mask(recording, position):
         return False
@@ -183,8 +180,7 @@ def derivative_unseen(recording: Recording, number: int) -> int:
 
 
 def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
-    """Whether the step was skipped (or may yet be), by a GradScaler or by hand, and a smaller loss
-    scale would have made it finite."""
+    """Whether the step was skipped (or may be), and a smaller loss scale makes it finite."""
     if origin.sink.kind not in ("loss", "gradient"):
         return False
     if recording.undecided and depends_on_scale(recording, origin):
@@ -236,8 +232,7 @@ def scaler_skipped(recording: Recording, position: int) -> bool:
 
 
 def depends_on_scale(recording: Recording, origin: Origin) -> bool:
-    """Whether the origin is an overflow that a smaller loss scale avoids, judged by running it
-    again on smaller gradients."""
+    """Whether it overflows at this loss scale only, judged by a run on smaller gradients."""
     if origin.kind != "operation":
         return False
     row = recording.op(origin.position)
@@ -269,14 +264,12 @@ def is_gradient(recording: Recording, source: int) -> bool:
 
 
 def finite_when_scaled(kept: Any, gradients: set[int]) -> bool:
-    """Whether a kept operation gives finite results once the operands in these slots are 2^-k times
-    as large, for some k up to 40."""
+    """Whether a kept operation is finite with these operands 2^-k as large, k up to 40."""
     return any(finite_after(kept, gradients, k) for k in (4, 8, 16, 24, 40))
 
 
 def finite_after(kept: Any, slots: set[int], halvings: int) -> bool:
-    """Whether a kept operation gives finite results once the operands in these slots are
-    2**-halvings times as large."""
+    """Whether a kept operation is finite with these operands 2**-halvings as large."""
     slot, args = -1, []
     for value in kept.args:
         if isinstance(value, torch.Tensor):
@@ -353,8 +346,7 @@ def _path(came_from: dict[int, int], begun: list[int], sink: Sink) -> list[int]:
 
 
 def _way_to_first_use(recording: Recording, position: int, among: dict[int, int]) -> list[int]:
-    """From what came as it is to the earliest row that computes with it; the way to the symptom may
-    be shorter elsewhere."""
+    """From what came as it is to the earliest row that computes with it."""
     moved: dict[int, list[int]] = {position: [position]}
     for here in sorted(p for p in among if p >= 0 and p != position):
         row = recording.op(here)
@@ -390,8 +382,7 @@ def _swallowed(recording: Recording, position: int) -> bool:
 
 
 def _hands_on(recording: Recording, position: int, kind: Kind) -> bool:
-    """Whether a backward row only hands on the infinity of a forward value that the loss never
-    saw."""
+    """Whether a backward row hands on a forward infinity that the loss never saw."""
     row = recording.op(position)
     return (
         kind == "operation"
@@ -463,8 +454,7 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
 
 
 def _from_outside(recording: Recording, position: int) -> bool:
-    """Whether a bad forward value goes back to data, a parameter, or an operation that no gradient
-    passes."""
+    """Whether a bad forward value came with data, a parameter, or without gradient."""
     seen = {position: position}
     waiting = [position]
     for here in waiting:
@@ -481,8 +471,7 @@ def _from_outside(recording: Recording, position: int) -> bool:
 
 
 def _born_in_graph(recording: Recording, position: int) -> bool:
-    """Whether a bad forward value was born in the graph; else it came with the data, before the
-    first autograd node."""
+    """Whether a bad forward value was born in the graph, not before its first node."""
     bad = walk([position], lambda at: (p for p in recording.parents(at) if p in recording.bad))
     rows = (recording.op(at) for at in bad)
     return any(row is not None and row.node >= 0 and row.status != CARRIED for row in rows)
@@ -496,8 +485,7 @@ def leads_to_harm(recording: Recording, position: int) -> bool:
 
 
 def harmful_origins(recording: Recording) -> Iterator[Origin]:
-    """The origins of all symptoms that did harm, in the order in which the symptoms showed, each
-    origin once."""
+    """The origins of all harmful symptoms, in the order of the symptoms, each once."""
     seen: set[int] = set()
     # rows that lead to an origin that was told, each with the time of that origin
     told: dict[int, int] = {}
@@ -579,8 +567,7 @@ def phase_of(recording: Recording, origin: Origin) -> str:
 
 
 def _taken_by_update(recording: Recording, origin: Origin) -> bool:
-    """Whether what came from outside went into a parameter, or the state of an optimizer, by way of
-    an update."""
+    """Whether what came from outside went into a parameter or state by an update."""
     rows = [recording.op(p) for p in origin.path if p >= 0]
     return origin.sink.kind in ("parameter", "state") and any(
         row is not None and row.phase == OPTIMIZER for row in rows
@@ -588,14 +575,12 @@ def _taken_by_update(recording: Recording, origin: Origin) -> bool:
 
 
 def _by_hand(recording: Recording, position: int, row: Op) -> bool:
-    """Whether an operation on the way to a parameter is part of an update that the program makes
-    itself."""
+    """Whether the way to a parameter leads through an update that the program makes itself."""
     return bool(row.without_grad) or (row.node < 0 and comes_from_gradients(recording, position))
 
 
 def _in_forward(recording: Recording, place: int) -> bool:
-    """Whether a line stands in a method called ``forward``: the root module has no path that would
-    tell."""
+    """Whether a line stands in a ``forward``: the root module has no path to tell."""
     _, number, file = recording.places[place]
     lines = linecache.getlines(file)[:number]
     indent = len(lines[-1]) - len(lines[-1].lstrip()) if lines else 0
@@ -607,8 +592,7 @@ def _in_forward(recording: Recording, place: int) -> bool:
 
 
 def comes_back(recording: Recording, origin: Origin) -> bool:
-    """Whether a forward value harmed nothing but the gradient of its own operation, which had kept
-    it."""
+    """Whether a forward value harmed only the gradient of the operation that kept it."""
     if origin.sink.kind != "gradient" or len(origin.path) < 2:
         return False
     born, after = recording.op(origin.position), recording.op(origin.path[1])
@@ -622,8 +606,7 @@ def comes_back(recording: Recording, origin: Origin) -> bool:
 
 
 def operator_of_node(node: str) -> str:
-    """The operator of an autograd node: ``LinalgVectorNormBackward0`` is of ``linalg_vector_norm``;
-    "" of a Function."""
+    """The operator of a node: ``LinalgVectorNormBackward0`` is of ``linalg_vector_norm``."""
     found = re.match(r"(\w+?)Backward\d+$", node)
     if found is None or found[1] in ("Copy", "View"):
         return ""

@@ -34,8 +34,7 @@ _SQUARES = having("norm") | {"square"}
 
 @dataclass(frozen=True)
 class RunUp:
-    """Largest magnitude of one operand by training step, and the magnitude that its operation can
-    take."""
+    """Largest magnitude of an operand by step, and the magnitude its operation can take."""
 
     position: int  # of the operand, in the faulty step
     at: int  # position of the operation that fails
@@ -139,8 +138,7 @@ def _history(
 
 
 def _column(recording: Recording, position: int) -> int | None:
-    """The column of the series that follows a row's result: the same line, operator, module and
-    turn."""
+    """The series' column of a row's result: the same line, operator, module and turn."""
     row, step = recording.op(position), recording.step_of(position)
     if row is None or row.phase != FORWARD:
         return None
@@ -163,8 +161,7 @@ def _identity(place: Place | None) -> tuple[Any, ...]:
 
 
 def _thrown(trace: Trace, made: RunUp) -> RunUp:
-    """With the parameter that an update moved by more than its own size, in the last steps before
-    the fault."""
+    """The run-up, with a parameter that an update moved by more than its own size."""
     frame = trace.parameters
     if not len(frame) or "update_rms" not in frame:
         return made
@@ -215,8 +212,7 @@ def _programs(trace: Trace, kept: Kept, title: str, names: Sequence[str]) -> Ite
 
 
 def _reduced(kept: Kept) -> Iterator[tuple[Any, ...]]:
-    """The arguments with the offending elements only, with the first offending row only, and whole
-    where they are small."""
+    """The arguments with offending elements, with one offending row, and whole if small."""
     outputs = [
         o
         for o in kept.outputs
@@ -310,8 +306,7 @@ def _smaller(
 
 
 def _argument(value: Any, number: int, written: list[str], names: Sequence[str], leaf: bool) -> str:
-    """The text of an argument; a tensor gets a line of its own in ``written``. "" where it cannot
-    be written down."""
+    """An argument as text; a tensor's line goes to ``written``. "" if it cannot be written."""
     if isinstance(value, Tensor):
         literal = _literal(value, leaf)
         if not literal:

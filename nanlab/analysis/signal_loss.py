@@ -1,5 +1,4 @@
-"""Where low precision loses signal, forward and backward, and the steps that a loss scaler
-skipped."""
+"""Where low precision loses signal, forward and backward; steps that a scaler skipped."""
 
 from __future__ import annotations
 
@@ -151,8 +150,7 @@ def scale_of(recording: Recording, step: int) -> float:
 
 
 def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | None, KnownBy]:
-    """(highest power of two at which the operations of a step that overflowed are finite, how that
-    is known)."""
+    """(highest power of two at which an overflowed step is finite, how that is known)."""
     low = recording.starts[step]
     high = recording.starts[step + 1] if step + 1 < len(recording.starts) else recording.end
     births = [p for p, code in recording.status.items() if low <= p < high and code == BORN]
@@ -167,8 +165,7 @@ def _finite_at(recording: Recording, step: int, scale: float) -> tuple[float | N
 
 
 def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]:
-    """How often the gradients must be halved for an operation to be finite; None: no number of
-    times helps."""
+    """How often the gradients must be halved for an operation to be finite; None: never."""
     row = recording.op(position)
     assert row is not None
     kept = recording.kept.get(row.call)
@@ -283,8 +280,7 @@ def first_losses(trace: Trace) -> pd.DataFrame:
 
 
 def flushed_at(trace: Trace, position: int) -> int:
-    """Values of one row that became zero as it was computed; 0 where nothing tells them from true
-    zeros."""
+    """Values of a row that became zero when computed; 0 if they look like true zeros."""
     recording: Recording | None = getattr(trace, "recording", None)
     row = recording.op(position) if recording is not None else None
     if recording is None or row is None or row.dtype not in NARROW:
@@ -380,8 +376,7 @@ def _counts(recording: Recording, position: int, op: str, stats: TensorStats) ->
 
 
 def _of_small_terms(recording: Recording, position: int, operands: list[TensorStats]) -> bool:
-    """Whether the products that were summed up lie at the lower end of the dtype, so that zeros do
-    not come from cancelling."""
+    """Whether summed products lie at the dtype's lower end: zeros are no cancellation."""
     row = recording.op(position)
     if row is None or len(operands) < 2:
         return True
@@ -526,8 +521,7 @@ class _Pass:
         return found
 
     def _room(self) -> int:
-        """By which power of two the gradients could be larger without an overflow anywhere in
-        float16."""
+        """The power of two that gradients could gain without an overflow in float16."""
         recording, largest = self.recording, 0.0
         for position in range(self.start, self.end):
             row = recording.op(position)
@@ -541,8 +535,7 @@ class _Pass:
         return math.floor(math.log2(limit / largest)) if largest > 0 else 64
 
     def _is_gradient(self, position: int) -> bool:
-        """Whether a row was computed from another of the backward pass, rather than from saved
-        values alone."""
+        """Whether a row comes from another backward row, not from saved values alone."""
         return any(
             (row := self.recording.op(source)) is not None and source >= self.start and row.backward
             for source, _ in self.recording.operands(position)
@@ -554,8 +547,7 @@ class _Pass:
 
     @cached_property
     def _leading(self) -> dict[int, frozenset[int]]:
-        """By row of the backward pass: the losses on the way to it. Rows follow what they were
-        computed from."""
+        """By backward row: the losses on its way. Rows follow what they come from."""
         found: dict[int, frozenset[int]] = {}
         for position in range(min(self.losses), self.end) if self.losses else ():
             row = self.recording.op(position)

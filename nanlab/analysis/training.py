@@ -1,5 +1,4 @@
-"""What became of the weights: which update drove them away, what it was made of, and whether its
-rate was a number."""
+"""What became of the weights: the update that drove them away, its parts, its rate."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def optimizer_step_of(
 
 
 def comes_from_gradients(recording: Recording, position: int) -> bool:
-    """Whether what an operation read was computed from gradients, outside of the graph and of the
-    optimizers."""
+    """Whether what was read came from gradients, outside the graph and the optimizers."""
 
     def outside(at: int) -> list[int]:
         row = recording.op(at)
@@ -121,8 +119,7 @@ def _grown(
 
 
 def runaway(recording: Recording, position: int) -> Runaway | None:
-    """Whether the weights had been driven away by updates before a position; None if they had
-    not."""
+    """Whether updates had driven the weights away before a position; None if not."""
     row = recording.op(position)
     low = row is not None and row.dtype in (torch.float16, torch.bfloat16)
     grown = _grown(recording, position, *((GREW_LOW, LARGE_LOW) if low else (GREW, LARGE)))
@@ -200,8 +197,7 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
 
 
 def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | None:
-    """The same for updates that the program made itself, from the series of magnitudes; owner: of
-    this parameter alone."""
+    """The same for updates by hand, from the series; owner: of this parameter alone."""
     series = recording.training.series
     steps = [i for i, end in enumerate(series.steps) if end <= position]
     if len(steps) < 2 or not series.owners:
@@ -248,8 +244,7 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
 
 
 def _most_enlarging(series: Series, owner: int, steps: list[int]) -> int:
-    """The column of the operation to which a parameter owes most of its growth, of those that write
-    it in each step."""
+    """The operation, writing a parameter each step, to which that owes most growth."""
     columns = [
         c
         for c, o in series.owners.items()
@@ -294,8 +289,7 @@ def rises_gradually(recording: Recording, position: int) -> bool:
 
 
 def rises_in_a_chain(recording: Recording, position: int) -> bool:
-    """Whether gradients rise along a repeated operation: the layers of a deep net, the time steps
-    of a recurrent one."""
+    """Whether gradients rise along a repeated operation: a deep or a recurrent net."""
     series = recording.training.series
     columns = [i for i, p in enumerate(series.places) if p.phase == BACKWARD]
     chains: dict[tuple[int, str], list[float]] = {}
@@ -347,8 +341,7 @@ def _operator(recording: Recording, place: Place) -> str:
 
 
 def last_finite_rate(recording: Recording, position: int) -> float | None:
-    """The last finite learning rate above 0 of the optimizer that runs at a position, before that
-    step; None if it had none."""
+    """The last finite rate above 0 of the optimizer that runs at a position; or None."""
     running = optimizer_step_at(recording, position)
     if running is None:
         return None
@@ -513,8 +506,7 @@ def undivided_factor(recording: Recording, away: Runaway) -> Loss | None:
 
 
 def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> list[float]:
-    """How large the gradients of a parameter were that an optimizer took, to those that backward
-    made."""
+    """How large the gradients that an optimizer took were, to those of backward."""
     blocks = parameter_columns(recording)
     rows = (blocks["owner"] == recording.parameter_names.index(away.name)) & (
         blocks["position"] < step.end
@@ -527,8 +519,7 @@ def _used_shares(recording: Recording, away: Runaway, step: OptimizerStep) -> li
 
 
 def _added_shares(recording: Recording, away: Runaway) -> list[float]:
-    """The same of an update by hand, from the largest magnitudes of what it added and of the
-    gradient that was made from."""
+    """The same of an update by hand, from the largest magnitudes of both."""
     series, owner = recording.training.series, recording.parameter_names.index(away.name)
     own = [c for c, o in series.owners.items() if c >= 0 and o == owner]
     column = next(
@@ -550,8 +541,7 @@ def _added_shares(recording: Recording, away: Runaway) -> list[float]:
 
 
 def closure_adds_up(recording: Recording, step: OptimizerStep) -> bool:
-    """Whether an optimizer evaluated its closure more than once, each time adding to the gradients
-    of the time before."""
+    """Whether an optimizer evaluated its closure again, adding to its gradients."""
     inside = [
         loss for loss in recording.training.losses if step.position <= loss.position < step.end
     ]

@@ -1,5 +1,4 @@
-"""Is a fix right? The whole failing step is run with it, and held against the truth of the
-program as it was written."""
+"""Is a fix right? The failing step runs with it, against the truth of the program."""
 
 from __future__ import annotations
 
@@ -258,8 +257,7 @@ ALIKE = 1e-3  # relative: by how much the order of a sum may change it
 
 
 def narrowed(part: Slice, elements: int) -> Slice | None:
-    """The slice on so few rows of its results that its operands have about so many elements, rows
-    that went wrong before others; None where fewer rows do not give what they gave among all."""
+    """The slice on fewer rows of its results, bad ones first; None if they give other numbers."""
     found: Slice | None = None
     try:
         part = _shaped(part)
@@ -291,8 +289,7 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
 
 
 def _shaped(part: Slice) -> Slice:
-    """The slice of operands in the shapes that they are given at once, in numbers that the program
-    wrote."""
+    """The slice of operands in the given shapes, in numbers that the program wrote."""
     results = Results(part.segments)
     at = {
         (item.args[0].view): (segment, index, item)
@@ -339,8 +336,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _telling(part: Slice, found: Evaluation, dim: int, keep: int) -> Tensor:
-    """The numbers of some rows: of each way to go wrong the smallest operands, the largest, and
-    some between; a quarter that went right."""
+    """Rows of each way to go wrong: the smallest, largest, some between; a quarter right."""
     count = found.values[0].shape[dim]
 
     def by_row(t: Tensor) -> Tensor:
@@ -497,8 +493,7 @@ class Judge:
     def _named(
         self, whole: Slice, new: Any, operands: list[Tensor], true: Truth
     ) -> Agreement | None:
-        """The first parameter whose gradient is not what it is in exact arithmetic, healthy
-        elements included."""
+        """The first parameter whose gradient differs from exact arithmetic anywhere."""
         got = evaluate(new, operands, None, whole.differentiated)
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
@@ -532,8 +527,7 @@ class Judge:
         return self._wrong
 
     def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
-        """The slice of a run's roots, and what they and their gradients are; None where the step is
-        too large."""
+        """The slice of a run's roots, their values and gradients; None if too large."""
         key = id(run[1])
         if key not in self._truths:
             whole = cut(self.where.segments, run[1].roots, (run[0], run[1].first))
@@ -542,8 +536,7 @@ class Judge:
         return self._truths[key]
 
     def _locally(self, edited: Edited) -> Agreement:
-        """What the edited lines are used for until it is summed up again, as a function of the last
-        sums that went into them."""
+        """What edited lines are used for until summed again, as a function of the sums in."""
         found = Agreement("unknown", NOT_COMPUTED)
         for region in edited.regions[:MOST_REGIONS]:
             try:
@@ -560,8 +553,7 @@ class Judge:
         return found
 
     def _around(self, region: Region) -> tuple[Slice, int, Truth | None]:
-        """The results that a line goes into element by element, or the line's own where those are
-        many; the index of the last call among them; their truth, found out once."""
+        """What a line goes into by element, or its own results if many; last call; truth."""
         index = region.outer[0]
         key = region.segment, index
         if key not in self._local:
@@ -576,8 +568,7 @@ class Judge:
         return self._local[key]
 
     def _after(self, region: Region, whole: bool) -> tuple[Slice, int]:
-        """The results that a line goes into, and the index of the last call among them; whole:
-        those that are one number too."""
+        """What a line goes into, and the last call among these; whole: single numbers too."""
         segments, at = self.where.segments, region.segment
         targets, last = _frontier(segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
@@ -592,8 +583,7 @@ class Judge:
         return (fewer, last) if fewer is not None else None
 
     def _distortion(self, edited: Edited, region: Region) -> float | None:
-        """Largest relative change of a healthy element of the line's value, or of its derivatives,
-        against float64."""
+        """Largest relative change of the line's healthy values and derivatives, by float64."""
         try:
             part, (at, index) = self._line(region), (region.segment, region.outer[0])
             patches = [p for p in edited.patches if p.segment == at and p.at <= index]
@@ -658,8 +648,7 @@ class Judge:
 
 
 def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tuple[Ref, ...], int]:
-    """The results that a result goes into before they are summed up or the engine runs, and the
-    index of the last call among them; whole: those that are one number made of many too."""
+    """What a result goes into before a sum or the engine; the last call. whole: sums too."""
     stop = min((r.first for r in segment.engine if r.first > index), default=len(segment.calls))
     ends, last = {ref.storage: ref for ref in refs_in(out)}, index
     reached = set(ends)
@@ -716,8 +705,7 @@ def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float
 
 
 def _without_offending(found: Evaluation, gradients: Sequence[Tensor | None]) -> Evaluation:
-    """The evaluation with NaN for values whose derivative is not finite: such an element is no
-    healthy one, though its value may be."""
+    """The evaluation with NaN where a derivative is not finite: no element is healthy there."""
     values = []
     for value in found.values:
         for gradient in gradients:
@@ -728,8 +716,7 @@ def _without_offending(found: Evaluation, gradients: Sequence[Tensor | None]) ->
 
 
 def _joined(found: Evaluation, operands: Sequence[Tensor]) -> list[Tensor]:
-    """Values and gradients, those of equal operands summed: an expression that computes the same
-    product twice may become one that computes it once."""
+    """Values and gradients, those of equal operands summed: products may be joined."""
     first: dict[int, int] = {}
     for i, x in enumerate(operands):
         twins = (j for j in first.values() if same_bits(operands[j], x))
@@ -759,8 +746,7 @@ def _reals(t: Tensor) -> Tensor:
 
 
 def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> float | None:
-    """The largest change of a healthy element: one that is finite, and does not jump, as the
-    derivative of ``x**p`` by x does, which torch has as 0 at p = 0 alone."""
+    """The largest change of an element that is finite and does not jump, as 0**p does."""
     computed = wide.is_floating_point() or wide.is_complex()
     if not new.shape == old.shape == wide.shape or not computed:
         return None

@@ -1,5 +1,4 @@
-"""Absorbed updates: those of parameters, of moving averages and of counts; looked for when a step
-ends."""
+"""Absorbed updates of parameters, moving averages and counts; looked for when a step ends."""
 
 from __future__ import annotations
 
@@ -72,8 +71,7 @@ def averages(
 
 
 def is_absorbed(recording: Recording, position: int) -> bool | None:
-    """Whether a blend into a new tensor is what the average was before, though the parameter is
-    not; None where that is not known."""
+    """Whether a blend is what the average was, though the parameter is not; None: unknown."""
     after = recording.stats(position)
     whole = [
         recording.stats(_average_unscaled(recording, part))
@@ -85,8 +83,7 @@ def is_absorbed(recording: Recording, position: int) -> bool | None:
 
 
 def _candidates(rows: StepRows, history: History) -> list[int]:
-    """Rows of half precision, outside of graphs and optimizers, that add something in place, or add
-    two values."""
+    """Half-precision rows outside of graphs and optimizers that add in place, or add two values."""
     names, dtypes, columns = rows.recording.ops, rows.recording.dtypes.items, rows.columns
     if HALF_PRECISION.isdisjoint(dtypes):
         return []
@@ -102,8 +99,7 @@ def _candidates(rows: StepRows, history: History) -> list[int]:
 
 
 def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, str] | None:
-    """(row or source of an average before, name of the parameter that is added to it); None where
-    it is no such sum."""
+    """(row or source of an average before, name of the parameter added to it); None: no sum."""
     recording, own = rows.recording, _own(rows.recording, position)[:2]
     if len(own) < 2:
         return None
@@ -174,8 +170,7 @@ def _latest(history: History, end: int, parameters: int) -> dict[int, int]:
 
 
 def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
-    """The parameter from which a value comes through casts and multiplications by numbers; "" if it
-    is none."""
+    """The parameter from which a value comes by casts and factors; "" if it is none."""
     for _ in range(MOST_HOPS):
         if at in latest:
             return recording.parameter_names[latest[at]]
@@ -281,8 +276,7 @@ def _noise(
 def _note_rounded(
     rows: StepRows, history: History, stepped: list[ParameterStep], written: list[tuple[int, int]]
 ) -> None:
-    """Count the updates of an optimizer that copying the parameter back by way of a narrower dtype
-    undid."""
+    """Count the updates that copying the parameter back by way of a narrower dtype undid."""
     recording = rows.recording
     updated = {
         s.owner: s.value for s in stepped if s.value is not None and s.value >= rows.start and s.lr
@@ -410,8 +404,7 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
 
 
 def _blended(recording: Recording, position: int) -> bool | None:
-    """The same for a blend that is copied back, ``t.copy_(a * t + b * p)``, of different
-    tensors."""
+    """The same for a blend that is copied back: ``t.copy_(a * t + b * p)``."""
     after = recording.stats(position)
     made = recording.operands(position)[-1:]
     row = recording.op(made[0][0]) if made and made[0][0] >= 0 else None
@@ -475,8 +468,7 @@ def _is_counter(recording: Recording, position: int) -> bool:
 
 
 def _full_count(recording: Recording, position: int) -> bool | None:
-    """Whether a float32 count absorbs its updates where neighbouring values are 2 apart; None where
-    it has not come that far."""
+    """Whether a float32 count, 2 apart from its neighbours, absorbs updates; None: not that far."""
     before, after = recording.stats(recording.operands(position)[0][0]), recording.stats(position)
     if before is None or after is None or (after.rms or 0.0) < 2 / format_of(torch.float32).ulp:
         return None
@@ -484,8 +476,7 @@ def _full_count(recording: Recording, position: int) -> bool | None:
 
 
 def _vanished_factor(recording: Recording, position: int) -> str:
-    """The narrow dtype in which a difference such as 1 - decay is exactly zero, and with it all
-    that an update adds; "" if none is."""
+    """The narrow dtype in which a difference such as 1 - decay is exactly zero; "" if none is."""
     row = recording.op(position)
     if row is None or row.name not in ADDS or len(operands := recording.operands(position)) < 2:
         return ""

@@ -76,8 +76,7 @@ def let_go() -> None:
 
 
 def _collected(phase: str, info: dict[str, int]) -> None:
-    """With each garbage collection, for a graph may outlive the watch: let go once the node nearest
-    to the loss is free."""
+    """Whenever garbage is collected: let go of graphs whose node nearest to the loss is free."""
     if phase == "start" and _held and sys.getrefcount(_held[-1]) <= _ALONE:
         let_go()
 
@@ -202,8 +201,7 @@ class BackwardRecorder:
         return oldest, adding
 
     def _ask(self, inputs: Any) -> None:
-        """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf, which may
-        be a parameter all the same."""
+        """``torch.autograd.grad`` with respect to these: no gradient arrives at a leaf there."""
         for tensor in inputs if isinstance(inputs, (tuple, list)) else ():
             storage = (
                 storage_of(tensor) if isinstance(tensor, torch.Tensor) and tensor.is_leaf else None
@@ -215,8 +213,7 @@ class BackwardRecorder:
     def _hook(
         self, roots: list[Any], number: int, handles: list[Any]
     ) -> tuple[list[tuple[int, int]], set[int], int, bool]:
-        """Register a hook with every node that can be reached; (edges, sequence numbers, lowest of
-        them, whether gradients are there)."""
+        """Hook all nodes within reach: (edges, sequence numbers, lowest, gradients exist)."""
         edges: list[tuple[int, int]] = []
         seen: set[Any] = set(roots)
         waiting = list(roots)
@@ -269,8 +266,7 @@ class BackwardRecorder:
         return edges, numbers, oldest, adding
 
     def _follow_leaf(self, node: Any, number: int, handles: list[Any]) -> bool:
-        """Register a hook with the node that adds to a leaf's gradient; whether the leaf has one
-        already."""
+        """Hook the node that adds to a leaf's gradient; whether the leaf has one already."""
         leaf = getattr(node, "variable", None)
         if leaf is not None and self.ops.program is not None:
             for tensor in (leaf, leaf.grad):  # numbered now, under which it is written later

@@ -1,5 +1,4 @@
-"""Each ATen operation, forward and backward: where it runs, what it reads, what it writes. The hot
-path."""
+"""Each ATen operation: where it runs, what it reads, what it writes. The hot path."""
 
 from __future__ import annotations
 
@@ -256,8 +255,7 @@ class OpRecorder(TorchDispatchMode):
         return out
 
     def _note_read_out(self, tensor: Tensor, value: Any, frame: FrameType | None) -> None:
-        """A tensor was read as a Python number: somebody looks at it, and what is computed from
-        that carries no gradient."""
+        """A tensor was read as a Python number: what is computed from that has no gradient."""
         try:
             if self.flying:
                 self.collectives.before_read((tensor,))
@@ -274,8 +272,7 @@ class OpRecorder(TorchDispatchMode):
             self.failed(error)
 
     def take(self, plan: Plan, args: Any, kwargs: Any) -> tuple[list[int], Any]:
-        """What a call reads: the sources of its operands, and its arguments as the program is to
-        keep them."""
+        """What a call reads: sources of its operands; its arguments as the program keeps them."""
         program = self.program
         if program is None:
             return self.read(plan, args, kwargs), None
@@ -346,8 +343,7 @@ class OpRecorder(TorchDispatchMode):
         return sources, (arguments, kwargs, first)
 
     def _take_others(self, value: Any, sources: list[int]) -> float:
-        """Add the sources of an argument that is no plain tensor; a number in it that is not
-        finite, else 0."""
+        """Add the sources of an argument that is no plain tensor; a bad number in it, else 0."""
         strange = 0.0
         if isinstance(value, Tensor):
             sources.append(self.source(value))
@@ -455,8 +451,7 @@ class OpRecorder(TorchDispatchMode):
     def _new_nodes(
         self, now: int, grad: bool, frame: FrameType | None, line: int, site: int
     ) -> int:
-        """Tie the autograd nodes made since the last operation to it; the node of this operation
-        itself, or -1."""
+        """Tie the autograd nodes made since the last operation to it; its own node, or -1."""
         nodes, position = self.recording.nodes, self.recording.end
         own = now - 1 if grad else -1
         for number in range(max(self.sequence, now - 64), now):
@@ -508,8 +503,7 @@ class OpRecorder(TorchDispatchMode):
         return BACKWARD, number if 0 <= number < _LEAF else -1, line, site, 0
 
     def _python_in_backward(self, frame: FrameType | None) -> str:
-        """Whose Python code runs inside the engine: a "custom" Function, a "hook", or what computes
-        anew ("recompute")."""
+        """Whose Python code runs inside the engine: "custom", "hook" or "recompute"."""
         found = "hook"
         while frame is not None and id(frame.f_code) not in self.engine_codes:
             name = frame.f_code.co_filename
@@ -525,8 +519,7 @@ class OpRecorder(TorchDispatchMode):
         return found
 
     def _line_in_function(self, frame: FrameType | None) -> tuple[int, int] | None:
-        """The user's line in the backward of the running torch.autograd.Function; None where that
-        is a library's."""
+        """The user's line in the backward of the running Function; None where it is a library's."""
         caller = frame
         while caller is not None and id(caller.f_code) not in self.engine_codes:
             if self.lines.user_code(caller):
@@ -560,8 +553,7 @@ class OpRecorder(TorchDispatchMode):
         return sources
 
     def note_number(self, tensor: Tensor, value: Any) -> None:
-        """Remember which row a non-finite Python number was read from: it may come back as a
-        factor, a rate, a baseline."""
+        """Remember the row a bad Python number was read from: it may come back as a factor."""
         if value.__class__ is float and value - value != 0.0:
             source = self.source(tensor)
             if self.recording.may_be_bad(source):
@@ -674,8 +666,7 @@ class OpRecorder(TorchDispatchMode):
         return number
 
     def _snapshot(self, entry: Entry, tensor: Tensor, whole: bool) -> int:
-        """What a tensor holds now, when its storage was written piece by piece and something bad
-        may be in it."""
+        """What a tensor holds now, if its storage was written in parts and may be bad."""
         parents = (entry.last, *entry.parts)
         # else they are chosen when it is known which are bad
         if not self.recording.pending and not self.recording.puts_off:
@@ -691,8 +682,7 @@ class OpRecorder(TorchDispatchMode):
         return number
 
     def _read_uninitialised(self, entry: Entry, tensor: Tensor) -> int:
-        """Memory that was allocated and never written as a whole: what is in it counts from now
-        on."""
+        """Memory that was allocated and never written whole: what it holds counts from now on."""
         recording = self.recording
         unknown = recording.pending or recording.puts_off
         bad = () if unknown else tuple(p for p in entry.parts if p in recording.bad)
@@ -910,8 +900,7 @@ class OpRecorder(TorchDispatchMode):
     def _look_at(
         self, target: Tensor
     ) -> tuple[torch.UntypedStorage | None, View | None, Tensor, int, int, int]:
-        """The storage of a result, its view, the part that is here, bytes, and the numbers of shape
-        and dtype."""
+        """Storage and view of a result, its local part, bytes, numbers of shape and dtype."""
         try:
             view = self.views.of(target, None)
         except Exception:
@@ -935,8 +924,7 @@ class OpRecorder(TorchDispatchMode):
         alias: bool,
         written: bool,
     ) -> tuple[int, int]:
-        """The number of the statistics of a result, and how many elements are bad (-1: not known
-        yet)."""
+        """The number of the statistics of a result; its count of bad elements (-1: unknown yet)."""
         recording = self.recording
         if not self._vague and (alias or plan.copies or plan.pads):
             known = known_stat(recording, plan, entry if alias else None, target, whole, sources)
@@ -958,16 +946,14 @@ class OpRecorder(TorchDispatchMode):
         return (self.chunk.number << 32) | row, stats.bad
 
     def put_off(self) -> None:
-        """From here on put statistics off, if that is asked for: the program went backward, so what
-        was its building is over."""
+        """Put statistics off from here on, if asked for: the program has been built."""
         recording = self.recording
         if recording.detail == "fault" and self.program is not None:
             recording.puts_off = True
             self.program.segment.summarised = len(self.program.segment.calls)
 
     def _put_off(self, target: Tensor) -> int:
-        """The elements of a result that is not read now; 0 for one that is, for it is small, or
-        its step cannot be run again."""
+        """Elements of a result not read now; 0 for one that is: small, or not replayable."""
         try:
             numel = target.numel()
         except Exception:  # a nested tensor, symbolic sizes
@@ -982,8 +968,7 @@ class OpRecorder(TorchDispatchMode):
         return WORTH_PUTTING_OFF if on_cpu else 2
 
     def know(self, number: int, tensor: Tensor) -> int:
-        """The same row, whose statistics are made now if they were put off; ``tensor`` is what it
-        tells of."""
+        """The same row, with its statistics made now from ``tensor`` if they were put off."""
         recording = self.recording
         if not recording.puts_off or number < 0:
             return number
@@ -1043,8 +1028,7 @@ class OpRecorder(TorchDispatchMode):
             entry.grad = True
 
     def _notice_owners(self, targets: list[Tensor], call: int, kwargs: Any) -> None:
-        """Parameters and buffers that were written outside of the graph: an update, whoever makes
-        it."""
+        """Parameters and buffers that were written outside of the graph: an update by anybody."""
         for i, target in enumerate(targets):
             try:
                 entry = self.ledger.entries.get(target.untyped_storage()._cdata)
@@ -1077,8 +1061,7 @@ def _are_numbers(kwargs: dict[str, Any]) -> bool:
 
 
 def _outside(targets: list[Tensor]) -> bool:
-    """Whether none of the tensors that were written is part of a graph: under no_grad, or by way of
-    ``.data``."""
+    """Whether no tensor that was written is in a graph: under no_grad, or by ``.data``."""
     return not any(t.requires_grad for t in targets)
 
 

@@ -48,8 +48,7 @@ UNHELD = "nothing of it could have been kept"
 
 
 def _floating(tensor: Tensor) -> bool:
-    """Whether its elements can be looked at for NaN (a ZeroTensor of double backward has none:
-    isnan on it crashes torch 2.13)."""
+    """Whether it can hold a NaN to look for (isnan on a ZeroTensor crashes torch 2.13)."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and not tensor._is_zerotensor()
@@ -64,8 +63,7 @@ def _nonfinite(tensor: Tensor) -> Tensor:
 
 
 def has_nonfinite(tensor: Tensor) -> bool:
-    """Whether a dense floating-point tensor holds a NaN or an infinity; False where it cannot be
-    looked at."""
+    """Whether a dense floating-point tensor holds a NaN or inf; False where it is unreadable."""
     try:
         return _floating(tensor) and tensor.numel() > 0 and bool(_nonfinite(tensor).any())
     except Exception:
@@ -73,16 +71,14 @@ def has_nonfinite(tensor: Tensor) -> bool:
 
 
 def _takes_number(call: Call) -> bool:
-    """Whether a Python number that was read from a tensor, and is not finite, is among its
-    operands."""
+    """Whether a non-finite Python number that was read from a tensor is among its operands."""
     return not call.flags & LITERAL and any(
         v.__class__ is float and v - v != 0.0 for v in (*call.args, *call.kwargs.values())
     )
 
 
 class Evidence:
-    """Judges the operations in which something non-finite came in or out, and notes the guilty
-    ones, whose operands a replay makes again."""
+    """Judges operations in which something is non-finite; notes the guilty ones for a replay."""
 
     def __init__(self, recording: Recording, ledger: Ledger) -> None:
         self.recording, self.ledger = recording, ledger
@@ -125,8 +121,7 @@ class Evidence:
                 self._note(call, late)
 
     def _uses_bad_data(self, call: Call) -> bool:
-        """Whether a call may be the first to compute with what came in bad; of the first few of a
-        step."""
+        """Whether a call may be the first to compute with bad input; of the first few of a step."""
         if call.lost or call.plan.name not in _USES or self.uses >= KEEP_USES:
             return False
         self.uses += 1
@@ -184,8 +179,7 @@ class Evidence:
         return source is not None and source.kind == "literal"
 
     def _fresh(self, call: Call, target: Tensor) -> bool:
-        """Whether some element is non-finite though the elements it was made from are finite
-        (pointwise operations)."""
+        """Whether a pointwise result is bad at an element whose operands are finite."""
         try:
             clean = _nonfinite(target)
             for i, operand in enumerate(tensors_of(call.args)):
@@ -213,8 +207,7 @@ class Evidence:
             return True
 
     def _unseen_writes(self, call: Call) -> list[int]:
-        """Operands that turned non-finite behind our back (shared memory with NumPy, a kernel that
-        writes in secret)."""
+        """Operands that turned non-finite unseen, as through memory shared with NumPy."""
         recording, found, args = self.recording, [], call.args
         operands = tensors_of((*args, *call.kwargs.values()))
         if call.plan.overwrites or len(operands) != len(call.sources):
@@ -244,16 +237,14 @@ class Evidence:
         return found
 
     def _now_known(self, operand: Tensor, number: int, position: int) -> None:
-        """Note in the ledger that memory holds what this source says, unless it was written since
-        that position."""
+        """Note in the ledger that memory holds what this source says, unless written since."""
         storage = storage_of(operand)
         entry = self.ledger.entries.get(storage._cdata) if storage is not None else None
         if entry is not None and max(entry.last, *entry.parts, -1) < position:
             entry.last, entry.parts, entry.views, entry.bad = number, (), None, 1
 
     def _note(self, call: Call, late: bool) -> None:
-        """Note a guilty call, and what its autograd node had saved; its operands are copied only
-        where they cannot be made again."""
+        """Note a guilty call and its node's saved tensors; copy operands no replay can make."""
         recording, position = self.recording, call.position
         if position in recording.guilty or self.calls >= KEEP_CALLS:
             return

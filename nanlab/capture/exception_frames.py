@@ -1,5 +1,4 @@
-"""What the frames of an exception say: the user's line, the operation and its operands, the module
-that was running."""
+"""What an exception's frames say: the user's line, the operation, its operands, the module."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def failure_of(
 
 
 def recording_of(error: BaseException) -> Recording | None:
-    """The recording of the watch in which an exception was raised, where an operation or a backward
-    pass raised it."""
+    """The recording of the watch in which an exception was raised, by an operation or backward."""
     for frame, _ in _steps(error.__traceback__):
         owner = frame.f_locals.get("self")
         ops = getattr(owner, "ops", owner)
@@ -101,8 +99,7 @@ def recording_of(error: BaseException) -> Recording | None:
 
 
 def mark(error: BaseException, recording: Recording) -> None:
-    """Note on an exception which run it ended: a number, for exceptions take no weak references and
-    may be pickled."""
+    """Note on an exception which run it ended, as a number: exceptions may be pickled."""
     with suppress(AttributeError, TypeError):
         error._nanlab_run = recording.escapes.number  # type: ignore[attr-defined]
 
@@ -113,8 +110,7 @@ def ended(error: BaseException, recording: Recording) -> bool:
 
 
 def without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback as it would be without a watch: a copy, for the frames say what ``explain``
-    knows."""
+    """A copy of a traceback as it would be without a watch; the frames serve ``explain``."""
     kept: list[TracebackType] = []
     calls_operator = False  # whether the frame before handed an operation on to torch
     while traceback is not None:
@@ -137,8 +133,7 @@ def _steps(traceback: TracebackType | None) -> Iterator[Step]:
 
 
 def _place(steps: list[Step]) -> tuple[str, int, str]:
-    """(file as shown, line, real file) of the user's innermost line, else of the innermost line
-    outside torch."""
+    """(file as shown, line, real file) of the innermost line: the user's, else outside torch."""
     for mine in (is_user, lambda frame: not is_torch(frame)):
         for frame, line in reversed(steps):
             if mine(frame):
@@ -147,8 +142,7 @@ def _place(steps: list[Step]) -> tuple[str, int, str]:
 
 
 def _path(modules: list[nn.Module], root: nn.Module | None) -> str:
-    """The innermost module by its attribute path; outside of the watched model the outermost is
-    named by its class."""
+    """The innermost module by attribute path; outside the watched model, the outermost by class."""
     if not modules:
         return ""
     own = _name_below(root, modules[-1]) if root is not None else None
@@ -164,8 +158,7 @@ def _name_below(root: nn.Module, module: nn.Module) -> str | None:
 
 
 def _operation(steps: list[Step]) -> tuple[str, tuple[Operand, ...], BadIndices | None]:
-    """The operation that raised, as the dispatcher saw it, else as a function of
-    ``torch.nn.functional`` was called."""
+    """The operation that raised: as dispatched, else as called in ``torch.nn.functional``."""
     for frame, _ in reversed(steps):
         if frame.f_code is _DISPATCH:
             return _dispatched(frame.f_locals)
@@ -194,8 +187,7 @@ def _dispatched(local: dict[str, Any]) -> tuple[str, tuple[Operand, ...], BadInd
 
 
 def _indices(op: str, args: Any) -> BadIndices | None:
-    """The bad indices of a call that failed on the CPU; one that failed on a device must not be
-    read."""
+    """The bad indices of a call that failed on the CPU; a failed device must not be read."""
     try:
         on_cpu = all(value.is_cpu for value in args if isinstance(value, Tensor))
         return bad_indices(op, args) if on_cpu else None
@@ -223,8 +215,7 @@ def operand_of(name: str, tensor: Tensor, source: int | None = None) -> Operand:
 
 
 def _facts(steps: list[Step], modules: list[nn.Module], guard: IndexGuard | None) -> dict[str, Any]:
-    """Sizes and inputs of the innermost module, the optimizer that was stepping, the samples of a
-    batch."""
+    """Sizes and inputs of the innermost module, the stepping optimizer, samples of a batch."""
     facts: dict[str, Any] = {}
     if modules:
         facts |= {name: getattr(modules[-1], name) for name in _SIZES if hasattr(modules[-1], name)}

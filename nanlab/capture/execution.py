@@ -41,8 +41,7 @@ def is_watched(mode: TorchDispatchMode) -> bool:
 
 
 def run_in_thread(function: Callable[[], _T]) -> _T:
-    """Call a function in a thread of its own: inside an operation torch's autograd is switched off
-    for the thread, and fixes are tried with it."""
+    """Call a function in its own thread: autograd is off inside an operation, and fixes need it."""
     result: Future[_T] = Future()
 
     def run() -> None:

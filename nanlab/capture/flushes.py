@@ -1,5 +1,4 @@
-"""Losses that leave no NaN behind: values flushed to zero, and gradients that are zero
-throughout."""
+"""Losses that leave no NaN: values flushed to zero, gradients that are zero throughout."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ MOST_VISITS = 4000  # rows that are walked over for one victim
 
 
 def lost_values(rows: StepRows) -> list[int]:
-    """Rows that are zero throughout though none of their operands is, because the dtype cannot hold
-    the results."""
+    """Rows all zero though no operand is: the dtype cannot hold the results."""
     recording = rows.recording
     names = recording.ops.items
     interesting = np.array([n in CASTS | PRODUCTS | SQUARES | PAIRS | INVERSES for n in names])
@@ -66,8 +64,7 @@ def lost_values(rows: StepRows) -> list[int]:
 
 
 def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> bool:
-    """Whether a sum of squares in a narrow dtype is zero throughout though what was squared is
-    not."""
+    """Whether a narrow sum of squares is zero throughout though what was squared is not."""
     row = recording.op(position)
     if row is None or dtype not in (torch.float16, torch.bfloat16):
         return False
@@ -137,8 +134,7 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
 
 
 def overflow_below(recording: Recording, position: int) -> int:
-    """The row whose overflow in half precision made every divisor of a quotient infinite; -1 where
-    that is not so."""
+    """The row whose half-precision overflow made every divisor infinite; -1: none did."""
     row, read = recording.op(position), recording.operands(position)
     if row is None or not read or len(read) != (1 if row.name in INVERSES else 2):
         return -1
@@ -159,8 +155,7 @@ def overflow_below(recording: Recording, position: int) -> int:
 
 
 def _reaches(recording: Recording, start: int, lost: set[int], zero: set[int]) -> int | None:
-    """The lost row from which an all-zero result comes, through results that are zero
-    throughout."""
+    """The lost row from which an all-zero result comes, by way of all-zero results."""
     reached = walk(
         [start], lambda at: (p for p, _ in recording.operands(at) if p in zero), MOST_VISITS
     )
@@ -208,8 +203,7 @@ def note_flushes(
 
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
-    """Whether what was lost is a result of several values in the graph of the loss. Squares vanish
-    where a fit converges."""
+    """Whether a lost result of several values is in the loss's graph; squares vanish in a fit."""
     recording, row = rows.recording, rows.recording.op(position)
     read = [source for source, _ in recording.operands(position)]
     several = recording.stats(position).numel >= SEVERAL and len(set(read)) == len(read)
@@ -217,8 +211,7 @@ def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
 
 
 def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(parameter, row) of the gradients that optimizers took: what backward left, or what the
-    program made of it."""
+    """(parameter, row) of gradients that optimizers took, as backward or the program left them."""
     end = rows.start + len(rows)
     recent = takewhile(lambda step: step.position >= rows.start, reversed(history.parameters))
     return [(s.owner, s.used) for s in recent if s.position < end and s.used is not None]
@@ -227,8 +220,7 @@ def _taken(rows: StepRows, history: History) -> list[tuple[int, int]]:
 def _overwritten(
     recording: Recording, lost: set[int], gradients: dict[int, int]
 ) -> list[tuple[int, int]]:
-    """(parameter, row) of what was lost in the place of a gradient itself, as by
-    ``p.grad.div_(scale)``."""
+    """(parameter, row) of what was lost in a gradient itself, as by ``p.grad.div_(scale)``."""
     owners = {at: owner for owner, at in gradients.items()}
     found = []
     for position in lost:
@@ -252,8 +244,7 @@ def _replaced(recording: Recording, position: int) -> int | None:
 
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
-    """(name, row) of the gradients that a program asked for itself, with ``torch.autograd.grad`` or
-    ``torch.func``, and read."""
+    """(name, row) of gradients that a program got from ``torch.autograd.grad``, and read."""
     recording, backward = rows.recording, rows.columns.phase == BACKWARD
     found: dict[int, str] = {}
     for i in np.flatnonzero(~backward & (np.cumsum(backward) > 0)).tolist():
@@ -391,8 +382,7 @@ class _Death:
 
 
 def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
-    """Where the signal died on the way to a gradient, and why; None where the program wrote the
-    zero."""
+    """Where and why the signal to a gradient died; None where the program wrote the zero."""
     ends: list[int] = []
     without: list[int] = []  # rows that read nothing of the backward pass: zeros_like
     seen, waiting = {gradient}, [gradient]
@@ -503,8 +493,7 @@ def _name(recording: Recording, position: int) -> str:
 
 
 def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None:
-    """The row in which a value of the forward pass became zero throughout; None where it came from
-    outside or was chosen."""
+    """The forward row that became zero throughout; None where it came from outside or by choice."""
     for _ in range(MOST_ANCESTORS):
         if recording.op(position) is None:
             return None

@@ -64,8 +64,7 @@ def _bits(column: Array) -> Array:
 
 
 def _thin(recording: Recording) -> None:
-    """Leave out every second step of the older half of the rows, but not of the first block, nor
-    around the first symptom."""
+    """Drop every second step of the older half, but the first block and the first symptom's."""
     blocks = recording.folded_parameters
     if THINNED not in recording.notes:
         recording.notes.append(THINNED)
@@ -166,8 +165,7 @@ def _births(recording: Recording, wanted: set[int]) -> list[int]:
 
 
 def _whole_steps(recording: Recording, wanted: set[int]) -> set[int]:
-    """The steps in which the first of the bad values were born, or were first read, that led to a
-    symptom."""
+    """The steps in which the first bad values behind a symptom were born or read."""
     led = _ancestors(recording, [s.position for s in recording.sinks[:MOST_SINKS]])
     read = [recording.sources[p].first for p in led if p in recording.sources]
     bounds, found, rows = [*recording.starts, recording.end], set[int](), 0
@@ -187,8 +185,7 @@ def _rows_of(recording: Recording, steps: set[int]) -> set[int]:
 
 
 def _surroundings(recording: Recording, wanted: set[int]) -> set[int]:
-    """Around each birth: the operations that made its operands, and the forward operation of its
-    autograd node."""
+    """Around each birth: what made its operands, and the forward operation of its node."""
     found: set[int] = set()
     level = set(_births(recording, wanted)[:MOST_BIRTHS])
     for position in sorted(level):
@@ -261,8 +258,7 @@ def _forget_sinks(recording: Recording, first: int, limit: int) -> None:
 
 
 def _forget_nodes(recording: Recording, limit: int, wanted: set[int], nodes: set[int]) -> None:
-    """Forget the autograd nodes of which no row is wanted, and the graphs of passes before
-    ``limit``, but of whole steps."""
+    """Forget nodes without a wanted row, and graphs before ``limit``, but of whole steps."""
     whole = _passes_of(recording, recording.whole)
     recording.nodes.keep(
         lambda number, position: position >= limit or position in wanted or number in nodes
@@ -306,8 +302,7 @@ def _references(recording: Recording, chunks: list[Chunk], live: set[int]) -> di
 
 
 def _release(folded: list[Chunk], chunks: list[Chunk], references: dict[int, set[int]]) -> None:
-    """Let go of what earlier folding left in its chunks for the sake of rows that are folded
-    now."""
+    """Let go of rows in older chunks that were kept for rows that are folded now."""
     for chunk in chunks:
         for stat in np.unique(chunk.columns().stat).tolist():
             references.setdefault(stat >> 32, set()).add(stat & 0xFFFFFFFF)

@@ -89,8 +89,7 @@ class HookRecorder:
         return hook
 
     def of_leaf(self, leaf: torch.Tensor, undo: list[Any]) -> None:
-        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` takes what puts
-        them back."""
+        """Wrap the hooks of a leaf that the engine is about to reach; ``undo`` puts them back."""
         program = self.ops.program
         hooks: Any = leaf._backward_hooks
         added: Any = leaf._post_accumulate_grad_hooks

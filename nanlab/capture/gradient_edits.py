@@ -1,5 +1,4 @@
-"""Gradients edited between the backward pass and the update: unscaled, clipped, averaged, and
-in which order."""
+"""Gradients edited between backward and update: unscaled, clipped, averaged; in which order."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def _rms(recording: Recording, position: int) -> float:
 
 
 def changed_before_unscale(recording: Recording, history: History, position: int) -> int:
-    """The row that changed a gradient between the backward pass and the unscaling at ``position``,
-    -1 if none did."""
+    """The row that changed a gradient between backward and unscaling; -1 if none did."""
     for gradient, _ in recording.operands(position):
         row = _written_in_place(recording, gradient)
         if row is None or row.name in _HARMLESS:
@@ -123,8 +121,7 @@ def _multiplied(recording: Recording, root: int) -> int:
 
 
 def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -> None:
-    """Note the first parameter that an optimizer updated by a gradient that still bore the loss
-    scale, or never bore it."""
+    """Note the first parameter that was updated by a gradient still scaled, or never scaled."""
     if history.unscales and history.unscales[-1].position >= rows.start:
         note_unscaled_parts(rows, history)
     recording = rows.recording
@@ -147,8 +144,7 @@ def still_scaled(rows: StepRows, history: History, steps: list[ParameterStep]) -
 
 
 def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> list[ParameterStep]:
-    """The updated parameters whose gradient did not become smaller, as it does when a loss scale is
-    divided out; one pass for all."""
+    """Updated parameters whose gradient was not made smaller, as by dividing out a loss scale."""
     done = [
         s for s in steps if s.used is not None and s.gradient is not None and s.value is not None
     ]
@@ -162,8 +158,7 @@ def _not_smaller(rows: StepRows, steps: list[ParameterStep], scale: float) -> li
 
 
 def note_unscaled_parts(rows: StepRows, history: History) -> None:
-    """Note a loss that went backward without the scale, wholly or in part, though its gradients
-    were then unscaled."""
+    """Note a loss that went backward (partly) unscaled, though its gradients were unscaled."""
     recording = rows.recording
     begin = next((u.position for u in reversed(history.unscales) if u.position < rows.start), 0)
     losses = list(takewhile(lambda loss: loss.position > begin, reversed(history.losses)))
@@ -209,16 +204,14 @@ def _scaled_term(recording: Recording, root: int, depth: int = 4) -> float:
 
 
 def _scalar_factor(recording: Recording, product: int) -> float:
-    """The other operand of a product of two scalars, if it is a power of two as large as a loss
-    scale."""
+    """The other factor of a product of two scalars, if it is a power of two like a loss scale."""
     values = [recording.value(source) for source, slot in recording.operands(product) if slot == 1]
     value = values[0] if values and values[0] is not None else 0.0
     return value if SCALED <= value < math.inf and math.frexp(value)[0] == 0.5 else 0.0
 
 
 def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) -> list[Sink]:
-    """Note a norm that is not finite and was spread to every gradient; the norm as a sink where it
-    made them zero."""
+    """Note a norm that is not finite and spread to all gradients; a sink if it zeroed them."""
     recording = rows.recording
     if not recording.bad:
         return []
@@ -296,8 +289,7 @@ def note_edits(rows: StepRows, history: History, steps: list[ParameterStep]) -> 
 def bad_rates(
     recording: Recording, source: Callable[[torch.Tensor], int], optimizer: Any
 ) -> list[Sink]:
-    """A sink for each learning rate that the program keeps as a tensor and that holds a NaN or an
-    infinity."""
+    """A sink for each learning rate in a tensor that holds a NaN or an infinity."""
     rates = [
         source(g["lr"]) for g in optimizer.param_groups if isinstance(g.get("lr"), torch.Tensor)
     ]
@@ -333,8 +325,7 @@ def bad_moments(
 def adds_to_last(
     recording: Recording, used: Sequence[int | None], last: Sequence[int | None]
 ) -> bool:
-    """Whether the gradients of an optimizer step (rows) were added to those of its last step:
-    nobody had cleared them."""
+    """Whether the gradients of a step (rows) were added to those of the last: never cleared."""
     for now, before in zip(used, last, strict=False):
         row = recording.op(now) if now is not None and now >= 0 and before is not None else None
         if row is not None and row.name in ("add", "add_"):
@@ -345,8 +336,7 @@ def adds_to_last(
 def earliest_of(
     recording: Recording, used: Sequence[int | None], start: int, written: set[int]
 ) -> int:
-    """The first row from ``start`` on that gradients were computed from, not by way of parameters
-    and buffers (``written``); -1 without any."""
+    """The first row from ``start`` that gradients come from, not through ``written``; or -1."""
     own = [row for row in used if row is not None and row >= start]
     made = walk(
         own,
@@ -379,8 +369,7 @@ def _shrunk_most(rows: StepRows, steps: list[ParameterStep]) -> ParameterStep | 
 def _way_back(
     recording: Recording, step: ParameterStep, factor: float
 ) -> tuple[float, Place | None, bool]:
-    """(scale divided out, last other operation that made the gradient smaller or larger, whether by
-    a Python number)."""
+    """(scale divided out, last other operation that changed its size, whether by a number)."""
     assert step.used is not None and step.gradient is not None
     scale, at, constant = 1.0, -1, False
     position = step.used

@@ -1,5 +1,4 @@
-"""Who wrote what: the latest operations that wrote each storage, and the statistics known from
-them."""
+"""Who wrote what: the latest writers of each storage, and the statistics known of them."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ class Ledger:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage that identifies a tensor; of a distributed one that of its local part, of a
-    sparse one its values'. None where there is none."""
+    """The storage that identifies a tensor, of its local part or values; None: there is none."""
     tensor = local_part(tensor)
     try:
         return tensor.untyped_storage()

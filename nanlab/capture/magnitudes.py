@@ -88,8 +88,7 @@ def place_of(recording: Recording, position: int) -> Place | None:
 
 
 def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:
-    """Add a step to the series. ``written``: (owner, position) of the parameters and buffers that
-    it wrote."""
+    """Add a step to the series. ``written``: (owner, position) of parameters and buffers."""
     chosen = np.flatnonzero(rows.floating & rows.numbers["known"] & ~rows.columns.view)
     if not len(chosen):
         return
@@ -148,8 +147,7 @@ COUNT_ADDS = frozenset(("add", "sub"))
 
 
 def counts(rows: StepRows, history: History) -> list[tuple[int, int]]:
-    """(number, row) of single numbers to which another was added, and to which the step before had
-    added one as well."""
+    """(number, row) of single numbers that were added to in this step and in the last."""
     recording, columns = rows.recording, rows.columns
     if HALF_PRECISION.isdisjoint(recording.dtypes.items):
         return []

@@ -1,5 +1,4 @@
-"""The calls of an optimizer's step that are those of its last step: noted without working out
-anew what each one reads and writes."""
+"""Calls of an optimizer's step that repeat its last one: noted without working them out."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ class OptimizerCalls:
                 self._patterns.pop(learning[0], None)
 
     def _entries(self, tensors: list[Tensor]) -> list[Entry] | None:
-        """What is known of their storages; None unless each has one of its own that it shows as a
-        whole, and that holds nothing bad."""
+        """What is known of their storages; None unless each is shown whole and healthy."""
         known, found, ours = self.ops.ledger.entries, [], self.ops.recording.puts_off
         for t in tensors:
             if not t.is_cpu:
@@ -285,8 +283,7 @@ class OptimizerCalls:
             tensors[slot] = None
 
     def _turned_bad(self, known: _Known, args: Any, kwargs: Any, out: Any) -> None:
-        """The call that has just run made something that is not finite: the rest of the step is
-        recorded call by call."""
+        """The call that has just run made a bad value: the rest is recorded call by call."""
         ops, position = self.ops, self._base + self._at - 1
         self.stop()
         ops.recording.bad.add(position)

@@ -1,5 +1,4 @@
-"""Operations whose statistics are still on a device: their operands are held until it is known
-which of them are guilty."""
+"""Operations whose statistics are still on a device: operands are held until these arrive."""
 
 from __future__ import annotations
 
@@ -175,8 +174,7 @@ class HeldTensors:
 
 
 def limit_of(device: torch.device) -> int:
-    """The budget on a CUDA device: 1 GiB, or a tenth of the memory that the program could have of
-    it now, if that is less."""
+    """The budget on a CUDA device: 1 GiB, or a tenth of what is free now, if that is less."""
     free = (
         torch.cuda.mem_get_info(device)[0]
         + torch.cuda.memory_reserved(device)
@@ -186,8 +184,7 @@ def limit_of(device: torch.device) -> int:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was written in place, as far as torch knows; -1 where it does not
-    count."""
+    """How often a tensor was written in place, as torch counts; -1 where it does not."""
     return -1 if tensor.is_inference() else tensor._version
 
 
@@ -231,8 +228,7 @@ def emptied(call: Call, reason: str) -> Waiting:
 
 
 def held(call: Call, holding: HeldTensors, node: SavedValues | None) -> Waiting:
-    """The call, which lets go of its tensors, and what holds them; ``node``: what its autograd node
-    had saved."""
+    """The call without its tensors, and what holds them; ``node``: what its node had saved."""
     cells: dict[int, Held] = {}
     take, watched = (
         holding.take,
@@ -353,8 +349,7 @@ class Pending:
         self.held.before_write(targets)
 
     def settle(self) -> None:
-        """Fetch what is still on a device, and judge all that waits; one transfer for each
-        device."""
+        """Fetch what is still on a device, in one transfer each, and judge all that waits."""
         recording = self.recording
         if not recording.pending:
             return
@@ -479,8 +474,7 @@ class Pending:
             self._holding.popleft()
 
     def _judge_sources(self, end: int) -> list[Source]:
-        """The sources that are new and whose statistics are before row ``end``; those that are bad
-        are marked."""
+        """Judge new sources whose statistics are before row ``end``; mark the bad ones."""
         recording, chunk = self.recording, self.recording.chunks[-1]
         found = []
         for number in list(
@@ -497,8 +491,7 @@ class Pending:
         return found
 
     def _choose_parents(self, source: Source) -> None:
-        """Of the rows that a snapshot may have come from: the bad ones, else the last;
-        uninitialised memory is bad itself."""
+        """The rows a snapshot may come from: the bad ones, else the last; none if unwritten."""
         recording, parents = self.recording, source.parents
         if source.kind != "snapshot":
             return
@@ -530,8 +523,7 @@ class Pending:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Our own operations, whatever mode the program is in; past every dispatch mode, which would
-    take a number for a tensor of it."""
+    """Our own operations, past every mode of the program and every dispatch mode."""
     with unobserved():
         if not torch.is_inference_mode_enabled():
             yield
@@ -541,8 +533,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _worth_holding(call: Call) -> bool:
-    """Whether its operands may be asked for: a view makes nothing, and too large ones are not
-    kept."""
+    """Whether its operands may be asked for: no view, and not too large."""
     if call.plan.view or call.plan.uninitialised:
         return False
     size = 0

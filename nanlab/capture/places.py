@@ -35,8 +35,7 @@ _STDLIB = tuple(
 
 
 def _kind(code: CodeType, names: dict[str, Any]) -> int:
-    """Who wrote the code, whose globals are ``names``: torch (or nanlab), an installed package, or
-    the user."""
+    """Who wrote code with these globals: torch (or nanlab), an installed package, the user."""
     name = code.co_filename
     if name.startswith("<"):
         typed = name.startswith(("<stdin", "<ipython")) or names.get("__name__") == "__main__"
@@ -86,8 +85,7 @@ _HANDS_ON = (
 
 
 def torch_frame(frame: FrameType | None) -> tuple[str, int, str] | None:
-    """(file, line, function) of the innermost frame of torch's Python code that computes; None
-    where the user's code does."""
+    """(file, line, function) of the innermost frame if torch's Python code computes; else None."""
     while frame is not None:
         name = os.path.abspath(frame.f_code.co_filename)
         if name.startswith(_TORCH_ROOT):
@@ -137,8 +135,7 @@ def _kind_of(code: CodeType) -> int:
 
 
 def functions_given(frame: FrameType | None) -> tuple[tuple[str, int, int], ...]:
-    """(file, first line, last line) of the user's functions that the libraries at and above a frame
-    hold in variables, up to the user's own line: they may have called them."""
+    """(file, first, last line) of the user's functions that libraries above a frame hold."""
     found: dict[tuple[str, int, int], None] = {}
     while frame is not None and (kind := _kind(frame.f_code, frame.f_globals)) != _USER:
         for value in frame.f_locals.values() if kind == _LIBRARY else ():
@@ -153,8 +150,7 @@ def functions_given(frame: FrameType | None) -> tuple[tuple[str, int, int], ...]
 
 
 def scripted_lines(frame: FrameType | None) -> tuple[tuple[str, str, str, int], ...]:
-    """(name of the function or module in the user's line, operator, file, line) of what torch.jit
-    has compiled of the user's code, where the innermost line of the user's names it."""
+    """(name in the user's line, operator, file, line) of torch.jit code called there."""
     while frame is not None and _kind(frame.f_code, frame.f_globals) != _USER:
         frame = frame.f_back
     found: dict[tuple[str, str, str, int], None] = {}
@@ -199,8 +195,7 @@ def display_name(filename: str) -> str:
 
 
 def _cell_in_history(shell: Any, filename: str) -> str | None:
-    """The cell that has this file name in IPython 7, which keeps no table of them; in a kernel the
-    name is a hash."""
+    """The cell of this file name in IPython 7, which keeps no table of its hashed names."""
     if named := re.match(r"<ipython-input-(\d+)-", filename):
         return f"In[{named[1]}]"
     history = shell.history_manager
@@ -212,8 +207,7 @@ def _cell_in_history(shell: Any, filename: str) -> str | None:
 
 
 def _span(code: CodeType, instruction: int) -> Span | None:
-    """The expression that an instruction evaluates; None where the code was compiled without
-    columns."""
+    """The expression that an instruction evaluates; None: compiled without columns."""
     line, last, column, end = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
     if line is None or last is None or column is None or end is None:
         return None
@@ -299,8 +293,7 @@ class SourceLines:
 
 
 def learn_program_text() -> None:
-    """Make the text of a program that is no file, ``python -c`` or a redirected stdin, known to
-    ``linecache``."""
+    """Tell ``linecache`` a program's text that is no file: ``python -c``, redirected stdin."""
     main = sys.modules.get("__main__")
     if getattr(main, "__file__", None) not in (None, "<stdin>"):
         return
@@ -314,8 +307,7 @@ def learn_program_text() -> None:
 
 
 def _redirected() -> str:
-    """The text of a file that stdin was redirected from; empty for a terminal or a pipe, which
-    cannot be read twice."""
+    """The text of a file that stdin was redirected from; empty for a terminal or a pipe."""
     try:
         if not stat.S_ISREG(os.fstat(0).st_mode):
             return ""
@@ -328,8 +320,7 @@ Path = list[tuple[int, int, str]]
 
 
 def call_path(frame: FrameType | None) -> Path:
-    """Where the program stands: (code, instruction, file of a module's own code) of every frame,
-    outermost first."""
+    """Where the program stands: (code, instruction, module's file) of all frames, outer first."""
     path = []
     while frame is not None:
         code = frame.f_code
@@ -478,8 +469,7 @@ class ModuleRecorder:
 
 
 def _has_global_hooks() -> bool:
-    """Whether the program has registered global module hooks of its own; private tables, as in
-    torch 2.6 to 2.13."""
+    """Whether the program has global module hooks; private tables, as in torch 2.6 to 2.13."""
     return any(
         getattr(torch_module, f"_global_{kind}")
         for kind in ("backward_pre_hooks", "backward_hooks", "forward_hooks", "forward_pre_hooks")

@@ -1,5 +1,4 @@
-"""What there is to know of an operator before it runs: what it writes, which indices it may
-take; and of one call of it."""
+"""What an operator writes and which indices it may take, known before it runs; and one call."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ _LONGEST_CHAIN = 32
 
 
 class IndexOutOfRangeError(NanlabError, IndexError):
-    """Raised in place of a device-side assertion, before the kernel runs: the error that the CPU
-    would have raised."""
+    """The CPU's error, raised before the kernel in place of a device-side assertion."""
 
     def __init__(self, text: str, bad: BadIndices) -> None:
         super().__init__(text)
@@ -99,8 +97,7 @@ def _subscripts(target: Tensor, subscripts: Any) -> Iterator[Allowed]:
 
 
 def bad_indices(op: str, args: Any) -> BadIndices | None:
-    """The indices of a call that are out of range, looked at one by one; None if there are none.
-    Waits for a device."""
+    """The indices of a call that are out of range; None if there are none. Waits for a device."""
     for each in allowed(op, args):
         found = examine(op, each.indices, each)
         if found is not None:
@@ -229,8 +226,7 @@ class IndexGuard:
         return self._recorder.lines.places[number]
 
     def suspect(self) -> tuple[BadIndices, str, int] | None:
-        """(indices, module, number of the line) of the first bad copy; for when a device has
-        failed."""
+        """(indices, module, number of the line) of the first bad copy, for when a device failed."""
         for copied in self._copies:
             bad = examine(copied.op, copied.limits.indices, copied.limits)
             if bad is not None and bad.shape != copied.shape:
@@ -241,8 +237,7 @@ class IndexGuard:
 
 
 def known_range(recording: Recording, position: int) -> tuple[float, float] | None:
-    """(least, greatest) that a tensor can hold, from what the host knows already; None if only its
-    device knows."""
+    """(least, greatest) that a tensor can hold, as the host knows; None: only its device does."""
     for _ in range(_LONGEST_CHAIN):
         stat = recording.stat_of(position)
         if stat >= 0 and not _on_device(recording, stat):
@@ -420,8 +415,7 @@ class SavedValues:
 
 @dataclass(slots=True)
 class Call:
-    """A call, with the tensors that it read and made; of a distributed tensor, the part that this
-    process holds."""
+    """A call with the tensors that it read and made; of distributed ones the local part."""
 
     func: Any
     plan: Plan
@@ -445,8 +439,7 @@ class Call:
 
 
 def saved_names(node: Any) -> list[str]:
-    """The attributes under which a node gives what it has saved: ``_saved_*``, or a custom
-    Function's ``saved_tensors``."""
+    """Attributes by which a node gives what it saved: ``_saved_*``, or ``saved_tensors``."""
     return [name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"]
 
 
@@ -508,8 +501,7 @@ def _copies(hook: Any) -> bool:
 
 
 def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
-    """What a node had saved, told by what its formula computes with: for nodes that do not show
-    it."""
+    """What a node had saved, by what its formula reads: for nodes that do not show it."""
     first = args[0] if args and isinstance(args[0], Tensor) else None
     name = func.overloadpacket.__name__ if func is not None else ""
     if first is None or first.is_complex():
@@ -524,8 +516,7 @@ def read_by_derivative(node: str, func: Any, args: Any) -> dict[str, Any]:
 
 
 def unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor that a transform of torch.func works on: its wrapper has no memory. As in torch
-    2.13."""
+    """The tensor that a transform of torch.func works on, for its memory. As in torch 2.13."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)

@@ -92,8 +92,7 @@ class ProgramRecorder:
     # -- a call
 
     def before(self, plan: Plan, args: Any, kwargs: Any) -> tuple[Any, Any, int]:
-        """The arguments of a call with views for tensors, and where the numbers of their storages
-        begin; leaves that it writes are copied."""
+        """The arguments, views for tensors; first storage number. Leaves it writes are copied."""
         self.about_to_run(plan, args, kwargs)
         pack, first = self.pack, len(self.segment.calls.numbers)
         if plan.overwrites:  # what memory held before is not read
@@ -199,8 +198,7 @@ class ProgramRecorder:
         return Held(t) if found is None else found[1].of(found[0])
 
     def _find(self, t: Tensor, operand: bool, read: bool = True) -> tuple[int, View] | None:
-        """The number of a tensor's storage, and the view; None where it is no plain view. The
-        storage of an operand is a leaf unless the segment has met it; else a call made it."""
+        """A tensor's storage number and view (None: not plain); a leaf unless a call made it."""
         try:
             storage = t.untyped_storage()
             entry = self.ledger.entries.get(storage._cdata)
@@ -234,8 +232,7 @@ class ProgramRecorder:
             waiting.append(segment)
 
     def _load(self, number: int, storage: Any) -> None:
-        """Memory that is read although it was never written as a whole: what it holds is part of
-        the program. It is put back where the storage is made; what was written since comes anew."""
+        """Load memory that is read but was never written whole, where its storage is made."""
         segment = self.segment
         if (
             len(segment.loads) < _MOST_LOADS
@@ -313,8 +310,7 @@ class ProgramRecorder:
             each.saved[number] = copy
 
     def _overwrite(self, segments: list[Segment], number: int, reason: str) -> None:
-        """Give up a leaf that is about to be written: what was computed from it cannot be run
-        again."""
+        """Give up a leaf that is about to be written: what came from it cannot be replayed."""
         self.losing()
         for each in segments:
             first = next(
@@ -332,8 +328,7 @@ class ProgramRecorder:
                 each.lost = first, reason
 
     def will_save(self, t: Tensor, room: int) -> bool:
-        """Whether the memory of a tensor is copied when this segment comes to write it: it was read
-        and not yet written, and there are so many bytes left."""
+        """Whether a tensor's memory is copied before this segment writes it: budget permitting."""
         segment = self.segment
         number = self._number(t)
         return (
@@ -345,8 +340,7 @@ class ProgramRecorder:
         )
 
     def saved_value(self, t: Tensor) -> Tensor | None:
-        """What a tensor held when this segment first wrote its memory; None where that is not
-        known. To be called within ``unobserved()``."""
+        """What a tensor held before this segment wrote it, or None; ``unobserved()`` only."""
         saved = self.segment.saved.get(self._number(t))
         if saved is None or saved.nbytes() != t.untyped_storage().nbytes():
             return None
@@ -360,8 +354,7 @@ class ProgramRecorder:
         return -1 if entry is None else entry.serial
 
     def _about_to_draw(self, args: Any, kwargs: Any) -> None:
-        """The state of the generator before each call that draws: the program may seed it anew at
-        any time."""
+        """The generator's state before each call that draws: the program may seed it any time."""
         segment = self.segment
         own = next((x for x in (*args, *kwargs.values()) if x.__class__ is torch.Generator), None)
         if own is not None:
@@ -401,8 +394,7 @@ class ProgramRecorder:
     # -- the engine
 
     def engine_begins(self, outputs: Any, args: tuple[Any, ...], accumulates: bool) -> None:
-        """The autograd engine is about to run: ``args`` as ``_engine_run_backward`` takes them
-        after the outputs."""
+        """The autograd engine is about to run, with ``args`` of ``_engine_run_backward``."""
         gradients = args[0] if args else ()
         inputs = args[3] if len(args) > 3 else ()
         run = EngineRun(
@@ -481,8 +473,7 @@ class ProgramRecorder:
             self.segment.functions.append(use)
 
     def _last_of_forward(self, use: FunctionUse) -> int:
-        """Index after the last call of a forward; a result that is saved for the backward is
-        detached after that."""
+        """Index after the last forward call; a result saved for the backward is detached then."""
         calls, last = self.segment.calls, len(self.segment.calls)
         views = [ref.view for ref in use.outputs.values() if ref.__class__ is Ref]
         while last > use.first:
@@ -634,8 +625,7 @@ class ProgramRecorder:
         self.copies.give_back(held)
 
     def ended(self) -> None:
-        """The watch is over: copy what the program may write from now on, and let go of the spare
-        buffers."""
+        """The watch is over: copy what the program may write, and free the spare buffers."""
         for number, segments in sorted(
             self.unsaved.items(), key=lambda each: each[1][0].leaves[each[0]].nbytes()
         ):
@@ -659,8 +649,7 @@ _PLAIN = (bool, int, float, str)  # settings that a class keeps beside its group
 
 
 def _rule_of(optimizer: torch.optim.Optimizer) -> str:
-    """The class of torch.optim whose ``step`` an optimizer runs, or the class of an installed
-    package with its module; "" where it is the program's own."""
+    """The ``step`` that an optimizer runs: torch's or a package's class; "" if the user's."""
     kind = next(kind for kind in type(optimizer).__mro__ if "step" in vars(kind))
     if getattr(torch.optim, kind.__name__, None) is kind:
         return str(kind.__name__)

@@ -70,8 +70,7 @@ class Agreement:
     # -- who is there
 
     def attach(self) -> bool:
-        """Whether there are other processes, with which this one may share collectives; opens a
-        connection to them."""
+        """Whether there are other processes to share collectives with; connects to them."""
         distributed = sys.modules.get("torch.distributed.distributed_c10d")
         if distributed is None or not distributed.is_initialized():
             return False
@@ -147,8 +146,7 @@ class Agreement:
         return "stop" if self.all_stop else "go"
 
     def _next(self, kind: Kind) -> str:
-        """The name of the vote that comes now. It goes by optimizer steps, for processes need not
-        judge equally often."""
+        """The name of the next vote, by optimizer steps: processes need not judge equally often."""
         if kind == "optimizer":
             self._updates, self._turns = self._updates + 1, 0
         else:
@@ -214,8 +212,7 @@ class Agreement:
         return ranks
 
     def _is_one_at_work(self) -> bool:
-        """Whether a process that has not told yet will: it works out what it found, or is on the
-        way there after an agreed stop."""
+        """Whether a process is still to tell: at work, or on its way after an agreed stop."""
         store = self._store
         return bool(store.add("diagnosing", 0) > 0 or (self.all_stop and not store.add("left", 0)))
 
@@ -253,8 +250,7 @@ Place = tuple[int, int, int, int, int]  # phase, node, line, site, module
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """What a collective that was called brings into one storage; it may come later, while the
-    program goes on."""
+    """What a collective brings into one storage, perhaps later, while the program goes on."""
 
     func: Any
     plan: Plan
@@ -332,8 +328,7 @@ class Collectives:
     # -- landing
 
     def before_read(self, args: Any) -> None:
-        """An operation computes with these: what it reads has arrived, or is waited for as the
-        operation would."""
+        """An operation computes with these: wait for what has not arrived, as it would."""
         tensors = tensors_of(args)
         for tensor in tensors:
             if type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -341,15 +336,13 @@ class Collectives:
         self._land(tensors)
 
     def before_write(self, targets: list[Tensor]) -> None:
-        """An operation writes to these. Where the collective is not complete, the write is a part
-        of it."""
+        """An operation writes to these: part of a collective that is not complete."""
         for arrival in self._flying_to(targets):
             if is_complete(arrival.work):
                 self._arrived(arrival)
 
     def after_write(self, targets: list[Tensor]) -> None:
-        """An operation has written to these, as a part of the collective: some copy their results
-        when they are waited for."""
+        """An operation has written to these as part of a collective: some copy when waited for."""
         for target in targets:
             for arrival in self._flying_to([target]):
                 arrival.left -= target.numel() * target.itemsize
@@ -357,8 +350,7 @@ class Collectives:
                     self._arrived(arrival)
 
     def settle(self, until: int | None = None) -> None:
-        """Write the rows of those that are complete, and of those that were called before a
-        position."""
+        """Write the rows of those that are complete, or were called before a position."""
         for arrival in list(self.flying.values()):
             if until is None or arrival.since < until or is_complete(arrival.work):
                 self._arrived(arrival)
@@ -413,8 +405,7 @@ class Collectives:
                 ops.pending.add(judged) if recording.pending else ops.evidence.judge(judged)
 
     def _forget_parts(self, targets: list[Tensor]) -> None:
-        """Where the results fill a whole storage piece by piece, nothing is left of what was in
-        it."""
+        """Results that fill a whole storage piece by piece leave nothing of what was in it."""
         storage, size = storage_of(targets[0]), sum(t.numel() * t.itemsize for t in targets)
         entry = self._ops.ledger.entries.get(storage._cdata) if storage is not None else None
         if entry is not None and size >= entry.nbytes:

@@ -73,8 +73,7 @@ class ForwardSinks:
 
 
 def _carried_nan(recording: Recording) -> list[Sink]:
-    """Where a NaN that goes on from step to step was first carried over: an evolution strategy,
-    expectation-maximisation by hand."""
+    """Where a NaN that goes on from step to step without gradients was first carried over."""
     for position in sorted(position for position in recording.bad if position >= 0):
         if _has_nan(recording, position) and any(
             _has_nan(recording, s) for s in _brought(recording, position)
@@ -139,8 +138,7 @@ def note_rejected_value(
 
 
 def _interrupted_gradient(recording: Recording, error: BaseException) -> bool:
-    """Anomaly detection stops before the NaN reaches a parameter: the last bad row is the symptom
-    then."""
+    """The last bad row, the symptom where anomaly detection stops before a parameter."""
     if "nan values in its" not in str(error):
         return False
     bad = [
@@ -152,8 +150,7 @@ def _interrupted_gradient(recording: Recording, error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an exception may be about a value; an interrupt, or an exit that reports success, is
-    not."""
+    """Whether an exception may be about a value: no interrupt, no successful exit."""
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
     if isinstance(error, (AssertionError, ArithmeticError)):
@@ -199,8 +196,7 @@ def _looked_at(recording: Recording, said: bool) -> int | None:
 
 
 def updates_apart(recording: Recording) -> bool:
-    """Whether what was made of the last but one turn's gradients goes into the graph of the last,
-    so that turns are steps."""
+    """Whether the last graph reads what came of the gradients before: then turns are steps."""
     if len(recording.passes) < 2:
         return False
     before, now = (run.position for run in recording.passes[-2:])

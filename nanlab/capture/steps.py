@@ -48,8 +48,7 @@ class Loops:
         ] = {}  # the code is kept, so that its id() stays its own
 
     def around(self, before: Path, frame: FrameType | None) -> Loop | None:
-        """The innermost loop in which the program stood at both moments; None where it cannot be
-        told."""
+        """The innermost loop that holds both moments; None where it cannot be told."""
         now, codes = call_path(frame), []
         while frame is not None:
             codes.append(frame.f_code)
@@ -136,8 +135,7 @@ class Nesting:
             self.last.trained |= gone.trained
 
     def turned(self, loop: Loop | None, position: int) -> list[int]:
-        """A loop came round and a step begins; the boundaries since its last turn that were
-        none."""
+        """A loop came round and a step begins; boundaries since its last turn that were none."""
         wrong = self._within(loop) if loop is not None else []
         self.segments.append(Segment(position, loop))
         return wrong
@@ -172,8 +170,7 @@ _NAME = re.compile(
 
 
 class _Mark:
-    """Put into a frame's ``f_trace`` to know the call again: only a debugger looks there, and this
-    tells it nothing."""
+    """Put into a frame's ``f_trace`` to know the call again: only debuggers look there."""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
         return None
@@ -202,8 +199,7 @@ class StepFunction:
 
 
 class StepCalls:
-    """Finds the running call of a function that is named like a training step; of several the
-    outermost counts."""
+    """Finds the running call of a function named like a training step; the outermost counts."""
 
     def __init__(self) -> None:
         self._mark = _Mark()
@@ -305,8 +301,7 @@ class StepFunctions:
             function.module = True
 
     def _backward_inside(self, frame: FrameType | None, oldest: int) -> bool:
-        """Gradients were asked for; whether they are of what the running call of a step function
-        computed."""
+        """Gradients were asked for: whether of what the running step function computed."""
         function = self.calls.seen(frame)
         if function is None or oldest < function.sequence:
             return False
@@ -314,8 +309,7 @@ class StepFunctions:
         return True
 
     def _call_began(self, function: StepFunction, position: int, sequence: int) -> bool:
-        """A step function was called; whether a step begins with it: not if its turn of the loop
-        has begun one already."""
+        """A step function was called; whether its turn of the loop has begun no step yet."""
         function.calls += 1
         if function.calls == 1:
             function.first = position
@@ -373,8 +367,7 @@ class StepFunctions:
         )
 
     def finished(self) -> None:
-        """The watch ends: a program that never trained has as many steps as its step function has
-        calls."""
+        """The watch ends: an untrained program has a step for each call of its step function."""
         for function in self.calls.functions:
             if self.idle and function.calls > 1 and not function.refused:
                 self._choose(function)
@@ -425,8 +418,7 @@ class LoopIterations(StepFunctions):
             self._nesting.keep(self.starts)
 
     def _drop_unbegun(self) -> None:
-        """The last turn of a loop that never came to a module or a backward pass was no step: a
-        loader that found its data exhausted."""
+        """The last turn, if it reached no module or backward, was no step: the loader ran dry."""
         last = self._nesting.last
         if (
             self.backward_seen
@@ -509,8 +501,7 @@ class StepClock(LoopIterations):
         return self.starts[self._tentative[0][0] - 1 if self._tentative else -1]
 
     def stepping(self, arrived: int, optimizer: int) -> None:
-        """An optimizer is about to step; ``arrived``: position at which the last of its gradients
-        came, -1 if unknown."""
+        """An optimizer is about to step; ``arrived``: position of its last gradient, or -1."""
         while arrived >= 0 and self._tentative and self.starts[self._tentative[-1][0]] > arrived:
             del self.starts[self._tentative.pop()[0]]
         index, before = self._again
@@ -529,8 +520,7 @@ class StepClock(LoopIterations):
         self._nesting.last.trained = True
 
     def _join_turn(self, optimizer: int) -> None:
-        """A loop over optimizers, whose losses were computed before it: each has its turn in one
-        step."""
+        """A loop over optimizers after their losses: each has its turn in one step."""
         index, _, before = self._turn
         if (
             self._crossed_boundary
@@ -543,8 +533,7 @@ class StepClock(LoopIterations):
         self._turn, self._crossed_boundary = (0, 0, set()), False
 
     def updated(self, position: int) -> None:
-        """A parameter was written by hand: where no optimizer steps, all since the loop first came
-        round after the last such write is one step."""
+        """A parameter was written by hand: without optimizers, a step lies between such writes."""
         if self.optimizer_seen:
             return
         since = [
@@ -569,8 +558,7 @@ class StepClock(LoopIterations):
         self.checked.clear()
 
     def called(self, frame: FrameType | None, module: object, position: int, sequence: int) -> bool:
-        """An outermost module was called; True if a new step begins with it: it was called before a
-        loop, for its first turn, and is called inside of that now, as for the tokens of a text."""
+        """An outermost module was called; True if a step begins: its loop's first turn is over."""
         self.idle = False
         self._module_inside(frame)
         no_grad = not torch.is_grad_enabled()
@@ -613,8 +601,7 @@ class StepClock(LoopIterations):
             self.checked.clear()
 
     def differentiated(self, frame: FrameType | None, oldest: int) -> bool:
-        """Gradients were asked for; whether they are of what a call of a step function computed,
-        and came in it."""
+        """Gradients were asked for; whether of what a step function computed, in its call."""
         self.idle = False
         # all that this program may ever ask for
         if not self.backward_seen and not self.optimizer_seen:
@@ -624,13 +611,11 @@ class StepClock(LoopIterations):
         return self._backward_inside(frame, oldest)
 
     def makes_new_parameters(self) -> bool:
-        """Whether each turn computes with what the last one made of its gradients, and nothing is
-        updated in place."""
+        """Whether each turn computes with new parameters that the last one made of gradients."""
         return self._grad_requested and self._updated < 0 and self.updates_apart()
 
     def doubtful(self) -> int:
-        """How many of the last boundaries are likely to be taken back: some within a step were
-        before, in a program that has an optimizer."""
+        """How many of the last boundaries are likely to be taken back."""
         if self._outside is not None and not self._nesting.last.trained:
             return 1
         if self._alternated and self._again[1] and self._again[0] == len(self.starts) - 1:
@@ -647,8 +632,7 @@ class StepClock(LoopIterations):
             del self.starts[-count:], self._tentative[-count:]
 
     def _first_since_update(self) -> int:
-        """Where the step after the last update by hand began: gradients that were not cleared do
-        not make it one with the step before."""
+        """Where the step after the last update by hand began, though gradients add up; or -1."""
         if self._updated < 0 or self.optimizer_seen:
             return -1
         return next(
@@ -656,8 +640,7 @@ class StepClock(LoopIterations):
         )
 
     def _drop_inner(self, now: Path) -> None:
-        """Training goes on here: the turns of a loop that was left before it only computed
-        something for it."""
+        """Training goes on: turns of a loop that was left before only computed for it."""
         while self._tentative:
             loop = self._computing.get(self.starts[self._tentative[-1][0]])
             if loop is None or loop.holds(now):
@@ -668,8 +651,7 @@ class StepClock(LoopIterations):
             self._computing.clear()
 
     def _drop_sampling(self, now: Path) -> None:
-        """The first optimizer steps: the turns of a loop that was left before it, and that wrote to
-        no parameter, only made samples for it."""
+        """The first optimizer steps: a loop that was left and wrote no parameter made samples."""
         while self._tentative:
             start = self.starts[self._tentative[-1][0]]
             loop = self._sampling.get(start)
@@ -710,8 +692,7 @@ class StepClock(LoopIterations):
         return iterated
 
     def _call_is_step(self, caller: FrameType | None, position: int) -> bool:
-        """A call begins a step; from a later line of the same turn it may be that of another
-        network, which shares the step."""
+        """A call begins a step; from a later line of the turn it may share another network's."""
         again, stepped = False, self._stepped
         if self._complete is not None and self.optimizer_seen:
             now = call_path(caller)
@@ -736,8 +717,7 @@ class StepClock(LoopIterations):
         )
 
     def finished(self, failed: bool = False) -> None:
-        """The watch ends; ``failed``: with an exception, before which the last step need not have
-        come far."""
+        """The watch ends; ``failed``: by an exception, before which a step may be short."""
         self._drop_idle_end()
         if not failed:
             self._drop_unbegun()

@@ -62,8 +62,7 @@ class TensorViews:
 
 
 def is_plain(t: Tensor) -> bool:
-    """Whether a tensor is a view of its storage and nothing else; one of symbolic zeros has no
-    memory."""
+    """Whether a tensor is just a view of its storage; symbolic zeros have no memory."""
     return (
         t.__class__ in PLAIN
         and t.layout is torch.strided

@@ -1,5 +1,4 @@
-"""The loop around the model: optimizer steps, loss scaler, parameters, and what is looked for
-when a step ends."""
+"""The training loop: optimizer steps, loss scaler, parameters, checks at the end of a step."""
 
 from __future__ import annotations
 
@@ -182,8 +181,7 @@ class StepChecks:
         return bool(segments) and all(s.summarised >= len(s.calls) for s in segments)
 
     def _wait(self, start: int, end: int, written: Written) -> None:
-        """Look on later. A step that seemed to end before, and then went on, is one with its
-        rest."""
+        """Look on later. A step that seemed to end, and then went on, is one with its rest."""
         began = next((s for s in reversed(self._recording.starts) if s < end), 0)
         while self._waiting and self._waiting[-1][0] >= began:
             start, _, before, _ = self._waiting.pop()
@@ -233,8 +231,7 @@ _SETTINGS = (
 
 
 class TrainingRecorder:
-    """Fills a ``History`` and notes the sinks: gradients, parameters and optimizer state that turn
-    non-finite."""
+    """Fills a ``History`` and notes sinks: gradients, parameters, optimizer state turned bad."""
 
     def __init__(self, ops: OpRecorder, clock: StepClock, history: History) -> None:
         self.ops, self.clock, self.history = ops, clock, history
@@ -318,8 +315,7 @@ class TrainingRecorder:
     # -- parameters
 
     def module_seen(self, path: str, module: nn.Module, recurse: bool = False) -> bool:
-        """Learn the names of a module's parameters and buffers; False if some of them do not exist
-        yet."""
+        """Learn the names of parameters and buffers; False if some do not exist yet."""
         complete = True
         for kind, named in (
             ("parameter", module.named_parameters),
@@ -360,8 +356,7 @@ class TrainingRecorder:
     # -- events
 
     def loss_seen(self, source: int, adds: bool) -> None:
-        """Backward is about to run from the tensor of this row; ``adds``: to gradients that are
-        there already."""
+        """Backward is about to run from this row's tensor; ``adds``: to present gradients."""
         scaled = self._scaled is not None and self._scaled[1] == source
         unscaled = self._scaled[0] if scaled and self._scaled else source
         recording = self.ops.recording
@@ -404,8 +399,7 @@ class TrainingRecorder:
                 )
 
     def special(self, kind: str, position: int, args: tuple[Any, ...]) -> None:
-        """A loss scaler's operation ran: (grads, found_inf, inv_scale) or (scale, growth_tracker,
-        found_inf, ...)."""
+        """A scaler's operation: (grads, found_inf, inv_scale) or (scale, tracker, found_inf)."""
         recording, source = self.ops.recording, self.ops.source
         if kind == "unscale":
             changed = changed_before_unscale(recording, self.history, position)
@@ -464,8 +458,7 @@ class TrainingRecorder:
         )
 
     def _judged(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure after which a harmful fault stops the program, with the parameters as they were
-        before the step."""
+        """A closure: a harmful fault then stops the program, parameters as before the step."""
         before: list[OptimizerCopy] = []
 
         def closed(*args: Any, **kwargs: Any) -> Any:
@@ -491,8 +484,7 @@ class TrainingRecorder:
             raise
 
     def _note_arrived(self, parameters: list[torch.Tensor], used: list[int | None]) -> None:
-        """Gradients that turned bad after backward had made them: on their way through the other
-        processes, or by hand."""
+        """Gradients that turned bad after backward: in other processes, or by hand."""
         recording = self.ops.recording
         if not (self.ops.collectives.seen or self.notes_used):
             return
@@ -506,8 +498,7 @@ class TrainingRecorder:
                 )
 
     def _came(self, parameters: list[torch.Tensor], used: list[int | None]) -> int:
-        """Position to which a step that takes these gradients reaches back, at the least; -1 if
-        that is unknown."""
+        """Position to which a step that takes these gradients reaches back; -1: unknown."""
         arrived = max((self._arrived.get(self.owner_of(p), -1) for p in parameters), default=-1)
         # the program made them itself
         if arrived < 0 and self.clock.certain < self.clock.starts[-1]:
@@ -517,9 +508,7 @@ class TrainingRecorder:
         return arrived
 
     def _remember(self, parameters: list[torch.Tensor]) -> None:
-        """Copies of the parameters as they are now, within the budget, where the program does not
-        copy them itself as it is about to write them; those that the last step left behind are
-        still good, but for what was written since."""
+        """Copies of the parameters now, within the budget; those still good are kept."""
         program = self.ops.program
         room = 0 if program is None else program.copies.budget - program.copies.spent
         for parameter in parameters:
@@ -619,8 +608,7 @@ class TrainingRecorder:
     def _saved(
         self, parameters: list[torch.Tensor], used: list[int | None], copied: bool
     ) -> list[torch.Tensor | None]:
-        """What each parameter held before the step: as it was remembered, or as the program kept it
-        when the step wrote it. None where nobody did."""
+        """What each parameter held before the step, remembered or kept by the program; or None."""
         program, found = self.ops.program, []
         with unobserved():
             for parameter, gradient in zip(parameters, used, strict=True):
@@ -659,16 +647,14 @@ class TrainingRecorder:
         return chunk.stats.all_zero(chunk.stat_row(stat))
 
     def lost_signal(self) -> bool:
-        """Whether in this step a whole gradient is zero, or an update changed nothing: asked in the
-        first few such steps, then in fewer and fewer."""
+        """Whether a gradient is zero or an update changed nothing; asked ever more rarely."""
         if not self._still and not any(map(self._all_zero, self._gradients.values())):
             return False
         self._lost += 1
         return self._lost <= 4 or not self._lost & (self._lost - 1)
 
     def step_ended(self) -> None:
-        """Rows for the parameters that have a gradient and that no optimizer touched, and a look
-        through the step as a whole."""
+        """Rows for parameters with a gradient and no optimizer; a look at the whole step."""
         position = self.ops.recording.end - 1
         names = self.ops.recording.parameter_names
         # by name: a sharded parameter is another one while it is whole
@@ -685,6 +671,5 @@ class TrainingRecorder:
 
 
 def _key(owner: int, parameter: torch.Tensor) -> tuple[int, int]:
-    """Tells parameters apart that share a storage: its owner, and where in it the parameter
-    begins."""
+    """Tells apart parameters that share a storage: its owner, and where in it each begins."""
     return owner, int(parameter.storage_offset()) if parameter.layout is torch.strided else -1

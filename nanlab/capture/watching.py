@@ -109,8 +109,7 @@ CHUNK_ROWS = 4096
 
 
 class Stop(BaseException):
-    """Ends the watched program from inside; no error, so that no ``except Exception`` of the
-    program catches it."""
+    """Ends the watched program from inside; no ``Exception``, so no handler catches it."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -229,8 +228,7 @@ class watch:
         self._wire()
 
     def note_used_gradients(self) -> None:
-        """Take every bad gradient that an optimizer is about to use for a fault, also one that
-        the program wrote after backward."""
+        """Take bad gradients of an optimizer for a fault, those written after backward too."""
         self._training.notes_used = True
 
     def _wire(self) -> None:
@@ -475,16 +473,14 @@ class watch:
             )
 
     def _save_evidence(self) -> None:
-        """Make the operands of the guilty calls while their step can be run again, where they did
-        harm."""
+        """Make the operands of harmful guilty calls while their step can be run again."""
         recording = self.recording
         if recording.sinks and not recording.guilty.keys() <= recording.evidence.keys():
             with self._ops.quiet():
                 run_in_thread(lambda: len(recording.kept))
 
     def _look_closer(self, asked: bool = False) -> None:
-        """Summarise the kept steps by a replay if a loss, gradient or parameter turned bad, or
-        signal was lost, while statistics are put off."""
+        """Summarise kept steps by replay if something turned bad with statistics put off."""
         recording = self.recording
         if not recording.puts_off:
             return
@@ -496,8 +492,7 @@ class watch:
         self._looked = len(recording.sinks)
 
     def _has_birth(self, segment: Segment, end: int) -> bool:
-        """Whether a bad value was born in a segment, or first used: it is kept for as long as its
-        fault is of interest."""
+        """Whether a segment holds a bad value's birth or first use: then its fault needs it."""
         status, guilty = self.recording.status, self.recording.guilty
         return any(segment.start <= p < end for p in guilty) or any(
             segment.start <= p < end and status[p] in (BORN, TURNED) for p in status

@@ -38,8 +38,7 @@ def explain(exc: BaseException | None = None) -> Explanation | None:
 def explain_failure(
     failure: Failure, recording: Recording | None, meanings: list[Meaning] | None = None
 ) -> Explanation | None:
-    """The explanation of the first meaning that knows the message; one that fails is passed
-    over."""
+    """The explanation of the first meaning that knows the message; one that fails is passed."""
     for meaning in MEANINGS if meanings is None else meanings:
         match = meaning.pattern.search(failure.text)
         if match is None:

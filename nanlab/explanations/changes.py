@@ -1,5 +1,4 @@
-"""The line to change for an exception, which need not be the one that raised it, and that line
-written anew."""
+"""The line to change for an exception, perhaps not the one that raised it, written anew."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class _Program:
         return self.lines[statement.lineno - 1].strip()
 
     def binding(self, name: str) -> ast.Assign | None:
-        """The last assignment to a name, or to the attribute ``self.name`` of a class, before the
-        line that raised."""
+        """The last assignment to a name or ``self.name`` before the line that raised."""
         found = [
             s
             for s in self.statements()
@@ -60,8 +58,7 @@ class _Program:
         return max(before or found, key=lambda s: s.lineno, default=None)
 
     def _shares(self, statement: ast.stmt) -> bool:
-        """Whether a statement stands in a function that is around the line that raised, or in
-        none."""
+        """Whether a statement's function is around the line that raised, or none is."""
         functions = [
             s
             for s in self.around(statement.lineno)
@@ -76,8 +73,7 @@ class _Program:
     def rewritten(
         self, statement: ast.stmt, change: Callable[[str], str]
     ) -> tuple[ast.stmt, Edit | None]:
-        """A statement, and it with its text changed where that fits on one line and is a program
-        still."""
+        """A statement and its changed text, where that fits on one line and parses."""
         old = self.text(statement)
         head = isinstance(statement, (ast.With, ast.For, ast.If, ast.FunctionDef))
         if not head and (statement.end_lineno or statement.lineno) != statement.lineno:
@@ -97,8 +93,7 @@ Found = tuple[ast.stmt, "Edit | None"]
 
 
 def with_change(explanation: Explanation, failure: Failure) -> Explanation:
-    """The explanation with the line to change, and that line written anew among its fixes, where
-    they can be told."""
+    """The explanation, with the line to change written anew among its fixes where known."""
     program = _program(explanation.file or failure.file, explanation.line or failure.line)
     if program is None:
         return explanation
@@ -136,8 +131,7 @@ def _named(program: _Program, explanation: Explanation) -> list[Fix]:
 
 
 def _earlier(program: _Program, explanation: Explanation) -> Iterator[_Program]:
-    """The cells of a notebook that ran before the one that raised, the latest first: a layer is
-    often made in another."""
+    """Cells that ran before the one that raised, latest first: they may make its layers."""
     cell = re.fullmatch(r"In\[(\d+)\]", program.shown)
     if cell is None or explanation.cause not in ("index-out-of-range", "shape-mismatch"):
         return
@@ -247,8 +241,7 @@ def _first(text: str, rewrite: Sequence[tuple[str, str]]) -> str:
 
 
 def _freed(program: _Program, explanation: Explanation) -> Found | None:
-    """The first of two backward calls, which must keep the graph; in a loop what is carried over
-    from the pass before."""
+    """The first of two backward calls, which must keep the graph; in a loop what it carries."""
     lines = re.findall(r"backward at [^\s,]*?:(\d+)", explanation.title)
     if len(lines) != 2:
         return None

@@ -81,8 +81,7 @@ def unequal_sizes(case: Case) -> Explanation | None:
 
 
 def _sizes(case: Case) -> dict[int, tuple[int, ...]]:
-    """Shape of every entry of the batch where it is known, else of the two that the message
-    names."""
+    """Shape of every known entry of the batch, else of the two that the message names."""
     known = [operand.shape for operand in case.failure.operands] or case.failure.facts.get(
         "batch", []
     )

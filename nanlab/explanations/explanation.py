@@ -17,8 +17,7 @@ from nanlab.trace.recording import Recording
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an exception means: where it comes from, why, the evidence, and what to write
-    instead."""
+    """What an exception means: where it comes from, why, the evidence, what to write instead."""
 
     cause: str  # a slug: "graph-cut", "index-out-of-range", ...
     title: str  # one sentence with what was seen
@@ -109,8 +108,7 @@ def says(
     *fixes: tuple[str, str],
     rewrite: tuple[tuple[str, str], ...] = (),
 ) -> Meaning:
-    """A message that always means the same; ``{1}`` in its texts is a group of the pattern,
-    ``{inside}`` the module. rewrite: how the line is written anew."""
+    """A message of one meaning; ``{1}``: group, ``{inside}``: module. rewrite: the new line."""
 
     def explained(case: Case) -> Explanation:
         words = ("", *(group or "" for group in case.match.groups()))
@@ -127,8 +125,7 @@ def says(
 
 
 def means(pattern: str, first: bool = False) -> Callable[[Judge], Meaning]:
-    """Decorate the function that explains exceptions whose message holds ``pattern``; ``first``:
-    before the module's others."""
+    """Decorate an explainer of messages that hold ``pattern``; ``first``: before the others."""
     return lambda judge: Meaning(re.compile(pattern), judge, first)
 
 
@@ -138,8 +135,7 @@ def advice(*pairs: tuple[str, str]) -> list[Fix]:
 
 
 def places_frame(recording: Recording, rows: Iterable[tuple[str, int]]) -> pd.DataFrame:
-    """A table of rows of the trace, each with what it has to do with the error: (role,
-    position)."""
+    """A table of rows, each with what it has to do with the error: (role, position)."""
     table = []
     for role, position in rows:
         row = recording.op(position)

@@ -1,5 +1,4 @@
-"""Messages whose meaning is the same wherever they are raised: a table. ``{1}`` is a group of the
-pattern."""
+"""Messages that mean the same wherever they are raised: a table. ``{1}`` is a group."""
 
 from __future__ import annotations
 

@@ -480,8 +480,7 @@ def _keys(text: str, which: str) -> list[str]:
 def _prefix(
     missing: list[str], unexpected: list[str]
 ) -> tuple[str, list[tuple[str, str]], tuple[tuple[str, str], ...]]:
-    """Names that differ by a prefix alone: DataParallel's ``module.``, torch.compile's
-    ``_orig_mod.``."""
+    """Names that differ by a prefix alone: DataParallel's ``module.``, ``_orig_mod.``."""
     for prefix in ("module.", "_orig_mod.", "model."):
         if (
             unexpected

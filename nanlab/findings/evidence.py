@@ -60,8 +60,7 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
 
 
 def place_of(trace: Trace, position: int) -> dict[str, Any]:
-    """The fields of a Finding that follow from its row: op, node, module, file, line, source,
-    position."""
+    """Fields of a Finding that its row gives: op, node, module, file, line, source, position."""
     recording = trace.recording
     row = recording.op(position)
     file, line, real = recording.places[row.place] if row else ("", 0, "")
@@ -200,9 +199,7 @@ def table(
 
 
 def _extreme_first(fault: Fault, mask: torch.Tensor, columns: Mapping[str, Any]) -> torch.Tensor:
-    """Indices of the offending elements, those whose first operand is farthest from the healthy
-    ones' before the others: by its value where all lie beyond them on one side, else by its
-    magnitude."""
+    """Offending elements, the farthest from healthy ones first, by value if on one side."""
     where = mask.nonzero()
     operand = next((c for c in columns.values() if isinstance(c, torch.Tensor)), None)
     wide = None if operand is None else fault.spread(operand)
@@ -248,8 +245,7 @@ def match(
     only: torch.Tensor | None = None,
     **more: Any,
 ) -> Match:
-    """A Match with its table, whose columns are these operands (backward the incoming gradient
-    too), and samples."""
+    """A Match with its table of these operands (and incoming gradient), and samples."""
     shown = {**(columns or {}), **more}
     if fault.backward and fault.incoming is not None:
         shown = {name: v for name, v in shown.items() if v is not fault.incoming}

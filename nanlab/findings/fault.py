@@ -66,8 +66,7 @@ class Neighbourhood(ABC):
         return self.recording.parents(position)
 
     def operand_row(self, slot: int) -> int:
-        """The row of one operand of the forward operation; -1 if it is gone or came from
-        outside."""
+        """The row of one operand of the forward operation; -1 if gone or from outside."""
         if self.forward_position < 0:
             return -1
         row, own = (
@@ -79,8 +78,7 @@ class Neighbourhood(ABC):
         return next((source for source, at in own if at == slot), -1)
 
     def upstream(self, position: int, depth: int = 8) -> Iterator[tuple[int, str]]:
-        """(position, op) of a row and of what it was made from, through operations that hand a
-        value on."""
+        """(position, op) of a row and what it was made from, through mere hand-overs."""
         level, seen = [position], {position}
         for _ in range(depth):
             following = []
@@ -129,8 +127,7 @@ class Neighbourhood(ABC):
 
     @cached_property
     def _snapshots(self) -> dict[int, list[int]]:
-        """What was written into tensors piece by piece, and the sources that such tensors then
-        were."""
+        """What was written into tensors in parts, and the sources that these then were."""
         found: dict[int, list[int]] = defaultdict(list)
         for number, source in self.recording.sources.items():
             for part in source.parents:
@@ -145,8 +142,7 @@ class Neighbourhood(ABC):
                 yield from self._tables(number)
 
     def wrote_over(self, position: int) -> int:
-        """The row after whose write a tensor of parts held nothing bad any more; -1: it held
-        nothing bad, or still does."""
+        """The row whose write left nothing bad in a tensor of parts; -1: none, or still bad."""
         source, bad = self.recording.sources.get(position), self.recording.bad
         if source is None or position in bad or not any(part in bad for part in source.parents):
             return -1
@@ -157,8 +153,7 @@ class Neighbourhood(ABC):
         return -1
 
     def comes_from_gradient(self, position: int, node: int) -> bool:
-        """Whether what the derivative of a node reads was made from the gradient that came in, not
-        from what it had saved."""
+        """Whether what a derivative reads was made from the incoming gradient, not from saved."""
 
         def of_node(at: int) -> list[int]:
             row = self.recording.op(at)
@@ -168,8 +163,7 @@ class Neighbourhood(ABC):
         return any(row is not None and row.backward and row.node != node for row in rows)
 
     def negative_determinant(self, position: int) -> int:
-        """The row of the determinant that was negative, where a NaN is the one that torch.logdet
-        writes for it; else -1."""
+        """The row of the negative determinant for which torch.logdet writes NaN; else -1."""
         if self.op_at(position) != "scalar_tensor":
             return -1
         chosen = [c for c in self.consumers(position) if self.op_at(c) == "where"]
@@ -239,8 +233,7 @@ def rooted(around: Neighbourhood, position: int) -> set[int]:
 def squared(
     around: Neighbourhood, position: int, depth: int = _DEPTH, summed: bool = False
 ) -> set[int]:
-    """The vectors whose squares, and nothing else, were added up to make a row; empty if it is no
-    such sum."""
+    """The vectors whose squares alone were added up to make a row; empty if not such a sum."""
     op, parents = around.op_at(position), around.parents(position)
     if not depth or not parents:
         return set()
@@ -268,8 +261,7 @@ def _square_of(around: Neighbourhood, position: int) -> set[int]:
 
 
 def _same(around: Neighbourhood, one: int, other: int) -> bool:
-    """Whether two rows hold the same elements: one and the same, or made alike from the same, or
-    views of these."""
+    """Whether two rows hold the same elements: made alike from the same, or views of these."""
     while around.op_at(one) in MOVES and len(around.parents(one)) == 1:
         one = around.parents(one)[0]
     while around.op_at(other) in MOVES and len(around.parents(other)) == 1:
@@ -281,8 +273,7 @@ def _same(around: Neighbourhood, one: int, other: int) -> bool:
 
 
 def _carriers(around: Neighbourhood, position: int) -> list[int]:
-    """The operands of which a row is zero where they are; an epsilon that is added must have
-    vanished."""
+    """Operands that are zero where a row is; an epsilon that is added must have vanished."""
     op, parents = around.op_at(position), around.parents(position)
     if op in _KEEPS_ZERO:
         return parents
@@ -307,8 +298,7 @@ def _complex(around: Neighbourhood, position: int) -> bool:
 
 
 def normalises(around: Neighbourhood, dividend: int, vectors: set[int]) -> bool:
-    """Whether a dividend was made, in the step of the division, from what these vectors were made
-    from."""
+    """Whether a dividend was made, in the division's step, from what made these vectors."""
     start = around.recording.starts[around.recording.step_of(around.forward_position)]
     origin = _behind(around, vectors, start, _NEAR, only=_SAME_NUMBERS)
     return not origin.isdisjoint(_behind(around, {dividend}, start, _DEPTH))
@@ -321,8 +311,7 @@ def _behind(
     depth: int,
     only: frozenset[str] | None = None,
 ) -> set[int]:
-    """These rows and what they were made from since the row ``start``, as far as by ``only`` these
-    operators."""
+    """These rows and what they come from since row ``start``, through ``only`` these operators."""
     found, level = set(rows), set(rows)
     for _ in range(depth):
         inside = (p for p in level if p >= start and (only is None or around.op_at(p) in only))
@@ -354,8 +343,7 @@ def on_host(kept: Kept | None, place: int = 0) -> Kept | None:
 
 
 def _of_member(kept: Kept, place: int) -> tuple[Any, ...]:
-    """The members at one place of the lists that a call was given; None for one that its result has
-    overwritten."""
+    """Members at one place of a call's lists; None for one that its result has overwritten."""
     args = [a[place] if isinstance(a, (list, tuple)) and place < len(a) else a for a in kept.args]
     overwritten = kept.op.overloadpacket.__name__.endswith("_")
     if (
@@ -402,8 +390,7 @@ def _flat(values: Any) -> Iterator[Any]:
 
 
 class Fault(Neighbourhood):
-    """One origin, read for rules. Tensors are copies of the operands that failed, None if too large
-    to keep."""
+    """One origin, read for rules. Tensors are copies of failed operands; None if too large."""
 
     def __init__(self, trace: Trace, origin: Origin, finding: Finding) -> None:
         self.trace, self.origin, self.finding = trace, origin, finding
@@ -416,8 +403,7 @@ class Fault(Neighbourhood):
 
     @cached_property
     def kept(self) -> Kept | None:
-        """The guilty call: op, args, kwargs, outputs, and what its autograd node had saved; of a
-        call on lists the bad member."""
+        """The guilty call: op, args, kwargs, outputs, saved; of lists only the bad member."""
         if self.row is None:
             return None
         return on_host(self.recording.kept.get(self.row.call), self.position - self.row.call)
@@ -428,8 +414,7 @@ class Fault(Neighbourhood):
 
     @cached_property
     def backward(self) -> bool:
-        """Whether it is a derivative that failed; what a hook computes in the backward pass is
-        none."""
+        """Whether a derivative failed; what a hook computes in the backward pass is none."""
         return (
             self.row is not None
             and self.row.backward
@@ -466,8 +451,7 @@ class Fault(Neighbourhood):
 
     @property
     def forward_position(self) -> int:
-        """The row of the forward operation; the fault's own in the forward pass; -1 if it is
-        gone."""
+        """The row of the forward operation, in the forward pass its own; -1 if it is gone."""
         if not self.backward or self.row is None:
             return self.position
         info = self.recording.nodes.get(self.row.node)
@@ -489,8 +473,7 @@ class Fault(Neighbourhood):
 
     @property
     def call_of_function(self) -> str:
-        """Where the ``torch.autograd.Function`` was applied whose backward this is; empty where
-        that is the fault's line."""
+        """Where the Function of this backward was applied; empty if on the fault's line."""
         info = self.recording.nodes.get(self.row.node) if self.row is not None else None
         if info is None or not info.line or self.row is None or info.line == self.row.place:
             return ""
@@ -535,8 +518,7 @@ class Fault(Neighbourhood):
         )
 
     def subject(self, index: int = 0, name: str = "self") -> Any:
-        """An argument of the forward operation: as it was called, or as its autograd node had saved
-        it."""
+        """An argument of the forward operation: as called, or as its node had saved it."""
         return self.saved.get(name) if self.backward else self.argument(index, name)
 
     @cached_property
@@ -553,8 +535,7 @@ class Fault(Neighbourhood):
 
     @cached_property
     def bad(self) -> Tensor | None:
-        """Mask of the offending elements of the result: non-finite, and where possible made from
-        finite ones."""
+        """Mask of the offending elements: non-finite, and if possible of finite operands."""
         if self.result is None:
             return None
         mask = nonfinite(self.result)
@@ -592,8 +573,7 @@ class Fault(Neighbourhood):
             return None
 
     def at(self, value: Any) -> Tensor | None:
-        """The elements of an operand from which the bad ones were made; all of them where shapes do
-        not tell."""
+        """Elements of an operand behind the bad ones; all where shapes do not tell."""
         if isinstance(value, (int, float)):
             value = torch.tensor(float(value))
         if not isinstance(value, Tensor):
@@ -649,8 +629,7 @@ class Fault(Neighbourhood):
 
     @cached_property
     def batch(self) -> int:
-        """Size of the batch: the commonest leading dimension in the forward pass of this step, 0 if
-        that is not at hand."""
+        """Batch size: the step's commonest leading dimension; 0 if not at hand."""
         first, last = [*self.recording.starts, self.recording.end][
             self.finding.step : self.finding.step + 2
         ]
@@ -670,8 +649,7 @@ class Fault(Neighbourhood):
 
     @property
     def samples(self) -> list[int]:
-        """Indices in the batch of the offending elements, where the leading dimension is the batch
-        (or its heads)."""
+        """Batch indices of offending elements, where the batch (or its heads) leads."""
         if self.bad is None or self.bad.dim() == 0 or self.batch < 2:
             return []
         size = self.bad.shape[0]
@@ -686,8 +664,7 @@ class Fault(Neighbourhood):
 
 
 def _dense(value: Any) -> Any:
-    """A sparse tensor with its zeros, as most operations of torch want it; anything else as it
-    is."""
+    """A sparse tensor with its zeros, which most operations want; anything else as it is."""
     return (
         value.to_dense()
         if isinstance(value, Tensor) and value.layout is not torch.strided

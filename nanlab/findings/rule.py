@@ -1,5 +1,4 @@
-"""Finding and Fix: one report of a fault, and what to write instead; Rule and its decorator:
-what makes a finding."""
+"""Finding and Fix: a fault's report, what to write instead; Rule: what makes findings."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ for _name in "__iter__ __len__ __getitem__ __contains__ __eq__ __add__ append in
 
 
 class Path(list[dict[str, Any]]):
-    """``finding.path``: from where it began to where it was seen, the first six stations and the
-    count of the rest."""
+    """``finding.path``: from its beginning to where it was seen; six stations and a count."""
 
     def __repr__(self) -> str:
         return "\n".join(self.told()) or "no path"
@@ -141,8 +139,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines ``first`` to ``last`` of a file become ``text``, which bears no indentation of its
-    own."""
+    """Lines ``first`` to ``last`` of a file become ``text``, written without indentation."""
 
     file: str
     first: int
@@ -250,8 +247,7 @@ class Finding:
         return "\n".join(line for line in lines if line)
 
     def bug_report(self) -> str:
-        """What to write to the authors of the library in which it was born; empty where it is the
-        user's own code."""
+        """What to write to the library's authors; empty where it is the user's own code."""
         if self.library is None:
             return ""
         patches = [fix.code for fix in self.fixes if fix.title.startswith("patch ")]
@@ -268,8 +264,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Match:
-    """What a rule found; what it leaves out is taken from the rule and from the row at
-    ``position``."""
+    """What a rule found; what it leaves out comes from the rule and the row."""
 
     title: str  # one sentence with numbers
     evidence: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -302,8 +297,7 @@ class Rule:
     events: Collection[str] = ()
 
     def concerns(self, subject: Any) -> bool:
-        """Whether a Fault is of the kinds and the phase that the rule is about, and such events
-        were recorded."""
+        """Whether a Fault has the kinds, phase and recorded events that the rule is about."""
         if self.events and not any(attrgetter(name)(subject.recording) for name in self.events):
             return False
         if self.over == "trace":

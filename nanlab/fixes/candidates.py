@@ -61,8 +61,7 @@ def candidates(text: str, line: int, dtype: torch.dtype = torch.float32) -> list
 
 
 def _in_float32(r: Rewriting) -> Candidate | None:
-    """The call that an expression was rewritten as, on its operand in float32: half precision
-    rounds what the call gives, and its derivative more."""
+    """The call that an expression became, on float32: half precision rounds it more."""
     call = ast.parse(r.new, mode="eval").body
     if not isinstance(call, ast.Call) or not call.args or r.text.count(r.new) != 1:
         return None
@@ -131,8 +130,7 @@ def _together(places: list[Removable], dtype: torch.dtype) -> Candidate | None:
 
 
 def _in_nanlab(site: Removable) -> Iterator[Candidate]:
-    """The expression by ``nanlab.safe.removable``, at a number or where it meets another
-    operand."""
+    """The expression by ``nanlab.safe.removable``, at a number or another operand."""
     others = dict(zip(site.others, HEALTHY, strict=False))
     if len(others) < len(site.others):
         return
@@ -153,8 +151,7 @@ def _in_nanlab(site: Removable) -> Iterator[Candidate]:
 
 
 def singular_points(fn: Function) -> list[float]:
-    """The points at which a function or its derivative is not finite, of those that programs
-    meet."""
+    """Points where a function or its derivative is not finite, of those in use."""
     return [at for at in POINTS if _is_singular(fn, at)]
 
 

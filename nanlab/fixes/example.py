@@ -430,8 +430,7 @@ class _Page:
         return Spelled(self.place.ran, tuple(node.args))
 
     def writes(self, node: ast.expr) -> bool | None:
-        """Whether a call is a method that writes in place, and the statement nothing else; None
-        where somebody else may see what it writes."""
+        """Whether a method writes in place as a whole statement; None if others may see it."""
         if not isinstance(node, ast.Call) or not _is_in_place(node):
             return False
         alone = getattr(self.statement, "value", None) is node
@@ -490,8 +489,7 @@ class _Page:
     # -- masks
 
     def masks(self, node: ast.expr) -> Iterator[tuple[str, bool]]:
-        """(condition, whether it is true where the result is kept) of the masks put on the result
-        of an expression."""
+        """(condition, whether true where kept) of the masks on an expression's result."""
         for outer in self.nodes:
             if outer is not node:
                 yield from self._mask(outer, lambda part: any(n is node for n in ast.walk(part)))

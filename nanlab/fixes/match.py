@@ -1,5 +1,4 @@
-"""The function around a line: its statements, what its names stand for, and what may be written
-where."""
+"""The function around a line: its statements, what names stand for, what fits where."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ class Scope:
                     yield node
 
     def _is_fresh(self, statement: ast.stmt) -> bool:
-        """Whether an augmented assignment writes a tensor that nothing else shows, so that a new
-        one does as well."""
+        """Whether an augmented assignment writes a tensor that nothing else shows."""
         made = self.assignment(_written_name(statement), statement)
         if made is None or not isinstance(made[1], ast.BinOp | ast.Call) or not is_pure(made[1]):
             return False
@@ -147,8 +145,7 @@ class Scope:
         return Reading(self, statement)
 
     def assignment(self, name: str, before: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
-        """The statement that is sure to have been the last to assign a name before another, and the
-        value."""
+        """The surely last assignment of a name before another statement, and the value."""
         found = [s for s in self.order if name in _bound(s)]
         earlier = [s for s in found if s.lineno < before.lineno]
         value = self._value_of(earlier[-1], name) if earlier else None
@@ -187,8 +184,7 @@ class Scope:
     def unchanged(
         self, node: ast.AST, since: ast.stmt, until: ast.stmt, after: bool = False
     ) -> bool:
-        """Whether what an expression reads is the same at two statements; after: behind the
-        first."""
+        """Whether what an expression reads is the same at two statements; after: behind one."""
         if since is until:
             return True
         read = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
@@ -226,8 +222,7 @@ class Scope:
 
 
 def written_by(node: ast.AST) -> ast.Name | None:
-    """The name that a chain of methods such as ``x.sub_(1).div_(y)`` writes into; None of another
-    expression."""
+    """The name that a chain like ``x.sub_(1).div_(y)`` writes into; None of others."""
     links = 0
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
@@ -238,8 +233,7 @@ def written_by(node: ast.AST) -> ast.Name | None:
 
 
 def is_new(node: ast.expr) -> bool:
-    """Whether an expression is a new tensor, as far as it tells: no name, no part, no view of
-    something."""
+    """Whether an expression surely is a new tensor: no name, no part, no view."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name = node.func.attr
         return name not in having("moves") or name == "clone"
@@ -497,8 +491,7 @@ def _without_out(node: ast.expr) -> tuple[str, ast.expr]:
 
 
 def rewritten(t: Term, rules: Sequence[Rule] = CATALOGUE) -> tuple[Term, list[str]]:
-    """The term by the rules, and the titles of those used on the whole of it; none: it has no
-    better form."""
+    """The term by the rules, and titles of those used on all of it; none: no better."""
     titles: list[str] = []
     t = _repeated(t, [r for r in rules if not r.late], titles)
     inside = _with_parts_rewritten(t, rules)
@@ -545,8 +538,7 @@ def _with_parts(t: Term, parts: tuple[Term, ...]) -> Term:
 
 
 def applied(rule: Rule, t: Term, partly: bool = False) -> Term | None:
-    """What the rule makes of a term, or of some of its summands or factors; None where it does not
-    match."""
+    """What the rule makes of a term or some of its parts; None where it does not match."""
     p = rule.before
     if not partly:
         for bound in matches(p, t, {}):

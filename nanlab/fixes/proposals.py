@@ -1,5 +1,4 @@
-"""What could be written instead of an operation, or of what its operands are made with: text alone,
-nothing of it tried."""
+"""What could be written instead of an operation or its makers: text, untried."""
 
 from __future__ import annotations
 
@@ -52,16 +51,14 @@ def proposals(recording: Recording, position: int, text: str) -> list[Candidate]
 
 
 def library_proposals(recording: Recording, position: int, text: str, line: int) -> list[Candidate]:
-    """The statement of a library, in whose file an operation stands, with the operation
-    guarded."""
+    """A library's statement, in whose file an operation stands, with a guard."""
     op = forward_of(recording, position)
     span = recording.spans[op.site] if op and op.site < len(recording.spans) else None
     return proposals_at(recording, position, text, Place(line, span))
 
 
 def proposals_at(recording: Recording, position: int, text: str, place: Place) -> list[Candidate]:
-    """A statement that stands elsewhere than the user's innermost line, with the operation
-    guarded."""
+    """A statement elsewhere than the user's innermost line, with a guard."""
     op = forward_of(recording, position)
     if op is None or _is_update(recording, op):
         return []
@@ -78,8 +75,7 @@ def _guarded(recording: Recording, op: Op, facts: set[str], text: str) -> list[C
 
 
 def at_makers(recording: Recording, position: int, text: str) -> list[Candidate]:
-    """The statements that make its operands on other lines, with what they make kept off 0, or
-    within what an exponential takes."""
+    """Statements that make its operands, kept off 0 or within an exponential's range."""
     op = forward_of(recording, position)
     if op is None or not op.line:
         return []
@@ -124,8 +120,7 @@ def _is_update(recording: Recording, op: Op) -> bool:
 
 
 def forward_of(recording: Recording, position: int) -> Op | None:
-    """The operation at a position; of torch's own derivatives the forward operation that it is
-    of."""
+    """The operation at a position; of a derivative in torch the forward one."""
     op = recording.op(position)
     info = recording.nodes.get(op.node) if op is not None and op.backward else None
     return recording.op(info.position) if info is not None and not info.custom else op
@@ -211,8 +206,7 @@ def reads_probabilities(recording: Recording, position: int) -> bool:
 
 
 def autocast(recording: Recording, op: Op) -> str:
-    """Device type, where a parameter was cast to half precision in this step, as autocast does; "":
-    none was."""
+    """Device type of autocast, if a parameter was cast to half precision; "": not so."""
     for row in recording.all_ops():
         if row.step == op.step and row.name == "_to_copy" and row.dtype in _HALF:
             if not _CAST.search(_line(recording, row)) and any(
@@ -228,8 +222,7 @@ def _line(recording: Recording, op: Op) -> str:
 
 
 def _is_weight(recording: Recording, position: int) -> bool:
-    """Whether a source is a parameter, or a row (of an earlier step, perhaps gone) the update of
-    one."""
+    """Whether a source is a parameter, or a row (perhaps gone) that updated one."""
     if position < 0:
         source = recording.sources.get(position)
         return source is not None and source.kind == "parameter"
@@ -268,8 +261,7 @@ def _numbers(recording: Recording, op: Op) -> dict[str, str]:
 
 
 def _makers(recording: Recording, op: Op, grows: bool = False) -> list[Op]:
-    """What made the operands elsewhere in the same file, the nearest first; of an exponential its
-    exponent."""
+    """What made the operands elsewhere in the file, nearest first; of exp its exponent."""
     found: dict[int, Op] = {}
     for made in _upstream(recording, op):
         if made.place != op.place and (grows or made.base_name in _MAKERS):
@@ -278,8 +270,7 @@ def _makers(recording: Recording, op: Op, grows: bool = False) -> list[Op]:
 
 
 def _upstream(recording: Recording, op: Op) -> Iterator[Op]:
-    """The operations of the step and file that an operation's operands come from, the nearest
-    first."""
+    """Operations of the step and file behind an operation's operands, nearest first."""
     for at in walk(op.inputs, recording.parents, MOST_ROWS):
         made = recording.op(at) if at >= 0 else None
         if made is not None and made.step == op.step and not made.backward:

@@ -22,8 +22,7 @@ ELEMENTWISE = having("analytic")
 
 @dataclass(frozen=True)
 class Removable:
-    """An expression that is computed element by element from a variable that it holds more than
-    once."""
+    """An elementwise expression of a variable that it holds more than once."""
 
     expression: str  # names followed as far as they depend on the variable: "torch.sin(x / 2) / x"
     variable: str  # as the program writes it: "x", "self.w", "(a - b)"
@@ -77,8 +76,7 @@ class Removable:
 
 
 def removables(text: str, line: int) -> list[Removable]:
-    """Expressions computed from this line's in which a variable occurs twice; the smallest
-    first."""
+    """Expressions behind this line in which a variable occurs twice; smallest first."""
     scope = Scope.around(text, line)
     if scope is None:
         return []
@@ -124,8 +122,7 @@ def _of(scope: Scope, statement: ast.stmt, node: ast.expr) -> Iterator[Removable
 def _written(
     reading: Reading, whole: Term, variable: Term, splits: Splits
 ) -> tuple[str, str, tuple[str, ...]] | None:
-    """The expression expanded down to the variable, the variable, and what else is read, as
-    text."""
+    """The expression down to the variable, the variable, what else is read: texts."""
     name = reading.spelled(variable)
     others: list[str] = []
 
@@ -203,8 +200,7 @@ _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 
 def _is_bound_inside(statement: ast.stmt, node: ast.expr) -> bool:
-    """Whether an expression stands where names are bound that the statement's own block does not
-    have."""
+    """Whether names are bound there that the statement's own block does not have."""
     inside = [n for n in ast.walk(statement) if isinstance(n, _OWN_NAMES)]
     return any(node is part for n in inside for part in ast.walk(n))
 

@@ -446,8 +446,7 @@ Spell = Callable[[Term], str | None]  # how the program writes a term, if it may
 
 
 def text_of(t: Term, spell: Spell | None = None, level: int = 0) -> str:
-    """The term as Python. level: 0 in a sum, 1 in a product, 2 as a divisor, 3 as the base of a
-    power."""
+    """The term as Python. level: 0 in a sum, 1 in a product, 2 a divisor, 3 a base."""
     own = spell(t) if spell else None
     if own is not None:
         tree = ast.parse(own, mode="eval").body

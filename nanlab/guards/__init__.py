@@ -1,5 +1,4 @@
-"""Long runs: nothing is recorded while they are healthy, and the step that fails is run again under
-a watch."""
+"""Long runs: nothing is recorded while healthy; a failing step runs again under a watch."""
 
 from nanlab.guards.loader import guard
 

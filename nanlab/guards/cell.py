@@ -1,5 +1,4 @@
-"""Notebook cells under guard: a call at the head of their training loops, and of those in the
-functions that they may call."""
+"""Cells under guard: a call at the head of their training loops and their functions'."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class CellHeads(ast.NodeTransformer):
 
 
 def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
-    """The user's own functions and methods that some variables lead to, those of the user's modules
-    too."""
+    """The user's functions and methods that some variables lead to, through modules too."""
     seen: set[int] = set()
     waiting = list(names.values())
     while waiting and len(seen) < MOST_FUNCTIONS:
@@ -74,8 +72,7 @@ def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
 
 
 def _is_users(module: Any) -> bool:
-    """Whether a module is the user's own: a script or a notebook, or a file outside of the
-    installed packages."""
+    """Whether a module is the user's: script, notebook, or outside the installed packages."""
     if module is None or module.__name__ == "__main__":
         return module is not None
     file = getattr(module, "__file__", None)

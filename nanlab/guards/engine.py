@@ -1,5 +1,4 @@
-"""The guard itself: looks at gradients before each optimizer step, and runs the step of a bad one
-again under a watch."""
+"""The guard: looks at gradients before each update, and runs a bad step again, watched."""
 
 from __future__ import annotations
 
@@ -228,8 +227,7 @@ class Guard:
         return self._known.get(key) if self._replay is None else None
 
     def begin(self, key: Any, make: Callable[[], Window]) -> Window | None:
-        """A turn of a loop begins; its window, None in a replay. What the turn begins with goes to
-        ``turn`` next."""
+        """A turn of a loop begins; its window, None in a replay. Its items go to ``turn``."""
         if self.off or self._replay is not None:
             return None
         try:
@@ -430,8 +428,7 @@ class Guard:
         return self._replay is not None
 
     def replay_steps(self) -> None:
-        """An optimizer is about to step, in a trainer that says so; the replay ends where the run
-        was stopped."""
+        """An optimizer of a trainer is about to step; a replay ends where the run stopped."""
         replay = self._replay
         if replay is not None and replay.step == replay.steps:
             self._compare(replay)
@@ -501,8 +498,7 @@ class Guard:
     # -- looking
 
     def look(self, optimizer: Optimizer, parameters: Sequence[Tensor] | None = None) -> None:
-        """Stop the run if the loss, or a gradient that an optimizer is about to take, is not
-        finite."""
+        """Stop the run if the loss, or a gradient about to be taken, is not finite."""
         if getattr(optimizer, "found_inf", None) is not None:
             return  # of a fused optimizer, which leaves the step out by itself
         if parameters is None:
@@ -518,8 +514,7 @@ class Guard:
         self._losses.clear()
 
     def _look_at_losses(self) -> None:
-        """Stop the run if a loss of the last turn is not finite, in a loop whose updates no
-        optimizer makes."""
+        """Stop the run if a loss of the last turn is bad, in a loop without optimizers."""
         if not are_finite(self._losses):
             self._fault(None)
         self._losses.clear()
@@ -632,8 +627,7 @@ class Guard:
         return trace
 
     def _steps_of_turn(self, optimizer: Optimizer | None, counted: bool) -> int:
-        """How many steps of the running turn came before the one that failed, which may be counted
-        already."""
+        """How many steps of the running turn came before the failed one, counted or not."""
         if optimizer is None:
             return 0
         own = self._counts[id(optimizer)] - counted
@@ -643,8 +637,7 @@ class Guard:
         return optimizer is not None and self._in_closure is optimizer
 
     def _chosen(self, frame: FrameType | None) -> tuple[Window | None, FrameType | None]:
-        """The innermost running loop whose turns hold all backward passes of the step, and its
-        frame."""
+        """The innermost loop whose turns hold all backward passes of the step; its frame."""
         while frame is not None:
             for window in reversed(self._open):
                 if window.turns and window.holds(frame):
@@ -839,8 +832,7 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
 
 
 def _tells(replay: Replay) -> bool:
-    """Whether a value that was compared would be another in another step: neither zero nor
-    infinite nor NaN."""
+    """Whether a compared value tells steps apart: neither zero nor infinite nor NaN."""
     values = [torch.tensor(replay.losses), *(local_part(g) for _, g in replay.gradients)]
     dense = (v.to_dense() if v.is_sparse else v for v in values)
     return replay.error is not None or any(bool((v.isfinite() & (v != 0)).any()) for v in dense)
@@ -888,8 +880,7 @@ def _set_last(trace: Trace) -> None:
 
 
 def outcome(save: str | Path | None, announces: bool = True) -> Callable[[Trace, Guard], None]:
-    """What a guard does with the trace of a replay: writes the files, tells what was found, stops
-    the run."""
+    """What a guard does with a replay's trace: write files, tell the fault, stop the run."""
 
     def ended(trace: Trace, guard: Guard) -> None:
         if save is not None:
@@ -919,8 +910,7 @@ def file_stem() -> str:
 
 
 def write_files(trace: Trace, folder: str | Path) -> Path:
-    """Write nanlab.txt, nanlab.html and nanlab.nanlab; in a process with a rank, nanlab.rank0.txt
-    and so on."""
+    """Write nanlab.txt, .html and .nanlab; with a rank nanlab.rank0.txt and so on."""
     there, stem = Path(folder), file_stem()
     there.mkdir(parents=True, exist_ok=True)
     report = trace.report()

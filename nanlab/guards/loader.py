@@ -1,5 +1,4 @@
-"""``nanlab.guard``: a long run for next to nothing; the step of a bad gradient is run again under a
-watch."""
+"""``nanlab.guard``: a long run almost for free; a bad step runs again under a watch."""
 
 from __future__ import annotations
 
@@ -179,8 +178,7 @@ _running: list[Guard] = []
 
 
 class Loops:
-    """What the heads of a cell or of a script call: each turn of a loop begins a window of the
-    guard."""
+    """What the heads of loops call: each turn begins a window of the guard."""
 
     def __init__(self, running: Guard, model: nn.Module | None) -> None:
         self.guard, self.model = running, model
@@ -334,8 +332,7 @@ def _bind(names: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _bound(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.expr, Iterator[Any]]:
-    """The target of a replay, and its items, where the variables of each turn are known: those that
-    the loop binds."""
+    """The target of a replay and its items, where all bound variables of a turn are known."""
     names = loop.targets
     if not names:
         return ast.List([], ast.Store()), (() for _ in turns)  # binds nothing
@@ -344,8 +341,7 @@ def _bound(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.exp
 
 
 def _given(loop: Loop, turns: Iterator[Turn], frame: FrameType) -> tuple[ast.expr, Iterator[Any]]:
-    """The same where the items of the loader are known; what else the loop binds was noted when
-    the turn was over. Raises NotReplayable where the body has changed that by then."""
+    """The target and its items where the loader's are known. Raises NotReplayable if changed."""
     assert isinstance(loop.node, ast.For)
     known = list(_known(loop.node.iter, loop.node.target, frame))
     rest = _late_names(loop, known)
@@ -374,8 +370,7 @@ def _late_names(loop: Loop, known: list[tuple[ast.expr, Any]]) -> list[str]:
 def _known(
     expression: ast.expr, target: ast.expr, frame: FrameType
 ) -> Iterator[tuple[ast.expr, Callable[[Turn], Any]]]:
-    """Parts of a loop's target that receive the items of guard, or their numbers, through
-    enumerate(), zip() and progress bars; each with its value in a turn."""
+    """Parts of a loop's target that receive guard's items or numbers, with values in a turn."""
     call = expression if isinstance(expression, ast.Call) else None
     name = _name_of(call.func) if call is not None else ""
     parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []

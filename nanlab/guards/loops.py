@@ -1,5 +1,4 @@
-"""Training loops in a program's source: which they are, a call at their head, and their body as
-code of its own."""
+"""Training loops in source: which they are, a call at their head, their body as code."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ class Loop:
 
     @cached_property
     def carried(self) -> frozenset[str]:
-        """Variables whose value at the head of a turn counts: those that it binds, but may read
-        before."""
+        """Variables whose value at a turn's head counts: bound, but perhaps read before."""
         settled: set[str] = set(self.targets)
         early: set[str] = set()
         for statement in self.node.body:
@@ -130,8 +128,7 @@ class Loop:
         return ""
 
     def takers(self) -> list[str]:
-        """Calls of the body that take something which does not come back: ``next(it)``,
-        ``queue.pop()``, ``env.step(action)``."""
+        """Calls that take what never comes back: ``next(it)``, ``queue.pop()``, ``env.step(a)``."""
         names = {
             "pop",
             "popleft",
@@ -242,8 +239,7 @@ def _trains(node: ast.AST, names: set[str]) -> bool:
 def _loops(
     node: ast.AST, function: FunctionNode | None, line: int | None = None
 ) -> Iterator[tuple[Statement, FunctionNode | None]]:
-    """Every loop, or those around a line, with the function that it stands in; the inner of two
-    comes later."""
+    """Every loop, or those around a line, with its function; the inner of two comes later."""
     for child in ast.iter_child_nodes(node):
         if line is not None and not _is_around(child, line):
             continue
@@ -397,8 +393,7 @@ def _repeat_in_function(
 
 
 class _Enclosed(ast.NodeTransformer):
-    """Puts a function into another one that binds names, so that they become variables of a
-    closure."""
+    """Puts a function into another that binds names, so that they become closure variables."""
 
     def __init__(self, function: ast.FunctionDef, names: list[str]) -> None:
         self.function, self.names = function, names
@@ -426,8 +421,7 @@ def _code_named(code: types.CodeType, name: str, line: int) -> types.CodeType:
 def cells_of(
     frame: types.FrameType, names: list[str], free: bool = False
 ) -> dict[str, types.CellType]:
-    """The cells behind some variables of a frame, found by the functions that share them; new ones
-    where none does."""
+    """Cells behind variables of a frame, by the functions that share them; else new ones."""
     if not names:
         return {}
     found: dict[str, types.CellType] = {}

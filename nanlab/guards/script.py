@@ -59,8 +59,7 @@ def script(path: str) -> Program:
 
 
 def module(name: str) -> Program:
-    """A module by its dotted name, of a package its ``__main__``. Raises UsageError where there is
-    none."""
+    """A module by dotted name, of a package its ``__main__``. Raises UsageError for none."""
     sys.path.insert(0, os.getcwd())
     importlib.invalidate_caches()
     try:
@@ -172,8 +171,7 @@ def _imported_names(tree: ast.Module, folder: str) -> set[str]:
 
 
 class _Imports(importlib.abc.MetaPathFinder):
-    """While in the ``with`` block, the user's own modules are imported with heads in their training
-    loops."""
+    """In the ``with`` block, the user's modules are imported with heads in training loops."""
 
     def __enter__(self) -> _Imports:
         sys.meta_path.insert(0, self)

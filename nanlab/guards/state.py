@@ -1,5 +1,4 @@
-"""What a turn of a loop begins with, besides its batch: random states, buffers, Python state;
-and whether tensors are finite."""
+"""What a turn begins with besides its batch: random states, buffers, Python state."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ Tensor = torch.Tensor
 
 
 def total(tensors: list[Tensor], losses: Sequence[Tensor]) -> float:
-    """A number that is finite if all elements are, unless they are so large that their sum or
-    squares overflow."""
+    """A number that is finite if all elements are, unless their sum or squares overflow."""
     try:
         if not PLAIN.issuperset(map(type, tensors)):
             tensors = [local_part(t) for t in tensors]
@@ -141,8 +139,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 class RandomStates:
-    """The states of the random generators: torch's own, those that the body names, Python's and
-    NumPy's where it draws from them."""
+    """States of the generators: torch's, those the body names, Python's and NumPy's if drawn."""
 
     def __init__(self, generators: Iterable[Any], devices: Iterable[torch.device]) -> None:
         self.generators = list(generators)
@@ -151,8 +148,7 @@ class RandomStates:
         self.host_is_used = False
 
     def take(self) -> tuple[Any, ...]:
-        """The states as they are now; those of Python and NumPy only where the body uses them, and
-        now and then to see whether it does."""
+        """The states now; of Python and NumPy if the body uses them, and sometimes to see that."""
         turn, self.turns = self.turns, self.turns + 1
         look = self.host_is_used or turn < 2 or turn % LOOK_EVERY == 0
         own = [_state_of(g) for g in self.generators] if self.generators else ()
@@ -412,8 +408,7 @@ class Reached:
         return [*inside, *(function.__globals__[n] for n in names if n in function.__globals__)]
 
     def take(self) -> tuple[Any, ...]:
-        """The state at the head of the first turn of a step; its random states are taken at every
-        turn."""
+        """The state at the head of a step's first turn; random states are taken every turn."""
         self.tensors.take()
         return self.python.take()
 
@@ -433,8 +428,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether an object's attributes may be put back: it is no part of torch or of a trainer, no
-    thread, no iterator."""
+    """Whether an object's attributes may be put back: not torch's, a trainer's, a thread's."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if not isinstance(getattr(value, "__dict__", None), dict) or package in _FOREIGN:

@@ -1,5 +1,4 @@
-"""Callbacks for trainers, where the step is a method that can be run again without its source; and
-what they share: a guard or a watch over the steps, and an end that leaves the weights finite."""
+"""Callbacks for trainers, whose step is a method that can run again; shared guard and end."""
 
 from __future__ import annotations
 
@@ -98,8 +97,7 @@ class Training:
         )
 
     def look(self, optimizer: Any) -> None:
-        """Look at the gradients that an optimizer is about to take; of a stopped training it gets
-        none."""
+        """Look at gradients about to be taken; an optimizer of a stopped training gets none."""
         optimizer = getattr(optimizer, "optimizer", None) or optimizer  # inside of a wrapper
         if self.guard is not None and not self.is_stopped:
             self.guard.optimizers.setdefault(id(optimizer), optimizer)

@@ -70,8 +70,7 @@ class NanlabCallback(Callback):
         self._trainer.should_stop = True
 
     def _repeat(self, turn: Turn) -> None:
-        """Run the step of a turn again: forward and backward, of a module that optimizes by hand
-        all of it."""
+        """Run a turn's step again: forward and backward; if optimized by hand, all of it."""
         module, trainer = self._module, self._trainer
         batch, number = turn.item
         names = inspect.signature(module.training_step).parameters

@@ -36,8 +36,7 @@ class NanlabCallback(TrainerCallback):
         return self._training.trace
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make sure that everything is taken back where the training raises, of which no event
-        tells."""
+        """Undo everything where the training raises, of which no event tells."""
         trainer = _trainer(self)
         train = trainer.train
 
@@ -50,8 +49,7 @@ class NanlabCallback(TrainerCallback):
         trainer.train = trained
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin; the trainer's ``training_step`` is put into a call of ours, for no event comes
-        with its batch."""
+        """Begin; ``training_step`` is put into a call of ours: no event comes with its batch."""
         self.close()
         self._trainer, self._control = _trainer(self), control
         self._training.start(kwargs["model"])

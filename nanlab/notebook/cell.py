@@ -1,5 +1,4 @@
-"""IPython's side of a watched cell: its first line rewritten, its progress, its end, its
-traceback, its report."""
+"""IPython's side of a watched cell: first line, progress, end, traceback, report."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ HIDDEN = (
 
 
 def is_interactive() -> bool:
-    """Whether somebody looks on: a notebook that a Jupyter front end has open, rather than one that
-    is executed in a batch."""
+    """Whether somebody looks on: a front end has the notebook open; no batch execution."""
     return "JPY_SESSION_NAME" in os.environ
 
 
@@ -137,8 +135,7 @@ def shown_traceback(parts: Iterable[str]) -> list[str]:
 
 
 def library_of(part: str) -> str:
-    """The installed package that a frame lies in; "" for the user's own and for what is no
-    frame."""
+    """The installed package of a frame; "" for the user's own and for no frame."""
     frame = FRAME.match(plain(part))
     if frame is None:
         return ""
@@ -198,8 +195,7 @@ def cell_as_line(lines: list[str]) -> list[str]:
 
 
 class UntilCellEnds:
-    """Calls ``done(result)`` once when the running cell ends, in whatever way; cells run inside it
-    do not count."""
+    """Calls ``done(result)`` once the running cell ends in any way; inner cells do not count."""
 
     def __init__(
         self, shell: InteractiveShell, done: Callable[[ExecutionResult | None], object]
@@ -324,8 +320,7 @@ class Run:
 
 
 def loses_outputs(shell: InteractiveShell) -> bool:
-    """Whether what runs the notebook throws its outputs away where a cell fails, as ``jupyter
-    nbconvert --execute`` does without ``--allow-errors``: nobody can be asked for input there."""
+    """Whether a failing cell loses its outputs, as in ``nbconvert`` without ``--allow-errors``."""
     asked: Any = getattr(shell, "get_parent", dict)()
     content = asked.get("content", {}) if isinstance(asked, dict) else {}
     return (

@@ -1,5 +1,4 @@
-"""The options of %nanwatch: those that are keywords of ``watch``, what their values may be, and how
-a choice reads."""
+"""The options of %nanwatch: ``watch``'s keywords, their values, how a choice reads."""
 
 from __future__ import annotations
 
@@ -188,8 +187,7 @@ def models(typed: str, namespace: dict[str, Any]) -> Iterator[str]:
 
 
 def parts(value: object) -> dict[str, Any]:
-    """Attributes that can be had without running a property: children of a module, else what the
-    object holds."""
+    """Attributes to be had without running a property: a module's children, else all held."""
     return (
         dict(value.named_children())
         if isinstance(value, nn.Module)
@@ -212,8 +210,7 @@ WORDS = ("off", "on")
 def candidates(
     words: list[str], fragment: str, parser: Any, namespace: dict[str, Any]
 ) -> Iterator[str]:
-    """What may stand in place of ``fragment`` after ``words``; not yet narrowed to what begins with
-    it."""
+    """What may stand in place of ``fragment`` after ``words``; not narrowed to its beginning."""
     options = {name: action for action in parser._actions for name in action.option_strings}
     model_given = False
     pending = None
@@ -233,8 +230,7 @@ def candidates(
 
 
 def completions(line: str) -> tuple[list[str], str]:
-    """What completes a line of %nanwatch or %%nanwatch up to the cursor, and the fragment that it
-    completes."""
+    """What completes a line of %nanwatch up to the cursor, and the fragment it completes."""
     shell = get_ipython()
     match = LINE.match(line)
     if match is None or shell is None:
@@ -442,16 +438,14 @@ class NanMagics(Magics):
             run.end.cancel()
 
     def conclude(self) -> bool:
-        """End the watch of the running cell here, as its end would; whether anything was
-        reported."""
+        """End the running cell's watch here, as its end would; whether there was a report."""
         if self.running is None:
             return False
         self.running.end.cancel()
         return self.finish(None)
 
     def failed(self, error: BaseException) -> None:
-        """End the watch of a cell that an exception ends, so that what it means stands above its
-        traceback; of a fault that was found the report follows."""
+        """End the watch of a failing cell, so that explanation or report joins its traceback."""
         if self.running is None or self.running.end.depth:
             return
         if isinstance(error, FaultFound):
@@ -497,8 +491,7 @@ class NanMagics(Magics):
         return telling and not run.options.quiet
 
     def shown(self, make: Callable[[], Any]) -> None:
-        """Display what ``make()`` returns, if anything; where that fails, a note, and the user's
-        cell stands."""
+        """Display what ``make()`` returns, if anything; a note where that fails."""
         failures: list[BaseException] = []
         with failing_formatters(self.shell, failures):
             try:
@@ -525,8 +518,7 @@ class NanMagics(Magics):
         )
 
     def below_the_first_line(self, line: str) -> None:
-        """Watch the rest of a cell in which ``%%nanwatch`` is not the first line, and say where it
-        belongs."""
+        """Watch the rest of a cell whose ``%%nanwatch`` is not first, and say where it belongs."""
         note(
             f"{CELL_MAGIC} belongs on the first line of a cell: what stands above it is not"
             " watched, the rest is"
@@ -545,8 +537,7 @@ class NanMagics(Magics):
         print(("no longer watching" if was else "nothing was being watched") + hint)
 
     def status(self) -> None:
-        """Say what is watched, and show the last report again; in an armed cell that of what ran
-        before this line."""
+        """Say what is watched; show the last report, in an armed cell that up to this line."""
         if self.armed is not None:
             print(f"watching every following cell{described(self.armed)}; %nanwatch off ends it")
             if self.conclude():
@@ -585,8 +576,7 @@ def leave_report(shell: Any, trace: Trace, error: FaultFound) -> None:
 
 
 def report_of(trace: Trace, crashed: bool) -> Any:
-    """The report of a run that ended just now; its text where nothing was found, nothing of that
-    where it crashed."""
+    """The report of a run that just ended; its text if nothing was found, none if it crashed."""
     report = trace.report()
     found = trace.culprit is not None or trace.own_findings
     if found or crashed:
@@ -634,8 +624,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
 
 
 def bind_name(ip: InteractiveShell) -> None:
-    """Bind ``nanlab`` where the notebook has no such name: fixes to paste and ``nanlab.last`` need
-    it."""
+    """Bind ``nanlab`` where the notebook has no such name: fixes and ``nanlab.last`` need it."""
     if "nanlab" not in ip.user_ns:
         ip.push({"nanlab": sys.modules["nanlab"]})
         print(
@@ -645,8 +634,7 @@ def bind_name(ip: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
-    """Take back what :func:`load_ipython_extension` registered; formatters stay, so that old traces
-    still show."""
+    """Take back what :func:`load_ipython_extension` registered, but not formatters."""
     magics = ip.magics_manager.registry.pop("NanMagics", None)
     if magics is not None:
         magics.forget()

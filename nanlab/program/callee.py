@@ -127,8 +127,7 @@ class _Library:
         return any(first <= m.span[0] <= last for m in self.made.get(function.file, ()))
 
     def named(self, name: str) -> list[_Function]:
-        """The functions of this name, in the files at hand first, then in other modules of the
-        same packages."""
+        """Functions of this name, in the files at hand first, then in their packages."""
         if name not in self._named:
             near = [f for file in self.made for f in _functions_of(file) if f.name == name]
             self._named[name] = near or [
@@ -155,8 +154,7 @@ class _Library:
         return None
 
     def read(self, function: _Function, names: set[str], depth: int) -> _Read:
-        """Follow a value through a function, line by line, from the parameter that takes it, until
-        an expression tells it."""
+        """Follow a value through a function from its parameter to a telling expression."""
         spans = {m.span for m in self.made.get(function.file, ())}
         returned: set[int] = set()
         statements = [n for n in ast.walk(function.node) if isinstance(n, ast.stmt)]
@@ -209,8 +207,7 @@ class _Library:
         return _Read()
 
     def _bound(self, node: ast.expr, name: str, file: str) -> Ref | None:
-        """The value of a name that an expression reads, if the expression, computed from it, gives
-        what was recorded."""
+        """A name's value that an expression reads, if that gives what was recorded."""
         span, key = span_of(node), key_of(ast.Name(name, ast.Load()))
         own = [m for m in self.made.get(file, ()) if inside(m.span, span)]
         reads = any(isinstance(n, ast.Name) and key_of(n) == key for n in ast.walk(node))
@@ -227,8 +224,7 @@ class _Library:
 
 
 def _standing(value: ast.expr, names: set[str], spans: set[Span]) -> set[int]:
-    """The places of a tuple, or of a single value, at which one of these names stands, perhaps
-    under a method that computed nothing."""
+    """Places of a tuple, or of one value, at which a name stands, methods apart."""
     parts = value.elts if isinstance(value, ast.Tuple) else [value]
     found = set()
     for at, part in enumerate(parts):

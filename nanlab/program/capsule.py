@@ -1,5 +1,4 @@
-"""``trace.save()`` and ``nanlab.load()``: a trace as a file of JSON and plain numbers, without
-pickle and without code."""
+"""``trace.save()``, ``nanlab.load()``: a file of JSON and numbers, without pickle or code."""
 
 from __future__ import annotations
 
@@ -293,8 +292,7 @@ class _Writer:
         return found
 
     def split(self) -> dict[str, torch.Tensor]:
-        """Take the last of every four bytes out of large tensors: sign and exponent of float32,
-        which deflate well, as the rest does not."""
+        """Split off the last of four bytes of large tensors: sign and exponent deflate well."""
         found = {}
         for key, flat in self.tensors.items():
             if len(flat) >= _WORTH_SPLITTING and not len(flat) % 4:
@@ -669,8 +667,7 @@ class _Reader:
         return trace
 
     def sources(self, made: Recording) -> None:
-        """The texts of the lines, under names of their own: files of this machine are not looked
-        at."""
+        """Texts of lines under their own names: no file of this machine is looked at."""
         number, texts = next(_loads), self.head["texts"]
         real: dict[str, str] = {}
         for shown, text in texts.items():

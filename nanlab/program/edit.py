@@ -1,5 +1,4 @@
-"""An edit of the source as patches of the recorded step: its text is compiled, and run where the
-old text ran."""
+"""An edit of the source as patches of the step: its text is compiled and run."""
 
 from __future__ import annotations
 
@@ -186,8 +185,7 @@ class _Rewrite:
     # -- calls
 
     def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
-        """For each segment the calls that a stretch of the file made, in the autograd engine those
-        in the backward of a custom Function."""
+        """By segment the calls of a stretch of file, or of a custom Function's backward."""
         key = self.edit.file, span
         if key not in self.lines:
             self.lines[key] = self._made_again(span)
@@ -316,9 +314,7 @@ class _Rewrite:
     def _wrapped(
         self, made: list[tuple[int, list[Made]]], statement: ast.stmt, old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
-        """The result of a call that is given a name, used in another form: what its calls hand on,
-        once a run. Nothing where other lines do not read just that by the name: the call may give
-        several tensors, or none but in an object."""
+        """A named call in another form: its calls hand on, once a run. Nothing if misread."""
         key, name = key_of(old), _name_given(statement, old)
         if name is None or not any(
             key_of(n) == key for n in ast.walk(new) if isinstance(n, ast.expr)
@@ -344,8 +340,7 @@ class _Rewrite:
     def _fed(
         self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
-        """An argument in another form, of a call into a library or of a module: its calls read the
-        new value in the place of the old one. Nothing where that cannot be told."""
+        """An argument in another form: the callee reads the new value. Nothing if unclear."""
         for call, argument, form in _arguments(old, new):
             key = key_of(argument)
             code = _with((), form, {key}, (), self.names)
@@ -366,8 +361,7 @@ class _Rewrite:
     def _in_float32(
         self, made: list[tuple[int, list[Made]]], old: ast.expr, new: ast.expr
     ) -> Iterator[tuple[Region, Patch]]:
-        """A call of a module outside of autocast, on arguments in float32: its calls are made
-        again without the casts to half precision. Nothing where it differs in more than that."""
+        """A module's call in float32 outside autocast; nothing where more than casts differ."""
         call = _called_in_float32(old, new)
         if call is None:
             return
@@ -386,9 +380,7 @@ class _Rewrite:
     def _read_by(
         self, own: Sequence[Made], at: int, call: ast.Call, argument: ast.expr
     ) -> Ref | None:
-        """The value that an argument of a call is: the only one that its calls read, the one that
-        another line reads by that name, or the one that the library reads by its own; None where
-        none of them tells."""
+        """The value of an argument: the only one read, or the one read by its name; or None."""
         inner = {ref.view for m in own for ref in refs_in(m.call.out)}
         read = {
             ref.view: ref
@@ -415,16 +407,14 @@ class _Rewrite:
         return bool(owner) and op is not None and f".{op.module}".endswith(f".{owner}")
 
     def _elsewhere(self, path: ast.expr, at: int, index: int) -> Any:
-        """The value of a name that only other lines of the function read, when the calls from
-        ``index`` on ran."""
+        """The value of a name that only other lines read, when calls from ``index`` ran."""
         values = next(self._read(path, at, index), None)
         if values is None:
             raise NotReplayable(f"the value of {ast.unparse(path)} is not known at this line")
         return values[-1]
 
     def _read(self, path: ast.expr, at: int, before: int | None = None) -> Iterator[list[Any]]:
-        """The values that lines of the function read by a name, for each line those of its runs;
-        before: an index of a call, runs that came earlier are asked first."""
+        """Values that lines read by a name, by run; before: runs before an index first."""
         key = key_of(path)
         for statement in _readers_of(key, self.text, self.old[0]):
             for reader in _postorder(statement):
@@ -501,8 +491,7 @@ class _Rewrite:
 
 
 def _whole_spans(text: str) -> dict[Any, Any]:
-    """The spans of method calls on lines of their own, as the interpreter has them, to the whole:
-    it has such a call begin at the method's name."""
+    """Spans of method calls on own lines, as the interpreter has them, to the whole."""
     found = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -630,8 +619,7 @@ def _called_in_float32(old: ast.expr, new: ast.expr) -> ast.Call | None:
 
 
 def _arguments(old: ast.expr, new: ast.expr) -> list[tuple[ast.Call, ast.expr, ast.expr]]:
-    """(call, argument, what stands there now) of each argument that differs between two
-    expressions; none where they differ in more than that."""
+    """(call, argument, present one) of each differing argument; none if more differs."""
     found: list[tuple[ast.Call, ast.expr, ast.expr]] = []
 
     def visit(a: ast.AST, b: ast.AST, call: ast.Call | None) -> bool:
@@ -690,8 +678,7 @@ def _reads(node: ast.AST, key: str) -> bool:
 
 
 def _readers_of(key: str, text: str, statement: ast.stmt) -> list[ast.stmt]:
-    """The simple statements of the function around a statement that read a name: those before it
-    first, the nearest first."""
+    """Simple statements around another that read a name: before it first, nearest first."""
     tree = ast.parse(text)
     around: ast.AST = tree
     for node in ast.walk(tree):

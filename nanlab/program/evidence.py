@@ -1,5 +1,4 @@
-"""What the calls of a step prove when they run again: operands of a bad value, float32 twins,
-updates that changed nothing."""
+"""What a step's calls prove when run again: operands, float32 twins, vain updates."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ _NAMES = (("self",), ("other", "exponent"))
 
 
 def make_operands(recording: Recording, step: int) -> None:
-    """Run a step again as far as its last guilty call, and put the operands of all of them into
-    ``recording.evidence``; None and a note where that is not possible."""
+    """Run a step to its last guilty call; all operands go to ``recording.evidence``, or a note."""
     bounds = [*recording.starts, 1 << 62]
     asked = [
         p
@@ -124,8 +122,7 @@ class _EvidenceRun:
         _tell(self.recording, position, reason)
 
     def _take(self, call: Call) -> None:
-        """Copy what a call is given and what its autograd node had saved; one copy of each
-        tensor."""
+        """Copy what a call is given and its node had saved; one copy of each tensor."""
         copies: dict[Any, Any] = {}
         guilty = self.asked[id(call)]
 
@@ -177,8 +174,7 @@ def _size(kept: Kept) -> int:
 
 
 def _hidden(where: Window, guilty: GuiltyCall) -> dict[str, Any]:
-    """What a node had saved behind a hook, by name, as far as its operation (or what it reads) ran
-    again and is told from others."""
+    """What a node had saved behind a hook, by name, as far as it was replayed."""
     recording, op = where.recording, where.recording.op(guilty.position)
     info = recording.nodes.get(op.node) if op is not None and guilty.hidden else None
     if info is None or info.op < 0 or recording.ops.items[info.op].rstrip("_") not in _SINGULAR:
@@ -347,8 +343,7 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
 
 
 def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:
-    """The value with half-precision tensors and dtypes in float32, and with those ``copies`` that
-    are there already; one for each tensor."""
+    """The value with half precision in float32, by the ``copies``; one per tensor."""
     if isinstance(value, Tensor):
         if id(value) not in copies and value.dtype in HALF:
             copies[id(value)] = value.float()
@@ -366,8 +361,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _copies_of_written(func: Any, plan: Any, args: Any, kwargs: Any) -> dict[int, Tensor]:
-    """A copy, by identity, of each wider tensor that the operation writes: the twin is computed
-    first and must not write it too."""
+    """A copy, by identity, of each wider tensor that the operation will write."""
     copies: dict[int, Tensor] = {}
     if plan.plain:
         return copies
@@ -460,8 +454,7 @@ def _target(args: tuple[Any, ...]) -> Tensor:
 
 
 def _member(value: Any, which: int) -> Any:
-    """A copy of an argument; of a list of tensors or numbers, of one for each parameter, only that
-    of one parameter."""
+    """A copy of an argument; of a list over parameters, only one parameter's."""
     if isinstance(value, (list, tuple)) and which < len(value):
         return [_member(value[which], 0)]
     return local_part(value).detach().clone() if isinstance(value, Tensor) else value

@@ -1,5 +1,4 @@
-"""One expression of the user's source and the calls it made: which value stands behind each of its
-parts."""
+"""An expression of the source and its calls: which value is behind each part."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def inside(inner: Span, outer: Span) -> bool:
 
 @cache
 def namespace_of(text: str) -> dict[str, Any]:
-    """What a file imports from torch, math, NumPy and nanlab, by the names that it gives to it;
-    imports nothing else."""
+    """What a file imports from torch, math, NumPy and nanlab, by name; no other import."""
     import importlib
 
     found: dict[str, Any] = {}
@@ -235,8 +233,7 @@ class Expression:
     # -- parts
 
     def leaves(self, spans: set[Span]) -> list[ast.expr]:
-        """The parts whose values come from elsewhere, in the order in which they are evaluated,
-        each once."""
+        """Parts whose values come from elsewhere, in order of evaluation, each once."""
         found: dict[str, ast.expr] = {}
         self.callees = {}
         inner = {
@@ -278,8 +275,7 @@ class Expression:
         return list(found.values())
 
     def _is_unknown(self, node: ast.Call) -> bool:
-        """Whether it calls what the file does not import from torch: a function under another
-        name."""
+        """Whether it calls what is not imported from torch: a function by another name."""
         function = node.func
         if _root(function) in (*self.names, *_LOOPS) or _is_plain(node):
             return False
@@ -359,8 +355,7 @@ def free_paths(tree: ast.AST, known: set[str]) -> list[ast.expr]:
 
 
 class Code:
-    """An expression, and the statements before it, as code over values: what is shown is what is
-    run."""
+    """An expression and statements before it as code over values: shown is what is run."""
 
     def __init__(
         self,
@@ -584,8 +579,7 @@ def _is_twin(a: Ref, b: Any) -> bool:
 
 
 def _place(expression: Expression, leaf: ast.expr, spans: set[Span]) -> tuple[Span | None, int]:
-    """The smallest part around a leaf that made calls, and how many other leaves it reads before
-    it."""
+    """The smallest part around a leaf that made calls; other leaves read before it."""
     found: tuple[Span | None, int] = (None, 0)
 
     def visit(part: ast.AST) -> bool:
@@ -609,8 +603,7 @@ def _place(expression: Expression, leaf: ast.expr, spans: set[Span]) -> tuple[Sp
 
 
 def _writes_first(call: Call, ref: Ref) -> bool:
-    """Whether a call reads and writes the same tensor, so that it is an operand although it is also
-    the result."""
+    """Whether a call reads and writes a tensor, an operand that is also its result."""
     first = call.args[0] if call.args else None
     if first.__class__ is not Ref or first.view != ref.view:
         return False

@@ -1,5 +1,4 @@
-"""The step run again above autograd, with some of its calls replaced, or on fewer rows of its
-batch."""
+"""The step run again above autograd, some calls replaced, or on fewer rows."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ class Batch:
     # -- a call
 
     def run(self, segment: Segment, index: int, call: Call, args: Any, kwargs: Any) -> Any:
-        """The call on the rows that are left. Raises NotReplayable where it is not clear what it
-        would do with them."""
+        """The call on the rows that are left. Raises NotReplayable where that is unclear."""
         name = getattr(call.func, "_opname", "")
         before = list(refs_in((call.args, tuple(call.kwargs.values()))))
         reached = any(r.storage in self._reached for r in before)
@@ -349,8 +347,7 @@ def _is_whole(args: Any, rows: int) -> bool:
 
 
 def batch_of(where: Window, without: Sequence[int]) -> Batch:
-    """The batch of a step without these rows. Raises NotReplayable where none is seen, UsageError
-    for rows that it does not have."""
+    """A step's batch without these rows. Raises NotReplayable (none), UsageError (not its)."""
     runs = [r for s in where.segments for r in s.engine if r.accumulates and not r.nested]
     if len(runs) > 1:
         raise NotReplayable(f"{len(runs)} backward passes ran in it: which batch is meant?")
@@ -409,8 +406,7 @@ AboutToCall = Callable[[int, int, Call, "Graph"], None]
 
 @dataclass(frozen=True)
 class Patch:
-    """New code for some calls of a segment: they are skipped, and its result takes the place of
-    theirs."""
+    """New code for some calls of a segment, whose result takes the place of theirs."""
 
     segment: int
     at: int  # index of the call whose result it replaces
@@ -422,8 +418,7 @@ class Patch:
 
 @dataclass
 class Rebuilt:
-    """What the step computes: the roots of its engine runs, the gradients, and every tensor still
-    at hand."""
+    """What the step computes: roots of engine runs, gradients, tensors at hand."""
 
     losses: list[Any] = field(default_factory=list)
     gradients: dict[Ref, Any] = field(default_factory=dict)  # leaf -> gradient after its last run
@@ -483,8 +478,7 @@ class Graph:
         return found
 
     def latest(self, ref: Any) -> Any:
-        """The tensor of a reference, as it was made last; from here on a reference to a marked one
-        alone stands for it."""
+        """The tensor of a reference as made last; marked ones stand for it from now on."""
         slot = self.live.get(ref.view) if ref.__class__ is Ref else None
         if slot is None or slot[1] is None or ref.tracked in (0, 2, *self.marked):
             return self.get(ref)
@@ -621,8 +615,7 @@ def rebuild(
 
 
 class Functions:
-    """The custom Functions of a step that is run again: the calls of their forward give the value,
-    those of their backward the gradients."""
+    """A replayed step's Functions: forward calls give values, backward calls gradients."""
 
     def __init__(
         self, graph: Graph, go_on: Callable[[int, int, Sequence[EngineRun]], None]
@@ -647,8 +640,7 @@ class Functions:
             self._hooks.setdefault(hook.index, []).append(hook)
 
     def reached(self, index: int, first: int) -> None:
-        """The calls before ``index`` were made, from ``first`` on: apply the Functions whose
-        forward they are, and keep what others are about to be given."""
+        """Calls from ``first`` to ``index`` ran: apply Functions they end, keep what is taken."""
         ended = self._ended.get(index)
         if ended:
             for use in [each for each in ended if each.first >= first]:
@@ -677,8 +669,7 @@ class Functions:
             leaf.grad = None if run.left[0] is None else self.graph.get(run.left[0])
 
     def _run_of_hook(self, use: HookUse, gradient: Any) -> FunctionRun | None:
-        """The run of a hook, its calls made for this gradient; None of a leaf's that was registered
-        for an earlier run of the engine."""
+        """The run of a hook, its calls made for this gradient; None of an earlier leaf's."""
         outer = self.running[-1] if self.running else None
         run = backward_of(self._segment, use, outer, self._over)
         if run is not None:
@@ -753,8 +744,7 @@ def backward_of(
     outer: EngineRun | None,
     over: Collection[int] = (),
 ) -> FunctionRun | None:
-    """The first run of a Function's backward, or of a hook, in this run of the engine, that is not
-    over."""
+    """The first run, not over, of a Function's backward or a hook in this engine run."""
     for run in segment.function_runs:
         if run.number == use.number and id(run) not in over:
             if outer is None or (outer.first <= run.first and run.last <= outer.last):
@@ -817,8 +807,7 @@ class _Building:
         self.go_on(0, len(segment.calls), [run for run in segment.engine if not run.nested])
 
     def go_on(self, first: int, last: int, engine: Sequence[EngineRun]) -> None:
-        """Run the calls of the running segment from ``first`` to before ``last``, and these runs of
-        the engine where they began."""
+        """Run the segment's calls from ``first`` to ``last``, and engine runs in between."""
         number, segment, graph = self.number, self.running, self.graph
         calls, passes, index = segment.calls, {run.first: run for run in engine}, first
         while index <= last:

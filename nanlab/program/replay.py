@@ -64,8 +64,7 @@ class Change:
 
 
 def check_rebuilt(where: Window) -> list[EngineRun]:
-    """The runs of the engine whose roots or gradients are not finite. Raises NotReplayable unless
-    the unchanged step, run above autograd, gives the loss and gradients that were recorded."""
+    """Bad engine runs. Raises NotReplayable unless the unchanged step is as recorded."""
     segment = where.segments[-1]
     known = _REBUILT.get(id(segment))
     if known is None or known[0] is not segment:
@@ -82,8 +81,7 @@ _REBUILT: dict[int, tuple[Segment, str, list[EngineRun]]] = {}
 
 
 def _difference(where: Window, wrong: list[EngineRun]) -> str:
-    """Why the step run above autograd is not what was recorded; "" where it is, and the runs of
-    the engine that are not finite."""
+    """Why the step run above autograd differs from the record, or ""; bad engine runs."""
     try:
         graph, _ = rebuild(where.segments)
     except NotReplayable as error:
@@ -526,8 +524,7 @@ def _retype(ref: Any, dtype: torch.dtype) -> Any:
 
 
 def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
-    """The segment with another dtype in the place of half precision; its half-precision leaves are
-    widened."""
+    """The segment with another dtype for half precision, whose leaves are widened."""
     half: dict[int, torch.dtype] = {}
     for call in segment.calls:
         for ref in refs_in((call.args, tuple(call.kwargs.values()))):

@@ -1,5 +1,4 @@
-"""The calls of a recorded step, run again below autograd: storages, random states, and what
-one step leaves to the next."""
+"""A recorded step's calls run again below autograd: storages, random states, leftovers."""
 
 from __future__ import annotations
 
@@ -71,8 +70,7 @@ class Memory:
         return torch._neg_view(found) if bits & 2 else found
 
     def held(self, held: Held) -> Any:
-        """A stand-in for a tensor that is no view of a plain storage; the program's own is never
-        written."""
+        """A stand-in for a tensor that is no plain view; the program's is never written."""
         key = id(held.tensor)
         if key not in self._held:
             self._held[key] = held.tensor.detach().clone()
@@ -156,8 +154,7 @@ def seed_first(segment: Segment, first: int, last: int) -> None:
 def last_uses(
     segments: Sequence[Segment], kept: Collection[int] = ()
 ) -> dict[tuple[int, int], list[int]]:
-    """(segment, index) of the last call that names a storage -> these storages, without those that
-    outlive the run."""
+    """(segment, index) of a storage's last use -> storages, without those that stay."""
     outlive: set[int] = set(kept)
     last: dict[int, tuple[int, int]] = {}
     for at, segment in enumerate(segments):
@@ -189,8 +186,7 @@ _WARN = having("deviation")
 
 
 def operate(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator; one that would print a warning again is called where Python can catch
-    it."""
+    """Call an operator, through Python if it would print a warning again."""
     name = getattr(func, "_opname", "")
     if name not in _WARN:
         return func(*args, **kwargs)
@@ -287,8 +283,7 @@ def _call(memory: Memory, segment: Segment, index: int, call: Call, run: Run) ->
 
 
 def handed_over(segments: Sequence[Segment]) -> list[set[int]]:
-    """For each segment the storages that begin with the very bytes with which the segments before,
-    run again, leave them; tried, not assumed."""
+    """By segment, storages that begin with what earlier segments leave; tried."""
     found = [set[int]() for _ in segments]
 
     def reached(at: int, memory: Memory) -> None:
@@ -330,8 +325,7 @@ def complete(program: Program, wanted: Sequence[Segment]) -> None:
 
 
 def _run_through(segments: Sequence[Segment], reached: Callable[[int, Memory], None]) -> None:
-    """Run these segments one after the other in one memory, but for the last; ``reached`` is called
-    with each of the others before it begins."""
+    """Run all segments but the last in one memory; ``reached`` is called before each."""
 
     def visit(at: int, index: int, call: Call, out: Any) -> bool:
         if segments[at].unmade:
@@ -385,8 +379,7 @@ class Window:
 
 
 def window(recording: Recording, step: int | None = None) -> Window:
-    """The segments of a training step; of the failing one by default, else the last. Raises
-    NotReplayable."""
+    """Segments of a training step: the failing one, else the last. Raises NotReplayable."""
     program = recording.program
     if program.reason:
         raise NotReplayable(f"the steps were not recorded: {program.reason}")

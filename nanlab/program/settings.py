@@ -1,5 +1,4 @@
-"""Settings of a step that its program read as numbers: the loss scale, and those of the
-optimizer."""
+"""Settings that a step read as numbers: the loss scale, the optimizer's."""
 
 from __future__ import annotations
 
@@ -120,8 +119,7 @@ def other_settings(where: Window, segments: Sequence[Segment], changed: Mapping[
 
 
 def watched_steps(where: Window, segments: Sequence[Segment], changed: Mapping[str, Any]) -> Steps:
-    """The same under a watch: real optimizers step, so that it sees them; none where they do not
-    step as they did."""
+    """The same under a watch, with real optimizers; none where they step otherwise."""
     try:
         runs = _runs(where)
         _check(where, runs)
@@ -148,8 +146,7 @@ def _named(setting: str) -> str:
 
 
 def _runs(where: Window) -> list[tuple[int, int, OptimizerRun]]:
-    """(segment, index, run) of each step of an optimizer. Raises NotReplayable for one that cannot
-    be taken anew."""
+    """(segment, index, run) of each optimizer step. Raises NotReplayable if not anew."""
     found = []
     for at, segment in enumerate(where.segments):
         for run in segment.optimizers:
@@ -163,8 +160,7 @@ def _runs(where: Window) -> list[tuple[int, int, OptimizerRun]]:
 
 
 def _check(where: Window, runs: Sequence[tuple[int, int, OptimizerRun]]) -> None:
-    """Raises NotReplayable unless the optimizers, taken anew with the settings that they had, move
-    the parameters to the recorded bits."""
+    """Raises NotReplayable unless the optimizers, unchanged, give the recorded bits."""
     segment = where.segments[-1]
     known = _CHECKED.get(id(segment))
     if known is None or known[0] is not segment:
@@ -318,8 +314,7 @@ def current_scale(where: Window) -> float | None:
 def _multiplied(
     where: Window, segments: Sequence[Segment]
 ) -> list[tuple[int, EngineRun, int, float]]:
-    """(segment, run of the engine, index, factor) of each call that multiplies a loss by a number
-    before its backward pass."""
+    """(segment, engine run, index, factor) of each loss times a number before backward."""
     found = []
     for at, segment in enumerate(segments):
         for run in segment.engine:
@@ -336,8 +331,7 @@ def _multiplied(
 
 
 def _by_hand(where: Window, segments: list[Segment], scale: float) -> list[Segment]:
-    """The segments with another factor on the loss, in the place of the one that the program
-    wrote."""
+    """The segments with another factor on the loss, for that of the program."""
     calls = _calls(where, segments)
     changed: dict[int, dict[int, Call]] = {at: {} for at in range(len(segments))}
     for at, run, index, factor in _multiplied(where, segments):

@@ -237,8 +237,7 @@ _PLANS: dict[Any, Plan] = {}
 def _saved(
     segment: Segment, index: int, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> SavedValues | None:
-    """What the autograd node of a forward call had saved: the call is made once more, above
-    autograd, on copies."""
+    """What a forward call's node had saved: it is called again, autograd on, on copies."""
     if not call.grad or call.func is None:
         return None
     tracked = {id(ref): ref.tracked for ref in refs_in((call.args, tuple(call.kwargs.values())))}

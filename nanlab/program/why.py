@@ -1,5 +1,4 @@
-"""Where an element came from: the elements that made it, mere copies skipped, back to where a bad
-one was born."""
+"""Where an element came from, without copies, back to where a bad one was born."""
 
 from __future__ import annotations
 
@@ -189,8 +188,7 @@ def _number(result: Tensor, index: Any) -> int:
 def _made_of(
     recording: Recording, held: dict[int, _Held], position: int, number: int, value: float
 ) -> list[_Made]:
-    """The operand elements that an element was made of: of a bad one the bad ones, else the
-    largest."""
+    """The operand elements of an element: of a bad one the bad ones, else the largest."""
     op = recording.op(position)
     assert op is not None
     known = held[op.call]
@@ -303,8 +301,7 @@ class _Poisoned:
         self.held, self.floating, self.output, self.number = held, floating, output, number
 
     def reaches(self, chosen: Tensor) -> bool:
-        """Whether a NaN in any of these elements, all others being harmless, reaches the result's
-        element."""
+        """Whether a NaN in any of these elements alone reaches the result's element."""
         flat, spec = tree_flatten((self.held.args, self.held.kwargs))
         made: list[Any] = []
         start = 0

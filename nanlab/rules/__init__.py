@@ -104,8 +104,7 @@ def diagnose(trace: Trace, rules: Sequence[Rule] = BUILTIN) -> list[Finding]:
 
 
 def diagnosed(trace: Trace) -> list[Finding]:
-    """The findings of a run by the rules of nanlab, told by the steps of the run; a failure of
-    nanlab's own is a note."""
+    """The findings of a run, by its steps; a failure of nanlab's own becomes a note."""
     recording = trace.recording
     # faults that did harm before are known; what was never seen is not
     rules = [r for r in BUILTIN if r.over == "fault"] if recording.ended == "failed" else BUILTIN
@@ -145,8 +144,7 @@ def with_hidden(findings: list[Finding], followed: Chain | None) -> list[Finding
 
 
 def _placed(recording: Recording, finding: Finding) -> Finding:
-    """The finding with the library's line; and with the user's line that asked for it where the
-    library computed it later, or that torch.jit compiled."""
+    """The finding with the library's line, and the user's that asked for it if elsewhere."""
     finding = replace(finding, library=library_of(recording, finding.position))
     outer = f"{location(finding.file, finding.line)}: {finding.source}"
     if finding.library is None:
@@ -166,8 +164,7 @@ def _placed(recording: Recording, finding: Finding) -> Finding:
 
 
 def qualified(trace: Trace, finding: Finding) -> Finding:
-    """The finding of low precision in code that runs compiled without the watch, with what that
-    means for it."""
+    """What a low-precision finding means in code that runs compiled without the watch."""
     recording = trace.recording
     op = recording.op(finding.position) if finding.position >= 0 else None
     if op is None or not recording.would_be_compiled(finding.position):
@@ -183,8 +180,7 @@ def qualified(trace: Trace, finding: Finding) -> Finding:
 
 
 def with_samples(trace: Trace, finding: Finding) -> Finding:
-    """The finding of a value that came with a batch, with the samples that brought it and their
-    indices in the dataset."""
+    """The finding of a batch's bad value, with samples and their indices in the dataset."""
     known = trace.recording.bad_samples
     found = next((known[row["position"]] for row in finding.path if row["position"] in known), None)
     if not finding.harmful or not found:
@@ -218,16 +214,14 @@ def _tried(trace: Trace, note: str, ask: Callable[..., T], *subjects: Any) -> T 
 
 
 def _same(finding: Finding, other: Finding) -> bool:
-    """Whether a finding tells again what another told: in a later step, or backward after
-    forward."""
+    """Whether a finding tells another again: in a later step, or backward after forward."""
     if (finding.file, finding.line) != (other.file, other.line) or not finding.line:
         return False
     return finding.cause == other.cause or (finding.step, finding.op) == (other.step, other.op)
 
 
 def _repeats(finding: Finding, other: Finding) -> bool:
-    """Whether a finding over the run says what another said: in the same words, or as a silent loss
-    that came to more than that."""
+    """Whether a finding over the run repeats another, or is a loss that came to more."""
     if (finding.file, finding.line, finding.cause) != (
         other.file,
         other.line,

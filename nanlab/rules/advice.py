@@ -1,5 +1,4 @@
-"""What to write where no line of the failing step cures: data, state, optimizer settings, the loss
-scale. Nothing of it is tried."""
+"""What to change where no line cures: data, state, settings, the loss scale. Not tried."""
 
 from __future__ import annotations
 
@@ -175,8 +174,7 @@ def _lower_scale(recording: Recording, finding: Finding, factor: float | None) -
 
 
 def _raised(recording: Recording, finding: Finding) -> list[Fix]:
-    """The power of two by which what a cast flushed to zero has to be multiplied first, by the
-    exact exponent histogram of what was cast."""
+    """The power of two by which flushed values must be multiplied, by the exact histogram."""
     backward = finding.phase == "backward"
     op = _cast_at(recording, finding.position, finding.line, backward)
     stat = recording.stat_of(op.inputs[0]) if op is not None and op.inputs else -1
@@ -197,8 +195,7 @@ def _raised(recording: Recording, finding: Finding) -> list[Fix]:
 
 
 def _raising(k: int, dtype: torch.dtype, backward: bool, by_hand: bool) -> tuple[str, str]:
-    """Title and code of a multiplication by 2**k; by_hand: of parameters in half precision a
-    GradScaler takes no gradients."""
+    """Title and code of a factor 2**k; by_hand: a GradScaler takes no half-precision ones."""
     if not backward:
         return (
             f"multiply by 2**{k} before the cast, divide after it in float32",
@@ -214,8 +211,7 @@ def _raising(k: int, dtype: torch.dtype, backward: bool, by_hand: bool) -> tuple
 
 
 def _cast_at(recording: Recording, position: int, line: int, backward: bool) -> Op | None:
-    """The cast at a position; where its row was folded away, a later one to a narrow dtype on its
-    line."""
+    """The cast at a position; if folded away, a later one to a narrow dtype on its line."""
     op = recording.op(position)
     if op is not None:
         return op if op.name == "_to_copy" else None

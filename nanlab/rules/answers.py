@@ -1,5 +1,4 @@
-"""The findings and the cure of a trace as plain data, by which a capsule tells them without running
-the source text that it holds."""
+"""Findings and cure of a trace as plain data for a capsule, which runs no source text."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ def told(trace: Trace) -> dict[str, Any]:
 
 
 def recalled(answers: Any) -> tuple[Findings, Chain | None]:
-    """The findings, and the faults of the failing step with their cure, that were told. Raises
-    CapsuleError where the data is none of ``told``."""
+    """Findings, faults and cure as told. Raises CapsuleError where the data is none."""
     _expect(isinstance(answers, dict) and answers.keys() == {"findings", "hidden", "cure"})
     found = Findings(_read_finding(each) for each in _list(answers["findings"]))
     hidden = [_read_finding(each) for each in _list(answers["hidden"])]

@@ -25,8 +25,7 @@ MOST_TRIED = 8  # fixes of one fault that are tried with those of the others
 
 @dataclass(frozen=True)
 class Cure:
-    """The fixes that together make the failing step right: one for each fault, none of them
-    superfluous."""
+    """The fixes that together make the failing step right: one for each fault, none spare."""
 
     fixes: list[Fix]
     edits: tuple[Edit, ...]
@@ -77,8 +76,7 @@ class Chain:
 
 
 def chain(trace: Trace, culprit: Finding) -> Chain:
-    """The faults of the culprit's step, each found in the step with the ones before it mended; and
-    their cure."""
+    """The faults of the culprit's step, each shown by mending those before it; the cure."""
     found = Chain([culprit], [[fix for fix in culprit.fixes if fix.edits]])
     best = next((fix for fix in found.options[0] if fix.verified), None)
     first = trace.recording.first_step  # by which a replay of a longer run is numbered
@@ -145,8 +143,7 @@ _PLACE = ("op", "phase", "file", "line")
 def _next_fault(
     trace: Trace, judge: Judge, found: Chain, taken: Sequence[Fix], edits: tuple[Edit, ...]
 ) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | Cure | None:
-    """A fix of the last fault with which another fault shows, and that fault; the cure, where the
-    step is right with one."""
+    """A fix with which another fault shows, and that fault; or the cure, if it is right."""
     last = found.faults[-1]
     for fix in found.options[-1][:MOST_TRIED]:
         joined = _joined(edits, fix.edits)
@@ -184,8 +181,7 @@ def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
 
 
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
-    """The first set of fixes that is verified, of these the smallest; else the one that comes
-    nearest."""
+    """The smallest verified set of fixes; else the one that comes nearest."""
     best: Cure | None = None
     for fixes, edits in _combinations(found, taken):
         if time.process_time() > deadline:
@@ -201,8 +197,7 @@ def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -
 def _combinations(
     found: Chain, taken: Sequence[Fix]
 ) -> Iterator[tuple[list[Fix], tuple[Edit, ...]]]:
-    """One fix for each fault, those that showed the next fault first; each once. A fix that shows
-    no further fault ends the row."""
+    """One fix for each fault, those that showed the next fault first, each once."""
     options = []
     for at, each in enumerate(found.options):
         chosen = [taken[at]] if at < len(taken) else []
@@ -228,8 +223,7 @@ def _edits_of(fixes: Sequence[Fix]) -> tuple[Edit, ...] | None:
 
 
 def _joined(edits: tuple[Edit, ...], more: tuple[Edit, ...]) -> tuple[Edit, ...] | None:
-    """Both sets of edits; those of ``more`` that were written for a line as an edit has made it
-    replace that edit."""
+    """Both sets of edits; an edit of ``more`` on an edited line replaces that edit."""
     found = list(edits)
     for new in more:
         over = [
@@ -277,8 +271,7 @@ def _without_superfluous(judge: Judge, cure: Cure) -> Cure:
 
 
 def _with_fewer(judge: Judge, found: Chain, cure: Cure, deadline: float) -> Cure:
-    """The cure with one edit where the operands of the first fault are made, if that mends others
-    as well."""
+    """The cure with one edit at the makers of the first operands, if it mends others too."""
     first, line = found.faults[0], found.faults[0].line
     for fix in found.options[0]:
         here = any(e.file == first.file and e.first <= line <= e.last for e in fix.edits)

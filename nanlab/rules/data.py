@@ -1,5 +1,4 @@
-"""What was bad before the program computed with it: data, parameters, buffers, memory never
-written."""
+"""What was bad before it was computed with: data, parameters, memory never written."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def _role(fault: Fault) -> str:
 
 
 def _of_optimizer(fault: Fault) -> bool:
-    """Whether an optimizer was the first to compute with the value, in place: a moment that came
-    with a checkpoint."""
+    """Whether an optimizer first computed with it, in place: a moment from a checkpoint."""
     use, slot = _first_use(fault)
     # the first operands of a call in place
     result = fault.recording.op(use + slot) if slot >= 0 else None
@@ -384,8 +382,7 @@ def poisoned_gradient(fault: Fault) -> Match | None:
 
 
 def _kept_from_a_skipped_step(fault: Fault) -> int | None:
-    """The row that added to a gradient of the step before, for which no optimizer stepped; None
-    where there is none."""
+    """The row that added to a skipped step's gradient; None where there is none."""
     path, recording = fault.origin.path, fault.recording
     if len(path) < 2 or path[-2] < 0:
         return None
@@ -454,8 +451,7 @@ def with_data(fault: Fault, finding: Finding) -> Finding:
 
 
 def _from_data(fault: Fault) -> bool:
-    """Whether what an operation read goes back to tensors from outside that are no parameter or
-    buffer, and to those alone."""
+    """Whether what was read comes from outside tensors alone, no parameter or buffer."""
     recording, outside = fault.recording, False
     if fault.position < 0:
         return False
@@ -475,8 +471,7 @@ def _from_data(fault: Fault) -> bool:
 
 
 def thrown(trace: Trace, fault: Fault, finding: Finding) -> Finding | None:
-    """The update that threw a parameter on which an operation depends, in the last step before
-    that; None if none did."""
+    """The last update that threw a parameter on which an operation depends; None: none."""
     recording = trace.recording
     if fault.position < 0 or finding.phase not in ("forward", "backward") or finding.step < 1:
         return None
@@ -544,8 +539,7 @@ def _run_up(series: pd.DataFrame) -> pd.DataFrame:
 
 
 def _before(frame: pd.DataFrame, name: str, step: int) -> float:
-    """Largest magnitude of a parameter before the update of a step: what it was after the one
-    before."""
+    """Largest magnitude of a parameter before a step's update: after the one before."""
     rows = frame[(frame["parameter"] == name) & (frame["step"] <= step)]
     known = rows["value_absmax"].dropna()
     if len(known) > 1:
@@ -562,8 +556,7 @@ def _start(trace: Trace, step: int) -> int:
 
 
 def _parameters_behind(fault: Fault) -> set[str]:
-    """Names of the parameters with which the operands of an operation were computed, in its
-    step."""
+    """Names of the parameters behind the operands of an operation, in its step."""
     recording = fault.recording
     owner_of = {
         step.value: step.owner for step in recording.training.parameters if step.value is not None

@@ -1,5 +1,4 @@
-"""Division by nothing: by zero, by a tiny number, by a norm of zero; and roots at and below
-zero."""
+"""Division by nothing: zero, a tiny number, a norm of zero; roots at and below zero."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ def _by_length(fault: Fault, row: int) -> bool:
 
 
 def of_norm(fault: Fault) -> bool:
-    """Whether something was divided by its own length: a norm, the root of a sum of squares, a
-    magnitude."""
+    """Whether something was divided by its own length: a norm, the root of a sum of squares."""
     row = _divisor_row(fault)
     if (
         fault.calls("normalize", "cosine_similarity")
@@ -155,8 +153,7 @@ _HANDS_ON = having("reshapes") | {"select", "slice"} | {"index"}
 
 
 def _flushed(fault: Fault) -> str:
-    """That the divisor is a product, a power or an exponential of numbers that are not 0; "" where
-    it is not."""
+    """That the divisor is a product, power or exponential of non-zeros; "" where it is not."""
     row = _divisor_row(fault)
     while row >= 0 and fault.op_at(row) in _HANDS_ON:
         row = next(iter(fault.parents(row)), -1)
@@ -230,8 +227,7 @@ def div_by_tiny(fault: Fault) -> Match | None:
 
 
 def _inverted(fault: Fault) -> Tensor | None:
-    """The divisors of a quotient that was computed as a product with a reciprocal, as ``2.0 / x``
-    is."""
+    """The divisors of a quotient computed by a reciprocal, as ``2.0 / x`` is."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
         values = fault.at(fault.argument(slot))
@@ -353,8 +349,7 @@ def sqrt_at_zero(fault: Fault) -> Match | None:
 
 
 def _tangent(fault: Fault) -> Match | None:
-    """The derivative of a root, t / (2 sqrt(x)), in forward mode or in a scripted function, on a
-    line that writes no division."""
+    """A root's derivative t / (2 sqrt(x)), scripted or forward-mode: no division is written."""
     if not zeros(fault) or not _divides_by_twice_a_root(fault):
         return None
     scripted = fault.row is not None and fault.row.backward

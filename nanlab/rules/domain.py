@@ -1,5 +1,4 @@
-"""Logarithms, inverse functions and powers at or beyond the edge of their domain, and exp
-beyond the largest number."""
+"""Logarithms, inverse functions and powers at the edge of their domain; exp overflow."""
 
 from __future__ import annotations
 
@@ -154,8 +153,7 @@ def power_overflow(fault: Fault) -> Match | None:
 
 
 def power_of_tiny(fault: Fault) -> Match | None:
-    """A negative power (or, of a derivative, one that is negative then) of a base near zero: a
-    quotient."""
+    """A negative power of a base near zero (of a derivative, negative then): a quotient."""
     if fault.forward not in ("pow", "float_power"):
         return None
     base, values, powers = _real(fault)
@@ -180,15 +178,13 @@ _LOGS = having("log_like")
 
 
 def _logarithm(fault: Fault) -> str:
-    """The logarithm that failed; that of a derivative is one by itself, as in the derivative of a
-    loss in its target."""
+    """The logarithm that failed; of a derivative it may be one by itself, as by the target."""
     own = fault.backward and fault.name in _LOGS and fault.forward not in _LOGS
     return fault.name if own else fault.forward
 
 
 def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
-    """(argument of a logarithm, distance of its offending elements above the pole); None where it
-    was not kept."""
+    """(a logarithm's argument, distance of its bad elements above the pole); None: not kept."""
     name = _logarithm(fault)
     operand = fault.subject if name == fault.forward else fault.argument
     if name in ("xlogy", "special_xlog1py"):

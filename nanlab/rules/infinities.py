@@ -30,8 +30,7 @@ def infinite_number(fault: Fault) -> bool:
 
 
 def cancels(fault: Fault) -> bool:
-    """Whether a product of matrices is NaN although no 0 of the one meets an infinity of the other:
-    its terms cancel."""
+    """Whether a product is NaN though no 0 of one meets an infinity of the other."""
     if fault.name not in _MATRICES or len(fault.operands) < 2:
         return False
     x, y = fault.operands[-2:]
@@ -40,8 +39,7 @@ def cancels(fault: Fault) -> bool:
 
 
 def became_nan(fault: Fault) -> str:
-    """How many elements of the result are NaN; the infinities that were carried on are not
-    counted."""
+    """How many elements of the result are NaN, carried infinities left out."""
     count = int(torch.isnan(fault.result).sum()) if fault.result is not None else 0
     return f"{plural(count or fault.count, 'element')} of {fault.numel:,} became NaN"
 
@@ -128,8 +126,7 @@ def softmax_all_masked(fault: Fault) -> Match | None:
 
 
 def _by_hand(fault: Fault) -> Match | None:
-    """Scores minus their logsumexp or maximum, where both are -inf: a softmax in two lines, or in
-    torch.distributions."""
+    """Scores minus their logsumexp or maximum, both -inf: a softmax written by hand."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
         made = (
@@ -236,8 +233,7 @@ _OTHERS = (
 
 
 def _other_factors(fault: Fault) -> Match | None:
-    """A product with zeros among its factors, while others are so large that a part of it
-    overflows."""
+    """A product with zeros among factors so large that a part of it overflows."""
     row = fault.operand_row(0)
     stats = fault.recording.stats(row)
     if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
@@ -297,8 +293,7 @@ _CONSTANTS = {
 
 
 def _mask_constant(values: Tensor) -> float | None:
-    """The number that stands for "masked" among large negative ones; None if they are ordinary
-    values."""
+    """The number that stands for "masked" among scores; None if they are ordinary values."""
     large = values[values < -1e3].double()
     if not len(large) or len(torch.unique(large)) > 3:
         return None
@@ -428,8 +423,7 @@ def repairs(fault: Fault, position: int, op: str) -> bool:
 
 
 def _derivative(fault: Fault) -> str:
-    """The local derivative at the first offending element: of a product the other factor, of the
-    rest an infinity."""
+    """The local derivative at the first bad element: of a product the other factor, else inf."""
     factors = [o for o in fault.operands if o is not fault.incoming]
     values = fault.at(factors[0]) if fault.name == "mul" and len(factors) == 1 else None
     known = (

@@ -1,5 +1,4 @@
-"""What a dtype cannot hold: results too large, epsilons that vanish; and backward passes written by
-hand."""
+"""What a dtype cannot hold: large results, vanishing epsilons; backwards by hand."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def dtype_overflow(fault: Fault) -> Match | Finding | None:
 
 
 def _limits(dtype: str) -> FloatFormat | None:
-    """What a dtype can hold; of a complex one, each part of it. None for formats that are not
-    known."""
+    """What a dtype can hold; of a complex one, each part. None for unknown formats."""
     try:
         return format_of(getattr(torch, _PARTS.get(dtype, dtype)))
     except TypeMismatchError:
@@ -81,8 +79,7 @@ def _parts(values: Tensor) -> Tensor:
 def _on_the_way(
     fault: Fault, name: str, exact: Tensor, limits: FloatFormat
 ) -> Match | Finding | None:
-    """The result would be an ordinary number, as float64 shows, but what is computed on the way
-    there is none."""
+    """The result is ordinary, as float64 shows, but a number on the way there is not."""
     read = [source for source, _ in fault.recording.operands(fault.position)]
     if not fault.recording.bad.isdisjoint(read) or not bool(torch.isfinite(exact).all()):
         return None
@@ -116,8 +113,7 @@ def _on_the_way(
 
 
 def _same_numbers(fault: Fault, position: int) -> bool:
-    """Whether an operation on one tensor changed none of its numbers, as far as its statistics
-    tell."""
+    """Whether an operation on one tensor changed no number, by its statistics."""
     operands = [p for p, _ in fault.recording.operands(position)]
     after, before = (
         fault.recording.stats(position),
@@ -132,8 +128,7 @@ def _same_numbers(fault: Fault, position: int) -> bool:
 
 
 def vanished_epsilon(fault: Fault) -> int | None:
-    """The row of an epsilon that made no difference, upstream of the operand that failed; None if
-    there is none."""
+    """The row of an epsilon without effect upstream of the failed operand; None: none."""
     slot = 1 if card(fault.forward).divisor == 1 or fault.forward == "xlogy" else 0
     start = fault.operand_row(slot)
     mirrored = fault.forward in _MIRRORED
@@ -156,8 +151,7 @@ def vanished_epsilon(fault: Fault) -> int | None:
 
 
 def _meant_to_keep_off_zero(fault: Fault, position: int, op: str, dtype: torch.dtype) -> bool:
-    """Whether what an operation adds, or clamps to, is not zero before it is rounded to the
-    dtype."""
+    """Whether what is added, or clamped to, is not zero before its dtype rounds it."""
     numbers = fault.recording.scalars.get(position)
     if op in having("adds"):
         return any(numbers or (1.0,)) and _low(dtype) and _same_numbers(fault, position)

@@ -97,8 +97,7 @@ def across_ranks(recording: Recording, findings: list[Finding]) -> list[Finding]
 
 
 def _overflow_of_sum(recording: Recording, finding: Finding) -> Finding | None:
-    """What every rank says came from another, though each gave finite values: a sum that is too
-    large for its dtype."""
+    """A sum over ranks, too large for its dtype though each gave finite values."""
     if finding.cause != ARRIVED or "reduce" not in finding.op:
         return None
     op, stats = recording.op(finding.position), recording.stats(finding.position)

@@ -78,8 +78,7 @@ def empty_reduction(fault: Fault) -> Match | None:
 
 
 def _averages(fault: Fault) -> bool:
-    """Whether a quotient is the mean that a loss, or nanmean, takes inside torch: of a sum that was
-    made there."""
+    """Whether a quotient is a mean inside torch, as of a loss or nanmean."""
     row = fault.operand_row(0)
     if fault.op_at(row) not in ("sum", "nansum"):
         return False
@@ -141,8 +140,7 @@ def infeasible_likelihood(fault: Fault) -> Match | None:
 
 
 def _of_value(fault: Fault) -> bool:
-    """Whether ``log_prob`` took the logarithm of an observed value: not of a scale or an action
-    that the model made."""
+    """Whether ``log_prob`` took the logarithm of an observed value, not of what a model made."""
     if fault.backward or fault.forward not in _LOGARITHMS or fault.calls(*_LOGARITHMS):
         return False
     argument = fault.operand_row(1 if "xlog" in fault.forward else 0)
@@ -219,8 +217,7 @@ def intended_inf_in_loss(fault: Fault) -> Match | None:
 
 
 def _last_choice(fault: Fault) -> tuple[int, int] | None:
-    """The last operation on the way to the symptom that chooses among values, and how many it had:
-    all were infinite."""
+    """The last operation that chooses among values on the way, all of them infinite; how many."""
     rows = [p for p in fault.origin.path if p >= 0 and base_name(fault.op_at(p)) in _CHOOSE]
     if not rows:
         return None

@@ -51,8 +51,7 @@ EPSILONS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
 def tried_settings(trace: Trace, finding: Finding) -> list[Fix]:
-    """Another setting for the cause of a finding, with what became of the step: the first that is
-    right, else one that is finite."""
+    """Another setting for a cause, with what became of the step: a right one, else finite."""
     propose = _PROPOSED.get(finding.cause)
     step = finding.step - trace.recording.first_step
     if propose is None or step < 0 or finding.severity == "note":
@@ -139,8 +138,7 @@ def _setting_fix(
     wide: Replay,
     before: Mapping[str, Any] | None = None,
 ) -> Fix:
-    """A setting with its verdict: gradients, or updates of the parameters ``before``, held against
-    those of the same step in float32."""
+    """A setting with its verdict: gradients or updates against the same step in float32."""
     if not again.finite:
         return Fix(title, code, verdict="fails", why="the step is not finite with it either")
     truth, far, worst = wide.gradients if before is None else wide.parameters, 0.0, ""
@@ -195,8 +193,7 @@ class Clock:
 
 
 def _tried_fixes(trace: Trace, finding: Finding, clock: Clock) -> list[Fix]:
-    """What to write instead, each tried on the whole failing step; what fails here is a note in
-    ``trace.notes``."""
+    """What to write instead, each tried on the whole step; what fails here becomes a note."""
     started = time.process_time()
     text = text_of(trace, finding)
     groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
@@ -234,8 +231,7 @@ def _is_last_resort(fix: Fix) -> bool:
 
 
 def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
-    """The fixes without those that nobody would take: where one is right what fails, and where
-    anything is finite what changes healthy values beyond recognition."""
+    """The fixes without those nobody would take: failing beside right, distorting beside finite."""
     right = any(fix.verified for fix in fixes)
     kept = [fix for fix in fixes if not (right and fix.edits and fix.verdict == "fails")]
     mild = [f for f in kept if f.verdict != "finite" or (f.distortion or 0.0) < FOREIGN]
@@ -244,8 +240,7 @@ def _helpful(fixes: Sequence[Fix]) -> list[Fix]:
 
 
 def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
-    """Of operations that were bounded: what helps; where nothing does, what could not be tried and
-    a few that come near it."""
+    """Of bounded operations what helps; else what could not be tried, and some that come near."""
     good = [f for f in guards if f.verified]
     near = [f for f in guards if f.verdict == "finite"][:MOST_TOLD]
     open_ = [f for f in guards if f.verdict == "untried"][:MOST_TOLD]
@@ -255,8 +250,7 @@ def _worth_telling(guards: Sequence[Fix], cured: bool) -> list[Fix]:
 
 
 def _named(trace: Trace, finding: Finding, text: str) -> list[Fix]:
-    """The line by the catalogue of expressions, and what the rule and the program's settings
-    give."""
+    """The line by the catalogue of expressions, and what rule and settings give."""
     found = list(finding.fixes)
     try:
         found = [
@@ -271,8 +265,7 @@ def _named(trace: Trace, finding: Finding, text: str) -> list[Fix]:
 
 
 def proposed(trace: Trace, finding: Finding, text: str = "") -> list[Fix]:
-    """What could be written instead, nothing of it tried; text: of the file, where that is not the
-    one on disk."""
+    """What could be written instead, untried; text: of the file, if not that on disk."""
     text = text or text_of(trace, finding)
     finding = replace(finding, fixes=list(getattr(finding.fixes, "given", finding.fixes)))
     groups = [_named(trace, finding, text), *guarded(trace, finding, text)]
@@ -368,8 +361,7 @@ def patched_library(trace: Trace, finding: Finding) -> list[Fix]:
 
 
 def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
-    """The line, or what it is computed with, in a form that keeps its signal: by the catalogue, and
-    by a series."""
+    """The line, or what feeds it, in a form that keeps its signal: catalogue or series."""
     if not finding.file or not finding.line:
         return []
     row = trace.recording.op(finding.position)
@@ -380,8 +372,7 @@ def rewritten(trace: Trace, finding: Finding, text: str) -> list[Fix]:
 
 
 def guarded(trace: Trace, finding: Finding, text: str) -> list[list[Fix]]:
-    """The operation kept inside its domain and range; the same of what its operands are made
-    with."""
+    """The operation kept inside domain and range; the same of what makes its operands."""
     if not finding.file or not finding.line or finding.cause in BEYOND_ONE_OPERATION:
         return []
     found = []
@@ -451,22 +442,19 @@ def text_of(trace: Trace, finding: Finding) -> str:
 
 
 def file_text(trace: Trace, file: str) -> str:
-    """The text of a file or cell, by the name that the tables show; empty where it is not at
-    hand."""
+    """The text of a file or cell by the name that tables show; empty if not at hand."""
     return source_text(trace.recording, file)
 
 
 def _order(fix: Fix) -> int:
-    """Settings that are right stand before lines that are; advice that concerns more than a line
-    before what is known not to be right, and that before lines that could not be tried."""
+    """Right settings before right lines; advice before wrong lines, these before untried."""
     right = 1 if fix.edits else 0
     untried = 2 if not fix.edits and not fix.title.startswith(_PATCH) else 4
     return {"verified": right, "untried": untried, "finite": 3, "fails": 5}[fix.verdict]
 
 
 def _rank(fix: Fix) -> tuple[int, bool, float]:
-    """Verified first; what lets no gradient through after what does; the least distorting first,
-    but for rounding."""
+    """Verified first; gradient-stopping last; the least distorting first, but for rounding."""
     distortion = math.inf if fix.distortion is None else fix.distortion
     return (
         _order(fix),

@@ -112,8 +112,7 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
 
 
 def _log(fn: Callable[[Tensor], Tensor], input: Tensor, low: float | None = None) -> Tensor:
-    """A logarithm that is ``fn(low)`` at and below its pole; ``low`` None: the dtype's smallest
-    positive number."""
+    """A logarithm that is ``fn(low)`` at and below its pole; None: smallest positive number."""
     x = as_float(input, "input")
     floor = smallest(x.dtype) if low is None else low
     return guard(
@@ -219,8 +218,7 @@ def entropy(p: Tensor, dim: Dims = -1, keepdim: bool = False) -> Tensor:
 
 
 def acos(input: Tensor) -> Tensor:
-    """``torch.acos``; below -1 and above 1 the value at -1 and 1; derivative 0 there and at both
-    edges."""
+    """``torch.acos``; beyond -1 and 1 the value there; derivative 0 beyond and at both edges."""
     return guard(
         torch.acos,
         [as_float(input, "input")],
@@ -230,8 +228,7 @@ def acos(input: Tensor) -> Tensor:
 
 
 def asin(input: Tensor) -> Tensor:
-    """``torch.asin``; below -1 and above 1 the value at -1 and 1; derivative 0 there and at both
-    edges."""
+    """``torch.asin``; beyond -1 and 1 the value there; derivative 0 beyond and at both edges."""
     return guard(
         torch.asin,
         [as_float(input, "input")],
@@ -241,16 +238,14 @@ def asin(input: Tensor) -> Tensor:
 
 
 def atanh(input: Tensor) -> Tensor:
-    """``torch.atanh``; at -1 and 1 and beyond, its value at the dtype's nearest number inside, with
-    derivative 0."""
+    """``torch.atanh``; from -1 and 1 on, its value at the nearest number inside; derivative 0."""
     x = as_float(input, "input")
     edge = below_one(x.dtype)
     return guard(torch.atanh, [x], 0.0, outside=lambda value, t: torch.atanh(t.clamp(-edge, edge)))
 
 
 def acosh(input: Tensor) -> Tensor:
-    """``torch.acosh``; at and below 1 value 0 and derivative 0; at +inf its value at the dtype's
-    maximum."""
+    """``torch.acosh``; at and below 1 value and derivative 0; at +inf as at the dtype's maximum."""
     return guard(
         torch.acosh,
         [as_float(input, "input")],

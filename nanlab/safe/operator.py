@@ -1,5 +1,4 @@
-"""The guard around every operator of :mod:`nanlab.safe`: torch is asked first, what is bad in
-its answer is mended."""
+"""The guard around :mod:`nanlab.safe`'s operators: what is bad in torch's answer is mended."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ Number = int | float
 
 
 def smallest(dtype: torch.dtype) -> float:
-    """Smallest positive number of ``dtype``: its smallest subnormal, spacing of the numbers next to
-    zero."""
+    """Smallest positive number of ``dtype``: its smallest subnormal, the spacing at zero."""
     limits = torch.finfo(dtype)
     return limits.smallest_normal * limits.eps
 
@@ -59,8 +57,7 @@ def as_tensor(x: Any, name: str) -> Tensor:
 
 
 def broadcast(a: Tensor, b: Tensor) -> list[Tensor]:
-    """Both tensors in the dtype that torch would compute in (``torch.result_type``), and in one
-    shape."""
+    """Both tensors in torch's common dtype (``torch.result_type``), and in one shape."""
     dtype = _promoted([t for t in (a, b) if t.is_floating_point()])
     return list(torch.broadcast_tensors(a.to(dtype), b.to(dtype)))
 
@@ -72,8 +69,7 @@ def broadcast_shape(a: torch.Size, b: torch.Size) -> torch.Size:
 
 
 def _promoted(floating: list[Tensor]) -> torch.dtype:
-    """``torch.result_type`` of floating tensors; that function itself cannot be compiled (torch
-    2.13)."""
+    """``torch.result_type`` of floating tensors, compilable: that is not in torch 2.13."""
     dimensioned = [t.dtype for t in floating if t.ndim] or [t.dtype for t in floating]
     return (
         functools.reduce(torch.promote_types, dimensioned)
@@ -104,8 +100,7 @@ def is_finite(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of torch, and what it is to give where torch's answer is not finite; see
-    :func:`guard`."""
+    """An operator of torch, and what replaces its non-finite answers; see :func:`guard`."""
 
     fn: Callable[..., Tensor]
     benign: float
@@ -124,8 +119,7 @@ class Operator:
         return ~functools.reduce(torch.logical_and, [self.whole(x == x) for x in operands])
 
     def value(self, *operands: Tensor) -> Tensor:
-        """Torch's value, mended where it may not stand. Looks at the numbers: one sum, and no more
-        where all is well."""
+        """Torch's value, mended where it may not stand; where all is well one sum, no more."""
         value = self.fn(*operands)
         if bool(self.valid(_total(value))):
             return value
@@ -171,8 +165,7 @@ class Operator:
         return found
 
     def _run(self, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The value, and the same to go backward from: 0 where it may not stand, lest a watch take
-        it for a bad loss."""
+        """The value, and the same to go backward from: 0 where it may not stand."""
         value = self.fn(*leaves)
         plain = value.detach()
         if bool(self.valid(_total(plain))):
@@ -182,8 +175,7 @@ class Operator:
     def _mended(
         self, value: Tensor, root: Tensor, leaves: Sequence[Tensor], found: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """The gradients ``found`` of the leaves, 0 where they are not to be kept; value and root as
-        of :meth:`_run`."""
+        """The gradients ``found`` of the leaves, 0 where not kept; the rest as of :meth:`_run`."""
         slopes = torch.autograd.grad(
             root, [x for x in leaves if x.requires_grad], torch.ones_like(root)
         )
@@ -226,8 +218,7 @@ class Operator:
         return result
 
     def pulled(self, wanted: Sequence[bool], grad: Tensor, *operands: Tensor) -> tuple[Tensor, ...]:
-        """The vector-Jacobian product of :meth:`double_where`, for each operand that is wanted;
-        differentiable."""
+        """The vector-Jacobian product of :meth:`double_where`, by operand; differentiable."""
         return tuple(
             g
             for g, want in zip(ask(self.double_where, operands, grad)[1], wanted, strict=True)
@@ -236,8 +227,7 @@ class Operator:
 
 
 def _total(x: Tensor) -> Tensor:
-    """A sum that is finite only if all of ``x`` is; it may overflow where all is finite, which
-    costs time alone."""
+    """A sum that is finite only if all of ``x`` is; an overflow costs time alone."""
     return x.sum(dtype=torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x.sum()
 
 
@@ -283,8 +273,7 @@ def _all(mask: Tensor, dim: Dims) -> Tensor:
 
 
 def _cases(alive: list[Tensor]) -> list[tuple[Tensor, tuple[int, ...]]]:
-    """Every non-empty set of operands that may carry a gradient, with the mask of where it is just
-    these."""
+    """Every set of operands that may carry a gradient, with the mask of just these."""
     count = len(alive)
     sets = [
         live for size in range(1, count + 1) for live in itertools.combinations(range(count), size)
@@ -356,8 +345,7 @@ def guard(
 
 
 class _Guarded(torch.autograd.Function):
-    """An operator whose value and gradient are mended after the fact; derivatives of its gradient
-    by the double where."""
+    """An operator mended after the fact; its gradient's derivatives by the double where."""
 
     @staticmethod
     def forward(operator: Operator, cast: torch.dtype | None, *operands: Tensor) -> Tensor:
@@ -366,8 +354,7 @@ class _Guarded(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keeps the operands alone: the saved tensors may go through hooks, as under activation
-        checkpointing."""
+        """Keeps the operands alone: saved tensors may go through hooks, as in checkpointing."""
         ctx.operator, ctx.cast = inputs[:2]
         ctx.save_for_backward(*inputs[2:])
         ctx.save_for_forward(*inputs[2:])

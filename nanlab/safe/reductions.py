@@ -100,8 +100,7 @@ def _order(p: float | str | None) -> float:
 
 
 def scaled_norm(value: Tensor, x: Tensor, order: float, dim: Dims) -> Tensor:
-    """The norm by way of the vector divided by its largest magnitude; ``value`` of an empty
-    vector."""
+    """The norm by the vector over its largest magnitude; ``value`` of an empty vector."""
     if x.numel() == 0:
         return value
     limit = torch.finfo(x.dtype).max
@@ -114,8 +113,7 @@ def scaled_norm(value: Tensor, x: Tensor, order: float, dim: Dims) -> Tensor:
 
 
 def length(x: Tensor, order: float, dim: Dims) -> Tensor:
-    """The norm, held constant at vectors of zeros: torch's derivative is 0 there and its second
-    NaN."""
+    """The norm, constant at zeros: torch's derivative is 0 there, its second one NaN."""
     zero = torch.linalg.vector_norm(x.detach(), order, dim=dim, keepdim=True) == 0
     return torch.where(
         zero, 0.0, torch.linalg.vector_norm(torch.where(zero, 1.0, x), order, dim=dim, keepdim=True)
@@ -123,8 +121,7 @@ def length(x: Tensor, order: float, dim: Dims) -> Tensor:
 
 
 def _unit(x: Tensor, dim: int, floor: float) -> Tensor:
-    """``x`` over its length, as ``cosine_similarity`` does it: the floor changes the value, not the
-    derivative."""
+    """``x`` over its length as ``cosine_similarity`` has it: the floor is not differentiated."""
     divisor = length(x, 2.0, dim).clone()
     with torch.no_grad():
         divisor.clamp_min_(floor)
@@ -163,8 +160,7 @@ def cdist(
 
 
 def _has_kernel(a: Tensor, b: Tensor, p: float, mode: str) -> bool:
-    """Whether ``torch.cdist`` takes the dtype (torch 2.13, CPU): half precision only by way of a
-    matrix product."""
+    """Whether ``torch.cdist`` takes the dtype: half precision only by a product (2.13, CPU)."""
     if a.dtype not in (torch.float16, torch.bfloat16):
         return True
     large = a.shape[-2] > _MATMUL_ROWS or b.shape[-2] > _MATMUL_ROWS
@@ -182,8 +178,7 @@ def _differences(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unit_slopes(a: Tensor, b: Tensor, p: float) -> Tensor:
-    """Derivative of each distance in its difference, (..., P, R, M); 0 where it or the distance is
-    not finite."""
+    """Unit derivative of each distance by its difference, (..., P, R, M); 0 if not finite."""
     distance, (slopes,) = ask(lambda d: length(d, p, -1), [_differences(a, b)])
     return torch.where(
         (torch.isfinite(distance) & torch.isfinite(slopes)).all(-1, keepdim=True), slopes, 0.0
@@ -226,8 +221,7 @@ class _Distances(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """The gradients of ``torch.cdist``; where they are not finite, those of the pairs that have
-    one."""
+    """The gradients of ``torch.cdist``; where not finite, those of pairs that have one."""
 
     generate_vmap_rule = True
 

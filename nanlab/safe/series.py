@@ -1,5 +1,4 @@
-"""Series of a function around a removable singularity, found through the singular function
-itself."""
+"""Series of a function around a removable singularity, found through the function."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ NODES = 32  # on the line: more of them resolve no further digit
 
 
 class NotRemovableError(NanlabError, ValueError):
-    """A function has a pole, a branch point or a jump where it was to have a removable
-    singularity."""
+    """A function has a pole, branch point or jump instead of a removable singularity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +155,7 @@ def _powers(part: Tensor) -> Tensor:
 
 
 class _Double(TorchFunctionMode):
-    """Operands in float64, those too that a function closes over: else they are singular
-    elsewhere."""
+    """Operands in float64, closed-over ones too: else they are singular elsewhere."""
 
     def __torch_function__(
         self,
@@ -226,8 +223,7 @@ def _is_mapped() -> bool:
 
 
 def _of_each(fn: Callable[[Tensor], Tensor], center: Tensor) -> tuple[Series, Tensor]:
-    """The series of each sample, by the largest circle of a few that does, and its radius; NaN
-    where none does."""
+    """Each sample's series by the largest circle that does, and its radius; NaN: none."""
     center = center.detach()
     number = torch.arange(POINTS, dtype=torch.float64, device=center.device)
     ahead = (-1, *(1,) * center.dim())

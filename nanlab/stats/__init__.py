@@ -1,5 +1,4 @@
-"""A tensor summarised as one row of numbers: counts, range, moments, float16 losses, exponent
-histogram."""
+"""A tensor as one row of numbers: counts, range, moments, float16 losses, histogram."""
 
 from __future__ import annotations
 

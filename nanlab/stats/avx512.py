@@ -1,5 +1,4 @@
-"""The innermost loop for processors with AVX-512 as of Ice Lake and Zen 4: exponents counted
-64 at a time."""
+"""The innermost loop for AVX-512 (Ice Lake, Zen 4 and later): 64 exponents at a time."""
 
 # mypy: ignore-errors
 # The types of compiled code are numba's, inferred from the signature that the kernels are compiled
@@ -122,8 +121,7 @@ class Window:
 
 
 def top_halves(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """The upper 16 bits of 32 elements, in some order: every other one read where it stands, the
-    others two bytes further on."""
+    """The upper 16 bits of 32 elements in some order: every other one is read two bytes on."""
     return builder.select(
         EVEN,
         load(builder, TOPS, builder.add(address, LONG(2))),
@@ -163,8 +161,7 @@ def population(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Where the counts of one table are kept: bits not yet counted, which weigh 1 and 2, and how
-    many fours there were."""
+    """The counts of one table: bits not yet counted, of weight 1 and 2; number of fours."""
 
     ones: ir.Value
     twos: ir.Value
@@ -269,8 +266,7 @@ FALSE, TRUE = (ir.Constant(ir.IntType(1), truth) for truth in (0, 1))
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Elements to count, and what is known of them: the least exponent that is not of a zero, the
-    greatest, whether any may be negative."""
+    """Elements to count: least exponent of a non-zero, greatest, whether any is negative."""
 
     begin: ir.Value
     vectors: ir.Value
@@ -283,8 +279,7 @@ class Block:
         return builder.select(self.signed, LONG(4 * planes), LONG(8 * planes))
 
     def counts(self, builder: ir.IRBuilder, window: Window) -> list[ir.Value]:
-        """Counts of the elements in a window, eight from each table; those that are zero or lie
-        below come first."""
+        """Counts in a window, eight from each table; zeros and those below come first."""
         counts = window_counts(builder, self.begin, self.vectors, window)
         filled_up = builder.sub(
             builder.mul(groups_of(builder, self.vectors), LONG(GROUP)), self.vectors
@@ -381,8 +376,7 @@ def count_wide(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None:
 
 
 def count_exponents(builder: ir.IRBuilder, bins: ir.Value, block: Block) -> None:
-    """Count signs and exponents of a block in the bins, in the smallest window that takes them
-    all."""
+    """Count signs and exponents of a block in bins, in the smallest window for all."""
     span = builder.sub(block.greatest, block.least)
     narrow = builder.and_(
         builder.icmp_signed("<", span, LONG(8 * UNSIGNED - 1)), builder.not_(block.signed)
@@ -444,8 +438,7 @@ FLUSHED, NORMAL = 102, 112
 
 
 def least_of(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The smaller of two floats, ``b`` if one is NaN: VMINPS, which LLVM does not make of a
-    comparison of what was read as integers."""
+    """The smaller float, ``b`` if one is NaN: VMINPS, which LLVM would not emit here."""
     return call(builder, "llvm.x86.avx512.min.ps.512", a, b, AS_SET)
 
 
@@ -460,8 +453,7 @@ def smaller(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
 
 
 def nonzero_least(builder: ir.IRBuilder, bits: ir.Value, so_far: ir.Value) -> ir.Value:
-    """The least magnitudes but zero. A subnormal is none, even if the processor is set to take it
-    for one."""
+    """The least magnitudes but zero and, whatever the processor does, subnormals."""
     magnitudes = builder.and_(bits, filled(INTEGERS, 0x7FFFFFFF))
     mask = builder.bitcast(
         builder.icmp_unsigned("!=", magnitudes, filled(INTEGERS, 0)), ir.IntType(16)

@@ -1,5 +1,4 @@
-"""The numba kernel that summarises float32 memory, and narrower formats widened block by
-block."""
+"""The numba kernel for float32 memory, and for narrower formats widened in blocks."""
 
 # mypy: ignore-errors
 # The types of compiled code are numba's, inferred from the signature that the kernels are compiled
@@ -79,8 +78,7 @@ def take_change(new_address, old_address, change_address, size):
 
 @helper
 def load_block(address, first, size, kind, state):
-    """Address of the float32 bits of ``size`` elements from ``first`` on, widened where they are
-    narrower."""
+    """Address of the float32 bits of ``size`` elements from ``first`` on, widened."""
     if kind == L.FLOAT32:
         return address + 4 * first
     block = pointer_uint32(state[L.BLOCK_ADDRESS])
@@ -128,9 +126,7 @@ def order_key(bits):
 
 @helper
 def finite_extent(bits, first, size):
-    """Of the finite elements from ``first`` on: least and greatest order key, least magnitude less
-    one (zero wraps round to the greatest); then the counts of NaN, inf and -inf. Integers
-    throughout, which LLVM turns into vectors."""
+    """Finite elements: least, greatest key, least magnitude - 1; counts of NaN, inf, -inf."""
     lowest, highest, smallest = NO_LOWEST, NO_HIGHEST, NO_SMALLEST
     nan, posinf, neginf = ZERO, ZERO, ZERO
     for i in range(first, size):
@@ -164,8 +160,7 @@ def finite_moments(bits, first, size):
 
 @helper
 def look_at_each(bits, first, size):
-    """As ``scan`` over the finite elements from ``first`` on, without the histogram; then the
-    counts of NaN, inf and -inf."""
+    """As ``scan`` of the finite elements, without histogram; counts of NaN, inf, -inf."""
     lowest, highest, smallest, nan, posinf, neginf = finite_extent(bits, first, size)
     total, squares = finite_moments(bits, first, size)
     low, high = np.float32(math.inf), np.float32(-math.inf)
@@ -208,8 +203,7 @@ BELOW, EDGES = 8, 9  # subnormals; then what lies just beyond each edge of float
 
 @helper
 def take_lanes(bins, first, last):
-    """Add the lanes of the bins from ``first`` to ``last`` up in the first lane, and clear the
-    others."""
+    """Add lanes of the bins ``first`` to ``last`` up in the first, and clear the others."""
     for place in range(first, last + 1):
         count = bins[place]
         for lane in range(1, LANES):
@@ -252,8 +246,7 @@ def write_values(row, finite, lowest, highest, smallest, total, squares):
 
 @helper
 def append_bins(state, bins, smallest, largest, own_normal):
-    """Move the bins of all normal exponents to the arena; how many elements are below
-    ``own_normal``, and what float16 makes of them."""
+    """Move the bins of normal exponents to the arena; counts below ``own_normal``, of float16."""
     below_own = flushed = below = above = 0
     if smallest == NO_SMALLEST:
         return below_own, flushed, below, above
@@ -320,8 +313,7 @@ def take_block(block, count, scratch_address):
 
 @helper
 def write_row(state, kind, size):
-    """Write the row and the bins of the ``size`` elements that were counted; the count of NaN and
-    inf."""
+    """Write row and bins of the ``size`` counted elements; the count of NaN and inf."""
     scratch_address = state[L.SCRATCH_ADDRESS]
     bins, scratch = pointer_uint32(scratch_address), pointer_int64(scratch_address)
     tally = pointer_int64(scratch_address + 8 * L.TALLY)
@@ -469,8 +461,7 @@ def call_kernel(
 def call_count(
     typing_context: Any, function: types.Type
 ) -> tuple[Signature, Callable[..., ir.Value]]:
-    """Call the C function without arguments that lies at an address, for the int that it
-    returns."""
+    """Call the C function at an address, without arguments, for its int."""
 
     def generate(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Any

@@ -65,8 +65,7 @@ def order_key(bits):
 
 @helper
 def count_exponents(block, size, bins):
-    """Histogram of sign and exponent; four copies take turns, so that no addition waits for the one
-    before."""
+    """Histogram of sign and exponent; four copies take turns: no addition waits."""
     words = pointer_uint64(block)
     shift = np.uint64(52)
     whole = size & ~3
@@ -82,8 +81,7 @@ def count_exponents(block, size, bins):
 
 @helper
 def finite_extent(bits, size):
-    """Over the finite elements: least and greatest order key, least magnitude minus 1 (zero wraps
-    round to the greatest); then the counts of zeros, and of NaN and infinities."""
+    """Finite elements: least, greatest key, least magnitude - 1; zeros; NaN and infinities."""
     lowest, highest, smallest, zeros, nonfinite = NO_LOWEST, NO_HIGHEST, NO_SMALLEST, 0, 0
     for i in range(size):
         magnitude = bits[i] & MAGNITUDE
@@ -113,8 +111,7 @@ def count_infinities(values, size):
 
 @helper
 def half_counts(bits, size):
-    """How many magnitudes float16 flushes to zero, holds below its normal range, overflows; how
-    many are subnormal."""
+    """Magnitudes that float16 flushes, holds as subnormal, overflows; those subnormal here."""
     flushed = below = above = subnormal = 0
     for i in range(size):
         magnitude = bits[i] & MAGNITUDE
@@ -205,8 +202,7 @@ def append_bins(state, smallest, greatest):
 
 @kernel
 def summarise64(address, size, kind, state_address):
-    """Write the row and the bins of ``size`` elements, all of the one ``kind``; the count of NaN
-    and inf, or FULL with nothing written."""
+    """Write row and bins of ``size`` elements of one ``kind``; NaN and inf, or FULL unwritten."""
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL
@@ -262,8 +258,7 @@ ZERO = np.uint32(0)
 
 @helper
 def take_bytes(values, size):
-    """Of at most 2^16 bytes: least, greatest, least magnitude less one (zero wraps round to the
-    greatest), zeros, sum, sum of squares."""
+    """Of at most 2^16 bytes: least, greatest, least magnitude - 1, zeros, sum, squares."""
     low, high, less = np.uint8(255), np.uint8(0), np.uint8(255)
     zeros, total, squares = ZERO, ZERO, ZERO
     for i in range(size):
@@ -328,8 +323,7 @@ def widened(address, first, size, kind, state):
 
 @kernel
 def summarise_integers(address, size, kind, state_address):
-    """Write the row of ``size`` elements; 0, for none is NaN or infinite, or FULL with nothing
-    written."""
+    """Write the row of ``size`` elements; 0, the count of NaN and inf, or FULL unwritten."""
     state = pointer_int64(state_address)
     if is_full(state):
         return L.FULL

@@ -20,8 +20,7 @@ HEAD = L.RMS + 1  # words before the bins: the counts, then the values as float6
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A row that was computed by operations of torch or by a kernel, and may not have been computed
-    yet."""
+    """A row computed by operations of torch or a kernel, perhaps not finished yet."""
 
     # int64 [HEAD + 2 * span]: counts, values, bins of positive, then of negative exponents
     words: torch.Tensor
@@ -67,8 +66,7 @@ def head_of(row: DeviceRow, words: np.ndarray) -> np.ndarray:
 
 
 def resolve_keys(head: np.ndarray) -> None:
-    """Turn order keys into min, max and absmin, and sums into mean and rms; NaN where there is no
-    such element."""
+    """Turn order keys into min, max, absmin; sums into mean, rms; NaN: no such element."""
     values = head.view(np.float64)
     finite = int(head[L.NUMEL] - head[L.NAN] - head[L.POSINF] - head[L.NEGINF])
     if finite == 0:
@@ -83,8 +81,7 @@ def resolve_keys(head: np.ndarray) -> None:
 
 
 def include_zeros(row: np.ndarray, zeros: int) -> None:
-    """Let ``zeros`` elements more, already counted in ``row``, take part in min, max, mean and
-    rms."""
+    """Let ``zeros`` more elements, already counted, take part in min, max, mean, rms."""
     values = row.view(np.float64)
     finite = int(row[L.NUMEL] - row[L.NAN] - row[L.POSINF] - row[L.NEGINF])
     share = (finite - zeros) / finite
@@ -173,8 +170,7 @@ FLOAT64 = Bits(
 
 
 def row_of(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
-    """Enqueue the row of the real, dense, not empty elements ``t``; nothing is copied to the
-    host."""
+    """Enqueue the row of the real, dense, not empty ``t``; nothing is copied to the host."""
     flat = t.as_strided((t.numel(),), (1,))
     wide = torch.float32 if t.device.type == "mps" else torch.float64
     lowest = 0
@@ -230,8 +226,7 @@ def float_counts(bits: torch.Tensor, form: Bits, own_normal: int) -> torch.Tenso
 
 
 def exponent_bins(bits: torch.Tensor, form: Bits) -> torch.Tensor:
-    """Counts per exponent floor(log2|x|): first of the positive elements, then of the negative,
-    int64 [2 * span]."""
+    """Counts per exponent floor(log2|x|), of positive, then of negative: int64 [2 * span]."""
     # the last: zeros, NaN and inf
     bins = torch.zeros(2 * form.span + 1, dtype=torch.int64, device=bits.device)
     one = torch.ones((), dtype=torch.int64, device=bits.device)
@@ -251,8 +246,7 @@ def exponent_bins(bits: torch.Tensor, form: Bits) -> torch.Tensor:
 
 
 def finite_values(flat: torch.Tensor, finite: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
-    """Min, max, absmin, mean and rms over the finite elements, NaN where there is none, as ``wide``
-    [5]."""
+    """Min, max, absmin, mean, rms of finite elements, NaN for none, as ``wide`` [5]."""
     magnitude = flat.abs()
     lowest = torch.where(finite, flat, math.inf).amin()
     highest = torch.where(finite, flat, -math.inf).amax()
@@ -293,8 +287,7 @@ class Copier(Protocol):
     """Copies counts from one device to the host."""
 
     def send(self, rows: list[tuple[int, DeviceRow]], streams: Iterable[torch.Stream]) -> AsyncCopy:
-        """Enqueue the copy of the counts of ``rows``, which were enqueued on ``streams``. The host
-        does not wait."""
+        """Enqueue the copy of the counts of ``rows`` from ``streams``; the host does not wait."""
 
     def wait(self) -> None:
         """Wait for all that was enqueued."""

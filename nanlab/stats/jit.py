@@ -34,8 +34,7 @@ fast_helper = njit(no_cpython_wrapper=True, fastmath={"reassoc", "contract"}, **
 
 
 def kernel(function: Callable[..., int]) -> Callable[[int, int, int, int], int]:
-    """Compile ``function`` now, or load it from numba's cache; without a writable cache, compile it
-    every time."""
+    """Compile ``function`` or load it from numba's cache; uncached if that is unwritable."""
     try:
         return njit(SIGNATURE, cache=True, **_LEAN)(function)
     except (RuntimeError, OSError):  # numba finds no directory to write to, or the disk is full
@@ -145,8 +144,7 @@ least, greatest = _chosen_by("<"), _chosen_by(">")
 
 
 def emit_prefetch(builder: ir.IRBuilder, address: ir.Value, level: int = 1) -> None:
-    """Ask for the cache line at ``address``, which need not be valid, into the cache of this level
-    (1 to 3)."""
+    """Ask for the cache line at ``address``, valid or not, into this level (1 to 3)."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     called = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"

@@ -1,5 +1,4 @@
-"""Which kernel reads which dtype, and the threads that share a large tensor; numba is
-imported at the first call."""
+"""Which kernel reads which dtype, and threads for large tensors; numba comes later."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ def load_kernels() -> Kernels | None:
 
 
 def loaded_later(module: str, name: str, by_dtype: dict[torch.dtype, tuple[Kernel, int]]) -> Kernel:
-    """Stands for a kernel until it is called, and then puts the kernel in its place; KeyError if
-    that fails."""
+    """Stands for a kernel until called, then puts it in its place; KeyError if that fails."""
 
     def first_call(address: int, numel: int, kind: int, state: int) -> int:
         mine = [dtype for dtype, (kernel, _) in by_dtype.items() if kernel is first_call]
@@ -101,8 +99,7 @@ def loaded_later(module: str, name: str, by_dtype: dict[torch.dtype, tuple[Kerne
 
 
 def drop_stale_cache() -> None:
-    """Let numba compile again after a change in any file here: it looks only at the one that holds
-    the kernel."""
+    """Compile again after a change in any file here: numba looks at the kernel's alone."""
     here = Path(__file__).parent
     changed = max(source.stat().st_mtime for source in here.glob("*.py"))
     for index in here.glob("__pycache__/*.nbi"):
@@ -119,8 +116,7 @@ def warn_of(error: Exception) -> None:
 
 
 def float8_values() -> np.ndarray:
-    """float32 bits of every float8 value, a row of 256 per dtype, then the smallest normal of
-    each."""
+    """float32 bits of every float8 value, 256 per dtype; then each one's smallest normal."""
     bytes_ = torch.arange(256, dtype=torch.uint8, device="cpu")
     tables = np.zeros(L.FLOAT8_TABLES * 257, np.uint32)
     for place, dtype in enumerate(FLOAT8):
@@ -168,8 +164,7 @@ class Team:
         self.taken = True
 
     def count(self, address: int, numel: int, kind: int, state: np.ndarray, parts: int) -> None:
-        """Count the elements, and say in ``state`` where, so that the kernel writes their row
-        next."""
+        """Count the elements, and say in ``state`` where: the kernel writes their row next."""
         words, job = self._words, self._job
         if parts > len(self._states):
             self._make_room(parts, int(state[L.FLOAT8_ADDRESS]))

@@ -1,5 +1,4 @@
-"""From a tensor of any layout to strided elements that can be read, each counted as often as it
-occurs."""
+"""From any layout to strided elements to be read, each counted as often as it occurs."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def unobserved() -> Iterator[None]:
 
 
 def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill a stretch of memory without gap or overlap, in whatever order of
-    dimensions."""
+    """Whether the elements fill memory without gap or overlap, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1:
@@ -102,8 +100,7 @@ def local_part(t: torch.Tensor) -> torch.Tensor:
 
 
 def has_memory(t: torch.Tensor) -> bool:
-    """Whether the memory of a tensor is there: sharded training frees what it gathered, and keeps
-    the tensors."""
+    """Whether a tensor's memory is there: sharded training frees it and keeps the tensor."""
     try:
         storage = local_part(t).untyped_storage()
         return (
@@ -116,8 +113,7 @@ def has_memory(t: torch.Tensor) -> bool:
 
 
 def is_wrapper(t: torch.Tensor) -> bool:
-    """Whether ``t`` is of a subclass that gives its own meaning to operations: fake, distributed,
-    functional, ..."""
+    """Whether ``t``'s subclass gives operations its own meaning: fake, distributed, ..."""
     return (
         type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         or torch._is_functional_tensor(t)

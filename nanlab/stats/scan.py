@@ -1,5 +1,4 @@
-"""The innermost loop over float32 memory, in LLVM's own terms: a histogram and five
-reductions in one go."""
+"""The innermost loop over float32 memory in LLVM's terms: histogram and reductions."""
 
 # mypy: ignore-errors
 # The types of compiled code are numba's, inferred from the signature that the kernels are compiled
@@ -81,8 +80,7 @@ REDUCTIONS = (
 
 
 def contributions(builder: ir.IRBuilder, values: ir.Value) -> list[ir.Value]:
-    """Values, values, magnitude bits less one (zero wraps round to the greatest), by how much they
-    exceed an edge, float64 values, their squares."""
+    """Values twice, magnitude bits - 1, excess over an edge, float64 values, squares."""
     magnitudes = builder.and_(builder.bitcast(values, INTEGERS), filled(INTEGERS, 0x7FFFFFFF))
     wide = builder.fpext(values, DOUBLES)
     squares = builder.fmul(wide, wide, flags=["contract"])
@@ -98,8 +96,7 @@ def contributions(builder: ir.IRBuilder, values: ir.Value) -> list[ir.Value]:
 
 
 def count_exponents(builder: ir.IRBuilder, address: ir.Value, bins: ir.Value) -> None:
-    """Add one vector's signs and exponents to the histograms, two elements out of each 64-bit
-    word."""
+    """Count one vector's signs and exponents, two elements per 64-bit word."""
     words = builder.inttoptr(address, LONG.as_pointer())
     for pair in range(VECTOR // 2):
         word = builder.load(builder.gep(words, [LONG(pair)]), align=4)
@@ -182,8 +179,7 @@ def spread(builder: ir.IRBuilder, number: ir.Value) -> ir.Value:
 
 
 def less_known(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The smaller of two floats that are not NaN: one instruction, where LLVM would make two of a
-    comparison of what were integers."""
+    """The smaller of two floats that are not NaN, in one instruction."""
     function = ir.FunctionType(SINGLES, [SINGLES, SINGLES])
     called = cgutils.get_or_insert_function(builder.module, function, "llvm.minnum.v16f32")
     return builder.call(called, [a, b], fastmath=("nnan",))

@@ -33,8 +33,7 @@ def enqueue(t: torch.Tensor, times: int, implicit_zeros: int) -> DeviceRow:
 
 @cache
 def triton_kernel(dtype: torch.dtype) -> Callable[[torch.Tensor, int, int], DeviceRow] | None:
-    """The Triton kernel, proved by one launch; None where it does not read ``dtype``, or cannot be
-    compiled."""
+    """The Triton kernel, proved by a launch; None where it cannot read ``dtype``."""
     try:
         from nanlab.stats import triton
     except ImportError:
@@ -92,8 +91,7 @@ class Rows:
         return int(self._rows[self.n - 1, L.ZERO])
 
     def numel(self, row: int) -> int:
-        """How many elements a row is of, a complex one counting as two; -1 while it is on its
-        device."""
+        """Number of elements of a row, a complex one counting twice; -1 while on its device."""
         return int(self._rows[row, L.NUMEL]) if self._rows[row, L.BINS] != L.PENDING else -1
 
     def flush(self) -> None:
@@ -130,8 +128,7 @@ class Rows:
         return bool(self._rows[first : min(end, self.n), L.NAN : L.NEGINF + 1].any())
 
     def nonfinite(self, row: int) -> int:
-        """How many elements of the row's tensor are NaN, inf or -inf; 0 where it could not be
-        read."""
+        """Number of NaN, inf and -inf of the row's tensor; 0 where it could not be read."""
         words = self._ready(row)
         return int(words[L.NAN] + words[L.POSINF] + words[L.NEGINF])
 
@@ -191,8 +188,7 @@ class Rows:
         return pd.Series(counts[order], index=index, name="count")
 
     def histogram_arrays(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Exponents in ascending order, int64, and the count of each, int64; as ``histogram``,
-        without pandas."""
+        """Exponents ascending, and the count of each, as int64; ``histogram`` without pandas."""
         _, exponents, counts = decode(self._bins(row))
         distinct, place = np.unique(exponents, return_inverse=True)
         totals = np.zeros(len(distinct), np.int64)
@@ -200,8 +196,7 @@ class Rows:
         return distinct, totals
 
     def compact(self, rows: np.ndarray) -> None:
-        """Keep only these rows (ascending), renumbered from 0, and free the memory of the
-        others."""
+        """Keep only these rows (ascending), renumbered from 0; free the others' memory."""
         self.flush()
         kept = self._rows[: self.n][rows].copy()
         self._replace(kept, gather(self._arena, kept))
@@ -291,8 +286,7 @@ class StatsTable(Rows):
     """
 
     def add(self, t: torch.Tensor) -> int:
-        """Summarise ``t`` into a new row, and return its number. Never raises because of what ``t``
-        is."""
+        """Summarise ``t`` into a new row; its number. Never raises because of ``t``."""
         if type(t) in PLAIN:
             try:
                 if t.is_cpu and t.is_contiguous() and not t.is_neg():
@@ -313,8 +307,7 @@ class StatsTable(Rows):
         return self._add_any(t)
 
     def put_off(self, *numels: int) -> int:
-        """New rows for tensors that are not read now, the number of the first; ``fill`` gives each
-        its numbers."""
+        """New rows for unread tensors, the first one's number; ``fill`` gives the numbers."""
         first, end = self.n, self.n + len(numels)
         if end > len(self._rows):
             self._make_room(0, len(numels))
@@ -366,8 +359,7 @@ class StatsTable(Rows):
         return self.add(change)
 
     def add_padded(self, row: int, numel: int) -> int:
-        """A new row for the elements of ``row`` with zeros on top, ``numel`` in all; -1, and no
-        row, where ``row`` has no numbers yet."""
+        """A row of ``row``'s elements and zeros, ``numel`` in all; -1 without numbers yet."""
         words = self._rows[row]
         zeros = numel - int(words[L.NUMEL])
         if words[L.BINS] < 0 or zeros < 0 or numel == 0:

@@ -92,15 +92,13 @@ def severity_afterwards(member: AbsorbedUpdate) -> Grade | None:
 
 
 def _rate_changed(member: AbsorbedUpdate) -> float:
-    """Bits by which the learning rate rose (or fell: below 0) while the parameter stood still; 0 if
-    it was less than one."""
+    """Bits by which the rate rose (fell: below 0) while the parameter stood; 0: under one."""
     change = member.standing.last - member.standing.first
     return change if abs(change) >= 1.0 else 0.0
 
 
 def _gradient(member: AbsorbedUpdate) -> float:
-    """log2 of the rms of its gradient, on average over the updates without effect; inf where that
-    is not known."""
+    """log2 of the gradient's rms, averaged over updates without effect; inf: unknown."""
     return (
         member.standing.gradient / member.standing.updates if member.standing.updates else math.inf
     )
@@ -135,8 +133,7 @@ def moves_in_float32(recording: Recording, owner: int, op: str) -> tuple[int, in
 
 
 def _moved(op: Any, args: Any, kwargs: Any, change: Any) -> tuple[int, int]:
-    """(elements that an operation in place changes, all of them), once ``change`` was applied to
-    its tensors."""
+    """(elements that an in-place operation changes, all), once ``change`` was applied."""
     made = [_each(a, change) for a in args]
     target = made[0][0] if isinstance(made[0], list) else made[0]
     before = target.clone()
@@ -206,8 +203,7 @@ def absorbed_update(trace: Trace) -> Iterator[Finding]:
 
 
 def _proves(member: AbsorbedUpdate) -> bool:
-    """Whether the updates so far prove something. What is copied back may come from a wide copy
-    that is kept from now on."""
+    """Whether the updates prove something; what is copied back may have a wide copy now."""
     return member.still > 1 or (member.numel >= FEW and member.at.op != "copy_")
 
 

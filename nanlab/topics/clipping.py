@@ -1,5 +1,4 @@
-"""Gradient clipping: what it does to a run, the bound to take, and clipping that spreads one bad
-gradient to all or is always on."""
+"""Gradient clipping: its effect, the bound to take, one bad gradient spread to all."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class Clipping:
     place: tuple[str, int] | None  # file and line that clips
 
     def would_clip(self, max_norm: float) -> float:
-        """Share of the recorded steps whose norm is larger than ``max_norm``; a norm that is not
-        finite counts."""
+        """Share of steps with a norm above ``max_norm``; one that is not finite counts."""
         norms = _known(self.history["before"])
         return float((~(norms <= max_norm)).mean()) if len(norms) else 0.0
 
@@ -75,8 +73,7 @@ class Clipping:
         return pd.DataFrame(rows).set_index("max_norm")
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the norms before and after clipping, and the advised bound, on ``ax``, which is
-        returned."""
+        """Draw norms before and after clipping and the advised bound on ``ax``; returns it."""
         from nanlab.views.plots import plot_clipping
 
         return plot_clipping(self, ax)
@@ -123,8 +120,7 @@ ALWAYS, OFTEN, HARD = (
 
 
 def always_on(trace: Trace) -> Clipping | None:
-    """What the clipping of a run does, if nearly every step is cut to a small part of its gradient;
-    else None."""
+    """What clipping does to a run that cuts nearly every step to a small part; else None."""
     if sum(edit.at is not None for edit in trace.recording.training.edits) < ALWAYS:
         return None
     found = clipping(trace)
@@ -255,8 +251,7 @@ def _norm(columns: dict[str, Any], rows: npt.NDArray[np.int64], name: str) -> fl
 
 
 def _kind(history: pd.DataFrame) -> str:
-    """How the steps were clipped; "" where they were averaged over micro-batches, or unscaled by
-    hand."""
+    """How the steps were clipped; "" if averaged over micro-batches or unscaled by hand."""
     clipped = history[history.clipped]
     if not len(clipped):
         return ""
@@ -278,8 +273,7 @@ def _kind(history: pd.DataFrame) -> str:
 
 
 def _dominance(recording: Recording, columns: dict[str, Any], squares: Array) -> pd.DataFrame:
-    """The share of each parameter in the squared norm, over the steps in which all gradients are
-    finite."""
+    """Each parameter's share of the squared norm, over steps of finite gradients."""
     _, group = np.unique(columns["position"], return_inverse=True)
     total = np.bincount(group, np.nan_to_num(squares), int(group.max()) + 1)
     bad = np.bincount(group, columns["gradient_nan"] + columns["gradient_inf"], len(total)) > 0
@@ -313,8 +307,7 @@ def _advised(norms: Array) -> float | None:
 
 
 def _ordinary(norms: Array) -> Array:
-    """All finite norms; of a run whose gradients run away only those before and beside the
-    explosion."""
+    """All finite norms; if gradients run away, only those up to the explosion."""
     known = norms[: int(np.argmin(np.isfinite(norms)))] if not np.isfinite(norms).all() else norms
     if len(known) == len(norms) and (
         not len(norms) or norms.max() <= EXPLODED * float(np.median(norms[: len(norms) // 2 + 1]))

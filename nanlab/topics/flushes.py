@@ -1,5 +1,4 @@
-"""Losses without a NaN: values flushed to zero, signal that low precision loses, dead
-parameters."""
+"""Losses without a NaN: values flushed to zero, lost signal, dead parameters."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def lasts(trace: Trace, flushes: Sequence[Flush]) -> bool:
 
 
 def by_victim(flushes: Sequence[Flush]) -> list[Flush]:
-    """One flush for each parameter that lost something, with the steps of all: in each step one
-    operation is to blame."""
+    """One flush for each parameter that lost something, with the steps of all."""
     counts: dict[str, int] = {}
     for flush in flushes:
         counts[flush.name] = counts.get(flush.name, 0) + flush.count
@@ -60,8 +58,7 @@ def by_victim(flushes: Sequence[Flush]) -> list[Flush]:
 
 
 def always(trace: Trace, flushes: Sequence[Flush]) -> bool:
-    """Whether something was lost in each of several steps, the first among them: it is not that a
-    fit has converged."""
+    """Whether several steps lost something, the first too: no fit has converged."""
     first, recording = min(f.first for f in flushes), trace.recording
     earliest = min(
         (recording.step_of(loss.position) for loss in recording.training.losses), default=-1
@@ -248,8 +245,7 @@ def dtype_underflow(trace: Trace) -> Iterator[Finding]:
 
 
 def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
-    """By operator and line: results that are zero throughout, while their float32 twin is not, as
-    they mostly are."""
+    """By operator and line: all-zero results whose float32 twin is not, mostly."""
     recording = trace.recording
     lost: dict[tuple[str, int], list[int]] = {}
     kept: set[tuple[str, int]] = set()

@@ -1,5 +1,4 @@
-"""Update rules that divide by zero, that diverge inside of a step, or whose numbers the dtype
-rounds to nothing."""
+"""Updates that divide by zero, diverge within a step, or are rounded to nothing."""
 
 from __future__ import annotations
 
@@ -84,8 +83,7 @@ def _role(name: str, i: int) -> str:
 
 
 def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
-    """The tensors that an update was made from, by what they are to it; of a call on lists, those
-    of the one that failed."""
+    """The tensors of an update by what they are to it; of a list's call, the failed one's."""
     if fault.kept is None or fault.row is None:
         return {}
     place, found = fault.position - fault.row.call, {}
@@ -103,8 +101,7 @@ def _named_operands(fault: Fault) -> dict[str, torch.Tensor]:
 
 
 def _by_zero(fault: Fault, operands: dict[str, torch.Tensor]) -> str:
-    """That an update divided by zero, if that is what it did at all of its bad elements; else
-    ""."""
+    """That an update divided by zero, if so at all of its bad elements; else ""."""
     divisor = operands.get("divisor")
     wide = fault.spread(divisor) if divisor is not None else None
     if wide is None or fault.bad is None or not fault.count or bool((wide[fault.bad] != 0).any()):
@@ -317,8 +314,7 @@ def _highest_rate(recording: Recording, number: int) -> float:
 
 
 def _decayed_dtypes(recording: Recording, step: OptimizerStep) -> list[torch.dtype]:
-    """The half-precision dtypes in which an optimizer multiplied parameters, as weight decay
-    does."""
+    """Half-precision dtypes in which an optimizer multiplied parameters: weight decay."""
     series, line = recording.training.series, recording.places[step.line][:2]
     decays = (
         p
@@ -435,8 +431,7 @@ def _of_parameter(fault: Fault) -> bool:
 
 
 def _finite_operands(recording: Recording, position: int) -> list[TensorStats]:
-    """The statistics of what an operation read; none if something was not finite, or is not
-    known."""
+    """Statistics of what an operation read; none if not finite, or unknown."""
     found = [recording.stats(source) for source, _ in recording.operands(position)]
     known = [stats for stats in found if stats is not None and stats.is_finite and stats.numel]
     return known if len(known) == len(found) else []

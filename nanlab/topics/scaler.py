@@ -1,5 +1,4 @@
-"""The loss scaler: a scale too large or never found, and a scaler that is bypassed, never updated,
-or used in the wrong order."""
+"""The loss scaler: a scale too large, never found, bypassed, not updated, misordered."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 
 
 def scaled_loss(recording: Recording) -> Fix:
-    """A GradScaler for the device that computes; of parameters in half precision it takes no
-    gradients."""
+    """A GradScaler for the device; it takes no gradients of half-precision parameters."""
     seen = [str(d).split(":")[0] for d in recording.devices.items]
     device = next((d for d in seen if d != "cpu"), "cpu")
     scaler = f'scaler = torch.amp.GradScaler("{device}")  # {_STEPS}'
@@ -45,8 +43,7 @@ def scaled_loss(recording: Recording) -> Fix:
 
 
 def held_in_half(recording: Recording) -> bool:
-    """Whether a parameter is held in half precision: as it was first read, or as an update left
-    it."""
+    """Whether a parameter is in half precision, as first read or as updated."""
     if any(s.kind == "parameter" and "float16" in s.dtype for s in recording.sources.values()):
         return True
     return any(
@@ -56,8 +53,7 @@ def held_in_half(recording: Recording) -> bool:
 
 
 def loss_factor(recording: Recording, position: int) -> float:
-    """By how much the loss was multiplied whose backward pass a row belongs to, or leads to; 1 if
-    it was not."""
+    """The factor on the loss of a row's backward pass; 1 if there was none."""
     row, losses = recording.op(position), recording.training.losses
     before = [loss for loss in losses if loss.position <= position]
     after = losses[len(before) : len(before) + 1]
@@ -113,8 +109,7 @@ def loss_scale_overflow(fault: Fault) -> Finding | None:
 
 
 def _is_dwarfed(row: Op, factor: float) -> bool:
-    """Whether a scale is less than half of the way, in powers of two, to an overflow in a dtype
-    as wide as float32: the gradient grew by more than it."""
+    """Whether a scale is less than half the way to an overflow: gradients grew by more."""
     dtype = row.dtype
     if not isinstance(dtype, torch.dtype) or dtype == torch.float16:
         return False
@@ -385,8 +380,7 @@ def scaler_misuse(fault: Fault) -> Finding | None:
 
 
 def _never_divided(fault: Fault) -> Finding | None:
-    """Updates drove the weights away whose gradients bore a loss scale that the program put on by
-    hand."""
+    """Updates drove the weights away by gradients that bore a loss scale put on by hand."""
     recording, away = fault.recording, drove_away(fault)
     loss = undivided_factor(recording, away) if away is not None else None
     if (
@@ -421,8 +415,7 @@ def _never_divided(fault: Fault) -> Finding | None:
 
 
 def _ignored_check(fault: Fault) -> OptimizerStep | None:
-    """The optimizer step that took gradients which overflowed at the loss scale, and which the
-    scaler would have skipped."""
+    """The optimizer step that took overflowed gradients which the scaler would have skipped."""
     recording, origin = fault.recording, fault.origin
     number = recording.step_of(origin.position)
     scaled = any(

@@ -1,5 +1,4 @@
-"""Faults of the training loop that end in a NaN: the update, the learning rate, the
-optimizer's arithmetic."""
+"""Training loops that end in NaN: the update, the rate, the optimizer's arithmetic."""
 
 from __future__ import annotations
 
@@ -243,8 +242,7 @@ def _state_is_sane(recording: Recording, origin: Origin) -> bool:
 
 
 def overflowed(recording: Recording, position: int) -> bool:
-    """Whether an operand was so large that the result, or what became of it, overflowed; not a
-    matter of a domain."""
+    """Whether an operand was so large that its result overflowed: no matter of a domain."""
     sizes = []
     for parent, _ in recording.operands(position):
         stats = recording.stats(parent)
@@ -304,8 +302,7 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
 
 
 def _factor_left(fault: Fault, away: Runaway) -> str:
-    """What the loss was multiplied with, where the gradients came to the update with that
-    factor."""
+    """The factor on the loss, where the gradients came to the update with it."""
     loss = undivided_factor(fault.recording, away)
     if loss is None:
         return ""
@@ -317,8 +314,7 @@ def _factor_left(fault: Fault, away: Runaway) -> str:
 
 
 def _enlarged(fault: Fault, away: Runaway) -> tuple[Place, float] | None:
-    """What made the gradients larger, and by how much, between the backward pass and the update to
-    blame."""
+    """What enlarged the gradients, and by how much, between backward and the bad update."""
     step = optimizer_step_that_began(fault.recording, away.position)
     return enlarged_gradients(fault.recording, step) if step is not None else None
 
@@ -353,8 +349,7 @@ def growth_of(away: Runaway) -> str:
 
 
 def _uncleared(fault: Fault, away: Runaway) -> bool:
-    """Whether the update to blame took the sum of its own gradients and those of the step, or
-    evaluation, before."""
+    """Whether the bad update took its own gradients and those of the step before."""
     step = optimizer_step_that_began(fault.recording, away.position)
     return step is not None and (step.uncleared or closure_adds_up(fault.recording, step))
 
@@ -397,8 +392,7 @@ def _clip_fix(fault: Fault) -> Fix:
 
 
 def _rate_fix(fault: Fault, away: Runaway, rate: float) -> Fix:
-    """A learning rate from the measured growth of the updates; a hundredth where it is not
-    steady."""
+    """A rate from the measured growth of updates; a hundredth where it is not steady."""
     stable = stable_rate(fault.recording, away)
     if stable is None:
         return Fix("a smaller learning rate", f"lr={rate / 100:.1g}")

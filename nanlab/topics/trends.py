@@ -1,5 +1,4 @@
-"""Results that grow or shrink step after step until their dtype cannot hold them: told before,
-and explained after."""
+"""Results that grow or shrink until their dtype ends: told before, explained after."""
 
 from __future__ import annotations
 
@@ -84,15 +83,13 @@ def _limit(name: str, end: End) -> float:
 
 
 def limits_of(series: Series, end: End = "overflow") -> Array:
-    """log2 of the largest number each column can hold; for underflow minus log2 of the largest that
-    rounds to zero."""
+    """log2 of the largest number of each column; for underflow minus that of the smallest."""
     known = {name: _limit(name, end) for name in {place.dtype for place in series.places}}
     return np.array([known[p.dtype] for p in series.places])
 
 
 def towards(series: Series, end: End) -> Array:
-    """The table of a series, so that an end lies at +inf: the logarithms are negated where it is
-    underflow."""
+    """A series' table with its end at +inf: underflow's logarithms are negated."""
     table = series.table.astype(np.float64)
     return table if end == "overflow" else -table
 
@@ -126,8 +123,7 @@ def fit(values: Array, limit: float) -> tuple[float, float, float, float] | None
 
 
 def _is_jump(x: Array, y: Array, slope: float) -> bool:
-    """Whether most of the climb is one jump, and what came after it grew much more slowly: a phase
-    of training that began."""
+    """Whether the climb is mostly one jump, and slow then: a phase of training began."""
     climbs = np.diff(y)
     after = int(np.argmax(climbs)) + 1
     most = float(climbs[after - 1]) > 0.5 * float(y[-1] - y[0])
@@ -188,8 +184,7 @@ def _of_line(
 
 
 def _line(x: Array, z: Array, end: float) -> tuple[float, float, float, float] | None:
-    """(share of the course that a straight line explains, steps left, least, most); None where it
-    explains too little."""
+    """(share a straight line explains, steps left, least, most); None: too little."""
     centred, spread = x - x.mean(), z - z.mean()
     slope = float(centred @ z / (centred @ centred))
     residual = spread - slope * centred
@@ -234,8 +229,7 @@ def outlook(values: Array, limit: float, wide: bool) -> tuple[float, float, floa
 
 
 def _came_back(values: Array) -> bool:
-    """Whether the result has been as large before it fell to where the present climb began: a sum
-    that is reset, a cycle."""
+    """Whether it was as large before it fell to this climb: a sum that is reset, a cycle."""
     known = values[np.isfinite(values)]
     began = len(known) - 1 - int(np.argmin(known[-WINDOW:][::-1]))
     before = float(known[:began].max()) if began else -math.inf
@@ -315,8 +309,7 @@ def _forecasts(recording: Recording, end: End) -> Iterator[Forecast]:
 
 
 def _rows_before_poison(recording: Recording) -> int:
-    """Steps of the series up to the first in which something bad did harm; what grows after it is
-    only debris."""
+    """Steps of the series up to the first harm; what grows after it is debris."""
     series = recording.training.series
     if not recording.sinks or recording.training.unscales:
         return len(series)
@@ -350,8 +343,7 @@ def growth(series: Series, column: int) -> float:
 
 
 def carried(recording: Recording, position: int) -> bool:
-    """Whether a result is made of a large one of an earlier step that is no parameter: a hidden
-    state, an average."""
+    """Whether a large result of an earlier step, no parameter, went in: a hidden state."""
     now = recording.step_of(position)
 
     def in_step(at: int) -> list[int]:
@@ -405,8 +397,7 @@ def decay(recording: Recording, column: int) -> str:
 
 
 def story(recording: Recording, column: int) -> str:
-    """From where the growth comes: the results upstream that grow as well, an unnormalised product,
-    a constant factor."""
+    """What growth comes from: growing results upstream, a product, a constant factor."""
     series = recording.training.series
     told = []
     product, weights, factor = (
@@ -441,8 +432,7 @@ def story(recording: Recording, column: int) -> str:
 
 
 def product_of_growing(recording: Recording, column: int) -> int | None:
-    """The product of growing vectors, not of a layer's weights, that a result comes from, itself
-    included."""
+    """The product of growing vectors, not of weights, that a result comes from."""
     series = recording.training.series
     for at in (column, *growing_origins(series, column, hops=4)):
         if series.places[at].op in _PRODUCTS and any(
@@ -460,8 +450,7 @@ def _own_parameters(recording: Recording, column: int) -> list[str]:
 
 
 def growing_weights(recording: Recording, column: int) -> tuple[str, float] | None:
-    """(name, times by which it grew) of the parameter that grew most, of the modules that a growing
-    result came through."""
+    """(name, factor) of the parameter that grew most in modules of a growing result."""
     series = recording.training.series
     found = {
         n
@@ -478,8 +467,7 @@ def growing_weights(recording: Recording, column: int) -> tuple[str, float] | No
 
 
 def constant_factor(series: Series, column: int) -> tuple[int, float] | None:
-    """(column, factor) of the multiplication or division by a constant upstream that enlarges a
-    result most, if one does."""
+    """(column, factor) of the constant upstream that enlarges a result most, if any."""
     seen, waiting, best = {column}, [(column, 0)], (-1, math.log2(ENLARGED))
     for at, depth in waiting:
         if series.places[at].op in ("div", "mul") and len(series.parents[at]) == 1:
@@ -563,8 +551,7 @@ def dtype_underflow_(trace: Trace) -> Iterator[Finding]:
 
 
 def _told(recording: Recording, end: End) -> Iterator[Finding]:
-    """A warning for each of the first few lines from which a result is on its way to an end of its
-    dtype."""
+    """A warning for each of the first few lines on the way to an end of their dtype."""
     lines: set[Any] = set()
     for forecast in forecasts(recording):
         line = recording.places[forecast.place.line][:2]
@@ -647,8 +634,7 @@ def _lifts(recording: Recording, forecast: Forecast) -> list[Fix]:
 
 
 def _is_narrow(dtype: str) -> bool:
-    """Whether float32 reaches further than a dtype: further than float16 and float8, not than
-    bfloat16."""
+    """Whether float32 reaches further than a dtype: float16 and float8, not bfloat16."""
     return format_of(getattr(torch, dtype)).max < format_of(torch.float32).max / 2
 
 

@@ -1,5 +1,4 @@
-"""A trace: what a watch recorded as tables, its selected row (``trace.at``), and the doors to all
-that is made of it."""
+"""A trace: a watch's tables, its selected row (``trace.at``), and doors to the rest."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ ROW_OF = ("position", "position_out", "position_in")
 
 
 class Place(int):
-    """A row of ``trace.ops`` as its position, with what stands there:
-    ``trace.ops.loc[trace.at]``."""
+    """A row of ``trace.ops`` as its position, and its place: ``trace.ops.loc[trace.at]``."""
 
     op: str
     phase: str
@@ -80,8 +78,7 @@ def culprit_place(trace: Trace) -> Place | None:
 
 
 def position_of(what: Any) -> int:
-    """The position that a position, a row of a table, a finding or a widget means. Raises
-    TypeMismatchError."""
+    """The position that a number, row, finding or widget means. Raises TypeMismatchError."""
     if isinstance(what, (str, bytes)):
         raise TypeMismatchError(f"expected a position or a row of a table, got {what!r}")
     try:
@@ -231,16 +228,14 @@ class Trace:
 
     @property
     def skips(self) -> pd.DataFrame:
-        """A row per step that a loss scaler skipped: the scale, the first bad gradient, the
-        operation, the highest finite scale."""
+        """A row per skipped step: scale, first bad gradient, operation, highest finite scale."""
         from nanlab.analysis.signal_loss import skips_frame
 
         return self._table("skips", skips_frame)
 
     @property
     def ranks(self) -> pd.DataFrame:
-        """A row per rank of a distributed run in which a culprit began, as it told: rank, step,
-        cause, place, title."""
+        """A row per rank in which a culprit began: rank, step, cause, place, title."""
         return ranks_frame(self.recording)
 
     @property
@@ -252,8 +247,7 @@ class Trace:
 
     @property
     def shadow(self) -> pd.DataFrame:
-        """A row per half-precision result with a float32 twin (``watch(shadow="float32")``): what
-        the narrow format lost."""
+        """A row per half-precision result with a float32 twin: what the narrow format lost."""
         return self._cached(  # type: ignore[no-any-return]
             "shadow", lambda recording: self._numbered(frames.shadow_frame(recording))
         )
@@ -309,8 +303,7 @@ class Trace:
             self.summarise()
 
     def kept(self, position: int) -> Kept | None:
-        """The operands of a row whose values were born or turned non-finite there, if they were
-        kept."""
+        """The operands of a row that was born or turned non-finite, if they were kept."""
         row = self.recording.op(int(position))
         return None if row is None else self.recording.kept.get(row.call)
 
@@ -344,8 +337,7 @@ class Trace:
 
     @property
     def findings(self) -> list[Finding]:
-        """What is wrong, most harmful first: what shows once the culprit is mended, and what began
-        in another process."""
+        """What is wrong, most harmful first, also behind the culprit and in other processes."""
         from nanlab.rules import with_hidden
         from nanlab.rules.ranks import across_ranks
 
@@ -362,8 +354,7 @@ class Trace:
 
     @property
     def chain(self) -> Chain | None:
-        """The faults of the failing step one after the other, and their cure; None where it cannot
-        be run again."""
+        """The faults of the failing step in their order, and the cure; None if unreplayable."""
         from nanlab.rules import chain_of
 
         if self._recalled is not None:
@@ -372,8 +363,7 @@ class Trace:
 
     @property
     def cure(self) -> Cure | None:
-        """The fewest edits that together make the failing step right; None where there is no fault,
-        or none is known."""
+        """The fewest edits that make the failing step right together; None if unknown."""
         followed = self.chain
         return followed.cure if followed is not None else None
 
@@ -420,15 +410,13 @@ class Trace:
         return save(self, path, budget)
 
     def recall(self) -> None:
-        """Take the answers that the recording was saved with for its own. Raises CapsuleError where
-        they are none."""
+        """Take answers that the recording was saved with. Raises CapsuleError for others."""
         from nanlab.rules.answers import recalled
 
         self._recalled = recalled(self.recording.answers)
 
     def tensor(self, position: int) -> torch.Tensor:
-        """The tensor of a row of ``ops``, forward or backward, made again by replay. Raises
-        NotReplayable, UsageError."""
+        """The tensor of a row of ``ops``, by replay. Raises NotReplayable, UsageError."""
         from nanlab.program.replay import tensor_at
 
         return tensor_at(self.recording, self._position(position))
@@ -463,22 +451,19 @@ class Trace:
         return underflow(self)
 
     def loss_scale(self) -> LossScale:
-        """For each loss scale 2^k what float16 would flush, hold as subnormal or overflow of the
-        gradients, and the scale to take."""
+        """What float16 makes of the gradients at each loss scale 2^k, and the scale to take."""
         from nanlab.analysis.loss_scale import loss_scale
 
         return loss_scale(self)
 
     def clipping(self) -> Clipping:
-        """The gradient norm before and after clipping in every step, who dominates it, and the
-        ``max_norm`` to take."""
+        """Gradient norms before and after clipping, who dominates, the ``max_norm`` to take."""
         from nanlab.topics.clipping import clipping
 
         return clipping(self)
 
     def signal_loss(self) -> pd.DataFrame:
-        """For each parameter where along the backward pass its gradient was flushed to zero, and
-        what would have kept it."""
+        """Where each parameter's gradient was flushed on its way, and what would keep it."""
         from nanlab.analysis.signal_loss import signal_loss
         from nanlab.views.tables import as_table
 

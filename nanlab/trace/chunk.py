@@ -148,8 +148,7 @@ class Chunk:
         return np.array(self.meta, dtype=np.int64).reshape(-1, WIDTH)
 
     def columns(self, start: int = 0, end: int | None = None) -> Columns:
-        """The rows at hand as columns, or those of a step that has not been folded, from position
-        to position."""
+        """The rows at hand as columns, or those of an unfolded step, by positions."""
         if end is None:
             return Columns(self.table())
         first, count = start - self.start, end - start
@@ -250,6 +249,5 @@ class Chunk:
 
 @cache
 def _no_stats() -> StatsTable:
-    """Shared by the folded steps of which nothing is left: an empty table of each one's own would
-    take 250 KB."""
+    """Shared by emptied folded steps: an own empty table would take 250 KB each."""
     return StatsTable()

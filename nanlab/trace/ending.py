@@ -67,8 +67,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ReadOut:
-    """A tensor that carries gradient was read as a Python number: ``.item()``, ``float()``, ``if
-    loss > 3:``."""
+    """A tensor with gradient read as a Python number: ``.item()``, ``if loss > 3:``."""
 
     position: int  # of the trace at that moment
     source: int  # row of the tensor
@@ -81,8 +80,7 @@ _numbers = count(1)
 
 @dataclass(slots=True)
 class Escapes:
-    """What left the watch: the exception that ended it, and values read out of the graph as Python
-    numbers."""
+    """What left the watch: the exception that ended it, and values read as numbers."""
 
     number: int = field(default_factory=lambda: next(_numbers))  # of the run
     failure: Failure | None = None
@@ -127,8 +125,7 @@ class Ranks:
 
 
 def ranks_frame(recording: Recording) -> pd.DataFrame:
-    """A row for each rank in which a culprit began, the first of them first; empty where there is
-    one process."""
+    """A row per rank in which a culprit began, first ones first; empty for one process."""
     columns = ["rank", "step", "cause", "phase", "op", "module", "file", "line", "source", "title"]
     told = recording.ranks.told if recording.ranks is not None else []
     rows = sorted(told, key=lambda each: (each["step"], each["rank"]))

@@ -210,8 +210,7 @@ def _merged(recording: Recording, groups: list[tuple[int, ...]]) -> dict[str, Ar
 
 
 def _reading_bad(recording: Recording) -> set[int]:
-    """Nodes whose bad gradient comes from a forward tensor that was bad: of their operations some
-    carry, none begin."""
+    """Nodes whose bad gradient comes from a bad forward tensor: they begin nothing."""
     carrying: set[int] = set()
     beginning: set[int] = set()
     for position, code in recording.status.items():
@@ -298,8 +297,7 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
 
 
 def _pass_steps(recording: Recording, runs: list[NodeRun]) -> Array:
-    """Training step of each node run: that in which its backward pass began, for the last node may
-    end with the step."""
+    """Training step of each node run, by when its pass began: the last may end later."""
     positions = [recording.passes[run.backward_pass].position for run in runs]
     return (
         np.searchsorted(recording.starts, positions, side="right") - 1
@@ -368,8 +366,7 @@ _PARAMETER_STATS = ("numel", "nan", "inf", "zero", "rms", "absmax")
 
 
 def parameter_numbers(recording: Recording, limit: int) -> None:
-    """Turn the parameter rows before position ``limit`` into numbers, so that their statistics can
-    be folded."""
+    """Number the parameter rows before ``limit``, so that their statistics can be folded."""
     rows = [r for r in recording.training.parameters if r.position < limit]
     if rows:
         recording.training.parameters = [
@@ -412,8 +409,7 @@ def parameter_columns(recording: Recording) -> dict[str, Array]:
 
 
 def parameters_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each parameter and step: its value, its gradient, its update (new value - old
-    value)."""
+    """One row per parameter and step: its value, gradient, update (new - old value)."""
     merged = parameter_columns(recording)
     frame: dict[str, Any] = {
         "step": np.searchsorted(recording.starts, merged["position"], side="right") - 1,
@@ -451,8 +447,7 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
     history = recording.training
 
     def within(items: list[Any]) -> list[Any]:
-        """Events are in the order of their positions, and there is one or more of each kind a
-        step."""
+        """Events are in order of position, one or more of each kind per step."""
         return items[
             bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)
         ]
@@ -525,8 +520,7 @@ def _unscaled(recording: Recording, loss: Loss) -> float | None:
 
 
 def _root_of_gradients(recording: Recording, passes: list[BackwardPass]) -> float | None:
-    """The last single number whose gradients were asked of ``torch.autograd.grad``, in a step
-    without ``backward``."""
+    """The last number differentiated by ``torch.autograd.grad``, without ``backward``."""
     for run in reversed(passes):
         stats = recording.stats(run.roots[0]) if len(run.roots) == 1 else None
         if stats is not None and stats.numel == 1:
@@ -551,8 +545,7 @@ def _norm(recording: Recording, rows: list[ParameterStep], scale: float) -> floa
 
 
 def steps_frame(recording: Recording) -> pd.DataFrame:
-    """One row for each training step. A NaN or infinite loss stays what it is; <NA> means that
-    there was none."""
+    """One row per training step. A NaN or infinite loss stays; <NA> means none."""
     rows = [*recording.folded]
     rows += [step_numbers(recording, s) for s in range(len(rows), len(recording.starts))]
     frame = pd.DataFrame(rows)

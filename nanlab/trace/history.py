@@ -68,8 +68,7 @@ class OptimizerStep:
 
 @dataclass(frozen=True, slots=True)
 class ParameterStep:
-    """A parameter in one training step; numbers of rows, sources or (update) statistics, None where
-    there is none."""
+    """A parameter in a step; numbers of rows, sources or statistics, None: none."""
 
     position: int
     owner: int
@@ -96,8 +95,7 @@ class Place:
 
 @dataclass(slots=True)
 class Flush:
-    """An operation whose non-zero operands all became zero, and what that cost; one for each place
-    and victim."""
+    """Non-zero operands whose result is all zero, and the cost; one per place and victim."""
 
     at: Place
     # value: of a result that the gradient came back through
@@ -147,8 +145,7 @@ class Drive:
 
 @dataclass(slots=True)
 class AbsorbedUpdate:
-    """How often a parameter or buffer was updated by one operation, and how often no bit of it
-    changed."""
+    """How often one operation updated a parameter or buffer, and how often in vain."""
 
     at: Place
     owner: int
@@ -171,8 +168,7 @@ class AbsorbedUpdate:
     standing: Drive = field(default_factory=Drive)  # of the present row without
 
     def count(self, position: int, still: bool, gradient: float = 0.0, rate: float = 0.0) -> None:
-        """One more update, at ``position``; gradient: its rms, rate: the learning rate; 0: not
-        known."""
+        """One more update, at ``position``; gradient: its rms, rate: of learning; 0: unknown."""
         if still:
             self.first = self.first if self.still else position
             self.still += 1
@@ -185,8 +181,7 @@ class AbsorbedUpdate:
         self.moving.add(gradient, rate)
 
     def fell(self, what: Literal["gradient", "rate"]) -> float:
-        """Bits by which the gradients, or the rates, are smaller since the updates are absorbed; 0
-        where that is not known."""
+        """Bits by which gradients or rates fell since updates are absorbed; 0: unknown."""
         if not self.moving.updates or not self.standing.updates:
             return 0.0
         before, now = getattr(self.moving, what), getattr(self.standing, what)
@@ -211,8 +206,7 @@ class Misuse:
 
 @dataclass(frozen=True, slots=True)
 class GradientEdit:
-    """What a program did to the gradients of one optimizer step between the backward pass and the
-    optimizer."""
+    """What was done to one optimizer step's gradients after the backward pass."""
 
     position: int  # that the step's ParameterStep rows bear
     scale: float  # loss scale that was divided out, 1 if none was
@@ -256,8 +250,7 @@ class Series:
 
     @property
     def table(self) -> npt.NDArray[np.float32]:
-        """(steps, columns): log2 of the largest magnitude; NaN: not seen in that step, -inf: all
-        zero, +inf: not finite."""
+        """(steps, columns): log2 of the magnitude; NaN: unseen, -inf: zero, +inf: not finite."""
         return self.values[: len(self.steps), : len(self.places)]
 
     def columns_of(
@@ -334,8 +327,7 @@ class History:
 
     @property
     def starved(self) -> list[int]:
-        """Parameters whose gradient was zero throughout in each of several steps, and where the
-        signal died."""
+        """Parameters of all-zero gradient for several steps, and where the signal died."""
         return [
             owner
             for owner, dead in self.dead.items()

@@ -1,5 +1,4 @@
-"""One recorded result as an object, its place in the program, and one way to walk from result
-to result."""
+"""One recorded result as an object, its place, and one way to walk between results."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 
 
 def location(file: str, line: int | str) -> str:
-    """``train.py:41`` or ``In[7]:3``: a file below the current folder by its relative path; ""
-    where there is no file."""
+    """``train.py:41`` or ``In[7]:3``, relative to the current folder; "" without a file."""
     if not file:
         return ""
     for folder in ("site-packages", "dist-packages"):  # of an installed package, as it is imported

@@ -1,5 +1,4 @@
-"""A training step as a program: calls of operators over numbered storages, and what they begin
-with."""
+"""A training step as a program: operator calls over numbered storages, and its leaves."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class Ref(tuple[Any, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor that is no view of a plain storage (sparse, nested, quantised, a subclass), held as
-    it is."""
+    """A tensor that is no view of a plain storage (sparse, quantised, ...), held as it is."""
 
     tensor: Any
 
@@ -205,8 +203,7 @@ class ParameterGroup:
 
 @dataclass(slots=True)
 class OptimizerRun:
-    """One step of an optimizer: its calls, and what it began with, so that it can be taken with
-    other settings."""
+    """An optimizer's step: its calls and what it began with, to take it with other settings."""
 
     first: int  # index of its first call
     last: int  # index after its last call

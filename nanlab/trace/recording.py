@@ -1,5 +1,4 @@
-"""What a watch wrote down: rows of numbers, the edges between them, autograd nodes, and the few
-tensors kept as evidence."""
+"""What a watch wrote down: rows of numbers, edges, autograd nodes, some tensors."""
 
 from __future__ import annotations
 
@@ -113,8 +112,7 @@ class NodeInfo:
 
 
 def leaf_number(owner: int) -> int:
-    """The number that stands for the AccumulateGrad node of a parameter, which has no sequence
-    number; negative."""
+    """The number of a parameter's AccumulateGrad node, which has no sequence; negative."""
     return -2 - owner
 
 
@@ -146,8 +144,7 @@ class Nodes:
 
 
 class NodeRuns(Sequence[NodeRun]):
-    """The executions of autograd nodes in their order; plain tuples, for the reason that ``Nodes``
-    gives."""
+    """Executions of autograd nodes in order; plain tuples, as ``Nodes`` explains."""
 
     def __init__(self) -> None:
         # the fields of NodeRun
@@ -184,8 +181,7 @@ SinkKind = Literal["loss", "gradient", "parameter", "state", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that was read and that no recorded operation had written: data, a parameter, a
-    buffer."""
+    """A tensor read that no recorded operation wrote: data, a parameter, a buffer."""
 
     number: int  # negative; stands for it in the edges
     kind: Literal["data", "literal", "parameter", "buffer", "snapshot", "unseen-write", "arrival"]
@@ -486,8 +482,7 @@ class Recording:
         return chunk.stats.stats(chunk.stat_row(stat))
 
     def would_be_compiled(self, position: int) -> bool:
-        """Whether the code of a row, or of the forward row that it differentiates, runs compiled
-        without a watch."""
+        """Whether a row's code, or its forward row's, runs compiled without a watch."""
         row = self.row(position)
         node = self.nodes.get(row[NODE]) if row is not None and row[PHASE] == BACKWARD else None
         place = position if node is None else node.position
@@ -506,8 +501,7 @@ class Recording:
         return stats.mean  # type: ignore[no-any-return]
 
     def operands(self, position: int) -> list[tuple[int, int]]:
-        """(source, slot) of what the call of this row read; in-place targets come first, as in its
-        arguments."""
+        """(source, slot) of what a row's call read; in-place targets first, as in arguments."""
         row = self.row(position)
         if row is None:
             return []

@@ -1,5 +1,4 @@
-"""The user's code, annotated: what each line computed in one training step, and what became bad on
-it."""
+"""The user's code, annotated: what each line computed in a step, what became bad."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class SourceFile:
 
 
 def annotated(trace: Trace, finding: Finding | None = None) -> list[SourceFile]:
-    """The program's own lines of one step: that of the finding, else the last at hand; the
-    finding's file first."""
+    """The program's lines of a step, the finding's or the last; the finding's file first."""
     rows = _rows_of_step(trace, finding)
     if not len(rows):
         return []
@@ -190,8 +188,7 @@ def _mark_culprit(line: SourceLine, finding: Finding) -> None:
 
 
 def as_html(files: list[SourceFile]) -> str:
-    """The lines with their gutter; plain text with its line numbers where no style sheet is let
-    in."""
+    """The lines with their gutter; numbered plain text where no style sheet is let in."""
     parts = []
     for file in files:
         parts.append(f'<div class="nl-file">{escape(location(file.name, "").rstrip(":"))}</div>')
@@ -244,8 +241,7 @@ def _remarks(line: SourceLine) -> list[str]:
 
 
 def path_by_line(finding: Finding) -> list[dict[str, Any]]:
-    """The path of a finding, runs of one line folded: file, line, phase, ops, nonfinite,
-    position."""
+    """The path of a finding by line: file, line, phase, ops, nonfinite, position."""
     folded: list[dict[str, Any]] = []
     for station in finding.path:
         # parts of what was read, their own stations come before

@@ -1,5 +1,4 @@
-"""The card that a person reads in three seconds: what, where, the line, the best fix, the
-guilty samples."""
+"""The card to read in three seconds: what, where, the line, the best fix, samples."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ def cure_of(trace: Trace | None) -> Cure | None:
 
 
 def first_remedy(finding: Finding, trace: Trace | None, which: int) -> str:
-    """The cure where the finding is the first of several faults of a step; else its best fix, or
-    that none of them helps."""
+    """The cure of a step of several faults; else the best fix, or that none helps."""
     cure = cure_of(trace)
     if cure is not None and trace is not None and finding is trace.culprit:
         return cure_block(cure)
@@ -101,8 +99,7 @@ def _block(tried: Fix | Cure, head: str, body: str, key: str, text: str) -> str:
 
 
 def reason_of(tried: Fix | Cure) -> str:
-    """The sentence that says what is missing from a fix that is not verified: ``The loss is
-    3.2e-05, its limit 0.``"""
+    """What an unverified fix lacks: ``The loss is 3.2e-05, its limit 0.``"""
     return f"{capital(tried.why)}." if tried.verdict != "verified" and tried.why else ""
 
 
@@ -266,8 +263,7 @@ HIT = f' style="background:{TINTS["error"]}"'
 
 
 def samples(finding: Finding, trace: Trace | None) -> str:
-    """Which samples of the batch carry the fault: ``all 128 samples``, ``3 of 128 samples: 4,
-    7–9``."""
+    """Samples that carry the fault: ``all 128 samples``, ``3 of 128 samples: 4, 7–9``."""
     if not finding.samples:
         return ""
     batch = batch_size(finding, trace)
@@ -381,8 +377,7 @@ def _tensor(segment: Segment, ref: Ref) -> torch.Tensor:
 
 
 def as_images(tensor: torch.Tensor) -> torch.Tensor | None:
-    """(samples, rows, columns, 1 or 3) from 0 to 255, each batch by its own range; None of what is
-    no batch of images."""
+    """(samples, rows, columns, 1 or 3) in 0 to 255, each by its range; None: no images."""
     if tensor.dim() == 4 and tensor.shape[1] in (1, 3):
         shown = tensor.permute(0, 2, 3, 1)
     elif tensor.dim() == 4 and tensor.shape[-1] in (1, 3):

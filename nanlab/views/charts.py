@@ -56,8 +56,7 @@ class Level:
 
 
 def strip(forward: pd.Series[int] | None, backward: pd.Series[int] | None, told: str) -> str:
-    """Values by binary exponent, 2^-44 to 2^24: forward upward, backward downward. Heights are
-    logarithmic."""
+    """Values by exponent 2^-44 to 2^24: forward up, backward down, logarithmic heights."""
     if forward is None and backward is None:
         return ""
     bars = [("nl-up", forward, -1), ("nl-down", backward, 1)]
@@ -287,8 +286,7 @@ def pixels(
     told: str,
     height: int,
 ) -> str:
-    """A picture of one pixel a cell. cells: (rows, columns) of palette numbers; palette: red,
-    green, blue, opacity."""
+    """A picture of a pixel a cell. cells: (rows, columns) of numbers; palette: RGBA."""
     rows, columns = cells.shape
     raw = b"".join(b"\0" + cells[row].tobytes() for row in range(rows))
     chunks = [
@@ -342,8 +340,7 @@ def dense(exponents: pd.Series[int]) -> dict[str, Any]:
 
 
 def browser_histogram(trace: Trace, row: pd.Series[Any] | None) -> dict[str, Any]:
-    """Histogram of a row with its zeros, infinities and NaN; parts add up to numel. Empty where the
-    row is unknown."""
+    """Histogram of a row with zeros, infinities, NaN; adds up to numel. Empty: unknown."""
     if row is None or pd.isna(row["numel"]):
         return {}
     names = ("numel", "zero", "neginf", "posinf", "nan")
@@ -357,8 +354,7 @@ def twin_histogram(trace: Trace, row: pd.Series[Any]) -> pd.Series[int] | None:
 
 
 def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None:
-    """The twin's histogram with its zeros, infinities and NaN, and ``flushed``: values that are
-    zero in the row only."""
+    """The twin's histogram likewise, and ``flushed``: values zero in the row alone."""
     found = _shadow_row(trace, row)
     if found is None:
         return None
@@ -369,8 +365,7 @@ def twin_for_browser(trace: Trace, row: pd.Series[Any]) -> dict[str, Any] | None
 
 
 def before_rounding(trace: Trace, row: pd.Series[Any]) -> pd.Series[int]:
-    """The histogram of what a row's operation gave before it was rounded: of its twin where there
-    is one."""
+    """Histogram of a row's results before rounding: its twin's, where there is one."""
     twin = twin_histogram(trace, row)
     return trace.histogram(int(row["position"])) if twin is None else twin
 
@@ -413,8 +408,7 @@ class Part:
 
 
 def closed(recording: Recording) -> tuple[Cells, npt.NDArray[np.int64]]:
-    """The steps that have ended: (steps, operations) of UNSEEN, FINE, FLUSHED (all zero, and not
-    always) or BAD; the training step of each row."""
+    """Closed steps as (steps, operations) of UNSEEN, FINE, FLUSHED or BAD; rows' steps."""
     series = recording.training.series
     table = series.table
     steps = np.array([recording.step_of(end - 1) for end in series.steps], np.int64)
@@ -445,8 +439,7 @@ def cells(trace: Trace) -> tuple[Cells, npt.NDArray[np.int64]]:
 
 
 def by_column(trace: Trace, step: int) -> dict[int, tuple[int, bool]]:
-    """Position of the row of a kept step in each column, and whether it is bad: a row belongs to
-    the column of its line, operator, module and turn."""
+    """Position and badness of a kept row by its column: line, operator, module, turn."""
     ops, recording = trace.ops, trace.recording
     names, files = recording.modules.items, recording.places
     turns: dict[tuple[object, ...], list[int]] = {}
@@ -474,8 +467,7 @@ def by_column(trace: Trace, step: int) -> dict[int, tuple[int, bool]]:
 
 
 def position_at(trace: Trace, across: float, down: float) -> int | None:
-    """The row of ``trace.ops`` at a point of the picture, both as shares of the whole; of a step
-    that was not kept, the same operation of the last one."""
+    """The row of ``trace.ops`` at a point in shares; of a lost step, the last one's."""
     found, steps = cells(trace)
     if not found.size:
         return None
@@ -488,8 +480,7 @@ def position_at(trace: Trace, across: float, down: float) -> int | None:
 
 
 def minimap(trace: Trace, window: Sequence[float] = WHOLE) -> str:
-    """The picture with its legend, or the part of it that a window shows; "" with fewer than two
-    steps."""
+    """The picture with its legend, or a window of it; "" with fewer than two steps."""
     found, steps = cells(trace)
     if len(steps) < 2 or not found.shape[1]:
         return ""

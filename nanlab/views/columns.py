@@ -31,8 +31,7 @@ OUR_MAGIC, TYPED_AS = "_nanwatch_cell", "%%nanwatch"
 
 
 def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[int, str]]:
-    """(number, text) of a line and those around it, blank lines and magics as typed; empty where no
-    text is known."""
+    """(number, text) of the lines around one, magics as typed; empty without text."""
     found = dict(trace.source(file, int(line), context))
     if not any(text.strip() for text in found.values()):
         return []
@@ -42,8 +41,7 @@ def excerpt(trace: Trace, file: str, line: int, context: int = 2) -> list[tuple[
 
 
 def as_typed(text: str) -> str:
-    """A source line of a cell with its magic as the user wrote it: IPython runs, and remembers, a
-    function call."""
+    """A cell's line with its magic as written: IPython runs a function call for it."""
     match = _TRANSFORMED.match(text)
     if match is None:
         return text
@@ -75,8 +73,7 @@ ZONES = {
 
 
 def blocks(exponents: pd.Series[int]) -> str:
-    """The histogram's heights, logarithmic, as block characters; a block that holds any value is
-    visible."""
+    """The histogram's heights, logarithmic, as block characters; any value is visible."""
     counts = [0] * ((HIGHEST - LOWEST + 1) // WIDTH)
     for exponent, count in zip(exponents.index.tolist(), exponents.tolist(), strict=True):
         place = (min(max(int(exponent), LOWEST), HIGHEST) - LOWEST) // WIDTH
@@ -197,8 +194,7 @@ def _rounded(column: pd.Series[Any]) -> list[float | None]:
 
 
 def edge_bytes(edges: pd.DataFrame, rows: pd.DataFrame, step: int, number: int) -> bytes:
-    """The edges of a pass as int32 pairs (row that passes its gradient on, row that takes it),
-    earlier row first."""
+    """Edges of a pass as int32 pairs (row that passes, row that takes), earlier first."""
     mine = edges[(edges["step"] == step) & (_pass_of(edges) == number)]
     place = pd.Series(np.arange(len(rows)), index=rows["node"].to_numpy(dtype="int64", na_value=-1))
     place = place[~place.index.duplicated()].drop(-1, errors="ignore")
@@ -363,8 +359,7 @@ KINDS: dict[str, Sequence[Column]] = {
 
 
 def columns_for(frame: pd.DataFrame, kind: str) -> list[Column]:
-    """The columns of a kind that the frame can fill; of a kind without a list of its own, all of
-    the frame's."""
+    """The columns of a kind that the frame can fill; without a list of its own, all."""
     listed = KINDS.get(kind, ())
     if listed:
         return [column for column in listed if column.sort_by in frame.columns]
@@ -387,8 +382,7 @@ def _is_text(column: pd.Series[Any]) -> bool:
 
 
 def without_batches(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The rows without the sound ones with which a DataLoader made its batches, and what was left
-    out, in words; all rows where there are no others."""
+    """Rows without a DataLoader's sound ones, and those in words; all if no others."""
     if not {"phase", "status"} <= set(map(str, frame.columns)):
         return frame, ""
     hidden = ((frame["phase"] == "data") & (frame["status"] == "ok")).to_numpy(dtype=bool)

@@ -1,5 +1,4 @@
-"""Where a number of a table came from: the elements that made it, back to where a bad one was
-born."""
+"""Where a table's number came from: elements, back to where a bad one was born."""
 
 from __future__ import annotations
 
@@ -279,8 +278,7 @@ def operand_name(trace: Trace, made: RunUp) -> str:
 
 
 def run_up_text(trace: Trace, made: RunUp) -> str:
-    """``logvar`` reached 1,062 at step 3 (before: 0.09, 0.31, 0.06); exp overflows float32 above
-    88.7."""
+    """``logvar`` reached 1,062 at step 3 (before: 0.09); exp overflows float32 above 88.7."""
     before = ", ".join(number(value) for value in made.values[-4:-1])
     told = (
         f"{operand_name(trace, made)} reached {number(made.values[-1])} at step {made.steps[-1]}"
@@ -360,8 +358,7 @@ def _summary(finding: Finding) -> str:
 
 
 def steps(trace: Trace) -> str:
-    """Loss and gradient norm by step, what is not finite in red; the map of all steps; the
-    table."""
+    """Loss and gradient norm by step, the bad in red; the map of steps; the table."""
     frame = trace.steps
     if not len(frame):
         return ""

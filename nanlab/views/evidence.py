@@ -118,8 +118,7 @@ def renamed(frame: pd.DataFrame, finding: Finding) -> pd.DataFrame:
 
 
 def operand_names(source: str, op: str) -> list[str]:
-    """The expressions that an operator is given on a line; empty where it occurs there not exactly
-    once."""
+    """The expressions that an operator is given on a line; empty unless it is there once."""
     name = op.strip("_").rpartition("_")[2] if op.startswith("linalg") else op.strip("_")
     found = [operands for tree in _parsed(source) for operands in _operands_of(tree, name)]
     if len(found) != 1:
@@ -174,8 +173,7 @@ FIXES = (GREEN, AMBER)  # colours of the fixes that are drawn
 
 
 def lens(trace: Trace, finding: Finding) -> str:
-    """A chart of the function at fault with the values that it was given; of a quotient over its
-    divisor; "" of any other operation."""
+    """The function at fault with the values it was given, as a chart; "" if not drawable."""
     subject = quotient(trace, finding) or function_of_one(trace, finding)
     if subject is None:
         return ""
@@ -239,8 +237,7 @@ def function_of_one(trace: Trace, finding: Finding) -> Subject | None:
 
 
 def quotient(trace: Trace, finding: Finding) -> Subject | None:
-    """A division as a function of its divisor, the numerator held at its first offending value;
-    None of any other operation."""
+    """A division as a function of its divisor, its numerator held; None: no division."""
     frame = finding.evidence
     function = getattr(torch, finding.op, None)
     if frame is None or not len(frame) or function is None or finding.op not in _QUOTIENTS:
@@ -278,8 +275,7 @@ def _counted(finding: Finding, values: torch.Tensor) -> str:
 
 
 def operand(trace: Trace, finding: Finding) -> torch.Tensor | None:
-    """The operand's offending elements, as kept with the evidence; None where they are not
-    known."""
+    """The operand's offending elements kept with the evidence; None where unknown."""
     frame = finding.evidence
     if frame is None or not len(frame):
         return None
@@ -304,8 +300,7 @@ def _dtype(trace: Trace, finding: Finding) -> torch.dtype:
 
 
 def _grid(values: torch.Tensor, op: str, limit: float) -> torch.Tensor:
-    """Points around the values, far enough on either side to show the function's shape; of values
-    beyond its limit the way from 0 to there as well."""
+    """Points around the values that show the function's shape, from 0 if beyond limits."""
     low, high = float(values.min()), float(values.max())
     if high > limit:
         below = torch.linspace(min(low, 0.0), limit, POINTS // 2, dtype=torch.float64)

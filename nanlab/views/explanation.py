@@ -27,8 +27,7 @@ def place(explanation: Explanation) -> str:
 
 
 def to_change(explanation: Explanation) -> str:
-    """``train.py:12: with torch.no_grad():``; empty where the line to change is the one shown, or
-    not known."""
+    """``train.py:12: with torch.no_grad():``; empty if the line shown, or unknown."""
     if explanation.change is None:
         return ""
     file, line, source = explanation.change
@@ -40,8 +39,7 @@ def to_change(explanation: Explanation) -> str:
 
 
 def as_html(explanation: Explanation) -> str:
-    """A card as a finding has it: the place and what happened, the line, why, the evidence, and
-    what to write instead."""
+    """A card like a finding's: place, what happened, line, why, evidence, what to write."""
     where = location(explanation.file, explanation.line)
     place_ = f'<code class="nl-place">{escape(where)}</code> ' if where else ""
     module = f"in <code>{escape(explanation.module)}</code> · " if explanation.module else ""

@@ -1,5 +1,4 @@
-"""Small pieces of HTML that survive a notebook's sanitiser: inline styles, translucent colours, no
-scripts."""
+"""HTML that survives a notebook's sanitiser: inline styles, no scripts."""
 
 from __future__ import annotations
 

@@ -102,8 +102,7 @@ def _others(ax: Axes, high: int, wide: float, others: Mapping[str, int]) -> floa
 
 
 def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
-    """Dashed lines at the limits of a format, and above each zone between them its name where there
-    is room for it."""
+    """Dashed lines at a format's limits, with the names of zones that have room."""
     for limit in limits:
         if low < limit < high:
             ax.axvline(limit, color=GREY, linestyle="--", linewidth=1)
@@ -186,8 +185,7 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
-    """All steps from the first one on; a red band with words over those from which on a value is
-    never finite again."""
+    """All steps; a red band with words where a value is never finite again."""
     at = _numbers(steps["step"])
     if not len(at):
         return
@@ -212,8 +210,7 @@ def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
 
 
 def _set_scale(ax: Axes, columns: list[pd.Series[Any]]) -> None:
-    """Logarithmic where every number is positive; else linear, or, where they span decades,
-    logarithmic on both sides of zero."""
+    """Logarithmic for positive numbers; else linear, or symlog if they span decades."""
     values = np.concatenate([_numbers(column) for column in columns] or [np.empty(0)])
     values = values[np.isfinite(values)]
     sizes = np.abs(values[values != 0])

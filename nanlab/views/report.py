@@ -1,5 +1,4 @@
-"""The report of a trace: a card with the culprit's line and the best fix, and everything else in
-one fold."""
+"""A trace's report: a card with the line and best fix, all else in one fold."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ HERE = Path(__file__).parent
 
 
 class Report:
-    """What to look at after a watch: shows itself in a notebook and a terminal, and as a file of
-    its own."""
+    """What to look at after a watch, in a notebook, a terminal, or a file of its own."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -165,8 +163,7 @@ def contents(trace: Trace) -> str:
 
 
 def covered(trace: Trace) -> str:
-    """What was watched: operations, also those of steps that were folded since, steps, phases,
-    seconds."""
+    """What was watched: operations, folded ones too, steps, phases, seconds."""
     ops, steps_ = trace.ops, trace.steps
     results = int(steps_["ops"].sum()) if "ops" in steps_ else len(ops)
     present = set(ops["phase"].astype(str))
@@ -183,8 +180,7 @@ def covered(trace: Trace) -> str:
 
 
 def _steps(trace: Trace) -> str:
-    """How many training steps; turns of a loop without a backward pass and an optimizer are
-    none."""
+    """How many training steps; turns without backward and optimizer are none."""
     frame = trace.steps
     if len(trace.backward) or frame["loss"].notna().any() or frame["optimizer_steps"].gt(0).any():
         return plural(len(frame), "training step")

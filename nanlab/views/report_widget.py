@@ -1,5 +1,4 @@
-"""A fix, or the cure, tried on the recorded step: loss, gradients and parameters before and after,
-side by side."""
+"""A fix or cure tried on the step: loss, gradients, parameters before and after."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ def _step_of(trace: Trace) -> int | None:
 
 
 def _remarks(attempt: Attempt, after: Replay) -> str:
-    """What is missing where it is not verified, and where the program might have gone another
-    way."""
+    """What keeps it from verified, and where the program might go another way."""
     what = attempt.what
     told = [] if what.verdict == "verified" else [f"Verdict: {what.verdict}. {reason_of(what)}"]
     if after.looked_at:
@@ -111,8 +109,7 @@ def _remarks(attempt: Attempt, after: Replay) -> str:
 
 
 def edited(trace: Trace, attempt: Attempt) -> str:
-    """The text of the cell of the finding with the edits; "" where it is not a cell, or there are
-    none."""
+    """The finding's cell with the edits; "" where it is no cell, or without edits."""
     file = attempt.finding.file
     edits = [edit for edit in attempt.what.edits if edit.file == file]
     if not edits or not file.startswith("In["):

@@ -126,8 +126,7 @@ KEPT = {"yes": "", "perhaps": " if needed", "no": "not kept", "unknown": "not kn
 
 
 def node_detail(trace: Trace, row: pd.Series[Any]) -> dict[str, Any]:
-    """All that the browser shows of a row of ``trace.backward`` beside its counts, as JSON can
-    carry it."""
+    """What the browser shows of a ``trace.backward`` row beside counts, for JSON."""
     into, out = (trace_row(trace, row.get(f"position_{side}")) for side in ("in", "out"))
     return {
         "story": told(trace, row),
@@ -173,8 +172,7 @@ def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
 
 
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
-    """Of one tensor: kept (as which attribute), name, texts of its numbers, and its exponents as a
-    line of blocks."""
+    """Of a tensor: kept (attribute), name, numbers as text, exponents as blocks."""
     stats, kept = tensor.stats, tensor.kept in ("yes", "perhaps")
     values = (
         asdict(stats) | {"inf": stats.posinf + stats.neginf}
@@ -292,8 +290,7 @@ class Stepper(View):
                 self._following = False
 
     def _own_row(self) -> int | None:
-        """The row of ``trace.ops`` that stands for the node: of its own work, else of its forward
-        operation."""
+        """The row of ``trace.ops`` for the node: its own work, else its forward operation."""
         row, ops = self.row, self._trace.ops
         if row is None:
             return None
@@ -330,8 +327,7 @@ class Stepper(View):
             self._following = False
 
     def _node_of(self, place: Place, passes: list[dict[str, Any]]) -> tuple[int, int] | None:
-        """Which pass, and which node of it, a row of ``trace.ops`` belongs to; None if to none that
-        is at hand."""
+        """The pass and node that a row of ``trace.ops`` belongs to; None if not at hand."""
         frame = self._trace.backward
         same = (frame["position_out"] == place) | (frame["position_in"] == place)
         if place.node is not None:

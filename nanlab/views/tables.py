@@ -68,8 +68,7 @@ SOUGHT = ("op", "name", "parameter", "module", "where", "status")  # what one fi
 
 
 class TableBrowser(View):
-    """Scrolls through a table of any length; ``browser.frame`` is what is shown: filtered and
-    sorted."""
+    """Scrolls through any table; ``browser.frame`` is what is shown, filtered and sorted."""
 
     _esm = script("browse")
     _css = style("browse")

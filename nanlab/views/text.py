@@ -90,8 +90,7 @@ def as_text(finding: Finding) -> str:
 
 
 def headroom_line(trace: Trace) -> str:
-    """``Headroom in float16: 2.1 bits below its ceiling at blocks.0.attn, 14 bits above its floor
-    at ...``; "" where nothing is known."""
+    """``Headroom in float16: 2.1 bits below its ceiling at blocks.0, ...``; "" if unknown."""
     recording = getattr(trace, "recording", None)
     found = headroom(trace) if recording is not None else None
     if found is None:
@@ -158,8 +157,7 @@ def loss_place(loss: Any) -> str:
 
 
 def first_loss(trace: Trace) -> Any | None:
-    """The first place where at least half of a result's values are lost, an epsilon included; None
-    without any."""
+    """The first place that loses at least half of a result, or an epsilon; None: none."""
     rows = first_losses(trace)
     return next(rows[rows["share"] >= TELLING].itertuples(index=False), None)
 
@@ -262,8 +260,7 @@ _FIX = re.compile(r"^(  fix \()(\w+)([^)]*\))(.*)$")
 
 
 def is_coloured(stream: IO[str]) -> bool:
-    """Whether to write in colour: to a terminal, unless the environment says no (``NO_COLOR``,
-    ``TERM=dumb``)."""
+    """Whether to colour: a terminal, unless ``NO_COLOR`` or ``TERM=dumb`` says no."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -1,5 +1,4 @@
-"""A widget for what low precision loses: exponent histograms against the formats, with a loss-scale
-slider."""
+"""What low precision loses: histograms against formats, with a loss-scale slider."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What all widgets share: their script and style, and the static picture that stands in for
-them."""
+"""What widgets share: script, style, and the static picture that stands in."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ def script(name: str) -> str:
 
 
 def style(name: str) -> str:
-    """The style sheet of a widget: the shared rules, then its own, without what only its reader
-    needs."""
+    """The style sheet of a widget: the shared rules, then those that its reader needs."""
     text = "".join((_HERE / f"{file}.css").read_text("utf-8") for file in ("_common", name))
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     return re.sub(r":[ ]+", ":", re.sub(r"\s*([{};,])\s*", r"\1", text)).strip()
