@@ -548,11 +548,10 @@ class _Comparer:
         for name, value in self.reference.items():
             got = found.get(name)
             flushed = 1.0 if got is None else float(((got == 0) & (value != 0)).float().mean())
-            bad = (
-                0.0
-                if got is None
-                else float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
-            )
+            if got is None:
+                bad = 0.0
+            else:
+                bad = float((~torch.isfinite(got) & torch.isfinite(value)).float().mean())
             rows.append(
                 {
                     "parameter": name,
@@ -581,11 +580,10 @@ def delta_debug(items: list[Any], passes: Callable[[list[Any]], bool]) -> list[A
             items, parts = smaller, 2
             continue
         rests = ([i for i in items if i not in c] for c in chunks)
-        rest = (
-            next((r for r in rests if r and passes(r)), None)
-            if parts > 2 or len(items) == 2
-            else None
-        )
+        if parts > 2 or len(items) == 2:
+            rest = next((r for r in rests if r and passes(r)), None)
+        else:
+            rest = None
         if rest is not None:
             items, parts = rest, max(parts - 1, 2)
         elif parts >= len(items):

@@ -385,11 +385,10 @@ def _choose(
     if usable.empty or distortion.min() > 1:
         return None, _why_none(table, limits)
     harmless = usable[(distortion <= limit) & (usable["eps"] <= limit * (typical or math.inf))]
-    best = (
-        int(distortion.argmin())
-        if harmless.empty
-        else int(usable["eps"].searchsorted(harmless["eps"].max()))
-    )
+    if harmless.empty:
+        best = int(distortion.argmin())
+    else:
+        best = int(usable["eps"].searchsorted(harmless["eps"].max()))
     eps, gradient_max = float(usable["eps"].iloc[best]), usable["gradient_max"].iloc[best]
     cost = f"it changes healthy elements by at most {float(distortion.iloc[best]):.1e}"
     if pd.notna(gradient_max):

@@ -667,11 +667,10 @@ def _add_elements(func: Any, c: Any, a: Any, b: Any, *, value: Any = 1) -> Exact
 
 def _softmax_row(row: list[Any]) -> list[Any]:
     top = max(row)
-    parts = (
-        [mpmath.exp(v - top) if v > -INF else mpf(0) for v in row]
-        if top > -INF
-        else [NAN] * len(row)
-    )
+    if top > -INF:
+        parts = [mpmath.exp(v - top) if v > -INF else mpf(0) for v in row]
+    else:
+        parts = [NAN] * len(row)
     whole = _total(parts)
     return [_divide(v, whole) for v in parts]
 

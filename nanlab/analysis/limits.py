@@ -764,11 +764,9 @@ def agrees(
         if not verdict.holds:
             return verdict
         unknown += verdict.unknown
-    return (
-        Agreement("unknown", "what is right there could not be computed", unknown)
-        if unknown
-        else Agreement("agrees")
-    )
+    if unknown:
+        return Agreement("unknown", "what is right there could not be computed", unknown)
+    return Agreement("agrees")
 
 
 def tolerance(got: Tensor, limit: Tensor, largest: float = 0.0) -> Tensor:

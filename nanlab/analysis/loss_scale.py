@@ -99,14 +99,10 @@ def loss_scale(
         raise UsageError(
             "no gradients at hand to simulate a loss scale with; watch a step that calls backward"
         )
-    together, inside = (
-        add_histograms(gradients.values()),
-        _activations(trace.recording, number, scale, dtype),
-    )
-    table, activations = (
-        _simulated(together, dtype),
-        _simulated(inside, dtype) if len(inside) else pd.DataFrame(),
-    )
+    together = add_histograms(gradients.values())
+    inside = _activations(trace.recording, number, scale, dtype)
+    table = _simulated(together, dtype)
+    activations = _simulated(inside, dtype) if len(inside) else pd.DataFrame()
     per = pd.concat(
         {name: _simulated(h, dtype) for name, h in gradients.items()}, names=["parameter"]
     )

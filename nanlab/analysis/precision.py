@@ -101,14 +101,10 @@ def cast_counts(
     """The numbers of ``cast_shares`` by their names, each for several scales."""
     bins, below = format_bins(dtype), _Below(exponents)
     flushed, tied = below(bins.zero_limit - log2_scales), below(bins.zero_limit + 1 - log2_scales)
-    faint, small = (
-        below(bins.normal_limit - log2_scales),
-        below(bins.normal_limit + 1 - log2_scales),
-    )
-    large, kept = (
-        below(bins.overflow_limit - log2_scales),
-        below(bins.overflow_limit + 1 - log2_scales),
-    )
+    faint = below(bins.normal_limit - log2_scales)
+    small = below(bins.normal_limit + 1 - log2_scales)
+    large = below(bins.overflow_limit - log2_scales)
+    kept = below(bins.overflow_limit + 1 - log2_scales)
     return {
         "numel": np.full_like(flushed, below.numel),
         "zero": flushed,

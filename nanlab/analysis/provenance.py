@@ -73,11 +73,9 @@ def leaf_kind(recording: Recording, position: int, came_from: dict[int, int]) ->
         return "rank"
     if status in (BORN, TURNED):
         return "operation"
-    return (
-        None
-        if any(p in came_from for p in recording.parents(position) if p != position)
-        else "operation"
-    )
+    if any(p in came_from for p in recording.parents(position) if p != position):
+        return None
+    return "operation"
 
 
 def _source_kind(recording: Recording, source: Source, came_from: dict[int, int]) -> Kind:
@@ -442,11 +440,10 @@ def _crosses_back(recording: Recording, position: int, parent: int) -> bool:
     parent_row = recording.op(parent)
     if parent_row is None or parent_row.backward:
         return False
-    roots = (
-        recording.passes[row.backward_pass].roots
-        if 0 <= row.backward_pass < len(recording.passes)
-        else ()
-    )
+    if 0 <= row.backward_pass < len(recording.passes):
+        roots = recording.passes[row.backward_pass].roots
+    else:
+        roots = ()
     # the cheap question first: the others walk the graph
     if any(r in recording.bad for r in roots):
         return False
@@ -630,11 +627,10 @@ def in_hook(recording: Recording, position: int) -> bool:
         scripted = info.op >= 0 and recording.ops.items[info.op] == "detach"
         return info.op >= 0 and not info.custom and (info.line != row.place or scripted)
     kept = recording.kept.get(row.call)
-    called = (
-        recording.passes[row.backward_pass].line
-        if 0 <= row.backward_pass < len(recording.passes)
-        else row.place
-    )
+    if 0 <= row.backward_pass < len(recording.passes):
+        called = recording.passes[row.backward_pass].line
+    else:
+        called = row.place
     return kept is not None and kept.node_name.endswith(ACCUMULATES) and row.place != called
 
 

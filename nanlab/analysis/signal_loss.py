@@ -66,16 +66,14 @@ def skips(recording: Recording) -> list[Skip]:
         if update is not None and recording.step_of(update.position) != step:
             update = None
         sink = next((s for s in sinks if recording.step_of(s.step_position) == step), None)
-        origin = (
-            origin_of(recording, sink)
-            if sink is not None and sink.position in recording.bad
-            else None
-        )
-        place = (
-            place_of(recording, origin.position)
-            if origin is not None and origin.position >= 0
-            else None
-        )
+        if sink is not None and sink.position in recording.bad:
+            origin = origin_of(recording, sink)
+        else:
+            origin = None
+        if origin is not None and origin.position >= 0:
+            place = place_of(recording, origin.position)
+        else:
+            place = None
         scale = update.before if update else scale_of(recording, step)
         finite, known_by = _finite_at(recording, step, scale)
         after = update.after if update else scale
@@ -338,11 +336,10 @@ def _twin(recording: Recording, position: int) -> _Loss | None:
         return None
     whole = shadow.flushed == twin.numel - twin.zero
     known = whole and twin.min is not None and twin.max is not None
-    largest = (
-        max(abs(twin.min or 0.0), abs(twin.max or 0.0))
-        if known
-        else format_of(result.dtype).rounds_to_zero
-    )
+    if known:
+        largest = max(abs(twin.min or 0.0), abs(twin.max or 0.0))
+    else:
+        largest = format_of(result.dtype).rounds_to_zero
     return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")
 
 

@@ -333,11 +333,9 @@ def where(recording: Recording, place: Place) -> dict[str, Any]:
 def _operator(recording: Recording, place: Place) -> str:
     """The operator to name: for a backward operation the forward operator of its node."""
     info = recording.nodes.get(place.node) if place.phase == BACKWARD else None
-    return (
-        str(recording.ops.items[info.op])
-        if info is not None and info.op >= 0 and not info.custom
-        else place.op
-    )
+    if info is not None and info.op >= 0 and not info.custom:
+        return str(recording.ops.items[info.op])
+    return place.op
 
 
 def last_finite_rate(recording: Recording, position: int) -> float | None:
@@ -369,10 +367,8 @@ def finite_at_rate(recording: Recording, position: int, rate: float) -> bool:
     decay = float(dict(running.settings).get("weight_decay") or 0.0)
     multiplies = kept.op.overloadpacket.__name__ in ("mul_", "_foreach_mul_")
     number = 1.0 - rate * decay if multiplies else -rate
-    args, kwargs = (
-        [_replaced(a, number) for a in kept.args],
-        {k: _replaced(v, number) for k, v in kept.kwargs.items()},
-    )
+    args = [_replaced(a, number) for a in kept.args]
+    kwargs = {k: _replaced(v, number) for k, v in kept.kwargs.items()}
     target = args[0] if isinstance(args[0], list) else [args[0]]
     if row is None or not all(isinstance(t, torch.Tensor) for t in target):
         return False

@@ -759,11 +759,10 @@ def _change(new: Tensor, old: Tensor, wide: Tensor, near: Sequence[Tensor]) -> f
     size = wide[healthy].abs()
     # an element far below the others is compared with them: of two numbers either may be the
     # rounding of the other
-    middle = (
-        max(float(size[size > 0].median()), SMALL * float(size.max()))
-        if bool((size > 0).any())
-        else 1.0
-    )
+    if bool((size > 0).any()):
+        middle = max(float(size[size > 0].median()), SMALL * float(size.max()))
+    else:
+        middle = 1.0
     # what the expression itself gets wrong by rounding is no change
     own = (old - wide).abs()[healthy]
     gap = ((new - wide).abs()[healthy] - own).clamp_min(0.0)

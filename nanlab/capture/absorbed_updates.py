@@ -58,11 +58,8 @@ def averages(
         if owner is None and not inplace:
             history.averages[position] = UNNAMED
             continue
-        owner = (
-            _named_average(recording, position, name)
-            if owner is None or owner == UNNAMED
-            else owner
-        )
+        if owner is None or owner == UNNAMED:
+            owner = _named_average(recording, position, name)
         history.averages[position] = owner
         _is_update(recording, position)
         found.append((owner, position))

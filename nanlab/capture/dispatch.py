@@ -569,11 +569,9 @@ class OpRecorder(TorchDispatchMode):
         """
         if not self._read_out or (value == value and not computes):
             return None
-        return (
-            next(reversed(self._read_out.values()))
-            if value != value
-            else self._read_out.get(str(value))
-        )
+        if value != value:
+            return next(reversed(self._read_out.values()))
+        return self._read_out.get(str(value))
 
     def source(self, tensor: Tensor) -> int:
         """The row (or source, negative) that describes what a tensor holds now."""
@@ -642,10 +640,8 @@ class OpRecorder(TorchDispatchMode):
         tensor = local
         kind, name = "data", ""
         if owner >= 0:
-            kind, name = (
-                self.recording.parameter_kinds[owner],
-                self.recording.parameter_names[owner],
-            )
+            kind = self.recording.parameter_kinds[owner]
+            name = self.recording.parameter_names[owner]
         elif type(tensor) is torch.nn.Parameter:
             kind = "parameter"
         elif self._lifting:
@@ -810,11 +806,10 @@ class OpRecorder(TorchDispatchMode):
         sources = [self.source(t) for t in (*taken, *saved)]
         number = node._sequence_nr()
         info = recording.nodes.get(number)
-        place = (
-            (BACKWARD, number, info.line, info.site, info.module)
-            if info
-            else (BACKWARD, number, 0, 0, 0)
-        )
+        if info:
+            place = (BACKWARD, number, info.line, info.site, info.module)
+        else:
+            place = (BACKWARD, number, 0, 0, 0)
         call = recording.end
         for slot, source in enumerate(sources):
             chunk.edges.frombytes(pack_edge(call, source, slot))

@@ -144,11 +144,9 @@ class Evidence:
             and self._fresh(call, call.targets[position - call.position])
         )
         if nan and not any(self._has_nan(s) for s in reads):
-            return (
-                BORN
-                if fresh and not self._meets_infinity(call, call.targets[position - call.position])
-                else TURNED
-            )
+            if fresh and not self._meets_infinity(call, call.targets[position - call.position]):
+                return BORN
+            return TURNED
         return BORN if fresh else CARRIED
 
     def _has_nan(self, number: int) -> bool:

@@ -148,11 +148,10 @@ class BatchRecorder:
                 and (source := self._ops.source(tensor)) in bad
             ):
                 with self._ops.quiet():
-                    rows = (
-                        (~tensor.isfinite()).flatten(1).any(1)
-                        if tensor.dim() > 1
-                        else ~tensor.isfinite()
-                    )
+                    if tensor.dim() > 1:
+                        rows = (~tensor.isfinite()).flatten(1).any(1)
+                    else:
+                        rows = ~tensor.isfinite()
                     places = rows.nonzero().flatten().tolist()
                 self._ops.recording.bad_samples[source] = {place: index[place] for place in places}
 

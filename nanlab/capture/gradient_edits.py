@@ -310,11 +310,10 @@ def bad_moments(
         if not isinstance(parameter, torch.Tensor):
             continue
         for name, value in state.items():
-            storage = (
-                storage_of(value)
-                if isinstance(value, torch.Tensor) and value.is_floating_point()
-                else None
-            )
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                storage = storage_of(value)
+            else:
+                storage = None
             entry = ops.ledger.entries.get(storage._cdata) if storage is not None else None
             if entry is not None and recording.may_be_bad(entry.last):
                 owner = recording.parameter_names[owner_of(parameter)]

@@ -216,14 +216,9 @@ class Waiting:
 
 def emptied(call: Call, reason: str) -> Waiting:
     """The call, which lets go of its tensors, and why."""
-    call.targets, call.args, call.kwargs, call.old, call.node, call.lost = (
-        [],
-        (),
-        {},
-        None,
-        None,
-        reason,
-    )
+    call.targets, call.args, call.kwargs = [], (), {}
+    call.old = call.node = None
+    call.lost = reason
     return Waiting(call, [], ())
 
 
@@ -271,11 +266,9 @@ def _given_back(value: Any) -> Any:
         return tensor
     if isinstance(value, dict):
         return {name: _given_back(part) for name, part in value.items()}
-    return (
-        type(value)([_given_back(part) for part in value])
-        if type(value) in (list, tuple)
-        else value
-    )
+    if type(value) in (list, tuple):
+        return type(value)([_given_back(part) for part in value])
+    return value
 
 
 def _still_there(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -187,11 +187,9 @@ def display_name(filename: str) -> str:
     if not hasattr(shell.compile, "format_code_name"):
         return _cell_in_history(shell, filename) or filename
     named = shell.compile.format_code_name(filename)
-    return (
-        str(named[1]).replace("In [", "In[")
-        if named is not None and named[0] == "Cell"
-        else filename
-    )
+    if named is not None and named[0] == "Cell":
+        return str(named[1]).replace("In [", "In[")
+    return filename
 
 
 def _cell_in_history(shell: Any, filename: str) -> str | None:
@@ -372,12 +370,10 @@ class ModuleRecorder:
         on_module: Callable[[str, nn.Module], bool],
         on_return: Callable[[nn.Module, Any], None],
     ) -> None:
-        self._names, self._on_call, self._on_module, self._on_return = (
-            names,
-            on_call,
-            on_module,
-            on_return,
-        )
+        self._names = names
+        self._on_call = on_call
+        self._on_module = on_module
+        self._on_return = on_return
         self._stack: list[tuple[nn.Module, str, int]] = []
         self._below: WeakKeyDictionary[nn.Module, dict[int, str]] = WeakKeyDictionary()
         # By id of a module and number of the path that it was called below: the module, its path,

@@ -320,12 +320,10 @@ class StepFunctions:
                 self._choose(function)
         if own and not function.sure:
             function.began.append(position)
-        function.last, function.sequence, function.backward, function.module = (
-            position,
-            sequence,
-            False,
-            False,
-        )
+        function.last = position
+        function.sequence = sequence
+        function.backward = False
+        function.module = False
         return own
 
     def _begin(self, position: int) -> bool:
@@ -737,21 +735,18 @@ class StepClock(LoopIterations):
                 self._complete, now, again=self._outside is None and not self._grad_requested
             ):
                 return False
-            loop = (
-                self._loops.around(self._outside or self._complete, frame)
-                if self.optimizer_seen
-                else None
-            )
+            if self.optimizer_seen:
+                loop = self._loops.around(self._outside or self._complete, frame)
+            else:
+                loop = None
             if loop in self._nesting.inner:
                 return False
             self._join(loop, position)
             if self.optimizer_seen:
                 self._tentative.clear()
             again = self.optimizer_seen and not shares_step(self._complete, now)
-            self._turn, self._crossed_boundary = (
-                (len(self.starts), sequence, set() if again else self._stepped),
-                False,
-            )
+            self._turn = (len(self.starts), sequence, set() if again else self._stepped)
+            self._crossed_boundary = False
             self._again, self._stepped = (
                 (len(self.starts), self._stepped) if again else (0, set()),
                 set(),

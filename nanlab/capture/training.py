@@ -451,11 +451,9 @@ class TrainingRecorder:
         if own and closure is None:
             with unobserved():
                 ops.optimizer_calls.begin(optimizer)
-        return (
-            None
-            if closure is None
-            else with_closure(args, kwargs, self._judged(optimizer, closure))
-        )
+        if closure is None:
+            return None
+        return with_closure(args, kwargs, self._judged(optimizer, closure))
 
     def _judged(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
         """A closure: a harmful fault then stops the program, parameters as before the step."""

@@ -235,18 +235,14 @@ class watch:
         ops, training = self._ops, self._training
         ops.failed, ops.step_began = self._failed, self._step_began
         ops.special, ops.wrote, ops.adopt = training.special, training.wrote, training.owner_of
-        self.recording.catch_up, training.step_checks.failed = (
-            training.step_checks.catch_up,
-            self._failed,
-        )
+        self.recording.catch_up = training.step_checks.catch_up
+        training.step_checks.failed = self._failed
         training.judge, training.stepping = (
             partial(self._judge, "step"),
             partial(self._judge, "optimizer"),
         )
-        self._backward.loss_seen, self._backward.gradient_seen = (
-            training.loss_seen,
-            training.gradient_seen,
-        )
+        self._backward.loss_seen = training.loss_seen
+        self._backward.gradient_seen = training.gradient_seen
         self._modules.failed, self._modules.moved = self._failed, self._module_moved
         self._modules.watched = partial(is_watched, ops)
 

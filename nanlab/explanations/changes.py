@@ -298,10 +298,8 @@ def _switched_off(program: _Program) -> Found | None:
         for decorator in getattr(statement, "decorator_list", []):
             if any(name in ast.unparse(decorator) for name in _OFF):
                 line = ast.Expr(decorator)
-                line.lineno, line.end_lineno = (
-                    decorator.lineno,
-                    decorator.end_lineno or decorator.lineno,
-                )
+                line.lineno = decorator.lineno
+                line.end_lineno = decorator.end_lineno or decorator.lineno
                 old = program.text(line)
                 text = _SWITCH.sub("torch.enable_grad()", old)
                 return line, program.edit(line, text) if text != old else None

@@ -41,11 +41,10 @@ def unequal_sizes(case: Case) -> Explanation | None:
     """Samples of different length cannot be stacked into one batch."""
     sizes = _sizes(case)
     lengths = [shape[0] for shape in sizes.values() if shape]
-    span = (
-        f"; the {len(lengths)} lengths go from {min(lengths)} to {max(lengths)}"
-        if len(lengths) > 2
-        else ""
-    )
+    if len(lengths) > 2:
+        span = f"; the {len(lengths)} lengths go from {min(lengths)} to {max(lengths)}"
+    else:
+        span = ""
     frame = pd.DataFrame(
         [{"entry": entry, "shape": shape_text(shape)} for entry, shape in sizes.items()]
     )
@@ -237,11 +236,10 @@ def missing_device(case: Case) -> Explanation | None:
     match = case.match
     here = _device_here()
     saved = f"{match[1].lower()}:{match[2]}" if match[2] else match[1].lower()
-    has = (
-        f"{match[3]} CUDA device{'' if match[3] == '1' else 's'}"
-        if match[3]
-        else f"no {match[1]} device"
-    )
+    if match[3]:
+        has = f"{match[3]} CUDA device{'' if match[3] == '1' else 's'}"
+    else:
+        has = f"no {match[1]} device"
     return case.explain(
         "missing-device",
         f"the file was saved from {saved}, and this machine has {has}",
@@ -343,11 +341,10 @@ def _largest(recording: Recording, count: int = 8) -> pd.DataFrame:
 def mixed_devices(case: Case) -> Explanation | None:
     """An operation got tensors of two devices."""
     failure = case.failure
-    operands = (
-        [*failure.operands, *failure.facts.get("inputs", [])]
-        if failure.operands or failure.facts.get("inputs")
-        else []
-    )
+    if failure.operands or failure.facts.get("inputs"):
+        operands = [*failure.operands, *failure.facts.get("inputs", [])]
+    else:
+        operands = []
     named = sorted({o.device for o in operands}) or [d for d in case.match.groups() if d]
     what = " and ".join(named) if len(named) > 1 else "two devices"
     own = failure.facts.get("parameter_devices")

@@ -69,11 +69,9 @@ class Case:
         failure = self.failure
         if not failure.module_type:
             return f", in {failure.module}" if failure.module else ""
-        return (
-            f", in {failure.module} ({failure.module_type})"
-            if failure.module
-            else f", in {failure.module_type}"
-        )
+        if failure.module:
+            return f", in {failure.module} ({failure.module_type})"
+        return f", in {failure.module_type}"
 
 
 Judge = Callable[[Case], "Explanation | None"]

@@ -111,11 +111,10 @@ def _cut_explanation(
         ("still carried gradient", p) for p in first.carriers or (first.carrier,) if first.known
     ]
     inside = f" in {first.module}" if first.module else ""
-    held = (
-        f" It holds the values of {len(first.carriers)} results that carry gradient."
-        if len(first.carriers) > 1
-        else ""
-    )
+    if len(first.carriers) > 1:
+        held = f" It holds the values of {len(first.carriers)} results that carry gradient."
+    else:
+        held = ""
     what = {"number": ".item()", "literal": "torch.tensor(list)", "numpy": ".numpy()"}.get(
         first.kind, first.op
     )

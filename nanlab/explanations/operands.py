@@ -67,11 +67,9 @@ def with_evidence(case: Case, bad: BadIndices, after: str = "") -> Explanation:
         ]
     )
     shown, more = ", ".join(map(str, samples)), bad.samples - len(samples)
-    sample = (
-        f" Samples of the batch that hold one: {shown}{f' and {more} more' if more > 0 else ''}."
-        if samples
-        else ""
-    )
+    sample = f" Samples of the batch that hold one: {shown}" if samples else ""
+    if samples:
+        sample += f" and {more} more." if more > 0 else "."
     ignored = f"; {bad.ignored} is ignored" if bad.ignored is not None else ""
     return case.explain(
         "index-out-of-range",
@@ -119,30 +117,25 @@ def _remedies(op: str, size: int) -> list[tuple[str, str]]:
 def _from_message(case: Case) -> Explanation:
     match, facts = case.match, case.failure.facts
     if match[1]:
-        op, title = (
-            "nll_loss",
-            (
-                f"target {match[1]} is outside of the classes that the model has an output"
-                f" for{case.inside}"
-            ),
+        op = "nll_loss"
+        title = (
+            f"target {match[1]} is outside of the classes that the model has an output"
+            f" for{case.inside}"
         )
     elif match[2]:
-        op, title = (
-            "index",
-            (
-                f"index {match[2]} is outside of dimension {match[3]}, which has size"
-                f" {match[4]}{case.inside}"
-            ),
+        op = "index"
+        title = (
+            f"index {match[2]} is outside of dimension {match[3]}, which has size"
+            f" {match[4]}{case.inside}"
         )
     elif "Class values" in case.failure.text:
         op, title = "nll_loss", f"a label is outside of the classes of one_hot{case.inside}"
     else:
         rows = facts.get("num_embeddings")
-        op = (
-            "embedding"
-            if rows is not None or "embed" in case.failure.source.lower() or not case.failure.source
-            else "index"
-        )
+        if rows is not None or "embed" in case.failure.source.lower() or not case.failure.source:
+            op = "embedding"
+        else:
+            op = "index"
         target = f"the {rows} rows of the embedding" if rows else "what it is looked up in"
         title = f"an index is outside of {target}{case.inside}"
     return case.explain(
@@ -228,10 +221,8 @@ def _integer(case: Case, first: str, second: str) -> Explanation:
     source, op = case.failure.source, case.failure.op
     classes = wants_indices or "nll_loss" in op or "cross_entropy" in source
     if classes and first == "int64":
-        title, why = (
-            f"the target is {second}, and class indices must be int64",
-            "Class indices are int64; probabilities need the shape of the scores.",
-        )
+        title = f"the target is {second}, and class indices must be int64"
+        why = "Class indices are int64; probabilities need the shape of the scores."
         fixes = advice(
             ("class indices", "loss = F.cross_entropy(scores, target.long())"),
             ("probabilities", "target.shape == scores.shape"),
@@ -267,10 +258,8 @@ def dtype_unknown(case: Case) -> Explanation | None:
         title = f"the target is {dtype_name(match[6])}, and class indices must be int64"
         fix = ("class indices", "loss = F.cross_entropy(scores, target.long())")
     elif match[8]:
-        title, fix = (
-            f"indices are {dtype_name(match[8])}, and must be integers",
-            ("indices are int64", "self.embedding(tokens.long())"),
-        )
+        title = f"indices are {dtype_name(match[8])}, and must be integers"
+        fix = ("indices are int64", "self.embedding(tokens.long())")
     elif match[7]:
         title = (
             f"targets have the shape of the scores and are {dtype_name(match[7])}: probabilities"
@@ -285,10 +274,8 @@ def dtype_unknown(case: Case) -> Explanation | None:
         op = re.sub(
             r"_(cpu|cuda|impl|kernel|out|frame).*$", "", failure.op or match[1] or "the operation"
         )
-        title, fix = (
-            f"{op} does not work on {dtype}{case.inside}",
-            ("convert first", "x = x.float()"),
-        )
+        title = f"{op} does not work on {dtype}{case.inside}"
+        fix = ("convert first", "x = x.float()")
         if dtype == "float16":
             fix = (
                 "float16 is for GPUs: on the CPU use bfloat16 or float32",
@@ -418,11 +405,10 @@ def channels(case: Case) -> Explanation | None:
     shape = [int(n) for n in case.match[1].split(",")]
     wants, got = int(case.match[2]), int(case.match[3])
     last = shape[-1] == wants
-    fix = (
-        ("channels come first", "x = x.permute(0, 3, 1, 2)")
-        if last
-        else (f"let the layer take {got} channels", f"nn.Conv2d({got}, ...)")
-    )
+    if last:
+        fix = ("channels come first", "x = x.permute(0, 3, 1, 2)")
+    else:
+        fix = (f"let the layer take {got} channels", f"nn.Conv2d({got}, ...)")
     return case.explain(
         "shape-mismatch",
         f"the convolution takes {wants} channels, its input of shape {shape_text(shape)} has"

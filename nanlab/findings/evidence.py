@@ -40,11 +40,10 @@ def finding_of(trace: Trace, origin: Origin) -> Finding:
     place = place_of(trace, position)
     # A bad value among new parameters is a symptom in the step that made them, though no gradient
     # of torch's own shows it.
-    shown = (
-        origin.position
-        if recording.updates_apart and origin.position >= 0
-        else origin.sink.step_position
-    )
+    if recording.updates_apart and origin.position >= 0:
+        shown = origin.position
+    else:
+        shown = origin.sink.step_position
     return Finding(
         cause="unknown",
         severity="error",

@@ -69,10 +69,8 @@ class Neighbourhood(ABC):
         """The row of one operand of the forward operation; -1 if gone or from outside."""
         if self.forward_position < 0:
             return -1
-        row, own = (
-            self.recording.op(self.forward_position),
-            self.recording.own_operands(self.forward_position),
-        )
+        row = self.recording.op(self.forward_position)
+        own = self.recording.own_operands(self.forward_position)
         if row is not None and row.name.startswith(ON_LISTS):
             own = [(source, at) for at, (source, _) in enumerate(own)]
         return next((source for source, at in own if at == slot), -1)
@@ -199,11 +197,10 @@ def measured(around: Neighbourhood, divisor: int) -> set[int]:
     for _ in range(_DEPTH):
         following: set[int] = set()
         for at in level:
-            vectors = (
-                set(around.parents(at))
-                if around.op_at(at) in NORMS | {"hypot"}
-                else rooted(around, at)
-            )
+            if around.op_at(at) in NORMS | {"hypot"}:
+                vectors = set(around.parents(at))
+            else:
+                vectors = rooted(around, at)
             if vectors and nowhere_zero(around, at):
                 continue  # what it was multiplied with made the divisor 0
             if vectors:
@@ -443,11 +440,9 @@ class Fault(Neighbourhood):
         if name := operator_of_node(node):
             return name
         info = self.recording.nodes.get(self.row.node)
-        return (
-            str(self.recording.ops.items[info.op]).rstrip("_")
-            if info is not None and info.op >= 0
-            else self.name
-        )
+        if info is not None and info.op >= 0:
+            return str(self.recording.ops.items[info.op]).rstrip("_")
+        return self.name
 
     @property
     def forward_position(self) -> int:
@@ -665,20 +660,16 @@ class Fault(Neighbourhood):
 
 def _dense(value: Any) -> Any:
     """A sparse tensor with its zeros, which most operations want; anything else as it is."""
-    return (
-        value.to_dense()
-        if isinstance(value, Tensor) and value.layout is not torch.strided
-        else value
-    )
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        return value.to_dense()
+    return value
 
 
 def _wide(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return (
-            value.to(torch.complex128 if value.is_complex() else torch.float64)
-            if floating(value)
-            else value
-        )
+        if floating(value):
+            return value.to(torch.complex128 if value.is_complex() else torch.float64)
+        return value
     if isinstance(value, (list, tuple)):
         return type(value)(_wide(v) for v in value)
     if isinstance(value, dict):

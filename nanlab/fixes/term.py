@@ -95,11 +95,9 @@ def summed(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> T
 
 
 def _items(t: Term) -> list[tuple[int, Term]]:
-    return (
-        [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
-        if t.kind == "sum"
-        else [(1, t)]
-    )
+    if t.kind == "sum":
+        return [(int(m), p) for m, p in zip(t.marks, t.parts, strict=True)]
+    return [(1, t)]
 
 
 def multiplied(items: Sequence[tuple[int, Term]], node: ast.expr | None = None) -> Term:
@@ -511,11 +509,9 @@ def _level(tree: ast.expr) -> int:
         return 3 if isinstance(tree.op, ast.Pow) else 1
     if isinstance(tree, ast.UnaryOp):
         return 0
-    return (
-        4
-        if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant)
-        else -1
-    )
+    if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Constant):
+        return 4
+    return -1
 
 
 def _number_text(value: Fraction | float, level: int) -> str:

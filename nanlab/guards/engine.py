@@ -462,12 +462,10 @@ class Guard:
         self._counts[id(optimizer)] += 1
         if self._in_closure is optimizer:
             (self._once.add if self._closures == 1 else self._once.discard)(id(optimizer))
-        self._first_backward, self._closure_copy, self._in_closure, self._scaled = (
-            None,
-            None,
-            None,
-            False,
-        )
+        self._first_backward = None
+        self._closure_copy = None
+        self._in_closure = None
+        self._scaled = False
         self._losses.clear()
         if self.snapshot:
             self._look_at_weights(optimizer)

@@ -372,11 +372,9 @@ def _repeat_in_function(
     if shared:
         statements.append(ast.Nonlocal(shared))
     function.args = ast.arguments([], [ast.arg(n) for n in [*names, TURNS]], None, [], [], None, [])
-    function.body, function.decorator_list, function.returns = (
-        [*statements, _once(own, target)],
-        [],
-        None,
-    )
+    function.body = [*statements, _once(own, target)]
+    function.decorator_list = []
+    function.returns = None
     _Enclosed(function, shared).visit(own.tree)
     ast.fix_missing_locations(own.tree)
     inner = _code_named(

@@ -192,11 +192,9 @@ def _put_host_state(state: tuple[Any, Any]) -> None:
 def _state_of(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return (
-        generator.getstate()
-        if isinstance(generator, random.Random)
-        else generator.bit_generator.state
-    )
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state
 
 
 def _put_state(generator: Any, state: Any) -> None:

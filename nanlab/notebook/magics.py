@@ -188,11 +188,9 @@ def models(typed: str, namespace: dict[str, Any]) -> Iterator[str]:
 
 def parts(value: object) -> dict[str, Any]:
     """Attributes to be had without running a property: a module's children, else all held."""
-    return (
-        dict(value.named_children())
-        if isinstance(value, nn.Module)
-        else dict(getattr(value, "__dict__", {}))
-    )
+    if isinstance(value, nn.Module):
+        return dict(value.named_children())
+    return dict(getattr(value, "__dict__", {}))
 
 
 def is_model(name: str, value: object) -> bool:
@@ -216,11 +214,10 @@ def candidates(
     pending = None
     for word in words:
         model_given |= pending is None and word not in options
-        pending = (
-            options[word]
-            if pending is None and word in options and options[word].nargs != 0
-            else None
-        )
+        if pending is None and word in options and options[word].nargs != 0:
+            pending = options[word]
+        else:
+            pending = None
     if pending is not None:
         yield from pending.choices or ()
         return

@@ -815,11 +815,10 @@ class _Reader:
         values += [look.ref for look in segment.looks]
         for ref in refs_in(values):
             size = sizes.get(ref.storage, _MOST_BYTES)
-            end = (
-                0
-                if 0 in ref.size
-                else ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
-            )
+            if 0 in ref.size:
+                end = 0
+            else:
+                end = ref[1] + 1 + sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True))
             _expect(end * ref.dtype.itemsize <= size, "a view reaches beyond its storage")
 
     def storage(self, key: Any) -> Any:
@@ -861,10 +860,8 @@ class _Reader:
         self, number: Any, offset: Any, size: Any, stride: Any, dtype: Any, tracked: Any, bits: Any
     ) -> Ref:
         _expect(len(size) == len(stride), "a view has more sizes than strides")
-        sizes, strides = (
-            tuple([_whole(n, 0, _MOST_BYTES) for n in size]),
-            tuple([_whole(n) for n in stride]),
-        )
+        sizes = tuple([_whole(n, 0, _MOST_BYTES) for n in size])
+        strides = tuple([_whole(n) for n in stride])
         _expect(tracked is None or _whole(tracked) >= 0, "a view is tracked otherwise")
         at = _whole(number), _whole(offset, 0, _MOST_BYTES)
         return Ref((*at, sizes, strides, _DTYPES[dtype], tracked, _whole(bits, 0, 3)))

@@ -335,11 +335,9 @@ def _twins(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Ten
         result = operate(func, wide_args, wide_kwargs)
     except Exception:
         return None
-    return (
-        [t for w in plan.writes if isinstance(w, int) for t in _tensors(wide_args[w])]
-        if plan.writes
-        else _tensors(result)
-    )
+    if plan.writes:
+        return [t for w in plan.writes if isinstance(w, int) for t in _tensors(wide_args[w])]
+    return _tensors(result)
 
 
 def _upcast(value: Any, copies: dict[int, Tensor]) -> Any:

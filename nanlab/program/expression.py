@@ -399,14 +399,12 @@ class Code:
 
             def visit_Lambda(self, node: ast.Lambda) -> Any:
                 own = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-                outside, self.known = (
-                    self.known,
-                    {
-                        key: name
-                        for key, name in self.known.items()
-                        if key not in computed and key not in map(_key_of_name, own)
-                    },
-                )
+                outside = self.known
+                self.known = {
+                    key: name
+                    for key, name in self.known.items()
+                    if key not in computed and key not in map(_key_of_name, own)
+                }
                 try:
                     return self.generic_visit(node)
                 finally:
@@ -486,11 +484,10 @@ def _first_run(
     before: Bound | None,
 ) -> Bound:
     length = len(before.calls) if before is not None else _guess(expression, made)
-    lengths = (
-        [length]
-        if before is not None
-        else sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
-    )
+    if before is not None:
+        lengths = [length]
+    else:
+        lengths = sorted(range(1, min(len(made), 64) + 1), key=lambda n: (n != length, n))
     places = [_place(expression, leaf, {each.span for each in made}) for leaf in leaves]
     tries = 0
     for size in lengths:

@@ -105,11 +105,10 @@ def _laid_out(made: Tensor, ref: Ref) -> Any:
     """The storage of a result, laid out as the recorded one was."""
     if made.stride() == ref[3] and made.storage_offset() == ref[1]:
         return made.untyped_storage()
-    last = (
-        sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True)) + ref[1] + 1
-        if 0 not in ref.size
-        else 0
-    )
+    if 0 not in ref.size:
+        last = sum((n - 1) * s for n, s in zip(ref.size, ref[3], strict=True)) + ref[1] + 1
+    else:
+        last = 0
     fresh = torch.empty(last, dtype=made.dtype, device=made.device)
     fresh.as_strided(ref.size, ref[3], ref[1]).copy_(made)
     return fresh.untyped_storage()

@@ -211,11 +211,10 @@ def _made_of(
     made = []
     for i in chosen:
         which = next(k for k in range(len(floating)) if starts[k] <= i < starts[k + 1])
-        told = (
-            sources[id(floating[which])](i - starts[which])
-            if id(floating[which]) in sources
-            else None
-        )
+        if id(floating[which]) in sources:
+            told = sources[id(floating[which])](i - starts[which])
+        else:
+            told = None
         if told is not None:
             made.append((told[0], told[1], float(values[i]), told[2]))
     return made
@@ -368,11 +367,10 @@ def _source(
             return Element(position, index, value, "a row that is gone")
         return Element(position, index, value, op.name, location(op.file, op.line))
     source = recording.sources.get(position)
-    name = (
-        " ".join(part for part in (source.kind, source.name) if part)
-        if source is not None
-        else "data"
-    )
+    if source is not None:
+        name = " ".join(part for part in (source.kind, source.name) if part)
+    else:
+        name = "data"
     return Element(position, index, value, name)
 
 

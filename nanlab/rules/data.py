@@ -31,11 +31,10 @@ def _first_use(fault: Fault) -> tuple[int, int]:
     path = fault.origin.path
     use = fault.finding.position
     before = path[path.index(use) - 1] if use in path and path.index(use) else fault.position
-    slots = (
-        [slot for source, slot in fault.recording.operands(use) if source == before]
-        if use >= 0
-        else []
-    )
+    if use >= 0:
+        slots = [slot for source, slot in fault.recording.operands(use) if source == before]
+    else:
+        slots = []
     return use, slots[0] if slots else -1
 
 

@@ -109,13 +109,12 @@ def softmax_all_masked(fault: Fault) -> Match | None:
     rows = _all_masked_rows(fault)
     if not rows:
         return None
-    attention = (
-        _ATTENTION.strip()
-        if fault.calls(
-            "attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward"
-        )
-        else ""
-    )
+    if fault.calls(
+        "attn", "attention", "scaled_dot_product_attention", "multi_head_attention_forward"
+    ):
+        attention = _ATTENTION.strip()
+    else:
+        attention = ""
     title = (
         f"{fault.forward.strip('_')} over {plural(rows, 'row')} that {verb(rows, 'is', 'are')} -inf"
         " throughout"
@@ -129,11 +128,10 @@ def _by_hand(fault: Fault) -> Match | None:
     """Scores minus their logsumexp or maximum, both -inf: a softmax written by hand."""
     for slot in (0, 1):
         row = fault.operand_row(slot)
-        made = (
-            next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None)
-            if row >= 0
-            else None
-        )
+        if row >= 0:
+            made = next((at for at, op in fault.upstream(row, 3) if op in _OF_A_ROW), None)
+        else:
+            made = None
         values = fault.at(fault.argument(slot))
         if (
             made is None
@@ -299,11 +297,9 @@ def _mask_constant(values: Tensor) -> float | None:
         return None
     lowest = float(large.min())
     digits = f"{abs(lowest):.6e}".split("e")[0].strip("0.")
-    return (
-        lowest
-        if lowest in _CONSTANTS or len(digits) <= 1 or len(torch.unique(large)) < len(large)
-        else None
-    )
+    if lowest in _CONSTANTS or len(digits) <= 1 or len(torch.unique(large)) < len(large):
+        return lowest
+    return None
 
 
 @rule(
@@ -378,11 +374,9 @@ def hidden_by(fault: Fault) -> tuple[int, str] | None:
     if fault.forward_position < 0 or not (fault.backward or fault.origin.sink.kind == "gradient"):
         return None
     if not fault.value_was_bad():
-        return (
-            next(((p, op) for p, op in _handed_on(fault) if op == "where"), None)
-            if fault.incoming_is_zero
-            else None
-        )
+        if fault.incoming_is_zero:
+            return next(((p, op) for p, op in _handed_on(fault) if op == "where"), None)
+        return None
     for position, op in fault.downstream():
         if (write := fault.wrote_over(position)) >= 0:
             return write, fault.op_at(write)

@@ -87,10 +87,8 @@ def _on_the_way(
     numbers = torch.cat([p[torch.isfinite(p)] for p in parts]) if parts else exact[:0]
     if not len(numbers):
         return None
-    largest, least = (
-        numbers.max(),
-        numbers[numbers > 0].amin() if bool(numbers.any()) else numbers.max(),
-    )
+    largest = numbers.max()
+    least = numbers[numbers > 0].amin() if bool(numbers.any()) else numbers.max()
     name = f"the derivative of {fault.forward}" if fault.backward else name
     shown = f"{plural(len(exact), 'element')} of {fault.numel:,}"
     would = f"though the result would be {number(exact[0])}"
@@ -115,10 +113,8 @@ def _on_the_way(
 def _same_numbers(fault: Fault, position: int) -> bool:
     """Whether an operation on one tensor changed no number, by its statistics."""
     operands = [p for p, _ in fault.recording.operands(position)]
-    after, before = (
-        fault.recording.stats(position),
-        fault.recording.stats(operands[0]) if len(operands) == 1 else None,
-    )
+    after = fault.recording.stats(position)
+    before = fault.recording.stats(operands[0]) if len(operands) == 1 else None
     if after is None or before is None:
         return False
     return bool(

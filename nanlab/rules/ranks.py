@@ -135,11 +135,10 @@ def _told(ranks: Ranks, first: dict[str, Any], struck: Finding | None) -> Findin
 
     struck: how it arrived here, where it did.
     """
-    came = (
-        f" It came here by {struck.op}."
-        if struck is not None
-        else " It had not come here when the run ended."
-    )
+    if struck is not None:
+        came = f" It came here by {struck.op}."
+    else:
+        came = " It had not come here when the run ended."
     others = (
         "" if len(ranks.told) == 1 else f" Ranks with a culprit of their own: {_listed(ranks)}."
     )

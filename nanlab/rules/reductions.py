@@ -94,11 +94,10 @@ def _nothing_counted(fault: Fault) -> Match | None:
     left = int((target != ignored).sum())
     if left and not (totals and bool((totals[0] == 0).all())):
         return None
-    why = (
-        f"all {target.numel():,} targets are ignored (ignore_index={ignored})"
-        if not left
-        else "the class weights of all targets are 0"
-    )
+    if not left:
+        why = f"all {target.numel():,} targets are ignored (ignore_index={ignored})"
+    else:
+        why = "the class weights of all targets are 0"
     return match(fault, f"the loss is 0/0: {why}")
 
 
@@ -265,11 +264,10 @@ def degenerate_matrix(fault: Fault) -> Match | None:
         None,
     )
     if spectrum is not None and spectrum.dim() and spectrum.shape[-1] > 1:
-        ordered = (
-            spectrum.real.double().sort(-1).values
-            if spectrum.is_complex()
-            else spectrum.double().sort(-1).values
-        )
+        if spectrum.is_complex():
+            ordered = spectrum.real.double().sort(-1).values
+        else:
+            ordered = spectrum.double().sort(-1).values
         gap = number((ordered[..., 1:] - ordered[..., :-1]).min())
         title = (
             f"the derivative of {fault.forward} divides by differences of its values; the smallest"

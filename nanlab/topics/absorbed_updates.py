@@ -221,21 +221,18 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
             f" {limits.ulp * 2.0 ** math.frexp(member.value)[1] / 2:.3g} apart there."
         )
     )
-    title, code = (
-        "count in an integer, which model.to(dtype) leaves alone",
-        "torch.zeros((), dtype=torch.int64)",
-    )
+    title = "count in an integer, which model.to(dtype) leaves alone"
+    code = "torch.zeros((), dtype=torch.int64)"
     if not counts:
         title, code = (
             "keep it out of model.to(dtype): a Python number, or float32",
             f"model.{name} = model.{name}.float()   # after model.to(dtype)",
         )
     goes_on = moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1)
-    fix = (
-        Fix(f"{title}; in float32 it goes on", code, verdict="verified")
-        if goes_on
-        else Fix(title, code)
-    )
+    if goes_on:
+        fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified")
+    else:
+        fix = Fix(title, code)
     return Finding(
         cause="absorbed-update",
         severity="error",

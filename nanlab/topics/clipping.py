@@ -80,11 +80,10 @@ class Clipping:
 
     def __repr__(self) -> str:
         done = len(_known(self.history["after"]))
-        steps = (
-            f"{self.share:.0%} of {done} steps clipped"
-            if done
-            else f"{len(self.history)} steps without an optimizer"
-        )
+        if done:
+            steps = f"{self.share:.0%} of {done} steps clipped"
+        else:
+            steps = f"{len(self.history)} steps without an optimizer"
         advice = (
             f"; max_norm={self.advised_max_norm:g} would clip"
             f" {self.would_clip(self.advised_max_norm):.0%}"
@@ -265,11 +264,9 @@ def _kind(history: pd.DataFrame) -> str:
         by_number = bool(clipped.constant.all())
         return "" if not capped and (same or by_number) else "norm"
     whole = 1.0 / float(factors[0])
-    return (
-        ""
-        if clipped.constant.all() and same and abs(whole - round(whole)) < SAME * whole
-        else "norm"
-    )
+    if clipped.constant.all() and same and abs(whole - round(whole)) < SAME * whole:
+        return ""
+    return "norm"
 
 
 def _dominance(recording: Recording, columns: dict[str, Any], squares: Array) -> pd.DataFrame:

@@ -294,11 +294,10 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
 def _flush_finding(trace: Trace, cost: str, flushes: list[Flush]) -> Finding:
     recording = trace.recording
     flush = flushes[0]
-    harmful = (
-        lasts(trace, by_victim(flushes))
-        if cost in COSTLY
-        else cost == "value" and always(trace, flushes)
-    )
+    if cost in COSTLY:
+        harmful = lasts(trace, by_victim(flushes))
+    else:
+        harmful = cost == "value" and always(trace, flushes)
     names = list(dict.fromkeys(f.name for f in flushes if f.name))
     shown = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
     loses = {

@@ -230,10 +230,8 @@ def absorbed_update_(trace: Trace) -> Iterator[Finding]:
         ):
             continue
         told.add(step.number)
-        decay, rate = (
-            float(dict(step.settings).get("weight_decay") or 0.0),
-            _highest_rate(recording, step.number),
-        )
+        decay = float(dict(step.settings).get("weight_decay") or 0.0)
+        rate = _highest_rate(recording, step.number)
         narrow = [
             d for d in _decayed_dtypes(recording, step) if 0.0 < rate * decay < format_of(d).ulp / 4
         ]

@@ -61,11 +61,9 @@ def loss_factor(recording: Recording, position: int) -> float:
     chosen = (before[-1:] or after) if backward else (after or before[-1:])
     if not chosen:
         return 1.0
-    return (
-        chosen[0].factor
-        if math.isfinite(chosen[0].factor)
-        else _written_factor(recording, chosen[0].root)
-    )
+    if math.isfinite(chosen[0].factor):
+        return chosen[0].factor
+    return _written_factor(recording, chosen[0].root)
 
 
 def _written_factor(recording: Recording, root: int) -> float:

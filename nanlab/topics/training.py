@@ -209,11 +209,9 @@ def drove_away(fault: Fault) -> Runaway | None:
         and _state_is_sane(fault.recording, fault.origin)
     ):
         return None
-    return (
-        runaway(fault.recording, fault.position)
-        if overflowed(fault.recording, fault.position)
-        else None
-    )
+    if overflowed(fault.recording, fault.position):
+        return runaway(fault.recording, fault.position)
+    return None
 
 
 def _explodes(fault: Fault, away: Runaway) -> bool:
@@ -260,11 +258,10 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
     recording, finding = fault.recording, fault.finding
     file, line, source = place_text(recording, away.place)
     grown = growth_of(away)
-    rate = (
-        f"a learning rate of {away.rate:.3g} drives"
-        if away.rate is not None
-        else "these updates drive"
-    )
+    if away.rate is not None:
+        rate = f"a learning rate of {away.rate:.3g} drives"
+    else:
+        rate = "these updates drive"
     title = (
         f"{'exploding gradients drove' if _explodes(fault, away) else rate} the weights away:"
         f" {grown}"

@@ -400,11 +400,9 @@ def story(recording: Recording, column: int) -> str:
     """What growth comes from: growing results upstream, a product, a constant factor."""
     series = recording.training.series
     told = []
-    product, weights, factor = (
-        product_of_growing(recording, column),
-        growing_weights(recording, column),
-        constant_factor(series, column),
-    )
+    product = product_of_growing(recording, column)
+    weights = growing_weights(recording, column)
+    factor = constant_factor(series, column)
     origins = [c for c in growing_origins(series, column) if series.places[c].phase != BACKWARD]
     if product is not None:
         told.append(
@@ -561,29 +559,25 @@ def _told(recording: Recording, end: End) -> Iterator[Finding]:
 
 
 def _warning(recording: Recording, forecast: Forecast) -> Finding:
-    series, place, overflow = (
-        recording.training.series,
-        where(recording, forecast.place),
-        forecast.end == "overflow",
-    )
+    series = recording.training.series
+    place = where(recording, forecast.place)
+    overflow = forecast.end == "overflow"
     owner = series.owners.get(forecast.column)
     backward = "gradient" if forecast.place.phase == BACKWARD else "result"
-    name = (
-        f"parameter {recording.parameter_names[owner]}"
-        if owner is not None
-        else f"the {backward} of {place['op']}"
-    )
+    if owner is not None:
+        name = f"parameter {recording.parameter_names[owner]}"
+    else:
+        name = f"the {backward} of {place['op']}"
     way = f"on its way {'out of' if overflow else 'to zero in'} {forecast.place.dtype}"
     end = "it overflows" if overflow else "all of it is zero"
     title = (
         f"{name} is {way}: {2**forecast.value:.3g} at step {forecast.step}, {pace(forecast.slope)};"
         f" {end} {until(forecast)}"
     )
-    over = (
-        f" It {'did' if overflow else 'was'} at step {forecast.reached}."
-        if forecast.reached is not None
-        else ""
-    )
+    if forecast.reached is not None:
+        over = f" It {'did' if overflow else 'was'} at step {forecast.reached}."
+    else:
+        over = ""
     rule_text = (dtype_overflow_ if overflow else dtype_underflow_).explanation
     story_text = (
         story(recording, forecast.column) if overflow else decay(recording, forecast.column)
@@ -613,11 +607,10 @@ def until(forecast: Forecast) -> str:
 def pace(slope: float) -> str:
     """The factor by which something changes in each step."""
     factor = 2.0**slope
-    shown = (
-        f"{factor:.3g}"
-        if 0.01 <= factor < 1000
-        else f"{factor:.1e}".replace("e+0", "e").replace("e-0", "e-")
-    )
+    if 0.01 <= factor < 1000:
+        shown = f"{factor:.3g}"
+    else:
+        shown = f"{factor:.1e}".replace("e+0", "e").replace("e-0", "e-")
     return f"{shown} times as large each step"
 
 

@@ -218,12 +218,10 @@ class Chunk:
 
     def fold(self, keep: npt.NDArray[np.int64], stats: npt.NDArray[np.int64]) -> None:
         """Keep only the rows at these positions and these statistics (both sorted)."""
-        where, table, edges, self._rows = (
-            self.where(),
-            self.table(),
-            self.edge_table(),
-            self.end - self.start,
-        )
+        where = self.where()
+        table = self.table()
+        edges = self.edge_table()
+        self._rows = self.end - self.start
         mask = np.isin(where, keep)
         self.positions = where[mask]
         self.meta = array("q", table[mask].tobytes())

@@ -299,11 +299,9 @@ def backward_frame(recording: Recording) -> pd.DataFrame:
 def _pass_steps(recording: Recording, runs: list[NodeRun]) -> Array:
     """Training step of each node run, by when its pass began: the last may end later."""
     positions = [recording.passes[run.backward_pass].position for run in runs]
-    return (
-        np.searchsorted(recording.starts, positions, side="right") - 1
-        if positions
-        else np.zeros(0, np.int64)
-    )
+    if positions:
+        return np.searchsorted(recording.starts, positions, side="right") - 1
+    return np.zeros(0, np.int64)
 
 
 def _first_row(groups: list[tuple[int, ...]]) -> Any:
@@ -452,11 +450,9 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
             bisect_left(items, low, key=_position) : bisect_left(items, high, key=_position)
         ]
 
-    losses, scales, steps = (
-        within(history.losses),
-        within(history.scales),
-        within(history.optimizer_steps),
-    )
+    losses = within(history.losses)
+    scales = within(history.scales)
+    steps = within(history.optimizer_steps)
     rows = within(history.parameters)
     scale = scales[-1].before if scales else None
     skipped = sum(s.skipped for s in scales)
@@ -466,11 +462,10 @@ def step_numbers(recording: Recording, step: int) -> dict[str, Any]:
         seconds = clock[step + 1] - clock[step]
     bad = [p for p in recording.bad if low <= p < high]
     rates = {s.rates[0] for s in steps if s.rates}
-    words = (
-        [recording.status.get(p, 0) for p in range(low, high)]
-        if recording.status and high - low < 10**6
-        else []
-    )
+    if recording.status and high - low < 10**6:
+        words = [recording.status.get(p, 0) for p in range(low, high)]
+    else:
+        words = []
     return {
         "step": step,
         "loss": _loss(recording, losses, steps)

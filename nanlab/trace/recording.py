@@ -158,11 +158,9 @@ class NodeRuns(Sequence[NodeRun]):
     @overload
     def __getitem__(self, at: slice) -> list[NodeRun]: ...
     def __getitem__(self, at: int | slice) -> NodeRun | list[NodeRun]:
-        return (
-            [NodeRun(*row) for row in self.rows[at]]
-            if isinstance(at, slice)
-            else NodeRun(*self.rows[at])
-        )
+        if isinstance(at, slice):
+            return [NodeRun(*row) for row in self.rows[at]]
+        return NodeRun(*self.rows[at])
 
     def __iter__(self) -> Iterator[NodeRun]:
         return (NodeRun(*row) for row in self.rows)

@@ -223,11 +223,10 @@ SYMPTOMS = {
 
 def code(finding: Finding, trace: Trace | None, context: int = 1) -> str:
     """The line with its neighbours; the line alone where no more is known."""
-    lines = (
-        excerpt(trace, finding.file, finding.line, context)
-        if trace is not None and finding.file
-        else []
-    )
+    if trace is not None and finding.file:
+        lines = excerpt(trace, finding.file, finding.line, context)
+    else:
+        lines = []
     if not lines and finding.source:
         lines = [(finding.line, as_typed(finding.source))]
     return source_block(lines, finding.line)

@@ -195,11 +195,10 @@ def _drawn(line: Line, points: list[tuple[float, float]], place: object) -> list
     known = [place(x, y).split() for x, y in points if not math.isnan(y)]
     dots = known if line.dots or len(points) < 40 else known[-1:]
     marks = "".join(f'<circle cx="{x}" cy="{y}" r="2.2"/>' for x, y in dots)
-    drawn = (
-        ""
-        if line.dots
-        else f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
-    )
+    if line.dots:
+        drawn = ""
+    else:
+        drawn = f'<path d="{path}" fill="none" stroke="{line.colour}" stroke-width="1.4"/>'
     return [drawn, f'<g fill="{line.colour}">{marks}</g>' if marks else ""]
 
 
@@ -266,10 +265,8 @@ def _level(
     else:
         at = math.log10(level.at) if log and level.at > 0 else level.at
         y = bottom - (at - y_axis[0]) * y_axis[1]
-        line, label = (
-            f"M{left} {y:.4g}H{right}",
-            _text(right - 2, y - 3, level.label, level.colour, "end"),
-        )
+        line = f"M{left} {y:.4g}H{right}"
+        label = _text(right - 2, y - 3, level.label, level.colour, "end")
     return [f'<path d="{line}" stroke="{level.colour}" stroke-dasharray="4 3" fill="none"/>', label]
 
 

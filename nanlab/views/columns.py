@@ -213,11 +213,10 @@ def _leaf_edges(rows: pd.DataFrame) -> pd.DataFrame:
     The engine runs such a node at once after the last of those that pass it a gradient.
     """
     leaf = rows["node"].isna().to_numpy(dtype=bool)
-    latest = (
-        np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows))))
-        if len(rows)
-        else np.zeros(0, dtype=int)
-    )
+    if len(rows):
+        latest = np.maximum.accumulate(np.where(leaf, -1, np.arange(len(rows))))
+    else:
+        latest = np.zeros(0, dtype=int)
     return pd.DataFrame({"source": latest[leaf], "target": np.flatnonzero(leaf)}).query(
         "source >= 0"
     )

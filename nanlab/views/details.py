@@ -163,11 +163,10 @@ def path(finding: Finding) -> str:
 def _station(station: dict[str, Any] | None, left: int) -> str:
     if station is None:
         return f'<li class="nl-gap">⋯ {left:,} more</li>'
-    where = (
-        location(str(station["file"]), int(station["line"] or 0))
-        if station["file"]
-        else str(station["module"] or "")
-    )
+    if station["file"]:
+        where = location(str(station["file"]), int(station["line"] or 0))
+    else:
+        where = str(station["module"] or "")
     ops = [str(op or "leaf") for op in station["ops"]]
     names = " → ".join(ops if len(ops) <= 4 else [*ops[:2], f"{len(ops) - 3:,} more", ops[-1]])
     bad = station["nonfinite"]
@@ -425,11 +424,10 @@ def _not_finite(
             runs[-1][1] = step
         else:
             runs.append([step, step])
-    said = (
-        f"loss not finite from step {bad[0]:.0f} on"
-        if runs[-1][1] == at[-1]
-        else f"loss not finite in {len(bad)} steps"
-    )
+    if runs[-1][1] == at[-1]:
+        said = f"loss not finite from step {bad[0]:.0f} on"
+    else:
+        said = f"loss not finite in {len(bad)} steps"
     return [(a - 0.5, b + 0.5) for a, b in runs], [said]
 
 

@@ -72,11 +72,10 @@ def evidence(finding: Finding) -> str:
         [_value(value) for value in row] for row in frame[rest].head(ROWS).itertuples(index=False)
     ]
     aligns = ["right" if pd.api.types.is_numeric_dtype(frame[name]) else "left" for name in rest]
-    shown = (
-        f"{len(rows):,} of {plural(total, 'element')}"
-        if total > len(rows)
-        else plural(total, "element")
-    )
+    if total > len(rows):
+        shown = f"{len(rows):,} of {plural(total, 'element')}"
+    else:
+        shown = plural(total, "element")
     caption = shown + (f"; in all of them {said}" if same else "")
     return data_table([str(name) for name in rest], rows, aligns, caption)
 
@@ -95,11 +94,9 @@ def _value(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     text = number(value) if is_number else str(known(value))
     bad = text in {"nan", "inf", "-inf"}
-    return (
-        f'<span class="nl-tag nl-fails">{"NaN" if text == "nan" else text}</span>'
-        if bad
-        else escape(text)
-    )
+    if bad:
+        return f'<span class="nl-tag nl-fails">{"NaN" if text == "nan" else text}</span>'
+    return escape(text)
 
 
 def renamed(frame: pd.DataFrame, finding: Finding) -> pd.DataFrame:

@@ -31,11 +31,9 @@ def to_change(explanation: Explanation) -> str:
     if explanation.change is None:
         return ""
     file, line, source = explanation.change
-    return (
-        ""
-        if line == explanation.line and file == explanation.file
-        else f"{location(file, line)}: {source}"
-    )
+    if line == explanation.line and file == explanation.file:
+        return ""
+    return f"{location(file, line)}: {source}"
 
 
 def as_html(explanation: Explanation) -> str:

@@ -24,11 +24,10 @@ def advice(result: LossScale) -> str:
     low, high = result.advised
     between = power(low) if low == high else f"{power(low)} to {power(high)}"
     room = result.headroom or 0
-    left = (
-        f"{plural(room, 'doubling')} below the first overflow"
-        if room >= 0
-        else "so large that gradients overflow"
-    )
+    if room >= 0:
+        left = f"{plural(room, 'doubling')} below the first overflow"
+    else:
+        left = "so large that gradients overflow"
     return (
         f"loss scale for {result.dtype}: {between} flushes least and overflows nothing; in use:"
         f" {power(result.used)}, {left}"

@@ -122,11 +122,10 @@ def top_of(trace: Trace) -> str:
     found = first_of(trace)
     if found is None:
         return f"{healthy_html(trace)}{text.great_section(trace)}"
-    calm = (
-        ""
-        if trace.culprit is not None
-        else f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
-    )
+    if trace.culprit is not None:
+        calm = ""
+    else:
+        calm = f'<div class="nl-dim">{escape(healthy_text(trace))}</div>'
     return card.card(found, trace, number_of(trace, found)) + calm
 
 
@@ -184,11 +183,9 @@ def _steps(trace: Trace) -> str:
     frame = trace.steps
     if len(trace.backward) or frame["loss"].notna().any() or frame["optimizer_steps"].gt(0).any():
         return plural(len(frame), "training step")
-    return (
-        "no training step"
-        if len(frame) < 2
-        else f"{plural(len(frame), 'turn')} of a loop, no training step"
-    )
+    if len(frame) < 2:
+        return "no training step"
+    return f"{plural(len(frame), 'turn')} of a loop, no training step"
 
 
 def verdict_text(trace: Trace) -> str:
@@ -267,11 +264,9 @@ def proof(trace: Trace) -> str:
     parts = [details.course(trace, found), details.section("Evidence", evidence(found))]
     parts.append(details.section("Samples", guilty_samples(trace, found)))
     shown = [part for part in [*parts, details.section("Lens", lens(trace, found))] if part]
-    return (
-        f'<div class="nl-columns nl-even">{"".join(shown)}</div>'
-        if len(shown) > 1
-        else "".join(shown)
-    )
+    if len(shown) > 1:
+        return f'<div class="nl-columns nl-even">{"".join(shown)}</div>'
+    return "".join(shown)
 
 
 def fixes(trace: Trace) -> str:
@@ -296,11 +291,9 @@ def minimal(trace: Trace) -> str:
 
 def watched(trace: Trace) -> str:
     """What was watched."""
-    return (
-        f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>'
-        if trace.culprit is not None
-        else ""
-    )
+    if trace.culprit is not None:
+        return f'<div class="nl-dim">Watched: {escape(covered(trace))}</div>'
+    return ""
 
 
 def notes(trace: Trace) -> list[str]:

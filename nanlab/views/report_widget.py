@@ -147,11 +147,9 @@ def _size(tensor: torch.Tensor) -> float:
 
 def _bad(tensors: dict[str, torch.Tensor]) -> str:
     bad = sum(not _finite(t) for t in tensors.values())
-    return (
-        f'<span class="nl-tag nl-fails">{bad} of {len(tensors)}</span>'
-        if bad
-        else f"none of {len(tensors)}"
-    )
+    if bad:
+        return f'<span class="nl-tag nl-fails">{bad} of {len(tensors)}</span>'
+    return f"none of {len(tensors)}"
 
 
 def _finite(tensor: torch.Tensor) -> bool:
@@ -275,11 +273,9 @@ class ReportView(View):
 
     def _issue(self) -> str:
         found = first_of(self._trace)
-        return (
-            ""
-            if found is None
-            else as_issue(self._trace, found, reproduction_of(self._trace, found))
-        )
+        if found is None:
+            return ""
+        return as_issue(self._trace, found, reproduction_of(self._trace, found))
 
     def _shown(self, place: Place | None) -> dict[str, Any]:
         if place is None:

@@ -76,11 +76,10 @@ def _received(row: pd.Series[Any]) -> str:
 
 def _born(row: pd.Series[Any], nan: int, inf: int, forward_bad: int) -> str:
     if forward_bad or row.get("status") == "carried":
-        held = (
-            f"; the forward result already holds {plural(forward_bad, 'non-finite value')}"
-            if forward_bad
-            else ""
-        )
+        if forward_bad:
+            held = f"; the forward result already holds {plural(forward_bad, 'non-finite value')}"
+        else:
+            held = ""
         return f"Carried from forward: finite gradients came in, {_bad(nan, inf)} went out{held}."
     zeros = _count(row, "grad_in_zero")
     if nan and not inf and zeros:
@@ -174,11 +173,10 @@ def _kept_first(tensors: list[ForwardTensor]) -> list[ForwardTensor]:
 def tensor_texts(trace: Trace, tensor: ForwardTensor) -> dict[str, Any]:
     """Of a tensor: kept (attribute), name, numbers as text, exponents as blocks."""
     stats, kept = tensor.stats, tensor.kept in ("yes", "perhaps")
-    values = (
-        asdict(stats) | {"inf": stats.posinf + stats.neginf}
-        if stats is not None
-        else dict.fromkeys(STATISTICS)
-    )
+    if stats is not None:
+        values = asdict(stats) | {"inf": stats.posinf + stats.neginf}
+    else:
+        values = dict.fromkeys(STATISTICS)
     exponents = (
         trace.histogram(tensor.number) if tensor.number is not None and stats is not None else None
     )

@@ -142,11 +142,9 @@ def told(loss: Any) -> str:
         f"{spoken(loss.op)} flushes {share} of its non-zero values ({loss.lost:,}) to zero in"
         f" {loss.dtype}"
     )
-    return (
-        flushed
-        if pd.isna(loss.largest)
-        else f"{flushed}; in float32 they reach {number(loss.largest)}"
-    )
+    if pd.isna(loss.largest):
+        return flushed
+    return f"{flushed}; in float32 they reach {number(loss.largest)}"
 
 
 def loss_place(loss: Any) -> str:
@@ -187,11 +185,10 @@ def _places(rows: pd.DataFrame) -> str:
     if not len(rows):
         return ""
     cells = [_cells(loss) for loss in rows.head(PLACES).itertuples(index=False)]
-    more = (
-        f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
-        if len(rows) > PLACES
-        else ""
-    )
+    if len(rows) > PLACES:
+        more = f"the first {PLACES} of {plural(len(rows), 'place')}, in the order of the run"
+    else:
+        more = ""
     title = "Where signal is lost first"
     body = table(["where", "source", "what is lost"], cells, ["left", "left", "left"], more)
     if rows["share"].max() < TELLING:

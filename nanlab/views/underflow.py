@@ -104,11 +104,10 @@ class UnderflowExplorer(View):
 
     def _first_loss(self) -> dict[str, Any]:
         loss = first_loss(self._trace)
-        at = (
-            np.flatnonzero(self.rows["position"] == loss.position).tolist()
-            if loss is not None
-            else []
-        )
+        if loss is not None:
+            at = np.flatnonzero(self.rows["position"] == loss.position).tolist()
+        else:
+            at = []
         return {"text": f"{loss_place(loss)}: {told(loss)}", "selected": at[0]} if at else {}
 
     @property
