@@ -13,7 +13,7 @@ from typing import Any
 
 from nanlab.capture import without_ours
 from nanlab.errors import NanlabError
-from nanlab.guards import script
+from nanlab.guards import programs
 from nanlab.guards.engine import file_stem, headline, write_files
 from nanlab.trace import Trace
 
@@ -95,11 +95,11 @@ def run_program(options: Any) -> int:
         del words[0]
     if not words:
         raise NanlabError("expected a script or a module; try: python -m nanlab run train.py")
-    program = script.module(words[0]) if options.module else script.script(words[0])
+    program = programs.module(words[0]) if options.module else programs.script(words[0])
     # the program may go to another folder
     folder = None if options.save is None else os.path.abspath(options.save)
     try:
-        ended = script.run(program, words[1:], options.guard, options.detail)
+        ended = programs.run(program, words[1:], options.guard, options.detail)
     except KeyboardInterrupt as interrupt:
         _show(interrupt, program)
         sys.excepthook = _nothing
@@ -127,7 +127,7 @@ def _outlive_others() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _show(error: BaseException, program: script.Program) -> None:
+def _show(error: BaseException, program: programs.Program) -> None:
     """Show an exception as Python would, or whoever the program has asked to."""
     error.__traceback__ = _from_program(error.__traceback__, program.file)
     sys.excepthook(type(error), error, error.__traceback__)

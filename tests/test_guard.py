@@ -255,7 +255,7 @@ def test_the_replay_is_the_step_and_the_weights_are_those_it_began_with(
     check = Setup(model, torch.optim.Adam(model.parameters()))
     torch.manual_seed(2)
     trace = run(lambda: loop(check))
-    assert trace.guarded == nanlab.trace.ending.Guarded(LAST, True)
+    assert trace.guarded == nanlab.trace.history.Guarded(LAST, True)
     assert trace.culprit is not None
     assert (trace.culprit.cause, trace.culprit.line, trace.culprit.step) == (
         "sqrt-at-zero",
@@ -296,7 +296,7 @@ def test_updates_that_no_optimizer_makes_are_looked_at_by_the_loss_of_the_turn()
 
     kept: list[list[torch.Tensor]] = []
     trace = run(lambda: (loop(), kept.append(before)))
-    assert trace.guarded == nanlab.trace.ending.Guarded(LAST, True)
+    assert trace.guarded == nanlab.trace.history.Guarded(LAST, True)
     assert trace.culprit is not None and trace.culprit.cause == "div-by-zero"
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
@@ -315,7 +315,7 @@ def test_a_gradient_that_the_body_spoils_after_backward_is_told_by_the_line_that
             opt.step()
 
     trace = run(loop)
-    assert trace.guarded == nanlab.trace.ending.Guarded(LAST, True)
+    assert trace.guarded == nanlab.trace.history.Guarded(LAST, True)
     assert trace.culprit is not None
     assert (trace.culprit.cause, trace.culprit.source) == ("div-by-zero", "p.grad.div_(tokens[i])")
 

@@ -13,7 +13,7 @@ from IPython.utils.capture import capture_output
 
 import nanlab
 from nanlab.rules import remedies
-from nanlab.trace.ending import Guarded
+from nanlab.trace.history import Guarded
 
 SETUP = """
 import torch

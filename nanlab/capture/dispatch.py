@@ -17,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import (
+    PLAIN,
     Entry,
     Ledger,
+    TensorViews,
     known_stat,
     shape_of,
     shows_all,
@@ -40,12 +42,11 @@ from nanlab.capture.plans import (
 from nanlab.capture.program import NUMBERS, ProgramRecorder
 from nanlab.capture.ranks import Collectives
 from nanlab.capture.steps import StepClock
-from nanlab.capture.tensor_views import PLAIN, TensorViews
 from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.stats.memory import local_part
 from nanlab.stats.table import WORTH_PUTTING_OFF
-from nanlab.trace.ending import ReadOut
+from nanlab.trace.history import ReadOut
 from nanlab.trace.program import View
 from nanlab.trace.recording import (
     BACKWARD,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nanlab.capture.ledger import Entry
+from nanlab.capture.ledger import Entry, tracked_by
 from nanlab.capture.plans import Call, Plan
 from nanlab.capture.program import NUMBERS
-from nanlab.capture.tensor_views import tracked_by
 from nanlab.trace.chunk import CALL, DEVICE, FLAGS, INPLACE, OUTPUT, PASS, STAT, VIEW, WIDTH
 from nanlab.trace.program import View
 

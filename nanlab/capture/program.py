@@ -11,10 +11,9 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from nanlab.capture.buffers import CopyBuffers
-from nanlab.capture.ledger import Ledger
+from nanlab.capture.ledger import Ledger, TensorViews, is_plain, tracked_by
 from nanlab.capture.places import is_installed
 from nanlab.capture.plans import Plan
-from nanlab.capture.tensor_views import TensorViews, is_plain, tracked_by
 from nanlab.trace.program import (
     Call,
     EngineRun,

@@ -16,7 +16,7 @@ from nanlab.capture.evidence import UNHELD
 from nanlab.capture.ledger import shape_of, storage_of
 from nanlab.capture.plans import FUNCTIONAL, Call, Plan, tensors_of
 from nanlab.stats.memory import has_memory
-from nanlab.trace.ending import Ranks
+from nanlab.trace.history import Ranks
 from nanlab.trace.recording import ARRIVED, Sink, Source, pack_edge
 
 if TYPE_CHECKING:

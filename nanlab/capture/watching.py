@@ -16,12 +16,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from nanlab.capture.backward import BackwardRecorder
+from nanlab.capture.backward import BackwardRecorder, FunctionRecorder
 from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.execution import BatchRecorder, EagerCode, is_watched, run_in_thread
 from nanlab.capture.folding import fold
-from nanlab.capture.functions import FunctionRecorder
 from nanlab.capture.places import ModuleRecorder, SourceLines
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.ranks import Agreement, Kind
@@ -30,7 +29,7 @@ from nanlab.capture.steps import StepClock
 from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
-from nanlab.trace.ending import ARRIVED, as_sent
+from nanlab.trace.history import ARRIVED, as_sent
 from nanlab.trace.op import location
 from nanlab.trace.program import Segment
 from nanlab.trace.recording import BORN, TURNED, Recording, no_more

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from nanlab.capture.places import display_name
 from nanlab.explanations.explanation import Explanation
 from nanlab.findings.rule import Edit, Fix
-from nanlab.trace.ending import Failure
+from nanlab.trace.history import Failure
 
 _OFF = ("no_grad", "inference_mode", "set_grad_enabled")
 _SWITCH = re.compile(rf"(torch\.)?({'|'.join(_OFF)})\([^)]*\)")

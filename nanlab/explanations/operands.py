@@ -17,7 +17,7 @@ from nanlab.explanations.explanation import (
     shape_text,
 )
 from nanlab.trace import Trace
-from nanlab.trace.ending import BadIndices, Operand
+from nanlab.trace.history import BadIndices, Operand
 
 # Errors of indices: outside of an embedding, of the classes, of a dimension.
 

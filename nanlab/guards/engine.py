@@ -33,7 +33,7 @@ from nanlab.errors import NotReplayable
 from nanlab.guards.state import LOOK_EVERY, Reached, are_finite, held, same, same_bits, total
 from nanlab.stats.memory import local_part
 from nanlab.trace import Trace
-from nanlab.trace.ending import Guarded
+from nanlab.trace.history import Guarded
 from nanlab.trace.recording import Recording
 
 # of a loop without an optimizer step that are kept; a replay of more begins too late

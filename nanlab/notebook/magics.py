@@ -23,7 +23,7 @@ from torch import nn
 from nanlab.capture import FaultFound, StepsDone, watch
 from nanlab.errors import NanlabError, TypeMismatchError, UsageError
 from nanlab.explanations import explain
-from nanlab.guards.cell import CellGuard, CellHeads, asks_for_guard
+from nanlab.guards.programs import CellGuard, CellHeads, asks_for_guard
 from nanlab.notebook.cell import (
     CELL_MAGIC,
     LINE_FOR_CELL,

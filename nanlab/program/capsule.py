@@ -23,7 +23,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from nanlab.errors import CapsuleError, TypeMismatchError, UsageError
 from nanlab.program.rerun import complete, handed_over
 from nanlab.stats import layout as L
-from nanlab.trace import Trace, ending, history, recording
+from nanlab.trace import Trace, history, recording
 from nanlab.trace.chunk import (
     DEVICE,
     DTYPE,
@@ -38,7 +38,7 @@ from nanlab.trace.chunk import (
     Chunk,
     Names,
 )
-from nanlab.trace.ending import Guarded, Ranks
+from nanlab.trace.history import Guarded, Ranks
 from nanlab.trace.program import (
     Call,
     EngineRun,
@@ -87,7 +87,7 @@ _RECORDS: dict[str, Any] = {
         *_losses,
         *(history.Misuse, history.GradientEdit, history.History),
         *(recording.Source, recording.Sink, recording.Kept, recording.GuiltyCall),
-        *(ending.Escapes, ending.Failure, ending.Operand, ending.BadIndices, ending.ReadOut),
+        *(history.Escapes, history.Failure, history.Operand, history.BadIndices, history.ReadOut),
         *(BackwardPass, EngineRun, FunctionUse, HookUse, FunctionRun),
         *(OptimizerRun, ParameterGroup, Look, Ranks, Guarded),
     )

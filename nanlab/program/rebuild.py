@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from nanlab.capture.tensor_views import tracked_by
+from nanlab.capture.ledger import tracked_by
 from nanlab.errors import NotReplayable, UsageError
 from nanlab.operators import having
 from nanlab.program.rerun import (

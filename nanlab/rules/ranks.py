@@ -12,7 +12,7 @@ from nanlab.findings.evidence import plural
 from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Edit, Finding, Fix, Match, rule
 from nanlab.formats import format_of
-from nanlab.trace.ending import ARRIVED, Ranks
+from nanlab.trace.history import ARRIVED, Ranks
 from nanlab.trace.recording import Recording
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import frames
-from nanlab.trace.ending import ranks_frame
+from nanlab.trace.history import ranks_frame
 from nanlab.trace.op import location
 from nanlab.trace.recording import Kept, Recording, Shadow
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nanlab.rules import Finding, Findings
     from nanlab.rules.cure import Chain, Cure
     from nanlab.topics.clipping import Clipping
-    from nanlab.trace.ending import Guarded
+    from nanlab.trace.history import Guarded
     from nanlab.views.report import Report
     from nanlab.views.stepper import Stepper
     from nanlab.views.underflow import UnderflowExplorer

@@ -40,8 +40,7 @@ from nanlab.trace.chunk import (
     pack_edge,
     pack_row,
 )
-from nanlab.trace.ending import Escapes, Ranks
-from nanlab.trace.history import History
+from nanlab.trace.history import Escapes, History, Ranks
 from nanlab.trace.op import (
     BACKWARD,
     BORN,

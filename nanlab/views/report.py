@@ -17,7 +17,7 @@ from nanlab.views.widget import style
 if TYPE_CHECKING:
     from nanlab.rules import Finding
     from nanlab.trace import Trace
-    from nanlab.trace.ending import Guarded
+    from nanlab.trace.history import Guarded
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

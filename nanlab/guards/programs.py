@@ -1,0 +1,403 @@
+"""Programs under guard: a script or module run as ``__main__``, and the cells of a notebook."""
+
+from __future__ import annotations
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import linecache
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from nanlab.capture import FaultFound, Stop, watch
+from nanlab.capture.places import is_user_code
+from nanlab.errors import UsageError
+from nanlab.guards import loops
+from nanlab.guards.engine import Guard, headline, outcome
+from nanlab.guards.loader import Loops
+from nanlab.guards.loops import BACKWARD, instrument, source_of, training_names
+from nanlab.guards.state import all_names, held
+from nanlab.trace import Trace
+from nanlab.trace.recording import Recording
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is to be run as ``__main__``."""
+
+    source: str
+    file: str
+    called: str  # what Python puts at the front of sys.argv for it
+    names: dict[str, Any]  # of the module, beside ``__name__``
+    first_path: str  # what Python puts at the front of sys.path for it
+
+
+def script(path: str) -> Program:
+    """A script; ``-`` is stdin. Raises UsageError where it cannot be read."""
+    if path == "-":
+        text = sys.stdin.read()
+        linecache.cache["<stdin>"] = (len(text), None, text.splitlines(keepends=True), "<stdin>")
+        return Program(text, "<stdin>", "-", {}, "")
+    try:
+        with open(path, "rb") as file:
+            source = importlib.util.decode_source(file.read())
+    except (OSError, UnicodeError, SyntaxError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
+    names = {
+        "__file__": os.path.abspath(path),
+        "__spec__": None,
+        "__package__": None,
+        "__cached__": None,
+    }
+    folder = os.path.dirname(os.path.realpath(path))
+    return Program(source, os.path.abspath(path), path, names, folder)
+
+
+def module(name: str) -> Program:
+    """A module by dotted name, of a package its ``__main__``. Raises UsageError for none."""
+    sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except (ImportError, ValueError, AttributeError) as error:
+        raise UsageError(f"cannot find the module {name}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    get_source = getattr(spec.loader, "get_source", None) if spec is not None else None
+    source = get_source(spec.name) if spec is not None and get_source is not None else None
+    if spec is None or source is None or spec.origin is None:
+        raise UsageError(
+            f"cannot find the source of the module {name}; is the current folder its parent?"
+        )
+    names = {
+        "__file__": spec.origin,
+        "__spec__": spec,
+        "__package__": spec.parent,
+        "__loader__": spec.loader,
+    }
+    return Program(source, spec.origin, spec.origin, names, os.getcwd())
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended."""
+
+    error: BaseException | None  # of its own
+    fault: Trace | None  # the trace, if a fault was found
+    steps: int  # or backward passes that were seen
+
+
+def run(
+    program: Program,
+    arguments: Sequence[str],
+    guarded: bool,
+    detail: Literal["full", "fault"] = "full",
+) -> Ended:
+    """Run a program."""
+    guard, watching = Guard(ended=_end), watch(detail=detail)
+    watching.announces = False
+    error: BaseException | None = None
+    with _as_main(program, arguments) as names:
+        try:
+            with (
+                _Imports() if guarded else nullcontext(),
+                Loops(guard, None) if guarded else watching,
+            ):
+                exec(_compiled(program, guarded), names)
+        except (Exception, SystemExit) as raised:
+            error = raised
+        except Stop:
+            if guard.trace is None:
+                raise
+    if guarded:
+        return Ended(error, guard.trace, guard.done)
+    trace = watching.trace
+    fault = trace if trace.culprit is not None else None
+    return Ended(error, fault, len(trace.recording.passes))
+
+
+def _end(trace: Trace, guard: Guard) -> None:
+    raise FaultFound(f"nanlab stopped the program: {headline(trace)}")
+
+
+def _compiled(program: Program, guarded: bool) -> types.CodeType:
+    tree = ast.parse(program.source, program.file)
+    if guarded:
+        instrument(tree, loops.register, _imported_names(tree, program.first_path))
+    return compile(tree, program.file, "exec", dont_inherit=True)
+
+
+@contextmanager
+def _as_main(program: Program, arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """sys.argv, sys.path and sys.modules as Python sets them for a program; put back afterwards."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update({"__builtins__": __builtins__, **program.names})
+    was = sys.argv, sys.path[:], sys.modules["__main__"]
+    sys.argv = [program.called, *arguments]
+    sys.path[:1] = [program.first_path]
+    sys.modules["__main__"] = main
+    try:
+        yield main.__dict__
+    finally:
+        sys.argv, sys.path[:], sys.modules["__main__"] = was
+
+
+def _imported_names(tree: ast.Module, folder: str) -> set[str]:
+    """Names of functions that go backward, of the user's own modules that a program imports."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            files = [node.module]
+        elif isinstance(node, ast.Import):
+            files = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in files:
+            path = Path(folder, *name.split("."))
+            for file in (path.with_suffix(".py"), path / "__init__.py"):
+                if file.is_file():
+                    try:
+                        found |= training_names(ast.parse(file.read_bytes()))
+                    except (SyntaxError, ValueError, OSError):
+                        continue
+    return found
+
+
+class _Imports(importlib.abc.MetaPathFinder):
+    """In the ``with`` block, the user's modules are imported with heads in training loops."""
+
+    def __enter__(self) -> _Imports:
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if (
+            spec is None
+            or type(spec.loader) is not importlib.machinery.SourceFileLoader
+            or not spec.origin
+        ):
+            return None
+        if not is_user_code(compile("", spec.origin, "exec"), {}):
+            return None
+        spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles a module with heads; neither reads nor writes its cached bytecode."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        data = self.get_data(path)
+        try:
+            tree = ast.parse(importlib.util.decode_source(data), path)
+            instrument(tree, loops.register, _imported_names(tree, os.path.dirname(path)))
+            return compile(tree, path, "exec", dont_inherit=True)
+        except SyntaxError:
+            return self.source_to_code(data, path)  # as Python would report it
+
+
+# Cells under guard: a call at the head of their training loops and their functions'.
+
+COMMENT = re.compile(r"(^|\s)#.*")
+MOST_FUNCTIONS = 5000  # of the user's own that are looked at
+
+
+class CellHeads(ast.NodeTransformer):
+    """IPython's AST transformer: puts heads into the training loops of a cell that is guarded."""
+
+    def __init__(
+        self, is_guarded: Callable[[ast.Module], bool], names: Callable[[], dict[str, Any]]
+    ) -> None:
+        self.is_guarded, self.names = is_guarded, names
+
+    def visit(self, tree: ast.AST) -> ast.AST:
+        """The tree with heads; as it was where the cell is not guarded."""
+        if isinstance(tree, ast.Module) and self.is_guarded(tree):
+            instrument(tree, loops.register, training_functions(self.names()))
+        return tree
+
+
+def user_functions(names: dict[str, Any]) -> Iterator[types.FunctionType]:
+    """The user's functions and methods that some variables lead to, through modules too."""
+    seen: set[int] = set()
+    waiting = list(names.values())
+    while waiting and len(seen) < MOST_FUNCTIONS:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            value = getattr(value, "__wrapped__", value)
+            if isinstance(value, types.FunctionType) and is_user_code(
+                value.__code__, value.__globals__
+            ):
+                yield value
+                known = value.__globals__
+                waiting += [known[n] for n in all_names(value.__code__) if n in known]
+        elif isinstance(value, types.MethodType):
+            waiting.append(value.__func__)
+        elif isinstance(value, types.ModuleType):
+            if _is_users(value):
+                waiting += [
+                    v for v in vars(value).values() if isinstance(v, (types.FunctionType, type))
+                ]
+        elif isinstance(value, type):
+            if _is_users(sys.modules.get(value.__module__)):
+                waiting += [getattr(v, "__func__", v) for v in vars(value).values()]
+        elif _is_users(sys.modules.get(type(value).__module__)):
+            waiting.append(type(value))
+
+
+def _is_users(module: Any) -> bool:
+    """Whether a module is the user's: script, notebook, or outside the installed packages."""
+    if module is None or module.__name__ == "__main__":
+        return module is not None
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and is_user_code(compile("", file, "exec"), vars(module))
+
+
+def training_functions(names: dict[str, Any]) -> dict[str, list[types.FunctionType]]:
+    """The functions that go backward, directly or by one another, by name."""
+    functions = list(user_functions(names))
+    uses = {id(f): all_names(f.__code__) for f in functions}
+    found: dict[str, list[types.FunctionType]] = {}
+    known = set(BACKWARD)
+    while True:
+        new = [f for f in functions if f not in found.get(f.__name__, ()) and uses[id(f)] & known]
+        if not new:
+            return found
+        for function in new:
+            found.setdefault(function.__name__, []).append(function)
+            if not function.__name__.startswith("__"):
+                known.add(function.__name__)
+
+
+def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
+    """Whether one of these line magics stands in a cell with ``--guard``."""
+    for statement in tree.body:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "run_line_magic"
+        ):
+            words = [a.value for a in call.args if isinstance(a, ast.Constant)]
+            if (
+                len(words) == 2
+                and words[0] in magics
+                and "--guard" in COMMENT.sub("", str(words[1])).split()
+            ):
+                return True
+    return False
+
+
+class CellGuard:
+    """A cell under guard; in the place of the watch of another cell."""
+
+    def __init__(
+        self, model: nn.Module | None, snapshot: int | None, names: dict[str, Any]
+    ) -> None:
+        self.guard = Guard(model, snapshot=snapshot, ended=outcome(None))
+        self.nothing = Trace(Recording())
+        self._loops, self._heads = Loops(self.guard, model), FunctionHeads(names)
+
+    @property
+    def trace(self) -> Trace:
+        """The replay; empty as long as the run is healthy."""
+        return self.guard.trace or self.nothing
+
+    @held()
+    def __enter__(self) -> Trace:
+        self._heads.__enter__()
+        self._loops.__enter__()
+        return self.trace
+
+    @held()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: types.TracebackType | None,
+    ) -> bool:
+        try:
+            self._loops.__exit__(kind, error, tb)
+        finally:
+            self._heads.__exit__(kind, error, tb)
+        return isinstance(error, Stop)
+
+    def __str__(self) -> str:
+        """What came of it, where no fault did."""
+        steps = self.guard.done
+        if not steps:
+            return "guarded: no optimizer stepped here"
+        return (
+            f"guarded: {steps:,} step{'s' if steps != 1 else ''}, loss and gradients finite in each"
+        )
+
+
+class FunctionHeads:
+    """While in the ``with`` block, the user's functions have heads in their training loops."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self.was: list[tuple[types.FunctionType, types.CodeType, types.CodeType]] = []
+
+    def __enter__(self) -> None:
+        training = training_functions(self.names)
+        by_file: dict[str, list[types.FunctionType]] = {}
+        for function in [f for each in training.values() for f in each]:
+            by_file.setdefault(function.__code__.co_filename, []).append(function)
+        for file, functions in by_file.items():
+            codes = _codes_with_heads(file, functions[0].__globals__, training)
+            for function in functions:
+                old = function.__code__
+                new = codes.get((old.co_name, old.co_firstlineno))
+                if new is not None and new.co_freevars == old.co_freevars:
+                    function.__code__ = new
+                    self.was.append((function, old, new))
+
+    def __exit__(self, *exc: object) -> None:
+        while self.was:
+            function, old, new = self.was[-1]
+            if function.__code__ is new:
+                function.__code__ = old
+            self.was.pop()
+
+
+def _codes_with_heads(
+    file: str, globals_: dict[str, Any], training: Any
+) -> dict[tuple[str, int], types.CodeType]:
+    """The functions of a file with heads, by name and first line."""
+    try:
+        tree = ast.parse(source_of(file, globals_), file)
+        if not instrument(tree, loops.register, training):
+            return {}
+        waiting = [compile(tree, file, "exec", dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return {}
+    found = {}
+    while waiting:
+        code = waiting.pop()
+        found[code.co_name, code.co_firstlineno] = code
+        waiting += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return found
