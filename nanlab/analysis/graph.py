@@ -12,7 +12,8 @@ import torch
 
 from nanlab.operators import having
 from nanlab.stats import TensorStats, summarize
-from nanlab.trace.recording import FORWARD, OPTIMIZER, BackwardPass, NodeInfo, Op, Recording
+from nanlab.trace.op import FORWARD, OPTIMIZER, Op
+from nanlab.trace.recording import BackwardPass, NodeInfo, Recording
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace

@@ -14,7 +14,7 @@ import torch
 
 from nanlab.formats import HALF_PRECISION, FloatFormat, format_of
 from nanlab.operators import having
-from nanlab.trace.recording import BACKWARD, FORWARD
+from nanlab.trace.op import BACKWARD, FORWARD
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace

@@ -12,22 +12,8 @@ import torch
 
 from nanlab.analysis.training import comes_from_gradients
 from nanlab.operators import having
-from nanlab.trace.op import walk
-from nanlab.trace.recording import (
-    ACCUMULATES,
-    BACKWARD,
-    BORN,
-    CARRIED,
-    HEALED,
-    INTENDED,
-    MOST_SINKS,
-    OPTIMIZER,
-    TURNED,
-    Op,
-    Recording,
-    Sink,
-    Source,
-)
+from nanlab.trace.op import BACKWARD, BORN, CARRIED, HEALED, INTENDED, OPTIMIZER, TURNED, Op, walk
+from nanlab.trace.recording import ACCUMULATES, MOST_SINKS, Recording, Sink, Source
 
 # Where a bad value begins: in an operation, or in what came from outside: data, a parameter, a
 # mask, a literal.
@@ -472,13 +458,6 @@ def _born_in_graph(recording: Recording, position: int) -> bool:
     bad = walk([position], lambda at: (p for p in recording.parents(at) if p in recording.bad))
     rows = (recording.op(at) for at in bad)
     return any(row is not None and row.node >= 0 and row.status != CARRIED for row in rows)
-
-
-def leads_to_harm(recording: Recording, position: int) -> bool:
-    """Whether what is bad in a row came into a symptom of its own step."""
-    step = recording.step_of(position)
-    sinks = [s for s in recording.sinks[:MOST_SINKS] if recording.step_of(s.step_position) == step]
-    return any(position in _ancestors(recording, sink) for sink in sinks)
 
 
 def harmful_origins(recording: Recording) -> Iterator[Origin]:

@@ -17,7 +17,8 @@ from nanlab.capture.magnitudes import place_of
 from nanlab.formats import format_of
 from nanlab.operators import card, having
 from nanlab.trace.history import Place
-from nanlab.trace.recording import FORWARD, Recording
+from nanlab.trace.op import FORWARD
+from nanlab.trace.recording import Recording
 
 if TYPE_CHECKING:
     from nanlab.trace import Trace

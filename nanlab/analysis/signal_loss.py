@@ -27,7 +27,8 @@ from nanlab.stats import TensorStats
 from nanlab.trace import Trace
 from nanlab.trace.frames import stat_columns
 from nanlab.trace.history import Place
-from nanlab.trace.recording import BORN, OPTIMIZER, PHASES, Op, Recording
+from nanlab.trace.op import BORN, OPTIMIZER, Op
+from nanlab.trace.recording import PHASES, Recording
 
 # The steps that a loss scaler skipped: by which gradient, whether a smaller scale would have
 # been finite, and whether one will be found.

@@ -15,8 +15,8 @@ from nanlab.capture.flushes import CASTS, outputs
 from nanlab.operators import having, with_forms
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import SCALED, Loss, OptimizerStep, Place, Series
-from nanlab.trace.op import walk
-from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
+from nanlab.trace.op import BACKWARD, OPTIMIZER, walk
+from nanlab.trace.recording import Recording
 
 # a parameter whose rms grew by this factor, and to more than this, has run away
 GREW, LARGE = 10.0, 5.0

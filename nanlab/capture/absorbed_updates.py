@@ -17,7 +17,8 @@ from nanlab.operators import having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.frames import stat_columns
 from nanlab.trace.history import AbsorbedUpdate, History, ParameterStep
-from nanlab.trace.recording import BACKWARD, FORWARD, OPTIMIZER, OTHER, Recording
+from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, OTHER
+from nanlab.trace.recording import Recording
 
 FOLLOWS = in_place(having("blends", lists=True))
 AVERAGE_BLENDS = with_forms("add", "lerp", lists=True)

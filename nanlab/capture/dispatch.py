@@ -46,26 +46,21 @@ from nanlab.formats import HALF_PRECISION
 from nanlab.operators import having
 from nanlab.stats.memory import local_part
 from nanlab.stats.table import WORTH_PUTTING_OFF
-from nanlab.trace.history import ReadOut
-from nanlab.trace.program import View
-from nanlab.trace.recording import (
-    BACKWARD,
+from nanlab.trace.chunk import (
     FACTOR,
-    FORWARD,
     INPLACE,
     LITERAL,
     NOGRAD,
-    OPTIMIZER,
-    OTHER,
-    RECOMPUTE,
     UNINIT,
     VIEW,
     Chunk,
-    Recording,
-    Source,
     pack_edge,
     pack_row,
 )
+from nanlab.trace.history import ReadOut
+from nanlab.trace.op import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
+from nanlab.trace.program import View
+from nanlab.trace.recording import Recording, Source
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter

@@ -22,19 +22,9 @@ from nanlab.capture.plans import (
 )
 from nanlab.capture.program import ProgramRecorder
 from nanlab.operators import having
-from nanlab.trace.recording import (
-    BORN,
-    CARRIED,
-    HEALED,
-    INTENDED,
-    LITERAL,
-    TURNED,
-    UNINIT,
-    GuiltyCall,
-    Kept,
-    Recording,
-    Source,
-)
+from nanlab.trace.chunk import LITERAL, UNINIT
+from nanlab.trace.op import BORN, CARRIED, HEALED, INTENDED, TURNED
+from nanlab.trace.recording import GuiltyCall, Kept, Recording, Source
 
 Tensor = torch.Tensor
 COPY_EACH = 64 << 20  # bytes of the operands of one call

@@ -14,8 +14,8 @@ from nanlab.formats import format_of
 from nanlab.operators import base_name, having, in_place, with_forms
 from nanlab.stats import TensorStats
 from nanlab.trace.history import Dead, Flush, History
-from nanlab.trace.op import walk
-from nanlab.trace.recording import BACKWARD, BORN, FORWARD, OPTIMIZER, Recording
+from nanlab.trace.op import BACKWARD, BORN, FORWARD, OPTIMIZER, walk
+from nanlab.trace.recording import Recording
 
 # Losses that leave no NaN behind: values flushed to zero. Looked for when a step ends.
 

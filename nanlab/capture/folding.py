@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from nanlab.capture.evidence import Evidence
 from nanlab.capture.ledger import Ledger
+from nanlab.trace.chunk import Chunk
 from nanlab.trace.frames import parameter_numbers, step_numbers
-from nanlab.trace.op import walk
-from nanlab.trace.recording import BORN, MOST_SINKS, TURNED, Chunk, Recording
+from nanlab.trace.op import BORN, TURNED, walk
+from nanlab.trace.recording import MOST_SINKS, Recording
 
 Array = npt.NDArray[Any]
 MOST_ROWS = 1_000_000  # rows of folded steps in ``trace.parameters``: some 100 MB

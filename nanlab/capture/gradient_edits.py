@@ -16,8 +16,8 @@ from nanlab.capture.ledger import storage_of
 from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.operators import having, in_place, with_forms
 from nanlab.trace.history import SCALED, GradientEdit, History, Misuse, ParameterStep, Place
-from nanlab.trace.op import walk
-from nanlab.trace.recording import Op, Recording, Sink
+from nanlab.trace.op import Op, walk
+from nanlab.trace.recording import Recording, Sink
 
 if TYPE_CHECKING:
     from nanlab.capture.dispatch import OpRecorder

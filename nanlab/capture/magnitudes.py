@@ -14,7 +14,8 @@ from nanlab.operators import having, in_place
 from nanlab.trace.chunk import Columns
 from nanlab.trace.frames import stat_columns
 from nanlab.trace.history import History, Place, Series
-from nanlab.trace.recording import BACKWARD, Recording
+from nanlab.trace.op import BACKWARD
+from nanlab.trace.recording import Recording
 
 # How large each result is, step after step: one vector for each training step, made when it
 # ends.

@@ -16,8 +16,9 @@ from nanlab.capture.evidence import UNHELD
 from nanlab.capture.ledger import shape_of, storage_of
 from nanlab.capture.plans import FUNCTIONAL, Call, Plan, tensors_of
 from nanlab.stats.memory import has_memory
+from nanlab.trace.chunk import ARRIVED, pack_edge
 from nanlab.trace.history import Ranks
-from nanlab.trace.recording import ARRIVED, Sink, Source, pack_edge
+from nanlab.trace.recording import Sink, Source
 
 if TYPE_CHECKING:
     from nanlab.capture.dispatch import OpRecorder

@@ -30,9 +30,9 @@ from nanlab.capture.training import TrainingRecorder
 from nanlab.errors import TypeMismatchError, UsageError
 from nanlab.trace import Trace
 from nanlab.trace.history import ARRIVED, as_sent
-from nanlab.trace.op import location
+from nanlab.trace.op import BORN, TURNED, location
 from nanlab.trace.program import Segment
-from nanlab.trace.recording import BORN, TURNED, Recording, no_more
+from nanlab.trace.recording import Recording, no_more
 
 
 def announce(trace: Trace) -> None:

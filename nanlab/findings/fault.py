@@ -17,8 +17,8 @@ from nanlab.analysis.provenance import MOVES, Origin, in_hook, operator_of_node
 from nanlab.findings.rule import Finding
 from nanlab.operators import having
 from nanlab.trace import Trace
-from nanlab.trace.op import location, walk
-from nanlab.trace.recording import FORWARD, HEALED, OPTIMIZER, Kept, Op, Recording
+from nanlab.trace.op import FORWARD, HEALED, OPTIMIZER, Op, location, walk
+from nanlab.trace.recording import Kept, Recording
 
 # The operations around a fault: what its operands were made from, and what was made from its
 # result.

@@ -20,9 +20,9 @@ from nanlab.operators import card, having
 from nanlab.program.edit import text_of
 from nanlab.program.rerun import window
 from nanlab.stats import TensorStats
-from nanlab.trace.op import Op, walk
+from nanlab.trace.op import OPTIMIZER, Op, walk
 from nanlab.trace.program import Ref
-from nanlab.trace.recording import OPTIMIZER, Recording
+from nanlab.trace.recording import Recording
 
 MOST_ROWS = 24  # that are looked at on the way back to what made the operands
 MOST_MAKERS = 2

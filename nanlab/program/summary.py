@@ -18,9 +18,9 @@ from nanlab.errors import NotReplayable
 from nanlab.program.replay import results_of
 from nanlab.program.rerun import Memory, complete, operate, rerun, seed
 from nanlab.trace.chunk import Names
-from nanlab.trace.op import location
+from nanlab.trace.op import BACKWARD, BORN, CARRIED, TURNED, location
 from nanlab.trace.program import Call, Ref, Segment, refs_in
-from nanlab.trace.recording import BACKWARD, BORN, CARRIED, TURNED, Recording
+from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 Judge = Callable[[JudgedCall], None]

@@ -16,8 +16,7 @@ from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Finding, Fix, Match, rule
 from nanlab.operators import base_name, card, having
 from nanlab.trace import Trace
-from nanlab.trace.op import FORWARD, walk
-from nanlab.trace.recording import OPTIMIZER
+from nanlab.trace.op import FORWARD, OPTIMIZER, walk
 
 GIVEN = ("data", "parameter", "buffer", "intended")  # origins outside of the program
 _LOSSES = ("loss", "binary_cross_entropy", "kl_div", "huber")

@@ -8,7 +8,7 @@ from nanlab.findings.evidence import match, number, plural
 from nanlab.findings.fault import Fault
 from nanlab.findings.rule import Match, rule
 from nanlab.operators import base_name, having
-from nanlab.trace.recording import OPTIMIZER
+from nanlab.trace.op import OPTIMIZER
 
 # Means and losses of nothing, and targets to which a model gives no probability.
 

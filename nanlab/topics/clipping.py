@@ -20,7 +20,8 @@ from nanlab.operators import having
 from nanlab.trace import Trace
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import GradientEdit
-from nanlab.trace.recording import OPTIMIZER, Recording
+from nanlab.trace.op import OPTIMIZER
+from nanlab.trace.recording import Recording
 
 Array = npt.NDArray[np.float64]
 USUAL = (1.0, 5.0, 10.0)  # what people take for max_norm

@@ -24,8 +24,8 @@ from nanlab.stats import TensorStats
 from nanlab.topics.training import overflowed
 from nanlab.trace import Trace
 from nanlab.trace.history import OptimizerStep
-from nanlab.trace.op import location
-from nanlab.trace.recording import FORWARD, OPTIMIZER, PHASES, Recording
+from nanlab.trace.op import FORWARD, OPTIMIZER, location
+from nanlab.trace.recording import PHASES, Recording
 
 # their decay multiplies the weights in an operation of its own
 DECOUPLED = frozenset(("AdamW", "NAdamW", "RAdamW"))

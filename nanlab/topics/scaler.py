@@ -22,8 +22,8 @@ from nanlab.topics.training import blame_update, drove_away, growth_of
 from nanlab.trace import Trace
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import SCALED, Misuse, OptimizerStep
-from nanlab.trace.op import Op, location
-from nanlab.trace.recording import OPTIMIZER, Recording
+from nanlab.trace.op import OPTIMIZER, Op, location
+from nanlab.trace.recording import Recording
 
 _STEPS = "scaler.scale(loss).backward(), scaler.step(opt), scaler.update()"
 

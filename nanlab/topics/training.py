@@ -30,8 +30,8 @@ from nanlab.operators import having, with_forms
 from nanlab.topics.clipping import USUAL, clipping
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import OptimizerStep, Place
-from nanlab.trace.op import location
-from nanlab.trace.recording import OPTIMIZER, Recording
+from nanlab.trace.op import OPTIMIZER, location
+from nanlab.trace.recording import Recording
 
 # Learning rates that are no rates: not finite, or negative.
 

@@ -20,8 +20,8 @@ from nanlab.operators import having
 from nanlab.topics.scaler import scaled_loss
 from nanlab.trace import Trace
 from nanlab.trace.history import FEWEST_STEPS, Place, Series
-from nanlab.trace.op import location, walk
-from nanlab.trace.recording import BACKWARD, OPTIMIZER, Recording
+from nanlab.trace.op import BACKWARD, OPTIMIZER, location, walk
+from nanlab.trace.recording import Recording
 
 # Where magnitudes are heading: which result will overflow its dtype or be flushed to zero, and
 # in about how many steps.

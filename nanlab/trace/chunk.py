@@ -51,6 +51,27 @@ pack_edge = struct.Struct("3q").pack
 Array = npt.NDArray[np.int64]
 
 
+class _Column:
+    """A column of a table, as an attribute."""
+
+    def __init__(self, column: int) -> None:
+        self._column = column
+
+    def __get__(self, columns: Columns, owner: type[Columns]) -> Array:
+        return columns._table[:, self._column]
+
+
+class _Flagged:
+    """The rows with a bit among their flags, as an attribute."""
+
+    def __init__(self, bit: int) -> None:
+        self._bit = bit
+
+    def __get__(self, columns: Columns, owner: type[Columns]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (columns._table[:, FLAGS] & self._bit) != 0
+        return found
+
+
 class Columns:
     """The rows of a step as arrays, one for each column; indexed, some of the rows."""
 
@@ -67,52 +88,15 @@ class Columns:
         """Rows of these operators."""
         return np.array([name in wanted for name in names.items] or [False])[self.op]
 
-    @property
-    def op(self) -> Array:
-        """Numbers in ``recording.ops``."""
-        return self._table[:, OP]
-
-    @property
-    def phase(self) -> Array:
-        """FORWARD, BACKWARD, ..."""
-        return self._table[:, PHASE]
-
-    @property
-    def shape(self) -> Array:
-        """Numbers in ``recording.shapes``."""
-        return self._table[:, SHAPE]
-
-    @property
-    def dtype(self) -> Array:
-        """Numbers in ``recording.dtypes``."""
-        return self._table[:, DTYPE]
-
-    @property
-    def stat(self) -> Array:
-        """Numbers of statistics; -1 where there are none."""
-        return self._table[:, STAT]
-
-    @property
-    def node(self) -> Array:
-        """Autograd sequence numbers; -1 where there are none."""
-        return self._table[:, NODE]
-
-    @property
-    def call(self) -> Array:
-        """Positions of the first results of the same calls."""
-        return self._table[:, CALL]
-
-    @property
-    def view(self) -> npt.NDArray[np.bool_]:
-        """Rows that share memory with an operand."""
-        found: npt.NDArray[np.bool_] = (self._table[:, FLAGS] & VIEW) != 0
-        return found
-
-    @property
-    def inplace(self) -> npt.NDArray[np.bool_]:
-        """Rows that were written into memory that held another value."""
-        found: npt.NDArray[np.bool_] = (self._table[:, FLAGS] & INPLACE) != 0
-        return found
+    op = _Column(OP)  # numbers in ``recording.ops``
+    phase = _Column(PHASE)  # FORWARD, BACKWARD, ...
+    shape = _Column(SHAPE)  # numbers in ``recording.shapes``
+    dtype = _Column(DTYPE)  # numbers in ``recording.dtypes``
+    stat = _Column(STAT)  # numbers of statistics; -1 where there are none
+    node = _Column(NODE)  # autograd sequence numbers; -1 where there are none
+    call = _Column(CALL)  # positions of the first results of the same calls
+    view = _Flagged(VIEW)  # rows that share memory with an operand
+    inplace = _Flagged(INPLACE)  # rows that were written into memory that held another value
 
     @property
     def identity(self) -> Array:

@@ -12,10 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from nanlab.stats.layout import BINNED
-from nanlab.trace.history import Loss, OptimizerStep, ParameterStep
-from nanlab.trace.recording import (
-    BORN,
-    CARRIED,
+from nanlab.trace.chunk import (
     DEVICE,
     DTYPE,
     LINE,
@@ -24,18 +21,14 @@ from nanlab.trace.recording import (
     OP,
     OUTPUT,
     PHASE,
-    PHASES,
     SHAPE,
     SITE,
     STAT,
-    STATUSES,
-    TURNED,
     WIDTH,
-    BackwardPass,
-    NodeRun,
-    Recording,
-    owner_of_leaf,
 )
+from nanlab.trace.history import Loss, OptimizerStep, ParameterStep
+from nanlab.trace.op import BORN, CARRIED, TURNED
+from nanlab.trace.recording import PHASES, STATUSES, BackwardPass, NodeRun, Recording, owner_of_leaf
 
 # Statistics as columns, with <NA> for what there is no number of.
 

@@ -62,6 +62,26 @@ OK, BORN, CARRIED, TURNED, HEALED, INTENDED = range(6)  # of STATUSES
 T = TypeVar("T", bound=Hashable)
 
 
+class _Number:
+    """A column of a row, as an attribute."""
+
+    def __init__(self, column: int) -> None:
+        self._column = column
+
+    def __get__(self, op: Op, owner: type[Op]) -> int:
+        return op._row[self._column]
+
+
+class _Flag:
+    """A bit of a row's flags, as an attribute."""
+
+    def __init__(self, bit: int) -> None:
+        self._bit = bit
+
+    def __get__(self, op: Op, owner: type[Op]) -> bool:
+        return bool(op._row[FLAGS] & self._bit)
+
+
 class Op:
     """One recorded result of one call: a row of ``trace.ops``, with questions as properties."""
 
@@ -94,10 +114,7 @@ class Op:
         """The name on the operator's card: ``add``."""
         return base_name(self.name)
 
-    @property
-    def phase(self) -> int:
-        """FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE or OTHER."""
-        return self._row[PHASE]
+    phase = _Number(PHASE)  # FORWARD, BACKWARD, OPTIMIZER, RECOMPUTE or OTHER
 
     @property
     def backward(self) -> bool:
@@ -114,27 +131,13 @@ class Op:
         """Qualified name of the module in which it ran."""
         return str(self.recording.modules.items[self._row[MODULE]])
 
-    @property
-    def call(self) -> int:
-        """Position of the first result of the same call."""
-        return self._row[CALL]
-
-    @property
-    def output(self) -> int:
-        """Which result of its call it is."""
-        return self._row[OUTPUT]
+    call = _Number(CALL)  # position of the first result of the same call
+    output = _Number(OUTPUT)  # which result of its call it is
 
     # -- where
 
-    @property
-    def place(self) -> int:
-        """Number of its line in ``recording.places``: equal for two results of one line."""
-        return self._row[LINE]
-
-    @property
-    def site(self) -> int:
-        """Number of the innermost line outside torch, which may stand in an installed package."""
-        return self._row[SITE]
+    place = _Number(LINE)  # number of its line in ``recording.places``
+    site = _Number(SITE)  # number of the innermost line outside torch, perhaps in a package
 
     @property
     def file(self) -> str:
@@ -168,10 +171,7 @@ class Op:
         """Device of the result."""
         return str(self.recording.devices.items[self._row[DEVICE]])
 
-    @property
-    def stat(self) -> int:
-        """Number of its statistics; equal for two results that share them."""
-        return self._row[STAT]
+    stat = _Number(STAT)  # number of its statistics, which two results may share
 
     @property
     def stats(self) -> Any:
@@ -188,40 +188,13 @@ class Op:
         """Whether it is not finite though its operands are."""
         return self.status == BORN
 
-    @property
-    def view(self) -> bool:
-        """Whether it shares memory with an operand."""
-        return bool(self._row[FLAGS] & VIEW)
-
-    @property
-    def inplace(self) -> bool:
-        """Whether it was written into memory that held another value."""
-        return bool(self._row[FLAGS] & INPLACE)
-
-    @property
-    def uninitialised(self) -> bool:
-        """Whether nobody wrote its memory."""
-        return bool(self._row[FLAGS] & UNINIT)
-
-    @property
-    def literal(self) -> bool:
-        """Whether the program wrote its values: a constant, a literal."""
-        return bool(self._row[FLAGS] & LITERAL)
-
-    @property
-    def arrived(self) -> bool:
-        """Written by a collective."""
-        return bool(self._row[FLAGS] & ARRIVED)
-
-    @property
-    def without_grad(self) -> bool:
-        """Whether gradients were disabled."""
-        return bool(self._row[FLAGS] & NOGRAD)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether it was multiplied or divided by a Python number other than zero."""
-        return bool(self._row[FLAGS] & FACTOR)
+    view = _Flag(VIEW)  # whether it shares memory with an operand
+    inplace = _Flag(INPLACE)  # whether it was written into memory that held another value
+    uninitialised = _Flag(UNINIT)  # whether nobody wrote its memory
+    literal = _Flag(LITERAL)  # whether the program wrote its values: a constant, a literal
+    arrived = _Flag(ARRIVED)  # written by a collective
+    without_grad = _Flag(NOGRAD)  # whether gradients were disabled
+    scaled = _Flag(FACTOR)  # multiplied or divided by a Python number other than zero
 
     # -- its neighbours
 
@@ -240,15 +213,8 @@ class Op:
         """Positions of the calls that read it, in their order."""
         return self.recording.readers(self.position)
 
-    @property
-    def node(self) -> int:
-        """Autograd sequence number that ties it to its node; -1 where there is none."""
-        return self._row[NODE]
-
-    @property
-    def backward_pass(self) -> int:
-        """Number of the engine's run in which it was computed; -1 outside of one."""
-        return self._row[PASS]
+    node = _Number(NODE)  # autograd sequence number that ties it to its node; -1: none
+    backward_pass = _Number(PASS)  # number of the engine's run that computed it; -1 outside of one
 
 
 def walk(
