@@ -131,7 +131,7 @@ def _history(
         for n, value in zip(steps, table.tolist(), strict=True)
         if n < step and np.isfinite(value) and value < 1024
     ]
-    known.append((step, max(abs(stats.min), abs(stats.max))))
+    known.append((step, stats.largest))
     values = [value for _, value in known]
     if len(known) < 3 or values[-1] <= 2**GROWN * float(np.median(values[:-1])):
         return None

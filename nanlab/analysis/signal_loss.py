@@ -181,7 +181,7 @@ def _halvings(recording: Recording, position: int) -> tuple[int | None, KnownBy]
     if row.name != "_to_copy" or stats is None or stats.min is None or not stats.is_finite:
         return None, ""
     limits = format_of(row.dtype)
-    largest = max(abs(stats.min), abs(stats.max))
+    largest = stats.largest
     return max(1, math.ceil(math.log2(largest / (limits.max * (1 + limits.ulp / 4))))), "histogram"
 
 
@@ -338,7 +338,7 @@ def _twin(recording: Recording, position: int) -> _Loss | None:
     whole = shadow.flushed == twin.numel - twin.zero
     known = whole and twin.min is not None and twin.max is not None
     if known:
-        largest = max(abs(twin.min or 0.0), abs(twin.max or 0.0))
+        largest = twin.largest
     else:
         largest = format_of(result.dtype).rounds_to_zero
     return _Loss(shadow.flushed, twin.numel - twin.zero, largest, "float32 twin")

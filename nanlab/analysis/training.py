@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.capture.flushes import CASTS, outputs
+from nanlab.capture.flushes import CASTS
 from nanlab.operators import having, with_forms
 from nanlab.trace.frames import parameter_columns
 from nanlab.trace.history import SCALED, Loss, OptimizerStep, Place, Series
@@ -391,7 +391,7 @@ def _largest_operand(recording: Recording, call: int, slot: int) -> float:
     )
     if stats is None or not stats.is_finite or stats.min is None or stats.max is None:
         return math.nan
-    return float(max(abs(stats.min), abs(stats.max)))
+    return float(stats.largest)
 
 
 def _replaced(value: Any, number: float) -> Any:
@@ -437,10 +437,9 @@ def depends_on_gradient(recording: Recording, line: int, op: str, position: int)
         for r in recording.all_ops()
         if r.position < position and r.place == line and r.name == op
     ]
-    if not rows or (row := recording.op(rows[-1])) is None:
+    if not rows:
         return True
-    targets = outputs(recording, row.call)
-    own = [source for source, slot in recording.operands(rows[-1]) if slot % targets == row.output]
+    own = recording.parents(rows[-1])
     if not own:
         return True
     seen, waiting = set(own[:1]), [s for s in own[1:] if s != own[0]]
@@ -572,23 +571,17 @@ def inner_updates(recording: Recording, position: int) -> InnerUpdates | None:
 
 def _updates_before(recording: Recording, position: int, start: int) -> Iterator[int]:
     """Sums upstream of a result, the nearest first, in which a multiple of a gradient is added."""
-    seen, waiting = {position}, [position]
-    for at in waiting:
+
+    def is_update(at: int) -> bool:
         row = recording.op(at)
-        if row is None or len(seen) > MOST_VISITS:
-            continue
-        parents = recording.parents(at)
-        if (
-            not row.backward
-            and row.name in ADDS
-            and any(_is_gradient(recording, p) for p in parents)
-        ):
-            yield at
-            continue  # what came before belongs to earlier updates
-        for parent in parents:
-            if parent >= start and parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
+        adds = row is not None and not row.backward and row.name in ADDS
+        return adds and any(_is_gradient(recording, p) for p in recording.parents(at))
+
+    def onward(at: int) -> list[int]:  # what came before an update belongs to earlier ones
+        known = recording.op(at) is not None and not is_update(at)
+        return [p for p in recording.parents(at) if p >= start] if known else []
+
+    yield from filter(is_update, walk([position], onward, MOST_VISITS))
 
 
 def _is_gradient(recording: Recording, position: int) -> bool:
@@ -604,6 +597,4 @@ def _is_gradient(recording: Recording, position: int) -> bool:
 def _largest(recording: Recording, position: int) -> float:
     """The largest finite magnitude of a row; 0 if it has none."""
     stats = recording.stats(position)
-    return (
-        max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
-    )
+    return 0.0 if stats is None else stats.largest

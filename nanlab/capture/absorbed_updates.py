@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nanlab.capture.flushes import CASTS, outputs
+from nanlab.capture.flushes import CASTS
 from nanlab.capture.magnitudes import StepRows, counts, place_of, sums
 from nanlab.formats import HALF_PRECISION, format_of
 from nanlab.operators import having, in_place, with_forms
@@ -73,7 +73,7 @@ def is_absorbed(recording: Recording, position: int) -> bool | None:
     after = recording.stats(position)
     whole = [
         recording.stats(_average_unscaled(recording, part))
-        for part in _own(recording, position)[:2]
+        for part in recording.parents(position)[:2]
     ]
     if after is None or len(whole) < 2 or any(of is None for of in whole) or whole[0] == whole[1]:
         return None
@@ -98,7 +98,7 @@ def _candidates(rows: StepRows, history: History) -> list[int]:
 
 def _parts(rows: StepRows, position: int, latest: dict[int, int]) -> tuple[int, str] | None:
     """(row or source of an average before, name of the parameter added to it); None: no sum."""
-    recording, own = rows.recording, _own(rows.recording, position)[:2]
+    recording, own = rows.recording, rows.recording.parents(position)[:2]
     if len(own) < 2:
         return None
     if rows.columns.inplace[position - rows.start]:
@@ -131,19 +131,8 @@ def _follow_copies(rows: StepRows, history: History) -> None:
 def _average_unscaled(recording: Recording, at: int) -> int:
     """The row or source of what was multiplied by a number, or that of the value itself."""
     row = recording.op(at)
-    if row is None or row.name not in ("mul", "_foreach_mul"):
-        return at
-    own = _own(recording, at)
-    return own[0] if own else at
-
-
-def _own(recording: Recording, position: int) -> list[int]:
-    """What a row was computed from; of a call on lists, the members in its place."""
-    row = recording.op(position)
-    if row is None:
-        return []
-    targets = outputs(recording, row.call)
-    return [source for source, slot in recording.operands(position) if slot % targets == row.output]
+    scaled = row is not None and row.name in ("mul", "_foreach_mul")
+    return next(iter(recording.parents(at)), at) if scaled else at
 
 
 def _before(rows: StepRows, at: int) -> int | None:
@@ -153,7 +142,7 @@ def _before(rows: StepRows, at: int) -> int | None:
         if at < rows.start:
             return at
         row = recording.op(at)
-        own = _own(recording, at)
+        own = recording.parents(at)
         if row is None or not own or row.name not in SCALES:
             return None
         at = own[0]
@@ -175,7 +164,7 @@ def _followed(recording: Recording, at: int, latest: dict[int, int]) -> str:
         if at < 0:
             source = recording.sources.get(at)
             return source.name if source is not None and source.kind == "parameter" else ""
-        row, own = recording.op(at), _own(recording, at)
+        row, own = recording.op(at), recording.parents(at)
         if row is None or not own or row.name not in CARRIES:
             return ""
         at = own[0]
@@ -385,8 +374,7 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
         found = _blended(recording, position) if op == "copy_" else None
         back = op == "copy_" and found is None and dtype in HALF_PRECISION
         return _written_back(recording, position, start) if back else found
-    operands, targets = recording.operands(position), outputs(recording, row.call)
-    before = [recording.stats(s) for s, slot in operands if slot % targets == row.output]
+    before = [recording.stats(s) for s in recording.parents(position)]
     after = recording.stats(position)
     if any(s is None for s in before) or not all(s.is_finite for s in before):
         return None
@@ -394,10 +382,8 @@ def _unchanged(recording: Recording, position: int, start: int) -> bool | None:
         return bool(after == before[0])
     if len(before) < 2:
         return None
-    if before[1] == before[0] or (
-        "lerp" not in op and before[1].zero == before[1].numel
-    ):  # it has arrived; nothing came
-        return None
+    if before[1] == before[0] or ("lerp" not in op and before[1].all_zero):
+        return None  # it has arrived; nothing came
     return bool(after == before[0])
 
 
@@ -413,9 +399,7 @@ def _blended(recording: Recording, position: int) -> bool | None:
         (_unscaled(recording, part), recording.stats(part))
         for part, _ in recording.operands(made[0][0])
     ]
-    if len(whole) != 2 or any(
-        of is None or part is None or part.zero == part.numel for of, part in whole
-    ):
+    if len(whole) != 2 or any(of is None or part is None or part.all_zero for of, part in whole):
         return None
     same = [of == after for of, _ in whole]
     return None if all(same) else any(same)
@@ -433,12 +417,11 @@ def _written_back(recording: Recording, position: int, start: int) -> bool | Non
         row = recording.op(at) if at >= start else None
         if row is None or row.dtype in HALF_PRECISION:
             break
-        op, targets = row.name.removeprefix("_foreach_").rstrip("_"), outputs(recording, row.call)
-        own = [source for source, slot in recording.operands(at) if slot % targets == row.output]
+        op, own = row.name.removeprefix("_foreach_").rstrip("_"), recording.parents(at)
         widened = op in ("_to_copy", "copy")
         if op in SUMS and len(own) > 1:
             change = recording.stats(own[1])
-            added = added or (change is not None and change.zero < change.numel)
+            added = added or (change is not None and not change.all_zero)
         elif not own or not (widened or op in KEEPS):
             return None
         at = own[0]
@@ -479,7 +462,7 @@ def _vanished_factor(recording: Recording, position: int) -> str:
     if row is None or row.name not in ADDS or len(operands := recording.operands(position)) < 2:
         return ""
     added, factors = recording.stats(operands[1][0]), operands[2:]  # of lerp_: the weight
-    if added is not None and added.zero == added.numel:
+    if added is not None and added.all_zero:
         factors = recording.operands(operands[1][0])
     for source, _ in factors:
         factor, made = recording.stats(source), recording.op(source)
@@ -522,23 +505,14 @@ def _count(
     if still and not known.still:
         place, value = place_of(rows.recording, position), rows.recording.stats(position)
         assert place is not None
-        known.at, known.update, known.value = (
-            place,
-            _added(rows.recording, position),
-            value.rms or 0.0,
-        )
+        known.at, known.value = place, value.rms or 0.0
+        known.update = _added(rows.recording, position)
     known.count(position, still, gradient, rate)
 
 
 def _added_rms(recording: Recording, position: int) -> float:
     """The rms of the second operand of an update; 0 where there is none."""
-    row = recording.op(position)
-    targets = outputs(recording, row.call) if row is not None else 1
-    own = [
-        s
-        for s, slot in recording.operands(position)
-        if row is not None and slot % targets == row.output
-    ]
+    own = recording.parents(position)
     stats = recording.stats(own[1]) if len(own) > 1 else None
     return (stats.rms or 0.0) if stats is not None and stats.is_finite else 0.0
 
@@ -547,6 +521,4 @@ def _added(recording: Recording, position: int) -> float:
     """Largest magnitude of what an update adds."""
     operands = recording.operands(position)
     stats = recording.stats(operands[-1][0]) if len(operands) > 1 else None
-    return (
-        max(abs(stats.min), abs(stats.max)) if stats is not None and stats.min is not None else 0.0
-    )
+    return 0.0 if stats is None else stats.largest

@@ -13,7 +13,7 @@ from nanlab.capture.magnitudes import StepRows, place_of
 from nanlab.formats import format_of
 from nanlab.operators import base_name, having, in_place, with_forms
 from nanlab.stats import TensorStats
-from nanlab.trace.history import Dead, Flush, History
+from nanlab.trace.history import Cost, Dead, Flush, History
 from nanlab.trace.op import BACKWARD, BORN, FORWARD, OPTIMIZER, walk
 from nanlab.trace.recording import Recording
 
@@ -68,13 +68,8 @@ def _square_lost(recording: Recording, position: int, dtype: torch.dtype) -> boo
     row = recording.op(position)
     if row is None or dtype not in (torch.float16, torch.bfloat16):
         return False
-    targets = outputs(recording, row.call)
-    own = [
-        recording.stats(source)
-        for source, slot in recording.operands(position)
-        if slot % targets == row.output
-    ]
-    return len(own) > 1 and all(s is not None and s.is_finite and s.zero < s.numel for s in own[1:])
+    own = [recording.stats(source) for source in recording.parents(position)]
+    return len(own) > 1 and all(s is not None and s.is_finite and not s.all_zero for s in own[1:])
 
 
 def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -> bool:
@@ -91,9 +86,7 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
     ]
     if op == "copy_":
         operands = operands[-1:]
-    if not operands or any(
-        s.zero == s.numel or not s.is_finite or s.absmin is None for s in operands
-    ):
+    if not operands or any(s.all_zero or not s.is_finite or s.absmin is None for s in operands):
         return False
     if op in CASTS:
         return True
@@ -105,13 +98,11 @@ def _flushed(recording: Recording, position: int, op: str, dtype: torch.dtype) -
         return True
     if op not in PRODUCTS:
         return False
-    sizes = [max(abs(s.min), abs(s.max)) for s in operands]
+    sizes = [s.largest for s in operands]
     if op in QUOTIENTS:
         return bool(operands[1].zero == 0 and sizes[0] / operands[1].absmin <= limit)
-    terms = max(
-        1.0,
-        (operands[-1].numel * operands[-2].numel / max(1, recording.stats(position).numel)) ** 0.5,
-    )
+    made = max(1, recording.stats(position).numel)
+    terms = max(1.0, (operands[-1].numel * operands[-2].numel / made) ** 0.5)
     return bool(sizes[-1] * sizes[-2] * terms <= limit)
 
 
@@ -127,8 +118,7 @@ def _pair_lost(op: str, operands: list[TensorStats], numel: int, limit: float) -
     if all(s.zero for s in operands) or not all(sizes):
         return False
     if op.endswith("_backward"):
-        derivative = operands[1]
-        return max(abs(derivative.min or 0.0), abs(derivative.max or 0.0)) < 1.0
+        return operands[1].largest < 1.0  # the derivative
     terms = (operands[0].numel * operands[1].numel / max(1, numel)) ** 0.5
     return op not in SUMS or sizes[0] * sizes[1] * terms**0.5 <= NEAR * limit
 
@@ -139,7 +129,7 @@ def overflow_below(recording: Recording, position: int) -> int:
     if row is None or not read or len(read) != (1 if row.name in INVERSES else 2):
         return -1
     above = recording.stats(read[0][0]) if len(read) == 2 else None
-    if len(read) == 2 and (above is None or not above.is_finite or above.zero == above.numel):
+    if len(read) == 2 and (above is None or not above.is_finite or above.all_zero):
         return -1
     below = recording.stats(read[-1][0])
     if below is None or not 0 < below.numel == below.posinf + below.neginf:
@@ -183,23 +173,15 @@ def note_flushes(
             blamed.add(culprit)
             _note(rows, history, culprit, "gradient", name)
     for owner, position in written:
-        for operand, slot in recording.operands(position):
-            if (
-                slot
-                and operand in zero
-                and (culprit := _reaches(recording, operand, lost, zero)) is not None
-            ):
+        for operand in [operand for operand, slot in recording.operands(position) if slot]:
+            culprit = _reaches(recording, operand, lost, zero) if operand in zero else None
+            if culprit is not None:
                 blamed.add(culprit)
                 _note(rows, history, culprit, "update", recording.parameter_names[owner])
     differentiated = set(rows.columns.node[rows.columns.phase == BACKWARD].tolist()) - {-1}
     for position in lost - blamed:
-        _note(
-            rows,
-            history,
-            position,
-            "value" if _matters(rows, position, differentiated) else "tensor",
-            "",
-        )
+        cost: Cost = "value" if _matters(rows, position, differentiated) else "tensor"
+        _note(rows, history, position, cost, "")
 
 
 def _matters(rows: StepRows, position: int, differentiated: set[int]) -> bool:
@@ -237,10 +219,7 @@ def _replaced(recording: Recording, position: int) -> int | None:
     row = recording.op(position)
     if row is None or not row.inplace:
         return None
-    targets = outputs(recording, row.call)
-    return next(
-        (s for s, slot in recording.operands(position) if slot % targets == row.output), None
-    )
+    return next(iter(recording.parents(position)), None)
 
 
 def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
@@ -250,17 +229,12 @@ def _asked(rows: StepRows, zero: set[int]) -> list[tuple[str, int]]:
     for i in np.flatnonzero(~backward & (np.cumsum(backward) > 0)).tolist():
         for source, _ in recording.operands(rows.start + i):
             if source in zero and source >= rows.start and backward[source - rows.start]:
-                shape = (
-                    "x".join(
-                        map(str, recording.shapes.items[rows.columns.shape[source - rows.start]])
-                    )
-                    or "scalar"
-                )
-                found[source] = f"a parameter ({shape})"
+                sizes = recording.shapes.items[rows.columns.shape[source - rows.start]]
+                found[source] = f"a parameter ({'x'.join(map(str, sizes)) or 'scalar'})"
     return [(name, source) for source, name in found.items()]
 
 
-def _note(rows: StepRows, history: History, position: int, cost: str, name: str) -> None:
+def _note(rows: StepRows, history: History, position: int, cost: Cost, name: str) -> None:
     recording, end = rows.recording, rows.start + len(rows)
     row = recording.op(position)
     quotient = row is not None and row.name in QUOTIENTS | INVERSES
@@ -272,25 +246,16 @@ def _note(rows: StepRows, history: History, position: int, cost: str, name: str)
     key = (place.op, place.line, place.module, cost, name)
     known, numel = history.flushes.get(key), recording.stats(position).numel
     if known is not None:
-        known.numel += (
-            numel if cost in ("value", "tensor") and known.last == end and known.count == 1 else 0
-        )
+        if cost in ("value", "tensor") and known.last == end and known.count == 1:
+            known.numel += numel
         known.count += known.last != end
         known.last = end
         return
     stats = [recording.stats(s) for s, _ in recording.operands(position)]
-    sizes = [max(abs(s.min), abs(s.max)) for s in stats if s is not None and s.min is not None]
-    flush = Flush(
-        place,
-        cost,  # type: ignore[arg-type]
-        name,
-        numel,
-        max(sizes, default=0.0),
-        position,
-        end,
-        overflow=origin >= 0,
+    largest = max((s.largest for s in stats if s is not None), default=0.0)
+    history.flushes[key] = Flush(
+        place, cost, name, numel, largest, position, end, overflow=origin >= 0
     )
-    history.flushes[key] = flush
 
 
 def _of_gradients(rows: StepRows, position: int) -> bool:
@@ -307,14 +272,6 @@ def _of_gradients(rows: StepRows, position: int) -> bool:
         if row is not None and row.backward:
             return at != position
     return False
-
-
-def outputs(recording: Recording, call: int) -> int:
-    """How many tensors a call wrote."""
-    count = 1
-    while (row := recording.op(call + count)) is not None and row.call == call:
-        count += 1
-    return count
 
 
 # Gradients that are zero throughout, and the operation at which the signal died. Looked for
@@ -352,7 +309,7 @@ def note_dead(rows: StepRows, history: History, gradients: dict[int, int]) -> No
         stats = recording.stats(gradient)
         if stats is None or not stats.numel:
             continue
-        if stats.zero < stats.numel:
+        if not stats.all_zero:
             history.dead[owner] = Dead(alive=True)
             continue
         if known is not None and (known.steps >= MOST_LOOKS or known.blockers):
@@ -385,19 +342,16 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
     """Where and why the signal to a gradient died; None where the program wrote the zero."""
     ends: list[int] = []
     without: list[int] = []  # rows that read nothing of the backward pass: zeros_like
-    seen, waiting = {gradient}, [gradient]
-    for position in waiting:
-        op = recording.op(position)
-        if op is None or not op.backward or len(seen) > MOST_ANCESTORS:
+    for position in walk(
+        [gradient], lambda at: (p for p in _read(recording, at) if p in zero), MOST_ANCESTORS
+    ):
+        op, read = recording.op(position), _read(recording, position)
+        if op is None or not op.backward:
             continue
-        read = [p for p in recording.parents(position) if _of_backward(recording, p)]
         if not read:
             without.append(position)
         elif any(p not in zero and _is_gradient(recording, p, op.node) for p in read):
             ends.append(position)
-        new = [p for p in read if p in zero and p not in seen]
-        seen.update(new)
-        waiting += new
     found = [_why(recording, end, zero) for end in sorted(ends or without)]
     # where one cancels the others are not to blame
     deaths = [death for death in found if death is not None]
@@ -409,15 +363,14 @@ def _died(recording: Recording, gradient: int, zero: set[int]) -> _Death | None:
 
 def _is_gradient(recording: Recording, position: int, node: int) -> bool:
     """Whether a row of the backward pass was computed from the gradient that came in to a node."""
-    seen, waiting = {position}, [position]
-    for here in waiting:
-        op = recording.op(here)
-        if op is not None and op.node != node:
-            return True
-        new = {p for p in recording.parents(here) if _of_backward(recording, p)} - seen
-        seen |= new
-        waiting += new
-    return False
+    made = (recording.op(at) for at in walk([position], lambda at: _read(recording, at)))
+    return any(op is not None and op.node != node for op in made)
+
+
+def _read(recording: Recording, position: int) -> list[int]:
+    """What a row of the backward pass was made from in it."""
+    parents = recording.parents(position) if _of_backward(recording, position) else []
+    return [p for p in parents if _of_backward(recording, p)]
 
 
 def _of_backward(recording: Recording, position: int) -> bool:
@@ -468,7 +421,7 @@ def _blockers(recording: Recording, end: int, node: int, zero: set[int]) -> tupl
         source = recording.sources.get(position)
         if source is not None:
             stats = recording.stats(position)
-            if source.kind == "parameter" and stats is not None and stats.zero == stats.numel:
+            if source.kind == "parameter" and stats is not None and stats.all_zero:
                 found.setdefault(source.name)
         elif position in zero and _name(recording, position) in LINEAR | MULTIPLIES:
             new = [p for p in recording.parents(position) if (p < 0 or p in zero) and p not in seen]
@@ -502,7 +455,7 @@ def _vanished(recording: Recording, position: int, zero: set[int]) -> int | None
         if before is None:
             op = _name(recording, position)
             chosen = op in CHOICES | LINEAR | FLAT or not parents
-            alive = all((s := recording.stats(p)) is not None and s.zero < s.numel for p in parents)
+            alive = all((s := recording.stats(p)) is not None and not s.all_zero for p in parents)
             return None if chosen or not alive else position
         position = before
     return None

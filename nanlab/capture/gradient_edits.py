@@ -224,7 +224,7 @@ def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) 
         ):
             continue
         before, after = recording.stats(step.gradient), recording.stats(step.used)
-        if before is None or after is None or before.zero == before.numel or not before.is_finite:
+        if before is None or after is None or before.all_zero or not before.is_finite:
             continue
         if after.is_finite and after.zero != after.numel:
             continue

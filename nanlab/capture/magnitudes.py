@@ -245,4 +245,4 @@ def _adds_something(recording: Recording, position: int, own: list[int]) -> bool
     if len(own) == 1:
         return any(recording.scalars.get(position, ()))
     added = recording.stats(own[-1])
-    return added is not None and added.zero < added.numel
+    return added is not None and not added.all_zero

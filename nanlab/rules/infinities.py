@@ -236,7 +236,7 @@ def _other_factors(fault: Fault) -> Match | None:
     stats = fault.recording.stats(row)
     if stats is None or not stats.known or not stats.zero or stats.max is None or stats.min is None:
         return None
-    largest = max(abs(stats.max), abs(stats.min))
+    largest = stats.largest
     limit = format_of(getattr(torch, fault.dtype)).max
     if largest <= 1 or math.log(limit) / math.log(largest) > stats.numel:
         return None

@@ -118,6 +118,16 @@ class TensorStats:
         """Whether no element is NaN, inf or -inf."""
         return self.nonfinite == 0
 
+    @property
+    def all_zero(self) -> bool:
+        """Whether every element is 0."""
+        return self.zero == self.numel
+
+    @property
+    def largest(self) -> float:
+        """Largest magnitude of the finite elements; 0.0 where there are none."""
+        return max(abs(self.min or 0.0), abs(self.max or 0.0))
+
 
 # The arena: coded bins of all rows, one after the other.
 

@@ -254,9 +254,9 @@ def _flushed_whole(trace: Trace) -> dict[tuple[str, int], list[int]]:
         if row is None or stats is None:
             continue
         key = (row.name, row.line)
-        if stats.zero == stats.numel >= FEW and 2 * shadow.flushed >= stats.numel:
+        if stats.all_zero and stats.numel >= FEW and 2 * shadow.flushed >= stats.numel:
             lost.setdefault(key, []).append(position)
-        elif stats.zero < stats.numel:
+        elif not stats.all_zero:
             kept.add(key)
     return {key: positions for key, positions in lost.items() if key not in kept}
 
@@ -267,9 +267,6 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
     assert row is not None
     shadow, limits = recording.shadows[position], format_of(row.dtype)
     twin = shadow.stats
-    largest = (
-        max(abs(twin.min), abs(twin.max)) if twin.min is not None and twin.max is not None else 0.0
-    )
     place = place_of(trace, position)
     return Finding(
         cause="dtype-underflow",
@@ -279,7 +276,7 @@ def _twin_finding(trace: Trace, positions: list[int]) -> Finding:
             " values are lost"
         ),
         explanation=(
-            f"{dtype_underflow.explanation} In float32 the largest of them is {largest:.3g};"
+            f"{dtype_underflow.explanation} In float32 the largest of them is {twin.largest:.3g};"
             f" {limits.name} rounds everything up to {limits.rounds_to_zero:.3g} to zero."
         ),
         phase=PHASES[row.phase],

@@ -398,7 +398,7 @@ def dtype_overflow(fault: Fault) -> Finding | None:
     if not went_in:
         return None
     limits = format_of(getattr(torch, fault.dtype))
-    shown = " and ".join(f"{_largest(stats):.4g}" for stats in went_in)
+    shown = " and ".join(f"{stats.largest:.4g}" for stats in went_in)
     return replace(
         fault.finding,
         cause="dtype-overflow",
@@ -433,8 +433,3 @@ def _finite_operands(recording: Recording, position: int) -> list[TensorStats]:
     found = [recording.stats(source) for source, _ in recording.operands(position)]
     known = [stats for stats in found if stats is not None and stats.is_finite and stats.numel]
     return known if len(known) == len(found) else []
-
-
-def _largest(stats: TensorStats) -> float:
-    """The largest magnitude of a tensor."""
-    return max(abs(stats.min or 0.0), abs(stats.max or 0.0))

@@ -245,7 +245,7 @@ def overflowed(recording: Recording, position: int) -> bool:
     for parent, _ in recording.operands(position):
         stats = recording.stats(parent)
         if stats is not None and stats.min is not None:
-            sizes.append(max(abs(stats.min), abs(stats.max)))
+            sizes.append(stats.largest)
         if stats is not None and stats.posinf + stats.neginf:
             return True
     row = recording.op(position)

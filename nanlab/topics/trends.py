@@ -352,7 +352,7 @@ def carried(recording: Recording, position: int) -> bool:
     for at in walk([position], in_step, MOST_CARRIED):
         row, stats = recording.op(at), recording.stats(at)
         if recording.step_of(at) < now and stats is not None:
-            large = max(abs(stats.min or 0.0), abs(stats.max or 0.0)) > 2.0**LARGE
+            large = stats.largest > 2.0**LARGE
             if large and row is not None and row.phase != OPTIMIZER and not row.without_grad:
                 return True
     return False

@@ -19,6 +19,9 @@ FEWEST_ZERO = 2  # steps in which a gradient must be zero to be told
 SCALED = 64.0  # a factor on the loss from which on it is taken for a loss scale
 
 
+Cost = Literal["gradient", "update", "value", "tensor"]  # what a flush cost
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """The root of a backward pass."""
@@ -104,7 +107,7 @@ class Flush:
 
     at: Place
     # value: of a result that the gradient came back through
-    cost: Literal["gradient", "update", "value", "tensor"]
+    cost: Cost
     name: str  # of the parameter
     numel: int
     largest: float  # magnitude among the operands that were lost
