@@ -382,3 +382,13 @@ def test_numbers_far_below_the_distances_of_float64_are_no_zeros() -> None:
     assert [float(t.value) for t in true.gradients if t is not None] == pytest.approx(
         [1.2e24, 1.6e24]
     )
+
+
+def test_what_has_values_far_off_and_none_near_by_has_no_limit_in_float64() -> None:
+    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+
+    def known_beyond(t: Tensor) -> Tensor:  # the Bessel function is not known in exact numbers
+        hole = torch.where(t.abs() < 3e-5, torch.nan, 0.0)
+        return torch.special.bessel_j0(t) * hole
+
+    assert not truth(known_beyond, [x]).values[0].exists.any()

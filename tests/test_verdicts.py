@@ -122,3 +122,38 @@ def test_complex_elements_that_a_fix_moves_are_noticed() -> None:
     series = fixes["the series near 0"]  # it is good near 0 alone, and reaches to 1
     assert series.verdict == "finite"
     assert "changes healthy values" in series.why
+
+
+def test_an_edit_inside_of_what_a_layer_is_given_is_tried_and_not_the_layer() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(8, 8)
+    hidden = torch.arange(300)[:, None, None] % 70 == 0
+    values = torch.nn.Parameter(torch.randn(300, 20, 8))
+    with nanlab.watch(layer) as trace:
+        w = (values @ values.mT).masked_fill(hidden, float("-inf"))
+        mixed = layer((w.softmax(-1) @ values).flatten(0, 1))
+        mixed.square().mean().backward()
+    fix = next(f for f in trace.culprit.fixes if "safe.softmax(" in f.code)
+    assert "layer(" in fix.code
+    assert fix.verdict == "verified", fix.why
+
+
+def test_a_step_whose_truth_no_arithmetic_computes_is_judged_around_the_edited_line() -> None:
+    torch.manual_seed(0)
+    text = torch.nn.Sequential(
+        torch.nn.EmbeddingBag(100, 64, padding_idx=0),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 32, bias=False),
+    )
+    image = torch.nn.Linear(48, 32)
+    images, tokens = torch.randn(16, 48), torch.randint(1, 100, (16, 7))
+    tokens[4] = 0
+    with nanlab.watch(torch.nn.Sequential(text, image)) as trace:
+        z = text(tokens)
+        z = z / z.norm(dim=-1, keepdim=True)
+        logits = torch.nn.functional.normalize(image(images), dim=-1) @ z.T
+        torch.nn.functional.cross_entropy(10 * logits, torch.arange(16)).backward()
+    assert trace.culprit.cause == "norm-at-zero"
+    assert trace.culprit.fixes[0].verdict == "verified", trace.culprit.fixes[0].why
+    assert "normalize(" in trace.culprit.fixes[0].code
+    assert [found.cause for found in trace.findings] == ["norm-at-zero"]

@@ -663,7 +663,8 @@ def _path(seen: Tensor) -> _Path:
     logs = even[1:].all(0) & (size[-1] > size[2]) & (steps[-1] > 0)
     value = torch.where(settled & ~rises & ~logs, best, torch.full_like(best, math.nan))
     value = torch.where(rises | logs, seen[-1].sign() * math.inf, value)
-    outside = ~seen[len(seen) // 2 :].isfinite().any(0)
+    near = seen[len(seen) // 2 :].isfinite()
+    outside = 2 * near.sum(0) < len(near)  # finite far off alone is no approach
     return _Path(value, outside, 0.1 * scale, seen[len(seen) // 2])
 
 

@@ -23,7 +23,7 @@ from nanlab.analysis.limits import (
 )
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
-from nanlab.program.edit import Edited, EditLike, Lines, Region, Results, apply
+from nanlab.program.edit import Edited, EditLike, Lines, Region, Results, apply, is_sum
 from nanlab.program.rebuild import Functions, Graph, Patch, backward_of, run_patches, same_bits
 from nanlab.program.replay import Replay, check_rebuilt, patched
 from nanlab.program.rerun import Window, operate, seed
@@ -384,7 +384,6 @@ LOCAL = 400_000  # elements of the expression and what it is made of, where the 
 LARGE = 1 << 24  # of the same where some of its rows stand for all
 FEW = 2_000  # elements of operands that need no narrowing
 NARROW = 256  # of those that are narrowed, for their truth
-_SUMS = having("matmul") | having("layer")
 _SIZED = having("sized")
 NOT_COMPUTED = "what is right there could not be computed"
 MOST_RUNS = 3  # of the engine that are held against their truth
@@ -477,7 +476,10 @@ class Judge:
                 whole, true = self._truth(run)
             except NotReplayable:
                 continue
-            found = self._locally(edited) if true is None else self._compared(whole, edited, true)
+            if true is not None:
+                found = self._compared(whole, edited, true)
+            if true is None or found.kind == "unknown":
+                found = self._locally(edited)
             if true is None or found.kind != "agrees":
                 return found
         return found
@@ -544,6 +546,8 @@ class Judge:
                 if true is None:
                     return Agreement("unknown", NOT_COMPUTED)
                 own = [p for p in edited.patches if p.segment == region.segment and p.at <= last]
+                if not {p.at for p in own} & {index for _, index, _ in part.items}:
+                    return Agreement("unknown", NOT_COMPUTED)
                 new, old, operands = part.function(own), part.function(), [*part.operands.values()]
                 found = agrees(new, old, operands, None, part.differentiated, known=true)
             except Exception:
@@ -572,7 +576,7 @@ class Judge:
         segments, at = self.where.segments, region.segment
         targets, last = _frontier(segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
-        return cut(segments, targets, (at, last + 1), _is_sum, most=most), last
+        return cut(segments, targets, (at, last + 1), is_sum, most=most), last
 
     def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
         """What a line goes into before it becomes one number, or else the line, on a few rows."""
@@ -617,7 +621,7 @@ class Judge:
         if key not in self._parts:
             end = region.segment, index + 1
             outs = tuple(refs_in(out))
-            part = cut(self.where.segments, outs, end, _is_sum, most=LARGE)
+            part = cut(self.where.segments, outs, end, is_sum, most=LARGE)
             if part.size > LOCAL:
                 part = narrowed(part, LOCAL // 4) or part
             self._parts[key] = part
@@ -657,7 +661,7 @@ def _frontier(segment: Segment, index: int, out: Any, whole: bool) -> tuple[tupl
         read = {r.storage for r in refs_in((call.args, tuple(call.kwargs.values())))} & reached
         made = [r for r in refs_in(call.out) if r.dtype.is_floating_point]
         shape_alone = getattr(call.func, "_opname", "").endswith("_like")
-        if not read or not made or shape_alone or _is_sum(call):
+        if not read or not made or shape_alone or is_sum(call):
             continue
         if not whole and all(_numel(r) == 1 for r in made):
             continue
@@ -679,11 +683,6 @@ def _truth_of(part: Slice) -> Truth | None:
     except Exception:
         return None
     return truth(part.function(), operands, None, part.differentiated)
-
-
-def _is_sum(call: Call) -> bool:
-    """Whether each element of a result is a sum over many, so that it moves by itself."""
-    return getattr(call.func, "_opname", "") in _SUMS
 
 
 def _off(got: Tensor, limit: Tensor, largest: float = 0.0) -> tuple[float, float] | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from nanlab.errors import NotReplayable
+from nanlab.operators import having
 from nanlab.program.callee import argument_of
 from nanlab.program.expression import (
     Bound,
@@ -32,6 +33,7 @@ from nanlab.trace.recording import Recording
 
 Tensor = torch.Tensor
 HALF = (torch.float16, torch.bfloat16)
+_SUMS = having("matmul") | having("layer")
 
 
 class EditLike(Protocol):
@@ -654,16 +656,27 @@ def _postorder(node: ast.AST) -> Iterator[ast.AST]:
     yield node
 
 
+def is_sum(call: Call) -> bool:
+    """Whether each element of a result is a sum over many, so that it moves by itself."""
+    return getattr(call.func, "_opname", "") in _SUMS
+
+
 def _outermost(bound: Bound, expression: Expression, around: Sequence[Made]) -> tuple[int, Any]:
-    """The last call of the line in this run that the expression stands in, and its result."""
+    """The last call of the line in this run that the expression stands in, and its result: the last
+    before a sum."""
     index, out = bound.calls[-1], bound.out
+    reached = {ref.storage for ref in refs_in(out)}
     for each in around:
-        if each.index <= index:
+        if each.index <= bound.calls[-1]:
             continue
         if inside(each.span, expression.span):
             break  # the expression again
-        if inside(expression.span, each.span):
+        read = {ref.storage for ref in refs_in((each.call.args, (*each.call.kwargs.values(),)))}
+        if inside(expression.span, each.span) and read & reached:
+            if is_sum(each.call):
+                break  # what goes into a sum moves by itself
             refs = list(refs_in(each.call.out))
+            reached |= {ref.storage for ref in refs}
             if len(refs) == 1:
                 index, out = each.index, refs[0]
     return index, out

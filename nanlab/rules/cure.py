@@ -145,6 +145,7 @@ def _next_fault(
 ) -> tuple[Fix, tuple[Edit, ...], Finding, Trace] | Cure | None:
     """A fix with which another fault shows, and that fault; or the cure, if it is right."""
     last = found.faults[-1]
+    ends: list[Fix] = []  # with which no further fault shows
     for fix in found.options[-1][:MOST_TRIED]:
         joined = _joined(edits, fix.edits)
         if joined is None:
@@ -152,7 +153,8 @@ def _next_fault(
         made = judge.judge(joined)
         if made.verified:
             return _cure([*taken, fix], joined, made)
-        if made.verdict != "fails":  # no further fault shows
+        if made.verdict != "fails":
+            ends.append(fix)
             continue
         try:
             segments = judge.where.segments
@@ -163,7 +165,7 @@ def _next_fault(
             continue
         if nxt is None or any(_same(nxt, fault) for fault in found.faults):
             continue
-        if _stays(last, nxt, fix):
+        if _stays(last, nxt, fix) or _is_of_the_fix(nxt, fix, ends):
             continue
         return fix, joined, nxt, then
     return None
@@ -178,6 +180,15 @@ def _stays(fault: Finding, nxt: Finding, fix: Fix) -> bool:
     if fault.cause != nxt.cause:
         return False
     return any(e.file == nxt.file and e.first <= nxt.line <= e.last for e in fix.edits)
+
+
+def _is_of_the_fix(nxt: Finding, fix: Fix, ends: Sequence[Fix]) -> bool:
+    """Whether a fix has brought in what shows: it is in its lines, which other fixes mend."""
+    written = [e for e in fix.edits if e.file == nxt.file and e.first <= nxt.line <= e.last]
+    lines = {(e.file, e.first, e.last) for e in written}
+    return bool(lines) and any(
+        lines == {(e.file, e.first, e.last) for e in other.edits} for other in ends
+    )
 
 
 def _search(judge: Judge, found: Chain, taken: Sequence[Fix], deadline: float) -> Cure | None:
