@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 from nanlab.capture import FaultFound, Stop, announce, watch
 from nanlab.capture.ranks import Agreement
 from nanlab.capture.sinks import is_refusal
+from nanlab.capture.steps import MOST_TURNS as MOST_PARTS
 from nanlab.capture.training import OptimizerCopy, closure_of, size_of, with_closure
 from nanlab.capture.watching import stopped
 from nanlab.errors import NotReplayable
@@ -78,6 +79,9 @@ class Window:
     python: Any = None  # the Python state at its head
     clock: int = 0  # when it began
     number: int = 0  # of the step that ran then
+    at_head: int = 0  # number of the step at its last head
+    rounds: set[int] = field(default_factory=set)  # optimizers that stepped between its heads
+    is_part: bool = False  # whether its turns are part of a step of the loop around it
     mark: int = -1  # optimizer steps at its last head
     steps: int = 0  # optimizer steps since it began
     first: bool = True  # whether it is the first
@@ -242,9 +246,7 @@ class Guard:
             window = self._known[key] = make()
         self._clock += 1
         if self._counts:
-            self._per_turn = min(self._counts.values())
-            self.step += self._per_turn
-            self._counts.clear()
+            self._count(window)
         if self._losses and not self.optimizers and self.looks:
             self._look_at_losses()
             window.mark = -2  # each turn is a step
@@ -257,7 +259,25 @@ class Guard:
         if not self._open or self._open[-1] is not window:
             self._enter(window)
         window.mark = self._taken
+        window.at_head = self.step
         return window
+
+    def _count(self, window: Window) -> None:
+        """Count the steps since the last head. A loop is left, and another optimizer steps before
+        the loop around it comes round: then a turn of that one is the step, as in a watch."""
+        self._per_turn, own = min(self._counts.values()), set(self._counts)
+        last = self._open[-1] if self._open else window
+        self._counts.clear()
+        if last is window:
+            window.rounds |= own
+            self.step += 0 if window.is_part else self._per_turn
+            return
+        if window in self._open:
+            if last.rounds and own - last.rounds and self.step - window.at_head <= MOST_PARTS:
+                last.is_part = True
+            if last.is_part:
+                self._per_turn, self.step = 1, window.at_head
+        self.step += self._per_turn
 
     def _enter(self, window: Window) -> None:
         """A loop begins, inside of those that run, or goes on after one inside of it."""
