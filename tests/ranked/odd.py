@@ -1,9 +1,7 @@
-"""Programs in which the processes are not alike: one watches, one records, one leaves early.
-torchrun ... odd.py OUT"""
+"""Programs in which the processes are not alike: one watches, one records, one leaves early."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -110,9 +108,9 @@ def guarded(kind: str, everywhere: bool = True) -> Any:
     }
 
 
-def group_inside(rank: int, world: int) -> Any:
+def group_inside(out: Path, rank: int, world: int) -> Any:
     # the first group's keys are in torchrun's
-    store = dist.FileStore(str(Path(sys.argv[1]) / "store"), world)
+    store = dist.FileStore(str(out / "store"), world)
     with nanlab.watch() as trace:
         start(store=store, rank=rank, world_size=world)
         model, optimizer = model_and_optimizer()
@@ -121,9 +119,8 @@ def group_inside(rank: int, world: int) -> Any:
     return trace
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    start()
+def run_all(out: Path) -> None:
+    """Run them in the process group that is there, which ends."""
     for name, run in (
         ("one_watches", lambda: one_watches(True)),
         ("one_watches_healthy", lambda: one_watches(False)),
@@ -132,18 +129,14 @@ def main() -> None:
     ):
         trace = run()
         ranks.PATIENCE = PATIENCE
-        note(Path(sys.argv[1]), name, trace)
+        note(out, name, trace)
         dist.barrier()
     for kind in ("ddp", "sharded", "alone"):
         trace, more = guarded(kind)
-        note(Path(sys.argv[1]), f"guarded_{kind}", trace, **more)
+        note(out, f"guarded_{kind}", trace, **more)
         dist.barrier()
     trace, more = guarded("alone", everywhere=False)
-    note(Path(sys.argv[1]), "one_guarded", trace, **more)
+    note(out, "one_guarded", trace, **more)
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
-    note(Path(sys.argv[1]), "group_inside", group_inside(rank, world), rank)
-
-
-if __name__ == "__main__":
-    main()
+    note(out, "group_inside", group_inside(out, rank, world), rank)

@@ -1,7 +1,7 @@
 """Run some of the programs in this process, one after the other, and write what nanlab says of
-each.
+each; with ``odd`` those in which the processes are not alike come last.
 
-torchrun ... worker.py OUT PROGRAM:MODE:spoilt ...
+torchrun ... worker.py OUT PROGRAM:MODE:spoilt ... [odd]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from ranked_programs import PROGRAMS
 
 import nanlab
+from nanlab.capture import ranks
 from nanlab.rules import remedies
 
 
@@ -70,12 +71,20 @@ def run(out: Path, wish: str) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    remedies.SECONDS = 5.0
+    remedies.SECONDS, patience, out = 5.0, ranks.PATIENCE, Path(sys.argv[1])
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    ranks.PATIENCE = 20.0  # all of them vote, but on a busy machine late
     for wish in sys.argv[2:]:
-        run(Path(sys.argv[1]), wish)
-        dist.barrier()
-    dist.destroy_process_group()
+        if wish != "odd":
+            run(out, wish)
+            dist.barrier()
+    ranks.PATIENCE = patience
+    if "odd" in sys.argv:
+        from odd import run_all
+
+        run_all(out)
+    else:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
