@@ -50,6 +50,13 @@ def time_for_fixes() -> None:
         module.SECONDS = 60.0
 
 
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixes are offered and none is tried: the tests of fixes do that."""
+    for module in (remedies, cure):
+        monkeypatch.setattr(module, "SECONDS", 0.0)
+
+
 @pytest.fixture(autouse=True)
 def needs_cuda(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("cuda") and not torch.cuda.is_available():

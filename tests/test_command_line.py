@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from nanlab.__main__ import main
-from nanlab.rules import remedies
 
 ENGINE = """
 def train_step(model, opt, x, i):
@@ -39,8 +38,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(remedies, "SECONDS", 0.0)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untried: None) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "training_engine", raising=False)
     (tmp_path / "training_engine.py").write_text(ENGINE)

@@ -53,10 +53,7 @@ FAULT = next(
 )
 
 
-@pytest.fixture(autouse=True)
-def no_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is tried: the tests of fixes do that."""
-    monkeypatch.setattr(remedies, "SECONDS", 0.0)
+pytestmark = pytest.mark.usefixtures("untried")
 
 
 class Setup:

@@ -12,7 +12,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import nanlab
-from nanlab.rules import remedies
 from nanlab.trace.history import Guarded
 
 SETUP = """
@@ -35,8 +34,7 @@ STEP = """
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
-    monkeypatch.setattr(remedies, "SECONDS", 0.0)
+def shell(untried: None) -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     shell.run_cell("%load_ext nanlab", silent=True)

@@ -18,7 +18,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import nanlab
 from nanlab.__main__ import main
-from nanlab.rules import remedies
 
 BAD = 12  # the step of the fault
 SETUP = """
@@ -214,11 +213,6 @@ def shell() -> Iterator[InteractiveShell]:
     InteractiveShell.clear_instance()
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remedies, "SECONDS", 0.0)
-
-
 def told(trace: nanlab.Trace | None) -> str:
     """What guard says of the step, and of its fault where the replay is the step."""
     assert trace is not None and trace.guarded is not None
@@ -250,14 +244,14 @@ def in_a_script(program: str, folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_a_cell_the_step_is_replayed_and_told(
-    shell: InteractiveShell, quick: None, name: str
+    shell: InteractiveShell, untried: None, name: str
 ) -> None:
     assert in_a_cell(PROGRAMS[name], shell) == f"sqrt-at-zero in step {BAD}:  BAD"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_in_a_script_the_step_is_replayed_and_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: None, name: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], untried: None, name: str
 ) -> None:
     program = PROGRAMS[name]
     assert in_a_script(program, tmp_path, capsys) == f"sqrt-at-zero in step {BAD}:  BAD"
@@ -268,7 +262,7 @@ def test_a_step_that_cannot_be_replayed_is_said_to_be_so_and_why(
     shell: InteractiveShell,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    quick: None,
+    untried: None,
     name: str,
 ) -> None:
     program, why = UNREPLAYABLE[name]

@@ -15,14 +15,11 @@ from torch import nn
 
 import nanlab
 from nanlab.capture import FaultFound
-from nanlab.rules import remedies
 
 HOOKS = sys.modules["torch.optim.optimizer"]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remedies, "SECONDS", 0.0)
+pytestmark = pytest.mark.usefixtures("untried")
 
 
 def line_of(mark: str) -> int:
