@@ -263,9 +263,8 @@ class Tap(TorchDispatchMode):
                 continue
             if value.dtype in LOW:
                 self.low_sites.setdefault(site)
-            updating = (
-                not backward and not torch.is_grad_enabled()
-            )  # an optimizer's operations are not the step's signal
+            # an optimizer's operations are not the step's signal
+            updating = not backward and not torch.is_grad_enabled()
             told = name not in _UNWRITTEN and name not in _CASTS - {"_to_copy"}
             if self.keep and not updating and told and not value.is_meta:
                 phase = "backward" if backward else "forward"

@@ -169,9 +169,8 @@ def handled_by_scaler(recording: Recording, origin: Origin) -> bool:
         return False
     if recording.undecided and depends_on_scale(recording, origin):
         return True
-    position = min(
-        origin.sink.step_position, max(origin.position, 0)
-    )  # a later backward may add to a gradient that was judged
+    # a later backward may add to a gradient that was judged
+    position = min(origin.sink.step_position, max(origin.position, 0))
     return (
         scaler_skipped(recording, position) or skipped_by_hand(recording, position)
     ) and depends_on_scale(recording, origin)

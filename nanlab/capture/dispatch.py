@@ -161,9 +161,8 @@ class OpRecorder(TorchDispatchMode):
         # of the last row: id of the tensor, number of its storage, view
         self._result: tuple[int, int, View | None] = (0, 0, None)
         self._lifting = False  # whether the running call brings in a literal: torch.tensor([...])
-        self._read_out: dict[
-            str, int
-        ] = {}  # the row from which a NaN, an "inf" or a "-inf" was last read as a Python number
+        # the row from which a NaN, an "inf" or a "-inf" was last read as a Python number
+        self._read_out: dict[str, int] = {}
         self.collectives = Collectives(self)
         self.flying = self.collectives.flying  # collectives whose results have not been read
         self.evidence.latest_collective = lambda: self.collectives.latest

@@ -45,9 +45,8 @@ class Held:
         self.tensor = tensor  # None: it is gone
         self.key = key  # of its storage; 0: none
         self.nbytes = nbytes  # of its storage
-        self.original: weakref.ref[Tensor] | None = (
-            None  # the tensor whose version tells of writes that no operation made
-        )
+        # the tensor whose version tells of writes that no operation made
+        self.original: weakref.ref[Tensor] | None = None
         self.version = -1
         self.identity = 0  # id of the original
         self.uses = 1  # calls

@@ -194,9 +194,8 @@ class IndexGuard:
             if each.indices.dtype not in _INTEGERS or not each.indices.numel():
                 continue
             known = known_range(self._recorder.recording, self._recorder.source(each.indices))
-            hidden = (
-                known is not None and known[0] == each.ignored and known[1] < each.high
-            )  # between ignore_index and 0
+            # between ignore_index and 0
+            hidden = known is not None and known[0] == each.ignored and known[1] < each.high
             if known is None or hidden:
                 self._copy(op, each, frame)
             elif each.broken_by(*known) and (bad := examine(op, each.indices, each)) is not None:

@@ -43,9 +43,8 @@ class Loops:
     """The loops of the functions that were asked about."""
 
     def __init__(self) -> None:
-        self._known: dict[
-            int, tuple[CodeType, list[tuple[int, int]]]
-        ] = {}  # the code is kept, so that its id() stays its own
+        # the code is kept, so that its id() stays its own
+        self._known: dict[int, tuple[CodeType, list[tuple[int, int]]]] = {}
 
     def around(self, before: Path, frame: FrameType | None) -> Loop | None:
         """The innermost loop that holds both moments; None where it cannot be told."""
@@ -88,9 +87,8 @@ class Loops:
         if id(code) not in self._known:
             spans: dict[int, int] = {}
             for step in dis.get_instructions(code):
-                if (
-                    "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname
-                ):  # that one waits for a coroutine
+                # that one waits for a coroutine
+                if "JUMP_BACKWARD" in step.opname and "NO_INTERRUPT" not in step.opname:
                     spans[step.argval] = max(step.offset, spans.get(step.argval, 0))
             self._known[id(code)] = code, list(spans.items())
         return self._known[id(code)][1]
@@ -183,9 +181,8 @@ _OUTSIDE = _Mark()  # of a call that was running when the watch began
 class StepFunction:
     """What is known of a function that is named like a training step."""
 
-    began: list[int] = field(
-        default_factory=list
-    )  # positions at which those of its calls began that are a step of their own
+    # positions at which those of its calls began that are a step of their own
+    began: list[int] = field(default_factory=list)
     first: int = -1  # position at which its first call began
     last: int = -1  # and its last
     sequence: int = 0  # autograd sequence number at that moment
@@ -376,9 +373,8 @@ class LoopIterations(StepFunctions):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tentative: list[
-            tuple[int, int, bool]
-        ] = []  # (index into starts, autograd sequence number, in a no_grad loop)
+        # (index into starts, autograd sequence number, in a no_grad loop)
+        self._tentative: list[tuple[int, int, bool]] = []
         self._loops, self._nesting = Loops(), Nesting()
         # where the program stood when it had left the loop whose turns are steps
         self._outside: Path | None = None
@@ -463,9 +459,8 @@ class StepClock(LoopIterations):
         self._without_grad = False  # whether that was under no_grad
         self._module: Callable[[], object] = lambda: None  # that was
         self._took_back = False  # whether a boundary was ever taken back
-        self.updates_apart: Callable[[], bool] = lambda: (
-            False
-        )  # whether turns without an update compute with the last one's
+        # whether turns without an update compute with the last one's
+        self.updates_apart: Callable[[], bool] = lambda: False
         self._updated = -1  # position at which a parameter was last written by hand
         # lowest sequence number of the last backward whose gradients were added to no others
         self._fresh = -1

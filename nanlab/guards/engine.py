@@ -62,9 +62,8 @@ class Turn:
     # variables that it was given beside; None until it is over
     late: dict[str, Any] | None = None
     call: Callable[[], Any] | None = None  # of a trainer: runs the turn again
-    scaler: tuple[Any, Tensor, Tensor] | None = (
-        None  # of a turn that a GradScaler skipped: the scaler, its scale and growth
-    )
+    # of a turn that a GradScaler skipped: the scaler, its scale and growth
+    scaler: tuple[Any, Tensor, Tensor] | None = None
 
 
 @dataclass(slots=True)

@@ -192,9 +192,8 @@ def _log_argument(fault: Fault) -> tuple[Tensor | None, Tensor | None]:
         pole = -1.0 if name.endswith("1py") else 0.0
     else:
         argument, pole = operand(1 if name == "polygamma" else 0), card(name).poles[0]
-    if (
-        argument is None and fault.backward and fault.name == "div"
-    ):  # saved by recomputation: its derivative 1 / x is at hand
+    # saved by recomputation: its derivative 1 / x is at hand
+    if argument is None and fault.backward and fault.name == "div":
         argument, pole = fault.argument(1), 0.0
     values = fault.at(argument)
     if values is None or values.is_complex():

@@ -60,9 +60,8 @@ def severity_from_start(
             return None
         if _rate_changed(member) > 0.0:
             return "note"
-        large = (
-            lasting and "addcdiv" in member.at.op
-        )  # Adam divides by the gradient's size: the value itself is too large
+        # Adam divides by the gradient's size: the value itself is too large
+        large = lasting and "addcdiv" in member.at.op
         return "error" if large or (share >= MOST and gradient >= SMALL) else "warning"
     if _rate_changed(member) > 0.0:
         return "warning"  # a warm-up, perhaps

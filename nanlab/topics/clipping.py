@@ -41,9 +41,8 @@ class Clipping:
 
     # a row per optimizer step: step, optimizer, before, after, factor, clipped, top, top_share, ...
     history: pd.DataFrame
-    parameters: (
-        pd.DataFrame
-    )  # by parameter: mean and largest share of the squared norm, steps in which it is the largest
+    # by parameter: mean and largest share of the squared norm, steps in which it is the largest
+    parameters: pd.DataFrame
     kind: str  # "norm", "value", "" where nothing was clipped or would have been
     bound: float | None  # max_norm or clip value in use, as measured; None if no step was clipped
     share: float  # of the optimizer steps that were clipped

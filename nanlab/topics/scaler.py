@@ -381,9 +381,8 @@ def _never_divided(fault: Fault) -> Finding | None:
     """Updates drove the weights away by gradients that bore a loss scale put on by hand."""
     recording, away = fault.recording, drove_away(fault)
     loss = undivided_factor(recording, away) if away is not None else None
-    if (
-        away is None or loss is None or math.frexp(loss.factor)[0] != 0.5
-    ):  # any other number may be the weight of a loss
+    # any other number may be the weight of a loss
+    if away is None or loss is None or math.frexp(loss.factor)[0] != 0.5:
         return None
     file, line, _ = place_text(recording, loss.line)
     scale = f"{loss.factor:.10g}"

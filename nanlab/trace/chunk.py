@@ -15,9 +15,8 @@ from nanlab.stats import StatsTable
 
 # Texts, and other things that occur often, as small numbers.
 
-Span = tuple[
-    int, int, int, int
-]  # first line, first column, last line, column after the last; columns in bytes of UTF-8
+# first line, first column, last line, column after the last; columns in bytes of UTF-8
+Span = tuple[int, int, int, int]
 
 
 class Names:

@@ -240,13 +240,11 @@ class Series:
         self.places: list[Place] = []  # by column: where it was first seen
         self.parents: list[tuple[int, ...]] = []  # by column: the columns of its operands
         self.owners: dict[int, int] = {}  # column -> parameter or buffer that is written there
-        self.values: npt.NDArray[np.float32] = np.full(
-            (8, 256), np.nan, np.float32
-        )  # log2 of the magnitude; +inf: it overflowed
+        # log2 of the magnitude; +inf: it overflowed
+        self.values: npt.NDArray[np.float32] = np.full((8, 256), np.nan, np.float32)
         self._columns: dict[int, int] = {}
-        self._last: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = (
-            None  # identity and columns of the step before
-        )
+        # identity and columns of the step before
+        self._last: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -323,12 +321,10 @@ class History:
     averages: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)  # the same of counts that are made anew
     sums: dict[int, int] = field(default_factory=dict)  # and of sums in place
-    factors: dict[int, float] = field(
-        default_factory=dict
-    )  # by row: the number that what was added in place was multiplied by
-    scaled_lines: set[int] = field(
-        default_factory=set
-    )  # calls of backward on a loss that bears a scale of the program's own
+    # by row: the number that what was added in place was multiplied by
+    factors: dict[int, float] = field(default_factory=dict)
+    # calls of backward on a loss that bears a scale of the program's own
+    scaled_lines: set[int] = field(default_factory=set)
     misuses: list[Misuse] = field(default_factory=list)
     edits: list[GradientEdit] = field(default_factory=list)
     series: Series = field(default_factory=Series)
@@ -400,9 +396,8 @@ class Failure:
     operands: tuple[Operand, ...] = ()
     module: str = ""  # path of the innermost running module
     module_type: str = ""
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # what the frames on the way say: sizes of the module, state of the optimizer
+    # what the frames on the way say: sizes of the module, state of the optimizer
+    facts: dict[str, Any] = field(default_factory=dict)
     bad: BadIndices | None = None
 
 

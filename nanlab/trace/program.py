@@ -243,9 +243,8 @@ class Segment:
     states: dict[int, Any] = field(default_factory=dict)
     # index of a call that draws -> its own generator
     generators: dict[int, Any] = field(default_factory=dict)
-    loads: dict[int, tuple[int, Any]] = field(
-        default_factory=dict
-    )  # index -> (storage, what uninitialised memory held)
+    # index -> (storage, what uninitialised memory held)
+    loads: dict[int, tuple[int, Any]] = field(default_factory=dict)
     # index -> copies of results that are leaves
     results: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     engine: list[EngineRun] = field(default_factory=list)

@@ -214,9 +214,8 @@ class Stepper(View):
 
     statuses = traitlets.List(STATUSES).tag(sync=True)
     half = traitlets.Dict().tag(sync=True)  # the limits of float16, as histogram bins
-    passes: traitlets.List[Any] = traitlets.List().tag(
-        sync=True
-    )  # step, backward_pass, nodes, worst status of each pass
+    # step, backward_pass, nodes, worst status of each pass
+    passes: traitlets.List[Any] = traitlets.List().tag(sync=True)
     chosen = traitlets.Int(0).tag(sync=True)  # which of them is shown
     graph = traitlets.Dict().tag(sync=True)  # its nodes, as columns
     edges = traitlets.Bytes(b"").tag(sync=True)  # int32 pairs of positions

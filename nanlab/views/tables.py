@@ -75,9 +75,8 @@ class TableBrowser(View):
 
     # title and alignment of each column
     heads: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    texts: traitlets.List[Any] = traitlets.List().tag(
-        sync=True
-    )  # columns that the filter looks at, the likeliest first
+    # columns that the filter looks at, the likeliest first
+    texts: traitlets.List[Any] = traitlets.List().tag(sync=True)
     # whether rows have a status, and trouble can go first
     troubled = traitlets.Bool(True).tag(sync=True)
     total = traitlets.Int(0).tag(sync=True)  # rows after the filter

@@ -56,9 +56,8 @@ class UnderflowExplorer(View):
 
     # the limits of each format, as histogram bins
     formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
-    tensors: traitlets.List[Any] = traitlets.List().tag(
-        sync=True
-    )  # label, histogram, twin, best, run_scale, scalable; by what float16 would lose
+    # label, histogram, twin, best, run_scale, scalable; by what float16 would lose
+    tensors: traitlets.List[Any] = traitlets.List().tag(sync=True)
     gradients = traitlets.Dict().tag(sync=True)  # all gradients together: tensors, histogram, best
     # text: where half of a result is lost first; selected: its number
     first_loss = traitlets.Dict().tag(sync=True)
