@@ -163,6 +163,19 @@ def test_a_run_without_one_finite_loss_still_has_its_steps() -> None:
     assert "loss not finite from step 0 on" in html
 
 
+def test_the_backward_pass_shown_is_the_bad_one_and_says_where_it_turned_bad() -> None:
+    x = torch.tensor([0.0, 1.0], requires_grad=True)
+    with nanlab.watch(on_fault="record", keep=20) as trace:
+        (0 * x.sqrt()).sum().backward()
+        (x * x).sum().backward()
+    frame = trace.backward
+    assert frame["backward_pass"].nunique() == 2
+    html = trace.report()._repr_html_()
+    first = frame[frame["backward_pass"] == frame["backward_pass"].min()]
+    assert f"Backward pass of step {first['step'].iloc[0]}: {len(first)} nodes" in html
+    assert "not%20finite%20from%20Sqrt" in html or "not finite from Sqrt" in html
+
+
 def test_a_healthy_run_says_so_in_one_line_with_what_was_covered() -> None:
     text = repr(report(fake_trace(faulty=False)))
     assert len(text.splitlines()) == 1

@@ -221,16 +221,11 @@ def _ticks(low: float, high: float, log: bool, left: int, bottom: int, down: flo
 def _x_ticks(
     low: float, high: float, left: int, right: int, bottom: int, across: float
 ) -> list[str]:
+    at = [value for value in _round_steps(low, high, 6) if value == int(value)]
+    spots = [min(left + (value - low) * across, right - 4) for value in at]
     return [
-        _text(
-            min(left + (value - low) * across, right - 4),
-            bottom + 12,
-            number(value),
-            GREY,
-            "middle",
-        )
-        for value in _round_steps(low, high, 6)
-        if value == int(value)
+        _text(spot, bottom + 12, number(value), GREY, "middle")
+        for spot, value in zip(spots, at, strict=True)
     ]
 
 
@@ -253,14 +248,8 @@ def _level(
     left, right, top, bottom = frame
     if level.upright:
         x = left + (level.at - x_axis[0]) * x_axis[1]
-        near = x > (left + right) / 2
-        label = _text(
-            x + (-4 if near else 4),
-            bottom - 6,
-            level.label,
-            level.colour,
-            "end" if near else "start",
-        )
+        aside, anchor = (-4, "end") if x > (left + right) / 2 else (4, "start")
+        label = _text(x + aside, bottom - 6, level.label, level.colour, anchor)
         line = f"M{x:.4g} {top}V{bottom}"
     else:
         at = math.log10(level.at) if log and level.at > 0 else level.at

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 
@@ -14,6 +16,7 @@ from nanlab.trace.op import location
 from nanlab.views import annotated, card
 from nanlab.views.charts import AMBER, BLUE, GREEN, RED, Level, Line, chart, minimap
 from nanlab.views.columns import (
+    BAD,
     as_typed,
     columns_for,
     data_table,
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 
 ELEMENTS = 12  # that are shown of the way back
-BAD_ONES, LARGEST = "bad", "largest"  # which element of a row a number stands for
+FIRST_BAD, LARGEST = "bad", "largest"  # which element of a row a number stands for
 
 
 def clickable(text: str, position: Any, which: str) -> str:
@@ -53,11 +56,10 @@ def whence(trace: Trace, position: int, which: str) -> str:
     left = len(found) - len(shown)
     more = f'<li class="nl-gap">⋯ {left:,} more</li>' if left else ""
     items = "".join(_element_station(each) for each in shown)
-    asked = "first bad element" if which == BAD_ONES else "largest element"
+    asked = "first bad element" if which == FIRST_BAD else "largest element"
     last = found[-1] if found else None
-    told = (
-        "" if last is None or math.isfinite(last.value) else f", back {plural(len(found), 'step')}"
-    )
+    bad = last is not None and not math.isfinite(last.value)
+    told = f", back {plural(len(found), 'step')}" if bad else ""
     return (
         f'<div class="nl-title" role="heading" aria-level="3">Where the {asked} came from{told}'
         f'</div><ol class="nl-path">{items}{more}</ol>'
@@ -69,7 +71,7 @@ def _index(tensor: torch.Tensor, which: str) -> int:
     if not len(flat):
         return 0
     finite = torch.isfinite(flat)
-    if which == BAD_ONES and not bool(finite.all()):
+    if which == FIRST_BAD and not bool(finite.all()):
         return int((~finite).nonzero()[0])
     size = flat.abs().to(torch.float64)
     return int(torch.where(finite, size, torch.full_like(size, -1.0)).argmax())
@@ -184,11 +186,8 @@ def line_of(trace: Trace, finding: Finding | None = None, position: int | None =
     if at not in ops.index:
         return ""
     row = ops.loc[at]
-    same = (
-        (ops["step"] == row["step"]) & (ops["file"] == row["file"]) & (ops["line"] == row["line"])
-    )
-    rows = ops[same.fillna(False).to_numpy(dtype=bool)]
-    return _operations(rows, at)
+    same = (ops[["step", "file", "line"]] == row[["step", "file", "line"]]).all(axis=1)
+    return _operations(ops[same.fillna(False).to_numpy(dtype=bool)], at)
 
 
 def ranks(trace: Trace) -> str:
@@ -224,26 +223,21 @@ def _operations(rows: pd.DataFrame, at: int) -> str:
         largest = max(
             (abs(float(row[n])) for n in ("min", "max") if not pd.isna(row[n])), default=math.nan
         )
-        mark = "▸ " if position == at else ""
+        mark, name = "▸ " if position == at else "", escape(row["op"] or "accumulate")
+        shape = str(row["shape"]).strip("()[], ").replace(" ", "")
         cells.append(
             [
-                (
-                    "<span"
-                    f' data-position="{position}">{mark}{escape(row["op"] or "accumulate")}</span>'
-                ),
+                f'<span data-position="{position}">{mark}{name}</span>',
                 escape(str(row["phase"])),
-                escape(
-                    "×".join(str(row["shape"]).strip("()[], ").replace(" ", "").split(","))
-                    or "scalar"
-                ),
-                clickable(escape(", ".join(counts)), position, BAD_ONES) if counts else "finite",
+                escape(shape.replace(",", "×") or "scalar"),
+                clickable(escape(", ".join(counts)), position, FIRST_BAD) if counts else "finite",
                 clickable(number(largest), position, LARGEST) if math.isfinite(largest) else "–",
             ]
         )
     where = f"<code>{escape(location(str(first['file']), int(first['line'])))}</code>"
-    told = f"{plural(len(rows), 'result')} of {where}" + (
-        f", {int((bad > 0).sum()):,} bad" if (bad > 0).any() else ""
-    )
+    told = f"{plural(len(rows), 'result')} of {where}"
+    if (bad > 0).any():
+        told += f", {int((bad > 0).sum()):,} bad"
     heads = ["operation", "phase", "shape", "bad values", "largest"]
     return data_table(heads, cells, ["left", "left", "right", "left", "right"], told)
 
@@ -338,13 +332,10 @@ def other_findings(trace: Trace, shown: Finding | None) -> str:
         said.add(each.explanation)
         parts = [card.card(each, trace, i), reason, evidence(each), other_fixes(each, i, trace)]
         folds.append(fold(_summary(each), "".join(parts)))
-    more = (
-        f"<div>{plural(len(rest) - OTHERS, 'further finding')} in <code>trace.findings</code></div>"
-    )
-    return section(
-        plural(len(rest), "other finding" if shown else "finding"),
-        "".join(folds) + (more if len(rest) > OTHERS else ""),
-    )
+    if len(rest) > OTHERS:
+        more = plural(len(rest) - OTHERS, "further finding")
+        folds.append(f"<div>{more} in <code>trace.findings</code></div>")
+    return section(plural(len(rest), "other finding" if shown else "finding"), "".join(folds))
 
 
 def _summary(finding: Finding) -> str:
@@ -361,18 +352,11 @@ def steps(trace: Trace) -> str:
     frame = trace.steps
     if not len(frame):
         return ""
-    drawn = steps_chart(frame) if len(frame) > 1 else ""
-    told = minimap(trace)
-    table = fold(
-        f"Table of {plural(len(frame), 'training step')}", compact(frame, "steps", trace, last=True)
-    )
-    return (
-        section(
-            "Training steps",
-            f'<div class="nl-columns">{drawn}{told}</div>' if drawn or told else " ",
-        )
-        + table
-    )
+    drawn = (steps_chart(frame) if len(frame) > 1 else "") + minimap(trace)
+    pictures = f'<div class="nl-columns">{drawn}</div>' if drawn else " "
+    title = f"Table of {plural(len(frame), 'training step')}"
+    table = fold(title, compact(frame, "steps", trace, last=True))
+    return section("Training steps", pictures) + table
 
 
 def steps_chart(frame: pd.DataFrame) -> str:
@@ -384,10 +368,7 @@ def steps_chart(frame: pd.DataFrame) -> str:
     for name, colour in (("loss", BLUE), ("gradient_norm", AMBER), ("loss_scale", GREEN)):
         if name not in frame or not frame[name].notna().any():
             continue
-        values = [
-            float(v) if not pd.isna(v) else math.nan
-            for v in frame[name].astype("Float64").fillna(pd.NA).tolist()
-        ]
+        values = _floats(frame[name]).tolist()
         if name == "loss_scale" and len(set(values)) == 1:
             continue
         lines.append(Line(name.replace("_", " "), at, values, colour))
@@ -410,12 +391,7 @@ def _not_finite(
 ) -> tuple[list[tuple[float, float]], list[str]]:
     """The steps in which the loss is NaN or infinite, as bands, and in words."""
     known_ = ~loss.isna().to_numpy() if loss.dtype.name == "Float64" else loss.notna().to_numpy()
-    values = loss.astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
-    bad = [
-        step
-        for step, value, is_known in zip(at, values, known_, strict=True)
-        if is_known and not math.isfinite(value)
-    ]
+    bad = np.array(at)[known_ & ~np.isfinite(_floats(loss))].tolist()
     if not bad:
         return [], []
     runs: list[list[float]] = []
@@ -431,13 +407,18 @@ def _not_finite(
     return [(a - 0.5, b + 0.5) for a, b in runs], [said]
 
 
+def _floats(column: pd.Series[Any]) -> npt.NDArray[Any]:
+    """A column as numbers, NaN where there is none."""
+    return column.astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+
+
 def backward(trace: Trace) -> str:
     """The gradient along the last backward pass that is bad, else the last one, and its rows."""
     frame = trace.backward
     if not len(frame):
         return ""
     all_ = passes(frame)
-    chosen = next((p for p in all_ if p["worst"] in BAD_ONES), all_[-1])
+    chosen = next((p for p in all_ if p["worst"] in BAD), all_[-1])
     rows = rows_of(frame, chosen["step"], chosen["backward_pass"])
     title = f"Backward pass of step {chosen['step']}: {plural(len(rows), 'node')}"
     return fold(title, gain_chart(rows) + compact(rows, "backward", trace))
@@ -445,23 +426,16 @@ def backward(trace: Trace) -> str:
 
 def gain_chart(rows: pd.DataFrame) -> str:
     """Root mean square of the gradient along a backward pass, in the engine's order."""
-    values = (
-        rows["grad_out_rms"].astype("Float64").to_numpy(dtype="float64", na_value=math.nan).tolist()
-    )
-    bad = [i for i, status in enumerate(rows["status"].astype(str)) if status in BAD_ONES]
-    levels = (
-        [Level(f"not finite from {rows['name'].iloc[bad[0]]} on", float(bad[0]), RED, True)]
-        if bad
-        else []
-    )
+    values = _floats(rows["grad_out_rms"]).tolist()
+    bad = [i for i, status in enumerate(rows["status"].astype(str)) if status in BAD]
+    began = [(f"not finite from {rows['name'].iloc[i]} on", float(i)) for i in bad[:1]]
     keep = range(0, len(values), max(1, len(values) // 400))
     line = Line("", [float(i) for i in keep], [values[i] for i in keep])
-    told = "gradient rms along the backward pass"
     return chart(
         [line],
-        told,
+        "gradient rms along the backward pass",
         log=True,
-        levels=levels,
+        levels=[Level(label, at, RED, True) for label, at in began],
         x_label="nodes in the order of execution",
         y_label="gradient rms",
         size=(560, 140),
@@ -482,9 +456,8 @@ def parameters(trace: Trace) -> str:
     frame = trace.parameters
     if not len(frame):
         return ""
-    return fold(
-        f"Parameters: {plural(len(frame), 'row')}", compact(frame, "parameters", trace, last=True)
-    )
+    title = f"Parameters: {plural(len(frame), 'row')}"
+    return fold(title, compact(frame, "parameters", trace, last=True))
 
 
 def compact(frame: pd.DataFrame, kind: str, trace: Trace, last: bool = False) -> str:
