@@ -18,6 +18,7 @@ import mpmath
 import numpy as np
 import torch
 from mpmath import mp, mpf
+from mpmath.libmp import from_float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -118,18 +119,41 @@ class Exact(Tensor):
         if name in _REARRANGES:
             return _moved(func, args, kwargs)
         table = torch._decomp.decomposition_table  # a dict in torch 2.6 to 2.13
-        if func in table:
-            return table[func](*args, **kwargs)
-        made = func.decompose(*args, **kwargs)
+        with _Directly():
+            made = (
+                table[func](*args, **kwargs) if func in table else func.decompose(*args, **kwargs)
+            )
         if made is NotImplemented:
             raise NotExact(f"{name} is not known for exact numbers")
         return made
 
 
+class _Directly(TorchDispatchMode):
+    """Operators on exact numbers are run by Exact itself: torch imports all of its distributed
+    tensors before it asks a subclass for the first time, which takes a second."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run one operator."""
+        given = tree_flatten((args, kwargs or {}))[0]
+        if any(isinstance(x, Exact) for x in given):
+            return Exact.__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that keeps dynamo out imports it first, which takes seconds
+
+
 Moved = tuple[int, Callable[[tuple[int, ...]], np.ndarray]]
 
 
-class AllExact(TorchDispatchMode):
+class AllExact(_Directly):
     """Tensors made from numbers alone (``zeros``, ``eye``, a literal) are exact too.
 
     deadline: of ``time.thread_time()``; an operator that starts later raises NotExact.
@@ -158,7 +182,7 @@ class AllExact(TorchDispatchMode):
         """Run one operator."""
         if time.thread_time() > self.deadline:
             raise NotExact("the time for exact numbers is over")
-        made = func(*args, **(kwargs or {}))
+        made = super().__torch_dispatch__(func, types, args, kwargs)
         plain = not any(isinstance(x, Tensor) for x in tree_flatten((args, kwargs))[0])
         if (plain or func is torch.ops.aten.lift_fresh.default) and isinstance(made, Tensor):
             if made.is_floating_point() and not isinstance(made, Exact):
@@ -192,10 +216,6 @@ class AllExact(TorchDispatchMode):
         # of one number numpy makes no array
         return Exact(np.asarray(made.numbers + step, dtype=object))
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # the wrapper that keeps dynamo out imports it first, which takes seconds
-
 
 def lift(x: Tensor) -> Exact:
     """The same numbers, exactly."""
@@ -223,7 +243,8 @@ def _numbers(x: Any) -> np.ndarray:
             raise NotExact("complex numbers are not computed exactly")
         if not x.dim():
             return _numbers(float(x))
-        flat = [mpf(v) for v in x.detach().cpu().double().reshape(-1).tolist()]
+        # these digits are all that a float64 has
+        flat = [mp.make_mpf(from_float(v)) for v in x.detach().cpu().double().flatten().tolist()]
         return _array(flat, tuple(x.shape))
     return _array([_constant(float(x))], ())
 
@@ -287,15 +308,10 @@ def _divide(a: Any, b: Any) -> Any:
     return NAN if mpmath.isinf(a) and mpmath.isinf(b) else a / b
 
 
-def _multiply(a: Any, b: Any) -> Any:
-    if (a == 0 and mpmath.isinf(b)) or (b == 0 and mpmath.isinf(a)):
-        return NAN
-    return a * b
+_multiply = operator.mul  # to mpmath too 0 times infinity is NaN
 
 
 def _power(a: Any, b: Any) -> Any:
-    if b == 2:
-        return a * a
     if b == 0:
         return mpf(1)
     if a != a or b != b or (a == 1 and mpmath.isinf(b)):  # 1**inf is 1 in IEEE 754, and no limit
@@ -367,7 +383,6 @@ _UNARY["sinc"] = _real(_sinc)
 
 _BINARY: dict[str, Callable[..., Any]] = {}
 _BINARY["mul"] = _multiply
-_BINARY["pow"] = _power
 _BINARY["maximum"] = lambda a, b: NAN if a != a or b != b else max(a, b)
 _BINARY["minimum"] = lambda a, b: NAN if a != a or b != b else min(a, b)
 _BINARY["atan2"] = _real(mpmath.atan2)
@@ -407,6 +422,14 @@ def _elementwise(fn: Callable[..., Any], operands: int) -> Callable[..., Any]:
         return Exact(_mapped(fn, *(_numbers(a) for a in args[:operands])))
 
     return run
+
+
+@_runs("pow", "special_pow")
+def _raised(func: Any, x: Any, exponent: Any) -> Exact:
+    if isinstance(exponent, int | float) and exponent in (1, 2):
+        numbers = _numbers(x)
+        return Exact(np.asarray(numbers * numbers, dtype=object) if exponent == 2 else numbers)
+    return Exact(_mapped(_power, _numbers(x), _numbers(exponent)))
 
 
 def _comparison(fn: Callable[..., Any]) -> Callable[..., Any]:

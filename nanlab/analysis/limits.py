@@ -9,6 +9,7 @@ independent operands the quotient has no limit; of ``x`` alone it has.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import time
 import warnings
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from mpmath import mpf
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from nanlab.analysis.exact import AllExact, Exact, Moved, NotExact, digits, lift, rounded
 
@@ -146,9 +147,8 @@ def evaluate(
         sources = [x for x, w in zip(leaves, wanted, strict=True) if w]
         gradients: Sequence[Tensor | None] = [None] * len(sources)
         if pairs and sources:
-            gradients = torch.autograd.grad(
-                [y for y, _ in pairs], sources, [g for _, g in pairs], allow_unused=True
-            )
+            end = _End.apply([g for _, g in pairs], *[y for y, _ in pairs])
+            gradients = torch.autograd.grad(end, sources, allow_unused=True)
     have = iter(
         torch.zeros_like(x) if g is None else g for x, g in zip(sources, gradients, strict=True)
     )
@@ -156,6 +156,21 @@ def evaluate(
         tuple(y.detach() for y in results),
         tuple(next(have).detach() if w else None for w in wanted),
     )
+
+
+class _End(torch.autograd.Function):
+    """One number, through which results are given their gradients: with those as an argument
+    ``torch.autograd.grad`` imports sympy, which takes half a second."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: list[Tensor], *results: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        with _disable_current_modes():
+            return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *one: Any) -> Any:
+        return None, *ctx.gradients
 
 
 def default_differentiated(operands: Sequence[Any]) -> list[bool]:
@@ -190,6 +205,25 @@ def truth(
     """
     wanted = default_differentiated(operands) if differentiated is None else list(differentiated)
     problem = _Problem(fn, operands, incoming, wanted)
+    with _uncollected():
+        return problem.truth(_solved(problem))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without runs of the garbage collector: exact numbers are a great many objects, none of which
+    it would find, and it walks all others of the process each time."""
+    runs = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if runs:
+            gc.enable()
+
+
+def _solved(problem: _Problem) -> list[Limit] | None:
+    """The limits of each result and gradient; None: nothing is known."""
     deadline = time.thread_time() + SECONDS
     found: list[Limit] | None = None
     for kind in (
@@ -212,7 +246,7 @@ def truth(
                 found = problem.behind_masks(kind, found)
         if not any(bool(limit.open.any()) for limit in found):
             break
-    return problem.truth(found)
+    return found
 
 
 def _filled(found: list[Limit], more: list[Limit]) -> list[Limit]:
@@ -250,17 +284,6 @@ class _Arithmetic:
                 finally:
                     torch.set_default_dtype(before)
 
-    def number(self, x: Tensor) -> Tensor:
-        """An operand in these numbers."""
-        return lift(x) if self.digits else x.detach().double()
-
-    def moved(self, x: Tensor, direction: Tensor, distance: float) -> Tensor:
-        """An operand, a distance away from where it is."""
-        if not self.digits:
-            return x.detach().double() + distance * direction
-        step = lift(direction).numbers
-        return Exact(np.asarray(lift(x).numbers + step * mpf(distance), dtype=object))
-
 
 class _Problem:
     """An expression at its operands."""
@@ -281,6 +304,7 @@ class _Problem:
         self.masks: list[Tensor] | None = None  # what comparisons give, wherever operands are moved
         self.seconds = 0.0  # of processor time, for one evaluation in the numbers that were last
         self.movable = [m for m in (wanted, held, real) if any(m)]
+        self.lifted: dict[int, tuple[Tensor, np.ndarray]] = {}  # by identity
 
     def truth(self, limits: list[Limit] | None) -> Truth:
         """The limits in their places; None: nothing is known."""
@@ -290,6 +314,29 @@ class _Problem:
         count = len(limits) - sum(self.wanted)
         rest = iter(limits[count:])
         return Truth(tuple(limits[:count]), tuple(next(rest) if w else None for w in self.wanted))
+
+    def moved(
+        self, arithmetic: _Arithmetic, moving: list[Tensor | None], distance: float
+    ) -> list[Any]:
+        """The operands in these numbers, a distance away along the given directions."""
+        found = []
+        for x, direction in zip(self.operands, moving, strict=True):
+            if not _is_real(x):
+                found.append(x)
+            elif arithmetic.digits:
+                near = direction is None or not distance
+                step = mpf(0) if near else self._numbers(direction) * mpf(distance)
+                found.append(Exact(np.asarray(self._numbers(x) + step, dtype=object)))
+            else:
+                here = x.detach().double()
+                found.append(here if direction is None else here + distance * direction)
+        return found
+
+    def _numbers(self, x: Any) -> np.ndarray:
+        """The elements as exact numbers, converted once."""
+        if id(x) not in self.lifted:
+            self.lifted[id(x)] = x, lift(x).numbers
+        return self.lifted[id(x)][1]
 
     def at(
         self,
@@ -301,18 +348,7 @@ class _Problem:
         """The expression, a distance away along directions, or with a result moved."""
         outside = bool(distance) or moved is not None
         with arithmetic.active(moved, self.masks) as mode:
-            operands = [
-                (
-                    x
-                    if not _is_real(x)
-                    else (
-                        arithmetic.number(x)
-                        if d is None or not distance
-                        else arithmetic.moved(x, d, distance)
-                    )
-                )
-                for x, d in zip(self.operands, moving, strict=True)
-            ]
+            operands = self.moved(arithmetic, moving, distance)
             incoming = self.incoming
             if arithmetic.digits and incoming is not None:
                 incoming = [None if g is None else lift(g.nan_to_num(1, 1, 1)) for g in incoming]
@@ -332,7 +368,7 @@ class _Problem:
         self.seconds = time.thread_time() - began
         # what is finite exactly is true; in float64 it may have cancelled
         trusted = bool(arithmetic.digits)
-        for movable in self.movable:
+        for movable in self._ways(arithmetic):
             if trusted and not any(bool(limit.unknown.any()) for limit in limits):
                 break
             ways = len(list(_directions(self.operands, movable))) * len(arithmetic.distances)
@@ -349,6 +385,11 @@ class _Problem:
                 break
             trusted = True
         return limits
+
+    def _ways(self, arithmetic: _Arithmetic) -> list[list[bool]]:
+        """Which operands are moved; in exact numbers the same ones again tell nothing new."""
+        unlike = [m for i, m in enumerate(self.movable) if m not in self.movable[:i]]
+        return unlike if arithmetic.digits else self.movable
 
     def from_within(self, arithmetic: _Arithmetic, limits: list[Limit]) -> list[Limit]:
         """The limits, what is not known found by moving a result inside of the expression.
@@ -411,7 +452,7 @@ class _Problem:
         self.masks = self.seen
         try:
             held = [replace(limit, unknown=~limit.exists) for limit in limits]
-            for movable in self.movable:
+            for movable in self._ways(arithmetic):
                 held = self._approached(arithmetic, movable, held, trusted=True)
         finally:
             self.masks = None
@@ -466,17 +507,7 @@ class _Problem:
     ) -> Any:
         """The results times the gradients that came in, summed, exactly."""
         with arithmetic.active(), torch.no_grad():
-            operands = [
-                (
-                    x
-                    if not _is_real(x)
-                    else arithmetic.number(x)
-                    if d is None
-                    else arithmetic.moved(x, d, distance)
-                )
-                for x, d in zip(self.operands, moving, strict=True)
-            ]
-            found = self.fn(*operands)
+            found = self.fn(*self.moved(arithmetic, moving, distance))
             results = [found] if isinstance(found, Tensor) else [t for t in found if t is not None]
             incoming = [None] * len(results) if self.incoming is None else self.incoming
             total = mpf(0)

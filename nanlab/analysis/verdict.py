@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -23,11 +24,11 @@ from nanlab.analysis.limits import (
 )
 from nanlab.errors import NanlabError, NotReplayable
 from nanlab.operators import having
-from nanlab.program.edit import Edited, EditLike, Lines, Region, Results, apply, is_sum
+from nanlab.program.edit import Edited, EditLike, Region, Results, Values, apply, is_sum
 from nanlab.program.rebuild import Functions, Graph, Patch, backward_of, run_patches, same_bits
-from nanlab.program.replay import Replay, check_rebuilt, patched
+from nanlab.program.replay import FiniteGate, Replay, check_rebuilt, patched
 from nanlab.program.rerun import Window, operate, seed
-from nanlab.trace.op import location
+from nanlab.trace.op import CARRIED, INTENDED, OK, location
 from nanlab.trace.program import Call, EngineRun, FunctionUse, Ref, Segment, refs_in
 from nanlab.trace.recording import Recording
 
@@ -43,7 +44,7 @@ Item = Call | EngineRun | FunctionUse
 class Slice:
     """The calls that some tensors are made of, a function of their operands."""
 
-    segments: Sequence[Segment]
+    values: Values  # of the step's calls
     targets: tuple[Any, ...]
     items: list[tuple[int, int, Item]]  # (segment, index, what runs there)
     last: int  # number of the segment that it ends in
@@ -88,7 +89,7 @@ class Slice:
                 if (segment, index) not in skipped:
                     args = graph.get(item.args)
                     kwargs = {name: graph.get(value) for name, value in item.kwargs.items()}
-                    seed(self.segments[segment], index)
+                    seed(self.values.segments[segment], index)
                     with torch.set_grad_enabled(item.grad):
                         graph.bind(item.out, operate(item.func, args, kwargs))
                 patch((segment, index), False, item.grad)
@@ -97,10 +98,10 @@ class Slice:
                 if engine:
                     raise NotReplayable("a Function runs the autograd engine within its backward")
                 for index in range(first, end):
-                    make(last, index, self.segments[last].calls[index])
+                    make(last, index, self.values.segments[last].calls[index])
 
             functions = Functions(graph, go_back)
-            functions.enter(self.segments[last])
+            functions.enter(self.values.segments[last])
             for segment, index, item in self.items:
                 if isinstance(item, EngineRun):
                     functions.running.append(item)
@@ -132,19 +133,18 @@ def _differentiate(run: EngineRun, graph: Graph) -> None:
 
 
 def cut(
-    segments: Sequence[Segment],
+    values: Values,
     targets: Sequence[Any],
     before: tuple[int, int],
-    stop: Stop = lambda call: False,
-    patches: Sequence[Patch] = (),
+    stop: Stop | None = None,
     most: int = 1 << 62,
 ) -> Slice:
     """The slice that makes these tensors, from the calls before (segment, index).
 
     stop: calls that are not followed further; their results become operands, as constants that the
     program makes do. most: elements of its results, at most.
-    patches: what their code reads is made too.
     """
+    segments = values.segments
     needed = {ref.storage for target in targets for ref in refs_in(target)}
     reads: dict[tuple[int, ...], list[Ref]] = {}
     items: list[tuple[int, int, Item]] = []
@@ -186,7 +186,12 @@ def cut(
             # numbers drawn in another dtype would be others
             drawn = index in segment.states and not followed
             constant = (not read or drawn) and made[0].dtype.is_floating_point
-            if call.given or constant or (stop(call) and items) or size + count > most:
+            if (
+                call.given
+                or constant
+                or (stop is not None and stop(call) and items)
+                or size + count > most
+            ):
                 ended |= {ref.storage for ref in made}
                 continue
             size += count
@@ -194,7 +199,7 @@ def cut(
             reads[at, index] = list(refs_in((call.args, tuple(call.kwargs.values()))))
             needed |= {ref.storage for ref in reads[at, index]}
     items.reverse()
-    return Slice(segments, tuple(targets), items, before[0], reads, size)
+    return Slice(values, tuple(targets), items, before[0], reads, size)
 
 
 def _numel(ref: Ref) -> int:
@@ -217,15 +222,22 @@ def _read_by(segment: Segment, use: FunctionUse) -> Iterator[Ref]:
         own |= {ref.view for ref in refs_in(call.out)}
 
 
-def _operands(found: Slice) -> dict[Ref, Tensor]:
-    operands: dict[Ref, Tensor] = {}
-    last, results = found.last, Results(found.segments)
+def _calls_of(found: Slice) -> Iterator[tuple[int, int]]:
+    """(segment, index) of the calls whose operands tell what the slice reads."""
     for at, index, item in found.items:
         if isinstance(item, Call):
-            results.want(at, [index])
+            yield at, index
         elif isinstance(item, FunctionUse):
-            run = backward_of(found.segments[last], item, None)
-            results.want(last, range(run.first, run.last) if run is not None else ())
+            run = backward_of(found.values.segments[found.last], item, None)
+            if run is not None:
+                yield from ((found.last, i) for i in range(run.first, run.last))
+
+
+def _operands(found: Slice) -> dict[Ref, Tensor]:
+    operands: dict[Ref, Tensor] = {}
+    last, results = found.last, Results(found.values)
+    for at, index in _calls_of(found):
+        results.want(at, [index])
     with _disable_current_modes():
         results.run()
     made: set[Any] = set()
@@ -268,10 +280,11 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
                 return None
             size = max((t.numel() for t in part.operands.values()), default=0)
             least = ROWS if old.values[0].dim() == 1 else ROWS // 2
-            keep = max(least, elements * count // max(size, 1))
-            if keep >= count:
+            keep = elements * count // max(size, 1)
+            if max(keep, least) >= count:
                 continue
-            rows = _telling(part, old, dim, keep)
+            wide = dim > 0 and keep == 0  # one row alone has more elements
+            rows = _telling(part, old, dim, least if wide else max(keep, least), wide)
             given = {ref: _rows(t, dim, count, rows) for ref, t in part.operands.items()}
             fewer = replace(part, given=given, size=part.size * len(rows) // count)
             new = _evaluated(fewer)
@@ -290,7 +303,7 @@ def narrowed(part: Slice, elements: int) -> Slice | None:
 
 def _shaped(part: Slice) -> Slice:
     """The slice of operands in the given shapes, in numbers that the program wrote."""
-    results = Results(part.segments)
+    results = Results(part.values)
     at = {
         (item.args[0].view): (segment, index, item)
         for segment, index, item in part.items
@@ -335,8 +348,11 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a.double(), b.double(), rtol=ALIKE, atol=1e-30, equal_nan=True)
 
 
-def _telling(part: Slice, found: Evaluation, dim: int, keep: int) -> Tensor:
-    """Rows of each way to go wrong: the smallest, largest, some between; a quarter right."""
+def _telling(part: Slice, found: Evaluation, dim: int, keep: int, few: bool) -> Tensor:
+    """Rows of each way to go wrong: the smallest, largest, some between; a quarter right.
+
+    few: one row of each way alone.
+    """
     count = found.values[0].shape[dim]
 
     def by_row(t: Tensor) -> Tensor:
@@ -360,6 +376,8 @@ def _telling(part: Slice, found: Evaluation, dim: int, keep: int) -> Tensor:
     kinds = torch.unique(codes, dim=0, return_inverse=True)[1][order]
     bad = codes.any(1)[order]
     groups = [order[(kinds == kind) & bad] for kind in kinds[bad].unique()]
+    if few and groups:
+        return torch.cat([group[:1] for group in groups])[:keep].sort().values
     well = order[~bad]
     healthy = min(len(well), max(keep // 4, keep - int(bad.sum())))
     each = max((keep - healthy) // max(len(groups), 1), 1)
@@ -411,16 +429,21 @@ class Judge:
     """Holds edits against the truth of one step, which is found out once."""
 
     where: Window
-    lines: Lines = field(default_factory=dict)  # values of the program's lines, shared by all edits
     _wrong: list[tuple[int, EngineRun]] | None = None
     _parts: dict[tuple[int, int], Slice] = field(default_factory=dict)
-    _truths: dict[int, tuple[Slice, Truth | None]] = field(default_factory=dict)
+    _truths: dict[int, Truth | None] = field(default_factory=dict)
+    _slices: dict[Any, Slice] = field(default_factory=dict)
     _local: dict[tuple[int, int], tuple[Slice, int, Truth | None]] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Judgement] = field(default_factory=dict)  # by edits
 
     @property
     def recording(self) -> Recording:
         return self.where.recording
+
+    @cached_property
+    def values(self) -> Values:
+        """What the step's calls read and returned, shared by all edits."""
+        return Values(self.where.segments)
 
     def judge(self, edits: Sequence[EditLike]) -> Judgement:
         """The verdict on these edits, all at once."""
@@ -434,13 +457,13 @@ class Judge:
 
     def replayed(self, edits: Sequence[EditLike]) -> Replay:
         """The step with these edits. Raises NotReplayable."""
-        edited = apply(self.recording, self.where.segments, edits, self.lines)
+        edited = apply(self.recording, self.where.segments, edits, self.values)
         return patched(self.where, edited)[0]
 
     def _judged(self, edits: Sequence[EditLike]) -> Judgement:
         try:
-            edited = apply(self.recording, self.where.segments, edits, self.lines)
-            replay, graph, _ = patched(self.where, edited)
+            edited = apply(self.recording, self.where.segments, edits, self.values)
+            replay, graph, _ = patched(self.where, edited, FiniteGate(self.where))
         except NotReplayable as error:
             return Judgement("untried", str(error))
         except NanlabError as error:
@@ -449,7 +472,8 @@ class Judge:
             return Judgement("fails", f"it raises {type(error).__name__}: {_first_line(error)}")
         largest = _largest(replay.gradients.values())
         if not replay.finite:
-            return Judgement("fails", self._what_fails(replay, graph), replay=replay)
+            return Judgement("fails", self._what_fails(replay, graph, edited), replay=replay)
+        self._fetch(edited)
         moved = [self._distortion(edited, region) for region in edited.regions[:MOST_REGIONS]]
         distortion = max((d for d in moved if d is not None), default=None)
         found = Judgement("verified", "", distortion, largest, replay)
@@ -467,6 +491,18 @@ class Judge:
         return found
 
     # -- the truth
+
+    def _fetch(self, edited: Edited) -> None:
+        """Make all values in one run that these edits are held against."""
+        with suppress(Exception):  # what cannot be made is told where it is asked for
+            parts = [self._whole(run) for run in self._runs()]
+            if any(part.size > WHOLE for part in parts):
+                around = [self._after(r, True)[0] for r in edited.regions[:MOST_REGIONS]]
+                parts = [part for part in around if part.extent <= FEW]
+                if len(parts) < len(around):
+                    parts += [self._after(r, False)[0] for r in edited.regions[:MOST_REGIONS]]
+            parts += [self._line_of(region) for region in edited.regions[:MOST_REGIONS]]
+            self.values.of({each for part in parts for each in _calls_of(part)})
 
     def _agreement(self, edited: Edited) -> Agreement:
         """Whether loss and gradients are what they are in exact arithmetic."""
@@ -530,12 +566,28 @@ class Judge:
 
     def _truth(self, run: tuple[int, EngineRun]) -> tuple[Slice, Truth | None]:
         """The slice of a run's roots, their values and gradients; None if too large."""
+        whole = self._whole(run)
         key = id(run[1])
         if key not in self._truths:
-            whole = cut(self.where.segments, run[1].roots, (run[0], run[1].first))
-            true = _truth_of(whole) if whole.size <= WHOLE else None
-            self._truths[key] = whole, true
-        return self._truths[key]
+            self._truths[key] = _truth_of(whole) if whole.size <= WHOLE else None
+        return whole, self._truths[key]
+
+    def _whole(self, run: tuple[int, EngineRun]) -> Slice:
+        """The slice of a run's roots."""
+        return self._cut(run[1].roots, (run[0], run[1].first))
+
+    def _cut(
+        self,
+        targets: Sequence[Any],
+        before: tuple[int, int],
+        stop: Stop | None = None,
+        most: int = 1 << 62,
+    ) -> Slice:
+        """A slice of the step, cut once."""
+        key = tuple(ref.view for ref in refs_in(tuple(targets))), before, stop, most
+        if key not in self._slices:
+            self._slices[key] = cut(self.values, targets, before, stop, most=most)
+        return self._slices[key]
 
     def _locally(self, edited: Edited) -> Agreement:
         """What edited lines are used for until summed again, as a function of the sums in."""
@@ -576,7 +628,7 @@ class Judge:
         segments, at = self.where.segments, region.segment
         targets, last = _frontier(segments[at], *region.outer, whole)
         most = LOCAL if whole else LARGE
-        return cut(segments, targets, (at, last + 1), is_sum, most=most), last
+        return self._cut(targets, (at, last + 1), is_sum, most), last
 
     def _on_few_rows(self, region: Region) -> tuple[Slice, int] | None:
         """What a line goes into before it becomes one number, or else the line, on a few rows."""
@@ -616,31 +668,40 @@ class Judge:
 
     def _line(self, region: Region) -> Slice:
         """The line as a function of the last sums that went into it."""
-        index, out = region.outer
-        key = region.segment, index
+        key = region.segment, region.outer[0]
         if key not in self._parts:
-            end = region.segment, index + 1
-            outs = tuple(refs_in(out))
-            part = cut(self.where.segments, outs, end, is_sum, most=LARGE)
+            part = self._line_of(region)
             if part.size > LOCAL:
                 part = narrowed(part, LOCAL // 4) or part
             self._parts[key] = part
         return self._parts[key]
 
+    def _line_of(self, region: Region) -> Slice:
+        index, out = region.outer
+        return self._cut(tuple(refs_in(out)), (region.segment, index + 1), is_sum, LARGE)
+
     # -- what fails
 
-    def _what_fails(self, replay: Replay, graph: Any) -> str:
+    def _what_fails(self, replay: Replay, graph: Any, edited: Edited) -> str:
         """Where the step is still not finite."""
-        for call in (c for s in self.where.segments for c in s.calls):
+        first = min((p.segment, min(p.skipped, default=p.at)) for p in edited.patches)
+        for (at, index), call in (
+            ((at, index), call)
+            for at, segment in enumerate(self.where.segments)
+            for index, call in enumerate(segment.calls)
+        ):
+            op = self.recording.op(call.position)
+            if op is None or not op.line or op.backward or op.status in (CARRIED, INTENDED):
+                continue
+            if op.status == OK and (at, index) < first:  # what was finite, and is as it was
+                continue
             slot = graph.live.get(call.out.view) if hasattr(call.out, "view") else None
             result = next((t for t in slot if t is not None), None) if slot else None
             if result is None or not (result.is_floating_point() or result.is_complex()):
                 continue
             if not bool(torch.isfinite(result.detach()).all()):
-                op = self.recording.op(call.position)
-                if op is not None and op.line and not op.backward and op.status not in (2, 5):
-                    kind = "NaN" if bool(torch.isnan(result.detach()).any()) else "infinite"
-                    return f"{op.name} at {location(op.file, op.line)} is {kind} too"
+                kind = "NaN" if bool(torch.isnan(result.detach()).any()) else "infinite"
+                return f"{op.name} at {location(op.file, op.line)} is {kind} too"
         if replay.loss is not None and not math.isfinite(replay.loss):
             return f"the loss is {replay.loss}"
         for name, gradient in replay.gradients.items():

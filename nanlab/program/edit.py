@@ -78,18 +78,18 @@ def apply(
     recording: Recording,
     segments: Sequence[Segment],
     edits: Sequence[EditLike],
-    lines: Lines | None = None,
+    values: Values | None = None,
 ) -> Edited:
     """The patches of these edits. Raises NotReplayable, with the reason, for one that cannot be
     tried.
 
-    lines: what the lines of the file computed, as far as earlier edits have asked; kept there.
+    values: of the step's calls, as far as earlier edits have asked; kept there.
     """
-    lines = {} if lines is None else lines
+    values = Values(segments) if values is None else values
     patches: list[Patch] = []
     regions: list[Region] = []
     for edit in edits:
-        found = _Rewrite(recording, segments, edit, lines).edited()
+        found = _Rewrite(recording, edit, values).edited()
         patches += found.patches
         regions += found.regions
     taken: set[tuple[int, int]] = set()
@@ -104,11 +104,9 @@ def apply(
 class _Rewrite:
     """One edit."""
 
-    def __init__(
-        self, recording: Recording, segments: Sequence[Segment], edit: EditLike, lines: Lines
-    ) -> None:
-        self.recording, self.segments, self.edit = recording, segments, edit
-        self.lines = lines
+    def __init__(self, recording: Recording, edit: EditLike, shared: Values) -> None:
+        self.recording, self.segments, self.edit = recording, shared.segments, edit
+        self.shared = shared
         if not recording.trusted:
             raise NotReplayable(
                 "it would run source text of the file that was loaded; try nanlab.load(path,"
@@ -189,9 +187,9 @@ class _Rewrite:
     def _made(self, span: tuple[int, int, int, int]) -> list[tuple[int, list[Made]]]:
         """By segment the calls of a stretch of file, or of a custom Function's backward."""
         key = self.edit.file, span
-        if key not in self.lines:
-            self.lines[key] = self._made_again(span)
-        results, made = self.lines[key]
+        if key not in self.shared.lines:
+            self.shared.lines[key] = self._made_again(span)
+        results, made = self.shared.lines[key]
         self.results.append(results)
         return made
 
@@ -204,7 +202,7 @@ class _Rewrite:
             for number, (place, own) in enumerate(zip(places, spans, strict=True))
             if own is not None and place[0] == self.edit.file and inside(own, span)
         }
-        results = Results(self.segments)
+        results = Results(self.shared)
         for at, segment in enumerate(self.segments):
             windows = [(run.first, run.last) for run in segment.engine]
             customs = [(run.first, run.last) for run in segment.function_runs]
@@ -899,22 +897,87 @@ def _has_value(node: ast.expr, spans: set[tuple[int, int, int, int]]) -> bool:
     return span_of(node) in spans
 
 
-class Results:
-    """What the calls of some lines read and returned, made again in one run."""
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What one call read and returned: a view, and what it showed."""
+
+    read: dict[Any, Tensor]
+    made: dict[Any, Tensor]
+    result: Tensor | None  # the first
+
+
+class Values:
+    """What the calls of a step read and returned, each made again once for all that ask."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = segments
+        # by file and span: the values there, and the calls of each segment
+        self.lines: dict[
+            tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]
+        ] = {}
+        self._shown: dict[tuple[int, int], _Shown] = {}
+        self._copies: dict[tuple[int, Any], Tensor] = {}  # (segment, view) -> the last one
+
+    def of(self, wanted: Collection[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], _Shown]]:
+        """What calls (segment, index) read and returned, in their order."""
+        missing = {each for each in wanted if each not in self._shown}
+        if missing:
+            self._run(missing)
+        return ((each, self._shown[each]) for each in sorted(wanted))
+
+    def _run(self, wanted: Collection[tuple[int, int]]) -> None:
+        last, at, index = max(wanted), 0, -1
+        read: dict[Any, Tensor] = {}
+
+        def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal at, index, read
+            index += 1
+            while index >= len(self.segments[at].calls):
+                at, index = at + 1, 0
+            if (at, index) in wanted:
+                refs = call.args, tuple(call.kwargs.values())
+                read = self._collected(at, refs, (args, tuple(kwargs.values())))
+            return operate(call.func, args, kwargs)
+
+        def visit(segment: int, place: int, call: Call, out: Any) -> bool:
+            nonlocal at, index, read
+            at, index = segment, place
+            if (segment, place) in wanted:
+                made = self._collected(at, call.out, out)
+                result = next(iter(made.values()), next(_tensors(out), None))
+                self._shown[segment, place] = _Shown(read, made, result)
+                read = {}
+            return (segment, place) == last
+
+        rerun(self.segments, visit, run)
+
+    def _collected(self, segment: int, refs: Any, made: Any) -> dict[Any, Tensor]:
+        """Copies of tensors by their views; one for all calls that see the same."""
+        found: dict[Any, Tensor] = {}
+        for view, tensor in _paired(refs, made):
+            copy = self._copies.get((segment, view))
+            if copy is None or not torch.equal(_bytes(copy), _bytes(tensor)):
+                copy = self._copies[segment, view] = tensor.detach().clone()
+            found.setdefault(view, copy)
+        return found
+
+
+class Results:
+    """What the calls of some lines read and returned."""
+
+    def __init__(self, shared: Values) -> None:
+        self.shared = shared
         self._wanted: set[tuple[int, int]] = set()
         self._written: set[tuple[int, int]] = set()  # (segment, storage) that a wanted call writes
         # what a view of these showed when a call read it, by the index of that call
         self._seen: dict[tuple[int, Any], list[tuple[int, Tensor]]] = {}
-        self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(segments))}
+        self.values: dict[int, dict[Any, Any]] = {at: {} for at in range(len(shared.segments))}
         self.results: dict[tuple[int, int], Any] = {}
 
     def want(self, segment: int, indices: Sequence[int]) -> None:
         for i in indices:
             self._wanted.add((segment, i))
-            call = self.segments[segment].calls[i]
+            call = self.shared.segments[segment].calls[i]
             if call.func._schema.is_mutable:
                 self._written |= {(segment, ref.storage) for ref in refs_in(call.out)}
 
@@ -926,47 +989,28 @@ class Results:
         return self.values[segment].get(ref.view)
 
     def run(self) -> None:
-        if not self._wanted:
-            return
-        last, at, index = max(self._wanted), 0, -1
-
-        def run(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            nonlocal at, index
-            index += 1
-            while index >= len(self.segments[at].calls):
-                at, index = at + 1, 0
-            if (at, index) in self._wanted:
-                read: dict[Any, Any] = {}
-                _collect(
-                    read,
-                    (call.args, tuple(call.kwargs.values())),
-                    (args, tuple(kwargs.values())),
-                )
-                for view, value in read.items():
-                    self.values[at].setdefault(view, value)
-                    if (at, view[0]) in self._written:
-                        self._seen.setdefault((at, view), []).append((index, value))
-            return operate(call.func, args, kwargs)
-
-        def visit(segment: int, place: int, call: Call, out: Any) -> bool:
-            nonlocal at, index
-            at, index = segment, place
-            if (segment, place) in self._wanted:
-                first = next((t for t in _tensors(out)), None)
-                self.results[segment, place] = None if first is None else first.detach().clone()
-                _collect(self.values[segment], call.out, out)
-            return (segment, place) == last
-
-        rerun(self.segments, visit, run)
+        for (segment, index), shown in self.shared.of(self._wanted):
+            for view, value in shown.read.items():
+                self.values[segment].setdefault(view, value)
+                if (segment, view[0]) in self._written:
+                    self._seen.setdefault((segment, view), []).append((index, value))
+            self.results[segment, index] = shown.result
+            for view, value in shown.made.items():
+                self.values[segment].setdefault(view, value)
 
 
-def _collect(values: dict[Any, Any], refs: Any, made: Any) -> None:
+def _paired(refs: Any, made: Any) -> Iterator[tuple[Any, Tensor]]:
+    """(view, tensor) of each reference among arguments or results."""
     if refs.__class__ is Ref:
         if isinstance(made, Tensor):
-            values.setdefault(refs.view, made.detach().clone())
+            yield refs.view, made
     elif isinstance(refs, tuple | list) and isinstance(made, tuple | list):
         for ref, item in zip(refs, made, strict=False):
-            _collect(values, ref, item)
+            yield from _paired(ref, item)
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
 
 
 def _tensors(out: Any) -> Iterator[Tensor]:
@@ -975,7 +1019,3 @@ def _tensors(out: Any) -> Iterator[Tensor]:
     elif isinstance(out, tuple | list):
         for item in out:
             yield from _tensors(item)
-
-
-# by file and span: the values there, and the calls of each segment
-Lines = dict[tuple[str, tuple[int, int, int, int]], tuple[Results, list[tuple[int, list[Made]]]]]

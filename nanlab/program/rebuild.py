@@ -6,7 +6,7 @@ import linecache
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -402,6 +402,7 @@ def batch_of(where: Window, without: Sequence[int]) -> Batch:
 
 Leaf = Callable[[Ref, Any], Any]  # what stands for a tensor that the step reads from outside
 AboutToCall = Callable[[int, int, Call, "Graph"], None]
+Around = Callable[[EngineRun, "Graph"], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -423,7 +424,7 @@ class Rebuilt:
     losses: list[Any] = field(default_factory=list)
     gradients: dict[Ref, Any] = field(default_factory=dict)  # leaf -> gradient after its last run
     looked: list[tuple[Look, Any]] = field(default_factory=list)
-    stopped: str = ""  # the exception that the changed step raised
+    ended: bool = False  # before its end
 
 
 class Graph:
@@ -595,23 +596,32 @@ def rebuild(
     about_to_call: AboutToCall | None = None,
     instead: Mapping[tuple[int, int], Instead] | None = None,
     rows: Batch | None = None,
+    around: Around | None = None,
 ) -> tuple[Graph, Rebuilt]:
     """Run these segments again with these patches.
 
     about_to_call: called with (number of the segment, index, call, graph) before each call and each
     run of the engine; the dispatch modes that are on stay on. instead: (segment, index) -> what is
     run from there on in the place of calls. rows: of the batch, of which some are left out.
+    around: a context for each run of the engine that is in no other; Ended in it ends the step.
 
     Raises NotReplayable where the program did what a graph of its calls cannot repeat (hooks that
     change gradients, Functions written in C++, views that nanlab did not see), or where a call of
     the changed step raises.
     """
-    building = _Building(patches, about_to_call, instead, rows)
+    building = _Building(patches, about_to_call, instead, rows, around)
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
     with surroundings(segments), unobserved, torch.enable_grad():
-        for number, segment in enumerate(segments):
-            building.segment(number, segment)
+        try:
+            for number, segment in enumerate(segments):
+                building.segment(number, segment)
+        except Ended:
+            building.result.ended = True
     return building.graph, building.result
+
+
+class Ended(Exception):
+    """No more of the step is needed."""
 
 
 class Functions:
@@ -783,8 +793,9 @@ class _Building:
         about_to_call: AboutToCall | None,
         instead: Mapping[tuple[int, int], Instead] | None,
         rows: Batch | None,
+        around: Around | None,
     ) -> None:
-        self.about_to_call, self.rows = about_to_call, rows
+        self.about_to_call, self.rows, self.around = about_to_call, rows, around
         self.instead = {} if instead is None else instead
         self.by_call: dict[tuple[int, int], list[Patch]] = {}
         for patch in patches:
@@ -819,7 +830,8 @@ class _Building:
                 self.about_to_call(number, index, calls[index], graph)
             if run is not None:
                 self.functions.running.append(run)
-                _go_backward(graph, run, self.result)
+                with nullcontext() if self.around is None else self.around(run, graph):
+                    _go_backward(graph, run, self.result)
                 self.functions.running.pop()
                 if run.last > index:
                     index = run.last

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from nanlab.capture.watching import running, watch
 from nanlab.errors import NanlabError, NotReplayable, TypeMismatchError, UsageError
 from nanlab.program.edit import Edited, EditLike, apply
-from nanlab.program.rebuild import Batch, Graph, Patch, Rebuilt, batch_of, rebuild, same_bits
+from nanlab.program.rebuild import (
+    Batch,
+    Ended,
+    Graph,
+    Patch,
+    Rebuilt,
+    batch_of,
+    rebuild,
+    same_bits,
+)
 from nanlab.program.rerun import Memory, Window, operate, rerun, window
 from nanlab.program.settings import (
     Steps,
@@ -555,13 +567,79 @@ def _retyped(segment: Segment, dtype: torch.dtype) -> Segment:
 # -- above autograd
 
 
-def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebuilt]:
-    """The step with changes. Raises NotReplayable where it cannot be run above autograd."""
+class FiniteGate:
+    """Ends a step that is run again at the first sign that loss or a gradient will not be finite,
+    whatever comes: in its last run of the engine."""
+
+    def __init__(self, where: Window) -> None:
+        self.where, segments = where, where.segments
+        runs = [(at, r) for at, s in enumerate(segments) for r in s.engine if not r.nested]
+        at, self.last = runs[-1] if runs else (0, cast("EngineRun | None", None))
+        self.final: list[Ref] = []  # leaves whose gradients nothing writes afterwards
+        self.found: dict[str, Tensor] = {}  # the gradient that is not finite
+        if self.last is not None and self.last.accumulates:
+            later = segments[at].calls[self.last.last :]
+            later += [call for segment in segments[at + 1 :] for call in segment.calls]
+            written = {number for call in later for number in _written_by(call)}
+            for leaf, gradient in self.last.after.items():
+                plain = leaf.__class__ is Ref and gradient.__class__ is Ref
+                if plain and gradient.storage not in written:
+                    self.final.append(leaf)
+
+    @contextmanager
+    def around(self, run: EngineRun, graph: Graph) -> Iterator[None]:
+        """While a run of the engine runs. Raises Ended."""
+        if run is not self.last:
+            yield
+            return
+        losses = _losses(self.where)
+        value = _value_of(losses[-1], self.where, graph.get) if losses else None
+        if value is not None and not math.isfinite(value):
+            raise Ended
+        hooks = [
+            graph.get(leaf).register_post_accumulate_grad_hook(partial(self._check, leaf))
+            for leaf in self.final
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _check(self, ref: Ref, leaf: Tensor) -> None:
+        """Raises Ended where the gradient is not finite, nor will be when more is added."""
+        if leaf.grad is not None and not bool(torch.isfinite(leaf.grad.detach()).all()):
+            name = self.where.recording.program.names.get(ref.storage, f"leaf {ref.storage}")
+            self.found = {name: leaf.grad}
+            raise Ended
+
+
+def _written_by(call: Call) -> Iterator[int]:
+    """Storages that a call writes."""
+    plan = plan_of(call.func)
+    for at in (*plan.writes, *plan.hidden):
+        known = call.kwargs if isinstance(at, str) else dict(enumerate(call.args))
+        yield from (ref.storage for ref in refs_in(known.get(at)))
+
+
+def patched(
+    where: Window, change: Change | Edited, gate: FiniteGate | None = None
+) -> tuple[Replay, Graph, Rebuilt]:
+    """The step with changes. Raises NotReplayable where it cannot be run above autograd.
+
+    gate: where loss and gradients are of interest only as long as they are finite.
+    """
     if isinstance(change, Edited):
         change = Change(where.segments, change)
     check_rebuilt(where)
     try:
-        graph, result = rebuild(change.segments, change.patches, None, change.instead, change.batch)
+        graph, result = rebuild(
+            change.segments,
+            change.patches,
+            instead=change.instead,
+            rows=change.batch,
+            around=gate.around if gate is not None else None,
+        )
     except NanlabError:
         raise
     except Exception as error:
@@ -581,8 +659,8 @@ def patched(where: Window, change: Change | Edited) -> tuple[Replay, Graph, Rebu
         where.step,
         None,
         _loss(where, graph.get),
-        _by_name(where, graph.get, True),
-        _by_name(where, graph.get, False),
+        gate.found if gate is not None and result.ended else _by_name(where, graph.get, True),
+        {} if result.ended else _by_name(where, graph.get, False),
         list(dict.fromkeys(looked)),
         where=where,
         change=change,
@@ -609,19 +687,10 @@ def _place(recording: Recording, place: int) -> str:
 
 def _loss(where: Window, get: Any) -> float | None:
     """The loss of the step, before a loss scale."""
-    losses = [
-        each for each in where.recording.history.losses if where.start <= each.position <= where.end
-    ]
-    for loss in reversed(losses):
-        for position in (loss.source, loss.root):
-            try:
-                at, index, output = where.find(position)
-                ref = list(refs_in(where.segments[at].calls[index].out))[output]
-                value = get(ref)
-            except Exception:
-                continue
-            if value.numel() == 1:
-                return _number(value)
+    for loss in reversed(_losses(where)):
+        known = _value_of(loss, where, get)
+        if known is not None:
+            return known
     roots = [
         ref
         for s in where.segments
@@ -631,6 +700,25 @@ def _loss(where: Window, get: Any) -> float | None:
     ]
     for ref in reversed(roots):
         value = get(ref)
+        if value.numel() == 1:
+            return _number(value)
+    return None
+
+
+def _losses(where: Window) -> list[Any]:
+    """What backward was called on in the step."""
+    losses = where.recording.history.losses
+    return [each for each in losses if where.start <= each.position <= where.end]
+
+
+def _value_of(loss: Any, where: Window, get: Any) -> float | None:
+    """A loss, before a loss scale; None where it is not at hand."""
+    for position in (loss.source, loss.root):
+        try:
+            at, index, output = where.find(position)
+            value = get(list(refs_in(where.segments[at].calls[index].out))[output])
+        except Exception:
+            continue
         if value.numel() == 1:
             return _number(value)
     return None

@@ -158,7 +158,7 @@ def _next_fault(
             continue
         try:
             segments = judge.where.segments
-            edited = apply(trace.recording, segments, joined, judge.lines)
+            edited = apply(trace.recording, segments, joined, judge.values)
             then = observed(judge.where, edited)
             nxt = then.culprit
         except Exception:
