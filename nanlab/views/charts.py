@@ -434,16 +434,8 @@ def by_column(trace: Trace, step: int) -> dict[int, tuple[int, bool]]:
         turns.setdefault(key, []).append(column)
     rows = ops[(ops["step"] == step).to_numpy(dtype=bool)]
     bad = rows[["nan", "posinf", "neginf"]].fillna(0).sum(axis=1).to_numpy() > 0
-    seen = zip(
-        rows.index,
-        rows["op"],
-        rows["phase"],
-        rows["module"],
-        rows["file"],
-        rows["line"],
-        bad,
-        strict=True,
-    )
+    columns = (rows[name] for name in ("op", "phase", "module", "file", "line"))
+    seen = zip(rows.index, *columns, bad, strict=True)
     found = {}
     for position, op, phase, module, file, line, is_bad in seen:
         waiting = turns.get((op, PHASES.get(str(phase), 4), module, file, int(line)))

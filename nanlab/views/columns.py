@@ -130,6 +130,12 @@ STATUSES = ["born", "turned", "carried", "intended", "healed", "ok"]  # from wor
 BAD = STATUSES[:3]
 
 
+def floats(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
+    """A column as numbers, NaN where there is none."""
+    values = pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
+    return np.asarray(values, dtype=np.float64)
+
+
 def passes(backward: pd.DataFrame) -> list[dict[str, Any]]:
     """One entry per backward pass: step, backward_pass, nodes, and its worst status."""
     found = []

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
@@ -20,6 +19,7 @@ from nanlab.views.columns import (
     as_typed,
     columns_for,
     data_table,
+    floats,
     is_blank,
     known,
     passes,
@@ -368,7 +368,7 @@ def steps_chart(frame: pd.DataFrame) -> str:
     for name, colour in (("loss", BLUE), ("gradient_norm", AMBER), ("loss_scale", GREEN)):
         if name not in frame or not frame[name].notna().any():
             continue
-        values = _floats(frame[name]).tolist()
+        values = floats(frame[name]).tolist()
         if name == "loss_scale" and len(set(values)) == 1:
             continue
         lines.append(Line(name.replace("_", " "), at, values, colour))
@@ -391,7 +391,7 @@ def _not_finite(
 ) -> tuple[list[tuple[float, float]], list[str]]:
     """The steps in which the loss is NaN or infinite, as bands, and in words."""
     known_ = ~loss.isna().to_numpy() if loss.dtype.name == "Float64" else loss.notna().to_numpy()
-    bad = np.array(at)[known_ & ~np.isfinite(_floats(loss))].tolist()
+    bad = np.array(at)[known_ & ~np.isfinite(floats(loss))].tolist()
     if not bad:
         return [], []
     runs: list[list[float]] = []
@@ -405,11 +405,6 @@ def _not_finite(
     else:
         said = f"loss not finite in {len(bad)} steps"
     return [(a - 0.5, b + 0.5) for a, b in runs], [said]
-
-
-def _floats(column: pd.Series[Any]) -> npt.NDArray[Any]:
-    """A column as numbers, NaN where there is none."""
-    return column.astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
 
 
 def backward(trace: Trace) -> str:
@@ -426,7 +421,7 @@ def backward(trace: Trace) -> str:
 
 def gain_chart(rows: pd.DataFrame) -> str:
     """Root mean square of the gradient along a backward pass, in the engine's order."""
-    values = _floats(rows["grad_out_rms"]).tolist()
+    values = floats(rows["grad_out_rms"]).tolist()
     bad = [i for i, status in enumerate(rows["status"].astype(str)) if status in BAD]
     began = [(f"not finite from {rows['name'].iloc[i]} on", float(i)) for i in bad[:1]]
     keep = range(0, len(values), max(1, len(values) // 400))

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from nanlab.analysis.precision import cast_shares, format_bins
-from nanlab.views.columns import BAD
+from nanlab.views.columns import BAD, floats
 
 RED, ORANGE, BLUE, PURPLE, GREY, GREEN = (
     "#d32f2f",
@@ -114,16 +114,9 @@ def _zones(ax: Axes, low: int, high: int, limits: list[int]) -> None:
             name for name in names_of_zone if name and 0.075 * len(name) < (right - left) * inches
         ]
         if fitting:
-            ax.text(
-                (left + right) / 2,
-                1.01,
-                fitting[0],
-                transform=ax.get_xaxis_transform(),
-                ha="center",
-                va="bottom",
-                color=colour,
-                fontsize=8,
-            )
+            above: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "va": "bottom"}
+            middle = (left + right) / 2
+            ax.text(middle, 1.01, fitting[0], ha="center", color=colour, fontsize=8, **above)
 
 
 def _fate_colour(exponent: int, bins: Any) -> str:
@@ -160,25 +153,17 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
     if "loss_scale" in steps and steps["loss_scale"].notna().any():
         drawn.append(_loss_scale(ax, steps))
     if "skipped" in steps:
-        skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"].to_numpy(
-            dtype="float64"
-        )
-        for i, step in enumerate(skipped):
-            ax.axvline(
-                step,
-                color=ORANGE,
-                linestyle=":",
-                linewidth=1.5,
-                label="skipped" if i == 0 else None,
-            )
+        skipped = steps.loc[steps["skipped"].fillna(False).astype(bool), "step"]
+        for i, step in enumerate(floats(skipped)):
+            label = "skipped" if i == 0 else None
+            ax.axvline(step, color=ORANGE, linestyle=":", linewidth=1.5, label=label)
     ax.set_xlabel("training step")
     _set_scale(ax, [steps[name] for name in columns])
     _plain_numbers(ax)
     _bands(ax, steps, columns)
+    few = len(steps) <= 2
     ax.xaxis.set_major_locator(
-        MaxNLocator(integer=True)
-        if len(steps) > 2
-        else FixedLocator(_numbers(steps["step"]).tolist())
+        FixedLocator(floats(steps["step"]).tolist()) if few else MaxNLocator(integer=True)
     )
     _legend(ax, drawn)
     return ax
@@ -186,14 +171,14 @@ def plot_steps(steps: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
     """All steps; a red band with words where a value is never finite again."""
-    at = _numbers(steps["step"])
+    at = floats(steps["step"])
     if not len(at):
         return
     first, last = float(at.min()) - 0.5, float(at.max()) + 0.5
     ax.set_xlim(first, last)
     never: dict[float, list[str]] = {}
     for name in columns:
-        finite = np.isfinite(_numbers(steps[name])) | steps[name].isna().to_numpy()
+        finite = np.isfinite(floats(steps[name])) | steps[name].isna().to_numpy()
         bad = at[int(np.flatnonzero(finite)[-1]) + 1 :] if finite.any() else at
         if len(bad):
             never.setdefault(float(bad[0]), []).append(name.replace("_", " "))
@@ -204,14 +189,14 @@ def _bands(ax: Axes, steps: pd.DataFrame, columns: list[str]) -> None:
         ax.annotate(words, (start - 0.5 if left else last, 0.07 + 0.1 * i), (4 if left else -4, 0),
                     xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=8,
                     color=RED, ha="left" if left else "right", va="center")  # fmt: skip
-    if not any(np.isfinite(_numbers(steps[name])).any() for name in columns):
+    if not any(np.isfinite(floats(steps[name])).any() for name in columns):
         ax.set_ylim(0, 1)
         ax.set_yticks([])
 
 
 def _set_scale(ax: Axes, columns: list[pd.Series[Any]]) -> None:
     """Logarithmic for positive numbers; else linear, or symlog if they span decades."""
-    values = np.concatenate([_numbers(column) for column in columns] or [np.empty(0)])
+    values = np.concatenate([floats(column) for column in columns] or [np.empty(0)])
     values = values[np.isfinite(values)]
     sizes = np.abs(values[values != 0])
     if not len(values):
@@ -242,17 +227,10 @@ def _plain_numbers(ax: Axes) -> None:
 def _loss_scale(ax: Axes, steps: pd.DataFrame) -> Axes:
     """The loss scale on an axis of its own at the right, in powers of two."""
     right = ax.twinx()
-    at, scale = _numbers(steps["step"]), _numbers(steps["loss_scale"])
+    at, scale = floats(steps["step"]), floats(steps["loss_scale"])
     marker = "o" if np.isfinite(scale).sum() == 1 else ""  # a single value makes no line
-    right.step(
-        at,
-        scale,
-        where="post",
-        marker=marker,
-        markersize=4,
-        color=PURPLE,
-        label="loss scale (right)",
-    )
+    style: dict[str, Any] = {"where": "post", "marker": marker, "markersize": 4, "color": PURPLE}
+    right.step(at, scale, label="loss scale (right)", **style)
     right.set_yscale("log", base=2)
     right.tick_params(axis="y", labelcolor=PURPLE)
     return right
@@ -265,16 +243,9 @@ def _legend(ax: Axes, drawn: list[Axes]) -> None:
     ]
     if entries:
         lines, names = zip(*entries, strict=True)
-        ax.legend(
-            lines,
-            names,
-            fontsize=8,
-            frameon=False,
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            borderaxespad=0,
-            ncols=len(lines) if len(lines) < 5 else 3,
-        )
+        above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0}
+        ncols = len(lines) if len(lines) < 5 else 3
+        ax.legend(lines, names, fontsize=8, frameon=False, ncols=ncols, **above)
 
 
 def _line(
@@ -285,22 +256,23 @@ def _line(
     colour: str,
     top: float = 1.0,
 ) -> None:
-    at, values = _numbers(steps), _numbers(column)
+    at, values = floats(steps), floats(column)
     usable = np.isfinite(values)
     if usable.any():
         ax.plot(at[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
     missing = at[~np.isfinite(values) & ~column.isna().to_numpy()]
     if len(missing):
-        ax.plot(
-            missing,
-            [top] * len(missing),
-            "x",
-            color=colour,
-            markeredgewidth=2,
-            transform=ax.get_xaxis_transform(),
-            clip_on=False,
-            label=f"{label}: not finite",
-        )
+        _marks(ax, missing, top, "x", colour, f"{label}: not finite")
+
+
+def _marks(
+    ax: Axes, at: npt.NDArray[Any], height: float, mark: str, colour: str, label: str
+) -> None:
+    """Marks at one height of the axes, whatever their values are."""
+    style: dict[str, Any] = {"markeredgewidth": 2} if height > 0.5 else {}
+    across = ax.get_xaxis_transform()
+    heights = [height] * len(at)
+    ax.plot(at, heights, mark, color=colour, transform=across, clip_on=False, label=label, **style)
 
 
 def plot_clipping(clipping: Any, ax: Axes | None = None) -> Axes:
@@ -310,13 +282,8 @@ def plot_clipping(clipping: Any, ax: Axes | None = None) -> Axes:
     """
     ax = ax or _axes()
     history = clipping.history
-    _line(
-        ax,
-        history["step"],
-        history["before"],
-        "norm before clipping" if clipping.kind else "gradient norm",
-        BLUE,
-    )
+    before = "norm before clipping" if clipping.kind else "gradient norm"
+    _line(ax, history["step"], history["before"], before, BLUE)
     if clipping.kind:
         _line(ax, history["step"], history["after"], "after", GREEN)
     if clipping.advised_max_norm is not None:
@@ -338,36 +305,20 @@ def plot_gain(backward: pd.DataFrame, ax: Axes | None = None) -> Axes:
     the bottom.
     """
     ax = ax or _axes()
-    order, rms = np.arange(len(backward)), _numbers(backward["grad_out_rms"])
+    order, rms = np.arange(len(backward)), floats(backward["grad_out_rms"])
     usable = np.isfinite(rms) & (rms > 0)
     marker = "o" if usable.sum() == 1 else ""
-    ax.plot(
-        order[usable],
-        rms[usable],
-        color=BLUE,
-        linewidth=1.2,
-        marker=marker,
-        label="rms of the outgoing gradient",
-    )
+    label = "rms of the outgoing gradient"
+    ax.plot(order[usable], rms[usable], color=BLUE, linewidth=1.2, marker=marker, label=label)
     bad = order[backward["status"].isin(BAD).to_numpy()]
     if len(bad):
-        floor = [0.02] * len(bad)
-        ax.plot(bad, floor, "|", color=RED, transform=ax.get_xaxis_transform(), label="not finite")
+        _marks(ax, bad, 0.02, "|", RED, "not finite")
         ax.axvline(bad[0], color=RED, linestyle="--", linewidth=1)
-        first = f"{backward['name'].iloc[int(bad[0])]}"
-        ax.annotate(
-            first,
-            (bad[0], 1.0),
-            (3, 3),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            fontsize=8,
-        )
-    ax.set(
-        xlabel="nodes in the order of execution",
-        ylabel="gradient rms",
-        yscale="log" if usable.any() else "linear",
-    )
+        ends: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "fontsize": 8}
+        name = str(backward["name"].iloc[int(bad[0])])
+        ax.annotate(name, (bad[0], 1.0), (3, 3), textcoords="offset points", **ends)
+    ax.set(xlabel="nodes in the order of execution", ylabel="gradient rms")
+    ax.set_yscale("log" if usable.any() else "linear")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(fontsize=8, frameon=False)
     return ax
@@ -382,49 +333,23 @@ def plot_epsilon(advice: Any, ax: Axes | None = None) -> Axes:
     """
     ax = ax or _axes()
     table = advice.table
-    eps = _numbers(table["eps"])
+    eps = floats(table["eps"])
     curves = [("value_distortion", BLUE), ("gradient_distortion", GREEN), ("gradient_max", PURPLE)]
     for name, colour in curves:
-        values = _numbers(table[name])
-        usable = np.isfinite(values) & (values > 0)
-        ax.plot(
-            eps[usable],
-            values[usable],
-            marker="o",
-            markersize=3,
-            color=colour,
-            label=name.replace("_", " "),
-        )
-    useless = ~(table["finite_value"].astype(bool) & table["finite_gradient"].astype(bool)) | table[
-        "vanishes"
-    ].astype(bool)
+        values = floats(table[name])
+        usable, label = np.isfinite(values) & (values > 0), name.replace("_", " ")
+        ax.plot(eps[usable], values[usable], marker="o", markersize=3, color=colour, label=label)
+    finite = table[["finite_value", "finite_gradient"]].astype(bool).all(axis=1)
+    useless = (~finite | table["vanishes"].astype(bool)).to_numpy()
     if useless.any():
-        at = eps[useless.to_numpy()]
-        ax.plot(
-            at,
-            [0.03] * len(at),
-            "x",
-            color=RED,
-            transform=ax.get_xaxis_transform(),
-            label="vanishes or not finite",
-        )
+        _marks(ax, eps[useless], 0.03, "x", RED, "vanishes or not finite")
     if advice.recommended is not None:
-        ax.axvline(
-            float(advice.recommended),
-            color=GREY,
-            linestyle="--",
-            label=f"recommended: {advice.recommended:g}",
-        )
-    ax.set(
-        xscale="log", yscale="log", xlabel="epsilon", ylabel="relative distortion; largest gradient"
-    )
+        label = f"recommended: {advice.recommended:g}"
+        ax.axvline(float(advice.recommended), color=GREY, linestyle="--", label=label)
+    ax.set(xscale="log", yscale="log", xlabel="epsilon")
+    ax.set_ylabel("relative distortion; largest gradient")
     ax.legend(fontsize=8, frameon=False)
     return ax
-
-
-def _numbers(column: pd.Series[Any]) -> npt.NDArray[np.float64]:
-    values = pd.Series(column).astype("Float64").to_numpy(dtype="float64", na_value=math.nan)
-    return np.asarray(values, dtype=np.float64)
 
 
 def _axes() -> Axes:
