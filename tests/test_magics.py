@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -492,6 +493,26 @@ def test_quiet_shows_nothing_and_binds_the_trace(cell: Cell) -> None:
     ran = cell("%%nanwatch model -q -o trace\ntrain(1, healthy);")
     assert ran.text.strip() == ""
     assert cell("len(trace.steps)").value == 1
+
+
+def test_several_models_are_watched_under_their_own_names(cell: Cell) -> None:
+    cell("import types\ngame = types.SimpleNamespace(D=torch.nn.Linear(2, 1))\nG = model")
+    code = "%%nanwatch game.D G -o trace\n"
+    ran = cell(code + "(train(1, healthy), game.D(torch.ones(3, 2)).sum().backward());")
+    assert ran.success, ran.error
+    assert {"game.D", "G"} <= set(cell("list(trace.ops['module'])").value)
+    assert {"G.weight", "G.bias"} <= set(cell("list(trace.parameters['parameter'])").value)
+
+
+def test_a_run_is_saved_as_a_capsule_or_as_the_report(cell: Cell, tmp_path: Path) -> None:
+    cell(f"%%nanwatch model -q --save {tmp_path / 'run.nanlab'}\ntrain(1, faulty)")
+    trace = nanlab.load(tmp_path / "run.nanlab")
+    assert trace.culprit.title == cell("nanlab.last.culprit.title").value
+    cell(f"%%nanwatch model -q --save {tmp_path / 'run.html'}\ntrain(1, healthy)")
+    assert "No harmful NaN" in (tmp_path / "run.html").read_text()
+    ran = cell(f"%%nanwatch model -q --save {tmp_path / 'absent' / 'run'}\ntrain(1, healthy)")
+    assert ran.success
+    assert "was not saved" in ran.text
 
 
 @pytest.mark.parametrize("expression", ["holder.net", "nets[0]", "nets[-1]"])

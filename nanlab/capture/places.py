@@ -9,7 +9,7 @@ import stat
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from nanlab.errors import TypeMismatchError
 from nanlab.trace.chunk import Names, Span
 
 # The user's own line behind an operation.
@@ -351,6 +352,33 @@ def shares_step(before: Path, now: Path, again: bool = False) -> bool:
 
 
 # Which module is running, by its attribute path.
+
+
+Models = nn.Module | Mapping[str, nn.Module]  # one to watch, or several by name
+
+
+def joined(model: object, call: str) -> nn.Module | None:
+    """Several models as the children of one, which is never called; a model as it is.
+
+    call: what to type, for the message of the TypeMismatchError where it is neither."""
+    if model is None or isinstance(model, nn.Module):
+        return model
+    if not isinstance(model, Mapping):
+        several = isinstance(model, Sequence) and all(isinstance(m, nn.Module) for m in model)
+        seen = f"a {type(model).__name__} of modules" if several else type(model).__name__
+        given = '{"G": G, "D": D}' if several else "model"
+        raise TypeMismatchError(
+            f"expected a torch.nn.Module to watch, or a dict of them by name, got {seen}; try:"
+            f" {call.replace('model', given)}"
+        )
+    for name, each in model.items():
+        if not isinstance(each, nn.Module):
+            raise TypeMismatchError(
+                f"expected a torch.nn.Module to watch, got {type(each).__name__} for {name!r}"
+            )
+    whole = nn.Module()
+    whole._modules.update(model)  # names with dots too, as trainer.model
+    return whole
 
 
 class ModuleRecorder:

@@ -21,7 +21,7 @@ from nanlab.capture.dispatch import OpRecorder
 from nanlab.capture.exception_frames import failure_of, mark
 from nanlab.capture.execution import BatchRecorder, EagerCode, is_watched, run_in_thread
 from nanlab.capture.folding import fold
-from nanlab.capture.places import ModuleRecorder, SourceLines
+from nanlab.capture.places import Models, ModuleRecorder, SourceLines, joined
 from nanlab.capture.program import ProgramRecorder
 from nanlab.capture.ranks import Agreement, Kind
 from nanlab.capture.sinks import ForwardSinks, note_rejected_value, updates_apart
@@ -144,7 +144,8 @@ _current: list[watch] = []  # the watch that is running, if any
 class watch:
     """Record every operation of a ``with`` block: ``with nanlab.watch(model) as trace: ...``
 
-    model: names the modules by their attribute path; without it they are named as they run.
+    model: names the modules by their attribute path; a dict names several models. Without it they
+    are named as they run.
     steps: stop after this many training steps.
     keep: keep the full operation table of this many last steps, and of those in which the first
     faults began; another step keeps one summary row.
@@ -167,7 +168,7 @@ class watch:
 
     def __init__(
         self,
-        model: nn.Module | None = None,
+        model: Models | None = None,
         *,
         steps: int | None = None,
         keep: int = 2,
@@ -176,7 +177,8 @@ class watch:
         shadow: torch.dtype | Literal["float32"] | None = None,
         budget: int | None = None,
     ) -> None:
-        _check(model, steps, keep, on_fault, detail, shadow, budget)
+        model = joined(model, "nanlab.watch(model)")
+        _check(steps, keep, on_fault, detail, shadow, budget)
         self.model, self.steps, self.keep, self.on_fault = model, steps, keep, on_fault
         self.recording = Recording()
         self.trace = Trace(self.recording)
@@ -562,14 +564,7 @@ def running() -> Recording | None:
     return _current[-1].recording if _current else None
 
 
-def _check(
-    model: Any, steps: Any, keep: Any, on_fault: Any, detail: Any, shadow: Any, budget: Any
-) -> None:
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeMismatchError(
-            f"expected a torch.nn.Module to watch, got {type(model).__name__}; try:"
-            " nanlab.watch(model)"
-        )
+def _check(steps: Any, keep: Any, on_fault: Any, detail: Any, shadow: Any, budget: Any) -> None:
     for name, value in (("steps", steps), ("keep", keep)):
         if name == "steps" and value is None:
             continue

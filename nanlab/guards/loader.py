@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from nanlab.capture import Stop
-from nanlab.capture.places import is_user
+from nanlab.capture.places import Models, is_user, joined
 from nanlab.errors import NotReplayable, TypeMismatchError, UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard, Turn, Window, outcome
@@ -46,13 +46,14 @@ class guard:
     def __init__(
         self,
         loader: Iterable[Any],
-        model: nn.Module | None = None,
+        model: Models | None = None,
         optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
         *,
         snapshot: int | None = None,
         save: str | Path | None = None,
     ) -> None:
-        check(model, snapshot)
+        check(snapshot)
+        model = joined(model, "nanlab.guard(loader, model, optimizer)")
         if not isinstance(loader, Iterable):
             raise TypeMismatchError(
                 f"expected something to iterate over, got {type(loader).__name__}; try:"
@@ -144,13 +145,8 @@ class guard:
         return window
 
 
-def check(model: Any, snapshot: Any) -> None:
+def check(snapshot: Any) -> None:
     """Raises UsageError or TypeMismatchError for a wrong option."""
-    if model is not None and not isinstance(model, nn.Module):
-        raise TypeMismatchError(
-            f"expected a torch.nn.Module, got {type(model).__name__}; try: nanlab.guard(loader,"
-            " model, optimizer)"
-        )
     if snapshot is not None and (
         isinstance(snapshot, bool) or not isinstance(snapshot, int) or snapshot < 1
     ):

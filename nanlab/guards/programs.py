@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
-
 from nanlab.capture import FaultFound, Stop, watch
-from nanlab.capture.places import is_user_code
+from nanlab.capture.places import Models, is_user_code, joined
 from nanlab.errors import UsageError
 from nanlab.guards import loops
 from nanlab.guards.engine import Guard, headline, outcome
@@ -314,9 +312,8 @@ def asks_for_guard(tree: ast.Module, magics: Collection[str]) -> bool:
 class CellGuard:
     """A cell under guard; in the place of the watch of another cell."""
 
-    def __init__(
-        self, model: nn.Module | None, snapshot: int | None, names: dict[str, Any]
-    ) -> None:
+    def __init__(self, model: Models | None, snapshot: int | None, names: dict[str, Any]) -> None:
+        model = joined(model, "nanlab.guard(loader, model, optimizer)")
         self.guard = Guard(model, snapshot=snapshot, ended=outcome(None))
         self.nothing = Trace(Recording())
         self._loops, self._heads = Loops(self.guard, model), FunctionHeads(names)

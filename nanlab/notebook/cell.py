@@ -314,7 +314,7 @@ class Run:
         try:
             if (trace.ops["module"] != "").any() or len(trace.parameters):
                 return True
-            return self.options.model is None and bool(len(trace.backward) or trace.own_findings)
+            return not self.options.model and bool(len(trace.backward) or trace.own_findings)
         except Exception:
             return True  # a table that fails is told of by the report
 

@@ -10,6 +10,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from IPython.core import completer
@@ -21,6 +22,7 @@ from IPython.display import display
 from torch import nn
 
 from nanlab.capture import FaultFound, StepsDone, watch
+from nanlab.capture.places import Models
 from nanlab.errors import NanlabError, TypeMismatchError, UsageError
 from nanlab.explanations import explain
 from nanlab.guards.programs import CellGuard, CellHeads, asks_for_guard
@@ -113,11 +115,12 @@ def chosen(options: Namespace) -> dict[str, Any]:
 def described(options: Namespace) -> str:
     """The options that were chosen, as they are typed; "" for none."""
     words = [
-        options.model,
+        *options.model,
         *[f"--{name.replace('_', '-')} {value}" for name, value in chosen(options).items()],
         options.guard and "--guard",
         options.snapshot and f"--snapshot {options.snapshot}",
         options.name and f"-o {options.name}",
+        options.save and f"--save {options.save}",
         options.quiet and "-q",
     ]
     told = ", ".join(word for word in words if word)
@@ -210,10 +213,8 @@ def candidates(
 ) -> Iterator[str]:
     """What may stand in place of ``fragment`` after ``words``; not narrowed to its beginning."""
     options = {name: action for action in parser._actions for name in action.option_strings}
-    model_given = False
     pending = None
     for word in words:
-        model_given |= pending is None and word not in options
         if pending is None and word in options and options[word].nargs != 0:
             pending = options[word]
         else:
@@ -221,8 +222,7 @@ def candidates(
     if pending is not None:
         yield from pending.choices or ()
         return
-    if not model_given:
-        yield from models(fragment, namespace)
+    yield from (name for name in models(fragment, namespace) if name not in words)
     yield from (option for option in options if option not in words)
 
 
@@ -289,11 +289,11 @@ class NanMagics(Magics):
     @magic_arguments("nanwatch")
     @argument(
         "model",
-        nargs="?",
+        nargs="*",
         help=(
-            "the model, as a variable or an attribute such as trainer.model; without it, module"
-            " names are found as they run. On a line of its own: `off` stops watching, `on` watches"
-            " every following cell without a model"
+            "the model, as a variable or an attribute such as trainer.model, or several; without"
+            " it, module names are found as they run. On a line of its own: `off` stops watching,"
+            " `on` watches every following cell without a model"
         ),
     )
     @keyword_options
@@ -321,6 +321,14 @@ class NanMagics(Magics):
         type=variable,
         metavar="NAME",
         help="bind the trace to the variable NAME",
+    )
+    @argument(
+        "--save",
+        metavar="FILE",
+        help=(
+            "keep what was recorded as a capsule, which nanlab.load() opens anywhere; with the"
+            " suffix .html the report"
+        ),
     )
     @argument("-q", "--quiet", action="store_true", help="show nothing when the cell has ended")
     @line_cell_magic
@@ -376,20 +384,19 @@ class NanMagics(Magics):
             raise LineError(
                 "--snapshot goes with --guard; try: %%nanwatch --guard --snapshot 50 model"
             )
-        if options.name and options.name == options.model:
+        if options.name and options.name in options.model:
             raise LineError(
                 f"-o {options.name} would put the trace in the place of the model; try: -o trace"
             )
         return options
 
-    def model(self, options: Namespace) -> nn.Module | None:
-        """The model chosen, if any."""
-        if options.model is None:
-            return None
+    def model(self, options: Namespace) -> Models | None:
+        """The model chosen, if any, or the models by their names."""
         try:
-            return find_model(options.model, self.shell.user_ns)
+            found = {name: find_model(name, self.shell.user_ns) for name in options.model}
         except NanlabError as error:
             raise LineError(str(error)) from None
+        return found if len(found) > 1 else next(iter(found.values()), None)
 
     def start(self, options: Namespace, armed: bool = False) -> None:
         """Watch the running cell until it ends; a watch that already covers it is replaced."""
@@ -413,7 +420,7 @@ class NanMagics(Magics):
         end = UntilCellEnds(self.shell, self.finish)
         self.running = Run(watching, trace, options, showing, end, progress, armed, doubled, before)
 
-    def watching(self, model: nn.Module | None, options: Namespace) -> Any:
+    def watching(self, model: Models | None, options: Namespace) -> Any:
         """The watch that the options ask for, or the guard."""
         if options.guard:
             return CellGuard(model, options.snapshot, self.shell.user_ns)
@@ -478,6 +485,8 @@ class NanMagics(Magics):
             self.shell.user_ns[run.options.name] = run.trace
         if telling and not run.options.quiet:
             self.shown(lambda: report_of(run.trace, crashed))
+        if telling and run.options.save:
+            self.save(run.trace, run.options.save)
         if isinstance(error, FaultFound) and loses_outputs(self.shell):
             self.shown(lambda: leave_report(self.shell, run.trace, error))
         if not telling:
@@ -486,6 +495,17 @@ class NanMagics(Magics):
             # now: in a following cell the fixes that are tried would be watched too
             _ = [list(finding.fixes) for finding in run.trace.findings]
         return telling and not run.options.quiet
+
+    def save(self, trace: Trace, file: str) -> None:
+        """Keep the run as ``--save`` asks; a note where that fails."""
+        path = Path(file).expanduser()
+        try:
+            if path.suffix.lower() == ".html":
+                trace.report().to_html(path)
+            else:
+                trace.save(path)
+        except (NanlabError, OSError) as error:
+            note(f"the run was not saved as {file} ({error}); try: trace.save(path)")
 
     def shown(self, make: Callable[[], Any]) -> None:
         """Display what ``make()`` returns, if anything; a note where that fails."""
@@ -502,8 +522,8 @@ class NanMagics(Magics):
 
     def arm(self, options: Namespace) -> None:
         """Watch the rest of this cell, and every following one."""
-        if options.model == "on":
-            options.model = None
+        if options.model == ["on"]:
+            options.model = []
         self.model(options)
         if self.running is None or self.running.armed:
             self.conclude()
