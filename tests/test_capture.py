@@ -814,8 +814,10 @@ def test_a_histogram_of_no_position_is_refused_with_what_was_seen() -> None:
 
 
 def test_a_model_that_is_no_module_is_refused() -> None:
-    with pytest.raises(TypeMismatchError, match=r"expected a torch.nn.Module to watch, got int"):
+    with pytest.raises(TypeMismatchError, match=r"expected a torch.nn.Module to watch.* got int"):
         nanlab.watch(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatchError, match=r'a list of modules; try: .*"G": G'):
+        nanlab.watch([nn.Linear(1, 1)])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
