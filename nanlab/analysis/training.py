@@ -138,31 +138,15 @@ def runaway(recording: Recording, position: int) -> Runaway | None:
     decoupled = step.optimizer in ("AdamW", "NAdamW", "RAdamW")
     op = step.writer
     if decoupled and rate is not None and rate * decay > 2.0:
-        op = (
-            "_foreach_mul_"
-            if op.startswith("_foreach")
-            else "mul_"
-            if not op.startswith("_fused")
-            else op
-        )
+        if op.startswith("_foreach"):
+            op = "_foreach_mul_"
+        elif not op.startswith("_fused"):
+            op = "mul_"
     steps = recording.step_of(step.position) + 1
     name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, step.position)
-    return Runaway(
-        name,
-        before,
-        after,
-        steps,
-        op,
-        step.line,
-        step.site,
-        step.position,
-        rate,
-        decay,
-        decoupled,
-        step.optimizer,
-        deep,
-    )
+    how = (step.line, step.site, step.position, rate, decay, decoupled, step.optimizer, deep)
+    return Runaway(name, before, after, steps, op, *how)
 
 
 def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | None:
@@ -178,11 +162,8 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
     if away.optimizer != "SGD" or away.rate is None or step is None:
         return None
     blocks = parameter_columns(recording)
-    keep = (
-        blocks["update_known"]
-        & (blocks["position"] <= away.position + 1)
-        & np.isfinite(blocks["update_rms"])
-    )
+    keep = blocks["update_known"] & np.isfinite(blocks["update_rms"])
+    keep &= blocks["position"] <= away.position + 1
     keep &= blocks["owner"] == recording.parameter_names.index(away.name)
     updates = blocks["update_rms"][keep][-STEADY - 1 :]
     if len(updates) < 3 or not (updates > 0).all():
@@ -191,9 +172,8 @@ def stable_rate(recording: Recording, away: Runaway) -> tuple[float, float] | No
     growth, momentum = float(np.median(ratios)), float(dict(step.settings).get("momentum") or 0.0)
     if growth <= 1.0 or ratios.max() > UNSTEADY * ratios.min():
         return None
-    return 2.0 * (1.0 + momentum) * away.rate * growth / (
-        (growth + 1.0) * (growth + momentum)
-    ), growth
+    stable = 2.0 * (1.0 + momentum) * away.rate * growth / ((growth + 1.0) * (growth + momentum))
+    return stable, growth
 
 
 def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | None:
@@ -204,21 +184,15 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
         return None
     best: tuple[float, float, int] | None = None
     for column in series.owners:
-        if (
-            column < 0
-            or series.places[column].phase != OPTIMIZER
-            or owner not in (-1, series.owners[column])
-        ):
+        chosen = owner in (-1, series.owners[column])
+        if column < 0 or series.places[column].phase != OPTIMIZER or not chosen:
             continue
         values = series.table[steps, column]
         values = values[np.isfinite(values)]
-        if (
-            len(values) < 2
-            or values[-1] < np.log2(LARGE_LOW)
-            or values[-1] - values[0] < np.log2(GREW_LOW)
-        ):
+        if len(values) < 2 or values[-1] < np.log2(LARGE_LOW):
             continue
-        if best is None or values[-1] > best[1]:
+        grew = values[-1] - values[0] >= np.log2(GREW_LOW)
+        if grew and (best is None or values[-1] > best[1]):
             best = float(values[0]), float(values[-1]), column
     if best is None:
         return None
@@ -226,21 +200,8 @@ def _by_hand(recording: Recording, position: int, owner: int = -1) -> Runaway | 
     place = series.places[_most_enlarging(series, owner, steps)]
     name = recording.parameter_names[owner]
     deep = rises_in_a_chain(recording, int(series.steps[steps[-1]]) - 1)
-    return Runaway(
-        name,
-        2.0 ** best[0],
-        2.0 ** best[1],
-        len(steps),
-        place.op,
-        place.line,
-        place.site,
-        place.position,
-        None,
-        0.0,
-        False,
-        "",
-        deep,
-    )
+    how = (place.op, place.line, place.site, place.position, None, 0.0, False, "", deep)
+    return Runaway(name, 2.0 ** best[0], 2.0 ** best[1], len(steps), *how)
 
 
 def _most_enlarging(series: Series, owner: int, steps: list[int]) -> int:

@@ -49,7 +49,7 @@ def changed_before_unscale(recording: Recording, history: History, position: int
         row = _written_in_place(recording, gradient)
         if row is None or row.name in _HARMLESS:
             continue
-        before = next((p for p, slot in recording.operands(gradient) if slot == row.output), None)
+        before = next(iter(row.inputs), None)
         # 0 where the norm was infinite: that tells nothing of the scale
         after = _rms(recording, gradient)
         ratio = _rms(recording, before) / after if before is not None and after else 1.0
@@ -73,9 +73,7 @@ def _unscaled(recording: Recording, used: int, gradient: int, scale: float) -> b
             return True  # computed anew: not ours to judge
         if row.name == UNSCALES:
             return True
-        position = next(
-            (p for p, slot in recording.operands(position) if slot == row.output), gradient
-        )
+        position = next(iter(row.inputs), gradient)
     before, after = _rms(recording, gradient), _rms(recording, used)
     return not before or after <= before / scale**0.5
 
@@ -89,8 +87,7 @@ def _was_unscaled(recording: Recording, gradient: int) -> bool:
             return False
         if row.name == UNSCALES:
             return True
-        assert position is not None
-        position = next((p for p, slot in recording.operands(position) if slot == row.output), None)
+        position = next(iter(row.inputs), None)
     return False
 
 
@@ -216,25 +213,19 @@ def note_clipping(rows: StepRows, history: History, steps: list[ParameterStep]) 
     if not recording.bad:
         return []
     for step in steps:
-        if (
-            step.used is None
-            or step.gradient is None
-            or step.used == step.gradient
-            or step.used < rows.start
-        ):
+        used, gradient = step.used, step.gradient
+        if used is None or gradient is None or used == gradient or used < rows.start:
             continue
-        before, after = recording.stats(step.gradient), recording.stats(step.used)
+        before, after = recording.stats(gradient), recording.stats(used)
         if before is None or after is None or before.all_zero or not before.is_finite:
             continue
-        if after.is_finite and after.zero != after.numel:
+        if after.is_finite and not after.all_zero:
             continue
         if any(s.gradient in recording.bad for s in steps):
-            _note_spread(rows, history, steps, step.used)
+            _note_spread(rows, history, steps, used)
             return []
-        if (
-            after.is_finite
-            and (norm := _bad_ancestor(recording, step.used, step.gradient)) is not None
-        ):
+        norm = _bad_ancestor(recording, used, gradient) if after.is_finite else None
+        if norm is not None:
             return [Sink("gradient", norm, step.position, recording.parameter_names[step.owner])]
     return []
 

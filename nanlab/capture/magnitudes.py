@@ -76,16 +76,8 @@ def place_of(recording: Recording, position: int) -> Place | None:
     if row is None:
         return None
     dtype = str(row.dtype).removeprefix("torch.")
-    return Place(
-        position,
-        row.name,
-        row.phase,
-        recording.modules(row.module),
-        row.node,
-        row.place,
-        row.site,
-        dtype,
-    )
+    module = recording.modules(row.module)
+    return Place(position, row.name, row.phase, module, row.node, row.place, row.site, dtype)
 
 
 def follow(series: Series, rows: StepRows, written: list[tuple[int, int]]) -> None:

@@ -552,19 +552,9 @@ class TrainingRecorder:
         row = recording.op(ops.source(parameters[0])) if parameters else None
         writer = row.name if row is not None else ""
         left, self._used[number] = adds_to_last(recording, used, self._used.get(number, ())), used
+        kind, how = type(optimizer).__name__, (rates, settings, line, site, writer, left)
         self.history.optimizer_steps.append(
-            OptimizerStep(
-                position,
-                recording.end,
-                type(optimizer).__name__,
-                number,
-                rates,
-                settings,
-                line,
-                site,
-                writer,
-                left,
-            )
+            OptimizerStep(position, recording.end, kind, number, *how)
         )
         rate = [number_of(g.get("lr")) for g in optimizer.param_groups for _ in g["params"]]
         with ops.quiet():
@@ -591,16 +581,9 @@ class TrainingRecorder:
             if known is not None:
                 self._before[key] = (old.copy_(parameter.detach()), value)
         self._done.add(owner)
+        made, gradient = ops.recording.end - 1, self._gradients.get(owner, used)
         self.history.parameters.append(
-            ParameterStep(
-                ops.recording.end - 1,
-                owner,
-                value,
-                self._gradients.get(owner, used),
-                used,
-                update,
-                lr,
-            )
+            ParameterStep(made, owner, value, gradient, used, update, lr)
         )
 
     def _saved(

@@ -223,12 +223,9 @@ def _stopped_finding(trace: Trace, member: AbsorbedUpdate) -> Finding:
     title = "count in an integer, which model.to(dtype) leaves alone"
     code = "torch.zeros((), dtype=torch.int64)"
     if not counts:
-        title, code = (
-            "keep it out of model.to(dtype): a Python number, or float32",
-            f"model.{name} = model.{name}.float()   # after model.to(dtype)",
-        )
-    goes_on = moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1)
-    if goes_on:
+        title = "keep it out of model.to(dtype): a Python number, or float32"
+        code = f"model.{name} = model.{name}.float()   # after model.to(dtype)"
+    if moves_in_float32(trace.recording, member.owner, member.at.op) == (1, 1):
         fix = Fix(f"{title}; in float32 it goes on", code, verdict="verified")
     else:
         fix = Fix(title, code)

@@ -352,9 +352,9 @@ _REFUSE = Fix(
 def clip_nonfinite_norm(fault: Fault) -> Finding | None:
     """Clipping multiplies every gradient by max_norm / norm; a norm that is NaN or inf makes all of
     them NaN or zero."""
-    if fault.row is None or fault.origin.sink.kind != "gradient" or fault.row.phase != OPTIMIZER:
+    if fault.row is None or fault.origin.sink.kind != "gradient":
         return None
-    if fault.name not in _NORMS:
+    if fault.row.phase != OPTIMIZER or fault.name not in _NORMS:
         return None
     return replace(
         fault.finding,
@@ -463,17 +463,14 @@ def clip_always_on(trace: Trace) -> Iterator[Finding]:
         ),
         step=trace.recording.step_of(edit.position),
         symptom="clipping",
-        fixes=(
-            [
-                Fix(
-                    f"a bound that only outliers reach: {advised:g} clips"
-                    f" {found.would_clip(advised):.0%} of these steps; the learning rate must come"
-                    " down with it",
-                    f"torch.nn.utils.clip_grad_norm_(model.parameters(), {advised:g})",
-                )
-            ]
-            if advised is not None
-            else []
-        ),
+        fixes=[] if advised is None else [_bound_for_outliers(found, advised)],
         **where(trace.recording, edit.at),
+    )
+
+
+def _bound_for_outliers(found: Clipping, advised: float) -> Fix:
+    return Fix(
+        f"a bound that only outliers reach: {advised:g} clips {found.would_clip(advised):.0%} of"
+        " these steps; the learning rate must come down with it",
+        f"torch.nn.utils.clip_grad_norm_(model.parameters(), {advised:g})",
     )

@@ -273,11 +273,8 @@ def blame_update(fault: Fault, away: Runaway, cause: str, explanation: str) -> F
             f" by {factor:.3g} in each step"
         )
     left = _factor_left(fault, away)
-    left += (
-        " The gradients are never cleared: each step uses the sum of all so far."
-        if _uncleared(fault, away)
-        else ""
-    )
+    if _uncleared(fault, away):
+        left += " The gradients are never cleared: each step uses the sum of all so far."
     return replace(
         finding,
         cause=cause,
