@@ -15,6 +15,8 @@ import nanlab
 from nanlab.analysis.limits import agrees
 from nanlab.analysis.verdict import cut, narrowed
 from nanlab.program.edit import Values
+from nanlab.program.replay import Change, FiniteGate, patched
+from nanlab.program.rerun import window
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("written_fixes", ROOT / "benchmarks" / "written.py")
@@ -158,3 +160,49 @@ def test_a_step_whose_truth_no_arithmetic_computes_is_judged_around_the_edited_l
     assert trace.culprit.fixes[0].verdict == "verified", trace.culprit.fixes[0].why
     assert "normalize(" in trace.culprit.fixes[0].code
     assert [found.cause for found in trace.findings] == ["norm-at-zero"]
+
+
+def test_a_call_with_several_results_is_judged_though_the_step_needs_one_of_them() -> None:
+    m = torch.nn.Parameter(torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]))
+    with nanlab.watch(on_fault="record") as trace:
+        q = torch.linalg.qr(m * 2).Q
+        q[:, 1].sum().backward()
+    assert trace.culprit is not None
+    tried = [fix for fix in trace.culprit.fixes if fix.edits]
+    assert tried
+    assert not any("NotReplayable" in fix.why for fix in tried)
+
+
+def test_a_judged_step_ends_at_the_first_gradient_that_is_not_finite() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+    x = torch.randn(3, 4)
+    with nanlab.watch(model, on_fault="record") as trace:
+        out = model(x)
+        away = out - out.detach()
+        (away.square().sum(-1).sqrt().mean() + out.mean()).backward()
+    where = window(trace.recording, 0)
+    gate = FiniteGate(where)
+    found, _, result = patched(where, Change(where.segments), gate)
+    assert result.ended
+    assert not found.finite
+    assert list(found.gradients) == ["1.bias"]  # the first that the engine gives
+
+
+def test_a_gradient_that_is_mended_before_the_update_ends_no_judged_step() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    x = torch.randn(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nanlab.watch(model, on_fault="record") as trace:
+        out = model(x)
+        away = out - out.detach()
+        (away.square().sum(-1).sqrt().mean() + out.mean()).backward()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.nan_to_num_()
+        optimizer.step()
+    where = window(trace.recording, 0)
+    found, _, result = patched(where, Change(where.segments), FiniteGate(where))
+    assert not result.ended
+    assert found.finite

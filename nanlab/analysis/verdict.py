@@ -71,8 +71,12 @@ class Slice:
     def function(self, patches: Sequence[Patch] = ()) -> Callable[..., Any]:
         """The targets as a function of the operands; with patches in the places of some calls."""
         by_call: dict[tuple[int, int], list[Patch]] = {}
+        made = {(segment, index) for segment, index, _ in self.items}
         for patch in patches:
-            by_call.setdefault((patch.segment, patch.at), []).append(patch)
+            # of several calls that it stands for, the last may be one that nothing here needs
+            own = [i for i in {*patch.skipped, patch.at} if (patch.segment, i) in made]
+            at = patch.at if patch.at in own else max(own, default=patch.at)
+            by_call.setdefault((patch.segment, at), []).append(patch)
         skipped = {(p.segment, i) for p in patches for i in p.skipped}
 
         def run(*values: Any) -> Any:
@@ -523,16 +527,15 @@ class Judge:
     def _compared(self, whole: Slice, edited: Edited, true: Truth) -> Agreement:
         operands = list(whole.operands.values())
         old, new = whole.function(), whole.function(edited.patches)
+        try:
+            got = evaluate(new, operands, None, whole.differentiated)
+        except NotReplayable:  # the new lines read what the old ones did not
+            return Agreement("unknown", NOT_COMPUTED)
         found = agrees(new, old, operands, None, whole.differentiated, known=true)
-        if not found.holds:
-            return self._named(whole, new, operands, true) or found
-        return self._named(whole, new, operands, true) or found
+        return self._named(whole, got, true) or found
 
-    def _named(
-        self, whole: Slice, new: Any, operands: list[Tensor], true: Truth
-    ) -> Agreement | None:
-        """The first parameter whose gradient differs from exact arithmetic anywhere."""
-        got = evaluate(new, operands, None, whole.differentiated)
+    def _named(self, whole: Slice, got: Evaluation, true: Truth) -> Agreement | None:
+        """The first parameter whose gradient differs from exact, healthy elements included."""
         names = self.recording.program.names
         for value, limit in zip(got.values, true.values, strict=True):
             off = _off(value, limit.value)
@@ -598,7 +601,8 @@ class Judge:
                 if true is None:
                     return Agreement("unknown", NOT_COMPUTED)
                 own = [p for p in edited.patches if p.segment == region.segment and p.at <= last]
-                if not {p.at for p in own} & {index for _, index, _ in part.items}:
+                calls = {i for p in own for i in {*p.skipped, p.at}}
+                if not calls & {index for _, index, _ in part.items}:
                     return Agreement("unknown", NOT_COMPUTED)
                 new, old, operands = part.function(own), part.function(), [*part.operands.values()]
                 found = agrees(new, old, operands, None, part.differentiated, known=true)

@@ -22,6 +22,7 @@ from nanlab.program.rerun import (
     Instead,
     Memory,
     Window,
+    last_uses,
     operate,
     seed,
     seed_first,
@@ -443,6 +444,7 @@ class Graph:
         self._covered: dict[Any, Any] | None = None
         self.bases: dict[int, Any] = {}  # storage -> the tensor that it was made for
         self.fresh: set[int] = set()  # storages made in this run
+        self._views: dict[int, list[Any]] = {}  # storage -> the views of it that are live
 
     def load(self, segment: Segment) -> None:
         """Leaves, as copies: the run writes them, and gives them gradients."""
@@ -545,6 +547,15 @@ class Graph:
         self._unread.pop(ref.view, None)
         self.bind(ref, made)
 
+    def release(self, storages: Sequence[int]) -> None:
+        """Forget tensors that nothing reads again."""
+        self.memory.release(storages)
+        for number in storages:
+            self.bases.pop(number, None)
+            for view in self._views.pop(number, ()):
+                self.live.pop(view, None)
+                self._unread.pop(view, None)
+
     @contextmanager
     def covering(self) -> Iterator[None]:
         """What is detached in here may become a leaf of its own, as in a reentrant checkpoint."""
@@ -570,6 +581,7 @@ class Graph:
             slot = self.live.get(ref.view)
             if slot is None:
                 slot = self.live[ref.view] = [None, None, None, None]
+                self._views.setdefault(ref.storage, []).append(ref.view)
             if tracked_by(made) == 1 and slot[1] is not made:
                 slot[3] = slot[1]
             slot[tracked_by(made)] = made
@@ -610,6 +622,7 @@ def rebuild(
     the changed step raises.
     """
     building = _Building(patches, about_to_call, instead, rows, around)
+    building.done = _done_after_backward(segments, patches)
     unobserved = _disable_current_modes() if about_to_call is None else nullcontext()
     with surroundings(segments), unobserved, torch.enable_grad():
         try:
@@ -622,6 +635,20 @@ def rebuild(
 
 class Ended(Exception):
     """No more of the step is needed."""
+
+
+def _done_after_backward(
+    segments: Sequence[Segment], patches: Sequence[Patch]
+) -> dict[tuple[int, int], list[int]]:
+    """Where all runs of the engine and all edits are over: storages after their last use.
+
+    An optimizer makes several times what it updates.
+    """
+    ends = [(at, run.last) for at, s in enumerate(segments) for run in s.engine]
+    ends += [(patch.segment, patch.at + 1) for patch in patches]
+    if not ends:
+        return {}
+    return {at: numbers for at, numbers in last_uses(segments).items() if at >= max(ends)}
 
 
 class Functions:
@@ -803,6 +830,7 @@ class _Building:
         self.skipped = {(p.segment, i) for p in patches for i in p.skipped}
         self.graph, self.result = Graph(None if rows is None else rows.leaf), Rebuilt()
         self.number, self.running = 0, Segment(0)
+        self.done: dict[tuple[int, int], list[int]] = {}  # storages after their last use
         self.looks: dict[int, list[Look]] = {}
         self.functions = Functions(self.graph, self.go_on)
 
@@ -852,6 +880,7 @@ class _Building:
             if (number, index) not in self.skipped:
                 _call(graph, segment, index, calls[index], self.rows)
             run_patches(graph, [p for p in own if not p.ahead], calls[index].grad)
+            graph.release(self.done.get((number, index), ()))
             index += 1
 
 

@@ -94,28 +94,29 @@ _REBUILT: dict[int, tuple[Segment, str, list[EngineRun]]] = {}
 
 def _difference(where: Window, wrong: list[EngineRun]) -> str:
     """Why the step run above autograd differs from the record, or ""; bad engine runs."""
+    runs = [
+        (run, [*refs_in((*run.roots, *run.after.values()))])
+        for segment in where.segments
+        for run in segment.engine
+    ]
     try:
         graph, _ = rebuild(where.segments)
+        above = [[graph.get(ref).detach() for ref in refs] for _, refs in runs]
+        del graph  # of which a large model has no second copy
+        memory = rerun(where.segments)
+        recorded = [[memory.tensor(ref) for ref in refs] for _, refs in runs]
     except NotReplayable as error:
         return str(error)
     except Exception as error:
         return f"the step cannot be run above autograd ({type(error).__name__}: {error})"
-    memory = rerun(where.segments)
-    for segment in where.segments:
-        for run in segment.engine:
-            for ref in refs_in((*run.roots, *run.after.values())):
-                try:
-                    recorded = memory.tensor(ref)
-                    same = same_bits(graph.get(ref).detach(), recorded)
-                except NotReplayable as error:
-                    return str(error)
-                if not bool(torch.isfinite(recorded).all()) and run not in wrong[-1:]:
-                    wrong.append(run)
-                if not same:
-                    return (
-                        "the step does something between its calls that a graph of them does not"
-                        " repeat: a hook, or a function with a backward of its own"
-                    )
+    for (run, _), made, known in zip(runs, above, recorded, strict=True):
+        if not all(bool(torch.isfinite(t).all()) for t in known):
+            wrong.append(run)
+        if not all(same_bits(a, b) for a, b in zip(made, known, strict=True)):
+            return (
+                "the step does something between its calls that a graph of them does not"
+                " repeat: a hook, or a function with a backward of its own"
+            )
     return ""
 
 
@@ -659,8 +660,8 @@ def patched(
         where.step,
         None,
         _loss(where, graph.get),
-        gate.found if gate is not None and result.ended else _by_name(where, graph.get, True),
-        {} if result.ended else _by_name(where, graph.get, False),
+        gate.found if gate and result.ended else _by_name(where, graph.get, True, True),
+        {} if result.ended else _by_name(where, graph.get, False, True),
         list(dict.fromkeys(looked)),
         where=where,
         change=change,
@@ -729,7 +730,7 @@ def _number(loss: torch.Tensor) -> float:
     return float(loss.real if loss.is_complex() else loss)
 
 
-def _by_name(where: Window, get: Any, gradients: bool) -> dict[str, Tensor]:
+def _by_name(where: Window, get: Any, gradients: bool, own: bool = False) -> dict[str, Tensor]:
     """Gradients, or values, of the leaves that the engine gave gradients to."""
     names = where.recording.program.names
     found: dict[str, Tensor] = {}
@@ -740,5 +741,5 @@ def _by_name(where: Window, get: Any, gradients: bool) -> dict[str, Tensor]:
                 number = leaf.storage if known else -1 - len(found)
                 value = get(gradient if gradients else leaf)
                 name = names.get(number, f"leaf {abs(number)}")
-                found[name] = value.detach().clone()
+                found[name] = value.detach() if own else value.detach().clone()
     return found
