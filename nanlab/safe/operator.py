@@ -132,7 +132,7 @@ class Operator:
         return value
 
     def _spare(self, value: Tensor, *operands: Tensor) -> Tensor:
-        return torch.nan_to_num(self.outside(value, *operands) if self.outside else value)
+        return torch.nan_to_num(value if self.outside is None else self.outside(value, *operands))
 
     def gradients(
         self, wanted: Sequence[bool], grad: Tensor, *operands: Tensor
@@ -199,14 +199,16 @@ class Operator:
         value, slopes = ask(self.fn, plain)
         valid_values = self.valid(value)
         alive = [self.whole(valid_values) & self.whole(is_finite(slope)) for slope in slopes]
-        if self.flat:
+        if self.flat is not None:
             masks = zip(self.flat(value, *plain), slopes, strict=True)
             held = [mask & self.whole(slope == 0) for mask, slope in masks]
             alive = [a & ~h for a, h in zip(alive, held, strict=True)]
         kept = self.nan_came_in(plain)
         alive = [a | kept for a in alive]
         spare = (
-            torch.where(valid_values, value, self.outside(value, *plain)) if self.outside else value
+            value
+            if self.outside is None
+            else torch.where(valid_values, value, self.outside(value, *plain))
         )
         result = torch.nan_to_num(spare).detach()
         cut = list(operands)

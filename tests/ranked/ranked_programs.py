@@ -482,10 +482,8 @@ def weights_broadcast_by_rank_0(rank: int, world: int, spoil: bool) -> Made:
             with torch.no_grad():
                 if rank == 0:
                     bias = model[2].bias
-                    # SPOILT
-                    bias.add_(
-                        (bias.abs().amax() * factor(rank, i, spoil, guilty=0)).log().clamp_max(0.0)
-                    )
+                    size = bias.abs().amax() * factor(rank, i, spoil, guilty=0)
+                    bias.add_(size.log().clamp_max(0.0))  # SPOILT
                 for parameter in model.parameters():
                     dist.broadcast(parameter, 0)
 
