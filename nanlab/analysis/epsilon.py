@@ -248,18 +248,6 @@ def advise_eps(
     integer and complex tensors and other dtypes; UsageError (a ValueError) where ``fn`` does not
     take an eps, ``x`` is empty or already holds NaN or inf.
     """
-    return swept(fn, x, dtype, tolerance)
-
-
-def swept(
-    fn: Callable[..., Tensor],
-    x: Tensor | Sequence[Tensor],
-    dtype: torch.dtype | None = None,
-    tolerance: float | None = None,
-    stride: int = 1,
-    least: float = 0.0,
-) -> EpsilonAdvice:
-    """As :func:`advise_eps`, of every ``stride``-th power of two alone, from ``least`` on."""
     operands = checked_operands(x)
     dtype = operands[0].dtype if dtype is None else dtype
     if dtype not in _DTYPES:
@@ -277,8 +265,10 @@ def swept(
     reference = _evaluate(call, exact, torch.float64, 0.0)
     met = partners(call, exact)
     plain = _evaluate(call, exact, dtype, 0.0)
-    sizes = [eps for eps in _sweep(limits, met.typical) if eps >= least][::-stride][::-1]
-    rows = [_judge(eps, call, exact, limits, reference, plain, met.addend) for eps in sizes]
+    rows = [
+        _judge(eps, call, exact, limits, reference, plain, met.addend)
+        for eps in _sweep(limits, met.typical)
+    ]
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(COLUMNS)
     rounding = max(
         _distortion(plain.value, reference.value) or 0.0,

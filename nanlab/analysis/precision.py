@@ -131,9 +131,7 @@ class _Below:
         return found
 
 
-def best_scale(
-    exponents: pd.Series[int], dtype: torch.dtype, scales: Iterable[int] = LOSS_SCALES
-) -> int:
+def best_scale(exponents: pd.Series[int], dtype: torch.dtype) -> int:
     """log2 of the loss scale with which a cast to ``dtype`` loses least.
 
     One infinite gradient costs the whole step, so no overflow comes first (a value in the bin of
@@ -141,7 +139,7 @@ def best_scale(
     subnormal, then the smallest change.
     """
     bins, below = format_bins(dtype), _Below(exponents)
-    tried = np.array(sorted(scales, key=abs), dtype=np.int64)
+    tried = np.array(sorted(LOSS_SCALES, key=abs), dtype=np.int64)
     zero, small = below(bins.zero_limit + 1 - tried), below(bins.normal_limit + 1 - tried)
     overflow = below.numel - below(bins.overflow_limit - tried)
     return int(tried[np.lexsort((np.abs(tried), small - zero, zero, overflow))[0]])

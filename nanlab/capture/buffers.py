@@ -87,10 +87,8 @@ class CopyBuffers:
         self._idle, self._region = 0, None
 
 
-def free_memory(device: torch.device | None = None) -> int:
-    """Free bytes of the device, or of the machine."""
-    if device is not None and device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+def free_memory() -> int:
+    """Free bytes of the machine."""
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:

@@ -35,11 +35,9 @@ def explain(exc: BaseException | None = None) -> Explanation | None:
     return explain_failure(failure, recording) if failure is not None else None
 
 
-def explain_failure(
-    failure: Failure, recording: Recording | None, meanings: list[Meaning] | None = None
-) -> Explanation | None:
+def explain_failure(failure: Failure, recording: Recording | None) -> Explanation | None:
     """The explanation of the first meaning that knows the message; one that fails is passed."""
-    for meaning in MEANINGS if meanings is None else meanings:
+    for meaning in MEANINGS:
         match = meaning.pattern.search(failure.text)
         if match is None:
             continue

@@ -365,14 +365,11 @@ def _too_few(program: _Program, raising: ast.stmt, failure: Failure) -> Found | 
         if found is not None or program.shown != failure.file:
             return found
         return _bound(program, _callees(raising), lambda text: text)
-    return _constructed(
-        program, rf"Linear\([^,()]+,\s*(out_features\s*=\s*)?{old}\b", old, need, last=True
-    )
+    linear = rf"Linear\([^,()]+,\s*(out_features\s*=\s*)?{old}\b"
+    return _constructed(program, linear, old, need)
 
 
-def _constructed(
-    program: _Program, pattern: str, old: str, new: str, last: bool = False
-) -> Found | None:
+def _constructed(program: _Program, pattern: str, old: str, new: str) -> Found | None:
     """The only statement that makes a layer of these sizes, with the size that fits."""
     found = [
         s

@@ -102,14 +102,14 @@ class Neighbourhood(ABC):
         rows = [(c, self.recording.op(c)) for c in dict.fromkeys(calls)]
         return [c for c, row in rows if row is not None and not row.backward]
 
-    def downstream(self, depth: int = 5) -> Iterator[tuple[int, str]]:
+    def downstream(self) -> Iterator[tuple[int, str]]:
         """(position, op) of what was made from the result of the forward operation, the nearest
         first.
 
         A tensor that was written piece by piece is a source, with the op "".
         """
         level, seen = ([self.forward_position] if self.forward_position >= 0 else []), set()
-        for _ in range(depth):
+        for _ in range(5):  # operations downstream
             following = []
             for at in level:
                 tables = list(self._tables(at))

@@ -683,13 +683,11 @@ def _gives(
     return (result,) if following.followed() else None
 
 
-def as_operand(part: Any, value: Get, dtype: torch.dtype | None = None) -> Any:
+def as_operand(part: Any, value: Get) -> Any:
     """A copy of the recorded value of a part, which autograd follows if it followed that."""
     if part.__class__ is not Ref:
         return part
     found = value(part).detach().clone()
-    if dtype is not None and found.is_floating_point():
-        found = found.to(dtype)
     follows = (part.tracked is None or part.tracked > 0) and (
         found.is_floating_point() or found.is_complex()
     )

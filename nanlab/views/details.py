@@ -100,13 +100,13 @@ OPERATIONS = 10  # of one line
 HEAVY = {"exponents"}  # columns that are left to the tables themselves
 
 
-def section(title: str, body: str, kind: str = "") -> str:
+def section(title: str, body: str) -> str:
     """A part under a heading; "" without a body."""
     if not body:
         return ""
     return (
-        f'<div class="nl-section {kind}"><div class="nl-title" role="heading"'
-        f' aria-level="3">{title}</div>{body}</div>'
+        f'<div class="nl-section"><div class="nl-title" role="heading" aria-level="3">{title}</div>'
+        f"{body}</div>"
     )
 
 
