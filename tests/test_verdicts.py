@@ -206,3 +206,32 @@ def test_a_gradient_that_is_mended_before_the_update_ends_no_judged_step() -> No
     found, _, result = patched(where, Change(where.segments), FiniteGate(where))
     assert not result.ended
     assert found.finite
+
+
+CUMULATED = """
+import torch
+
+META = {"n_steps": 1}
+rate = torch.nn.Parameter(torch.tensor([1000.0], dtype=torch.float16))
+
+
+def build():
+    def step(i):
+        rate.grad = None
+        total = torch.cumsum(rate.expand(100), 0)
+        loss = torch.log1p(total.abs()).to(rate.dtype)[-1].float()
+        loss.backward()
+        return loss
+
+    step.parameters = {"rate": rate}
+    return None, step
+"""
+
+
+def test_a_conversion_that_did_nothing_converts_what_an_edit_has_widened(tmp_path: Path) -> None:
+    path = tmp_path / "t001_cumulated.py"
+    path.write_text(CUMULATED)
+    _, trace = written.watched(written.load(path), 1, 1)
+    fix = next(f for f in trace.culprit.fixes if "float32" in f.title and f.edits)
+    assert trace.replay(fix).loss == float(torch.tensor(100_001.0).log().half())
+    assert written.outcome(path, trace, fix, 0) == ("same", "")

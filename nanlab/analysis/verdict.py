@@ -601,7 +601,7 @@ class Judge:
                 if true is None:
                     return Agreement("unknown", NOT_COMPUTED)
                 own = [p for p in edited.patches if p.segment == region.segment and p.at <= last]
-                calls = {i for p in own for i in {*p.skipped, p.at}}
+                calls = {i for p in own if not p.follows for i in {*p.skipped, p.at}}
                 if not calls & {index for _, index, _ in part.items}:
                     return Agreement("unknown", NOT_COMPUTED)
                 new, old, operands = part.function(own), part.function(), [*part.operands.values()]

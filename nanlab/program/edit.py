@@ -98,7 +98,92 @@ def apply(
         if own & taken:
             raise NotReplayable("two of the edits rewrite the same call")
         taken |= own
+    patches += _conversions(recording, segments, edits, taken)
     return Edited(patches, regions)
+
+
+def _conversions(
+    recording: Recording,
+    segments: Sequence[Segment],
+    edits: Sequence[EditLike],
+    taken: Collection[tuple[int, int]],
+) -> Iterator[Patch]:
+    """Conversions that did nothing in the step, and do where an edit changes the dtype.
+
+    ``.to(x.dtype)`` of a tensor that has this dtype is no call of an operator. Raises NotReplayable
+    where one converts to the dtype of what is edited.
+    """
+    for edit in edits:
+        text = text_of(recording, edit.file)
+        old = "\n".join(text.splitlines()[edit.first - 1 : edit.last])
+        if not any(name in edit.text and name not in old for name in _DTYPES):
+            continue
+        whole, given = _whole_spans(text), _assigned(old)
+        inner = {
+            span_of(node.func.value): node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _gives_dtype(node, node.func.attr)
+        }
+        places = [
+            whole.get(own, own) if own is not None and place[0] == edit.file else None
+            for place, own in zip(recording.places, recording.spans, strict=True)
+        ]
+        for at, segment in enumerate(segments if inner else ()):
+            ran = [
+                (index, call, places[op.place])
+                for index, call in enumerate(segment.calls)
+                if (op := recording.op(call.position)) is not None
+                and not any(run.first <= index < run.last for run in segment.engine)
+            ]
+            after: list[tuple[int, int, int, int] | None] = [span for _, _, span in ran[1:]]
+            for (index, call, span), then in zip(ran, [*after, None], strict=True):
+                if span not in inner or span == then or (at, index) in taken:
+                    continue
+                node = inner[span]
+                if then == span_of(node) or call.out.__class__ is not Ref:
+                    continue  # it was converted
+                read = {n.id for a in node.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+                if read & given:
+                    raise NotReplayable(
+                        f"line {node.lineno} converts to the dtype of what it edits"
+                    )
+                if call.out.dtype.is_floating_point:
+                    yield Patch(at, index, frozenset(), call.out, _to(call.out), follows=True)
+
+
+_DTYPES = ("float", "double", "half", "dtype")
+_CONVERT = ("half", "float", "double", "bfloat16", "type_as")
+
+
+def _gives_dtype(node: ast.Call, method: str) -> bool:
+    """Whether a method gives a tensor a dtype."""
+    if method != "to":
+        return method in _CONVERT
+    given = [*node.args, *(k.value for k in node.keywords)]
+    return any(ast.unparse(each).split(".")[-1].startswith(_DTYPE_NAMES) for each in given)
+
+
+_DTYPE_NAMES = ("dtype", "float", "bfloat", "half", "double")
+
+
+def _assigned(old: str) -> set[str]:
+    """The names that lines assign to."""
+    try:
+        tree = ast.parse(textwrap.dedent(old))
+    except SyntaxError:
+        return set()
+    names = (n for n in ast.walk(tree) if isinstance(n, ast.Name))
+    return {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+
+def _to(ref: Ref) -> Callable[[Get], Any]:
+    def run(get: Get) -> Any:
+        found = get(ref)
+        return None if found.dtype is ref.dtype else found.to(ref.dtype)
+
+    return run
 
 
 class _Rewrite:

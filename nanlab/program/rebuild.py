@@ -416,6 +416,7 @@ class Patch:
     out: Any  # what it replaces: a Ref, or a tuple of them
     run: Callable[[Get], Any]  # from the values of references to the new result
     ahead: bool = False  # before the call at ``at``, not in its place or after it
+    follows: bool = False  # it converts what an edit elsewhere changes; None: nothing to convert
 
 
 @dataclass
@@ -889,6 +890,8 @@ def run_patches(graph: Graph, patches: Sequence[Patch], grad: bool) -> None:
     for patch in patches:
         with torch.set_grad_enabled(grad):
             made = patch.run(graph.get)
+        if made is None and patch.follows:
+            continue
         refs, results = _paired(patch.out, made)
         for ref, result in zip(refs, results, strict=True):
             if not grad and result.is_leaf:  # what it wrote into, perhaps
